@@ -110,10 +110,10 @@ def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert len(re.findall(f"The crawl does not start. The store .*{re.escape(words)}", told)) == 1
     told = one_line(said(project, DOCTOR))
     assert (
-        f"The folder {tmp_path}/file/data/dedupe for the store cannot be made, since {tmp_path}/file is a file."
+        f"The folder {tmp_path}/file/data/dedupe for the store cannot be created, since {tmp_path}/file is a file."
         " -> Name another folder. The setting is DEDUPE_STORE_URL."
     ) in told
-    assert "fault of scrapy-dedupe" not in told
+    assert "bug of scrapy-dedupe" not in told
     assert "Traceback" not in told
     # Nothing that is not used stands in the way.
     elsewhere = f"DEDUPE_STORE_URL=sqlite:///{tmp_path}/d.db"
@@ -141,9 +141,9 @@ def test_a_project_that_can_only_be_read(tmp_path: Path) -> None:
         told = said(project, CRAWL, mounted)
         assert re.search(f"{re.escape(words)}.*{re.escape(is_read_only)}", told), told
         told = one_line(said(project, DOCTOR, mounted))
-        assert "can only be read. So it is for" in told or "WARC files is on a file system" in told
-        assert f"The archive cannot be tried: {is_read_only} -> Name another folder." in told
-        assert "fault of scrapy-dedupe" not in told
+        assert "can only be read. The same applies to" in told or "WARC files is on a file system" in told
+        assert f"The archive cannot be tested: {is_read_only} -> Name another folder." in told
+        assert "bug of scrapy-dedupe" not in told
         assert "Traceback" not in told
 
 

@@ -1,7 +1,7 @@
 """``scrapy dedupe VERB`` and ``scrapy-dedupe VERB``.
 
-Both take the same verbs, one module each (see :mod:`.verbs`). This module is loaded by every ``scrapy`` call,
-so it imports nothing else of the package until the command is used.
+Both have the same verbs, one module per verb (see :mod:`.verbs`). Every ``scrapy`` call loads this module, so it
+imports the rest of the package only when the command is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HelpFormatter(ScrapyHelpFormatter):
-    """Scrapy's, which makes a heading of each line with a colon at its end; no line of a help text has one."""
+    """Scrapy's formatter, which turns each line that ends in a colon into a heading, without that effect on help texts."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         lines = super()._split_lines(text.replace(": ", ":\0"), width)
@@ -35,12 +35,12 @@ class Command(ScrapyCommand):
         return "[options] VERB ..."
 
     def short_desc(self) -> str:
-        return "Look after what the deduplication remembers"
+        return "Inspect and manage deduplication data"
 
     def long_desc(self) -> str:
         return (
-            "Look after what the deduplication remembers: statistics, crawls, and whether other crawls may use"
-            ' them. "scrapy dedupe VERB --help" explains a verb.'
+            "Inspect and manage deduplication data: statistics, crawls, the crawl index and WARC files."
+            ' "scrapy dedupe VERB --help" explains a verb.'
         )
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -70,7 +70,7 @@ class Command(ScrapyCommand):
 
 
 def _add_scrapy_options(parser: argparse.ArgumentParser) -> None:
-    # Scrapy's options may stand behind the verb too. What is not given there must not undo what stands before it.
+    # Scrapy's options are also allowed after the verb. A default here would override a value given before the verb.
     group = parser.add_argument_group("Scrapy's options")
     group.add_argument(
         "-s",

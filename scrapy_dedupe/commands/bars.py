@@ -1,8 +1,8 @@
-"""A bar on the terminal for each part of a long piece of work.
+"""Progress bars on the terminal for long-running commands.
 
-A thread of its own draws the bars, some times a second. So what works has only to add a number, whatever it does a
-million times, and what waits for a store is seen to go on. What is written to stderr meanwhile stands above the bars,
-which leave nothing behind when they are over.
+A separate thread draws the bars five times per second. Reporting progress therefore costs only an addition, and the
+elapsed time keeps counting while the command waits for a store. Other output to stderr appears above the bars. The bars
+are cleared at the end.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _TIME: Final = "{desc} [{elapsed}]"
 
 
 class Bars:
-    """A `Watch` that draws on stderr; it says nothing where that is no terminal, with ``--json`` or TQDM_DISABLE.
+    """A `Progress` that draws on stderr. It draws nothing if stderr is no terminal, with ``--json``, or with TQDM_DISABLE.
 
-    The bar of a part that ends by itself goes to 100 % first. Others vanish where they are, at an error or Ctrl-C.
+    The bar of a part that completes is first set to 100%. After an error or Ctrl-C the bars are cleared as they are.
     """
 
     def __init__(self, opts: argparse.Namespace) -> None:
@@ -46,7 +46,7 @@ class Bars:
             not opts.json
             and _is_terminal(sys.stderr)
             and not os.environ.get("TQDM_DISABLE")
-            # A terminal that shows the result line by line has no place for a bar.
+            # Lines of the result on the same terminal would mix with the bars.
             and not (str(getattr(opts, "output", None)) == "-" and sys.stdout.isatty())
         )
         self._parts: list[_BarPart] = []
@@ -61,7 +61,7 @@ class Bars:
             return
         with self._lock:
             self._parts.append(_BarPart(title, total, unit, len(self._parts)))
-            # Parts of parts may be many and short; they are drawn if they are still there at the next time.
+            # Nested parts may be numerous and short: they are drawn only if they last until the next redraw.
             if len(self._parts) == 1:
                 self._start()
                 self.draw()
@@ -71,7 +71,7 @@ class Bars:
             self._parts[-1].done += count
 
     def reach(self, done: float, total: int) -> None:
-        """So much is done of the part that began last, of what may be more in all than it was."""
+        """Set how much of the innermost part is done, and its total, which may have grown."""
         if self._parts:
             self._parts[-1].done, self._parts[-1].total = done, total
 
@@ -80,7 +80,7 @@ class Bars:
             return
         with self._lock:
             ended = self._parts.pop()
-            # Nothing is done that an error has ended.
+            # A part that an error has ended is not complete.
             if ended.total and sys.exc_info()[0] is None:
                 ended.done = ended.total
             try:
@@ -91,18 +91,18 @@ class Bars:
 
     @contextmanager
     def part(self, title: str, total: int, unit: str = "B") -> Iterator[None]:
-        """A part that is over at the end of the block."""
+        """Begin a part that ends with the block."""
         with part(self, title, total, unit):
             yield
 
     def counted(self, items: Iterable[T], title: str, total: int, unit: str) -> Iterator[T]:
-        """The *items*, each counted when the next one is asked for."""
+        """Yield the *items*, and count each one when the next is requested."""
         with self.part(title, total, unit):
             yield from counted(items, self)
 
     @contextmanager
     def kinds(self, title: str) -> Iterator[Callable[[str, int, int], None]]:
-        """A part, and then one for each kind of things of which a store tells how many are done."""
+        """Begin one part for each kind of entry for which a store reports progress (kind, done, total)."""
         last = ""
 
         def on_done(what: str, done: int, total: int) -> None:
@@ -120,7 +120,7 @@ class Bars:
             self.end()
 
     def draw(self) -> None:
-        """Show how far everything is now."""
+        """Redraw all bars."""
         with self._lock:
             for each in self._parts:
                 each.draw()
@@ -138,16 +138,16 @@ class Bars:
         while self._parts:
             self._parts.pop().close()
         if self._stderr is not None:
-            beside, sys.stderr = self._stderr, self._stderr.stream
+            wrapper, sys.stderr = self._stderr, self._stderr.stream
             for handler in self._handlers:
-                handler.setStream(beside.stream)
+                handler.setStream(wrapper.stream)
             self._stderr = None
-            beside.end()
+            wrapper.end()
 
     def _start(self) -> None:
         if self._thread is not None:
             return
-        self._stderr = sys.stderr = _Beside(sys.stderr)
+        self._stderr = sys.stderr = _StderrAboveBars(sys.stderr)
         self._handlers = [
             handler
             for handler in logging.getLogger().handlers
@@ -164,7 +164,7 @@ class Bars:
 
 
 class _BarPart:
-    """A part of the work, and its bar as soon as it has been drawn."""
+    """A part of the work. It has a bar from its first drawing on."""
 
     def __init__(self, title: str, total: int, unit: str, place: int) -> None:
         self.done: float = 0
@@ -176,7 +176,7 @@ class _BarPart:
         self._began = time.time()
 
     def draw(self) -> None:
-        # The terminal may be gone, or take no such character, which is no matter of the work.
+        # The terminal may be closed or unable to encode a character. Neither must stop the command.
         with suppress(OSError, ValueError):
             self._draw()
 
@@ -200,27 +200,27 @@ class _BarPart:
                 ncols=columns,
                 mininterval=0,
                 miniters=0,
-                smoothing=0,  # some parts come in few large steps
-                delay=1e-9,  # not before its begin is known
+                smoothing=0,  # some parts advance in a few large steps
+                delay=1e-9,  # tqdm must not draw before start_t is set below
             )
             self.bar.start_t = self.bar.last_print_t = self._began
             self.bar.delay = 0
         if self.total:
             self.bar.total = self.total
-        # Above its total tqdm would forget that.
+        # tqdm drops the total when the count exceeds it.
         done = round(min(self.done, self.total) if self.total else self.done, 1)
-        # Of what is only waited for nothing is known but the time.
+        # While the command only waits, the elapsed time is all there is to show.
         self.bar.bar_format = _SHARE if self.total else _COUNT if done else _TIME
         self.bar.unit_scale = self._unit == "B" or max(done, self.total) >= _LARGE
         self.bar.ncols = columns
-        # An error of the terminal would keep the lock, if refresh() took it.
+        # If refresh() took the lock, an error of the terminal would leave it locked.
         with tqdm.get_lock():
             self.bar.n = done
             self.bar.refresh(nolock=True)
 
 
-class _Beside:
-    """Standard error while there are bars: whole lines are written above them."""
+class _StderrAboveBars:
+    """Standard error while there are bars: complete lines are written above them."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -237,7 +237,7 @@ class _Beside:
         return len(text)
 
     def end(self) -> None:
-        """Write what is not a whole line."""
+        """Write the rest, which is not a complete line."""
         with suppress(OSError, ValueError):
             self.stream.write(self._begun)
             self.stream.flush()
@@ -251,24 +251,24 @@ def _is_terminal(stream: Any) -> bool:
 
 
 def _columns() -> int:
-    """How many columns of the terminal a bar may take."""
-    # Some terminals do not know their size and say 0, which would let tqdm cut its line for ever.
+    """Return how many columns of the terminal a bar may take."""
+    # Some terminals report the size 0. With ncols=0 tqdm would print no bar at all.
     try:
         columns = os.get_terminal_size(_stream().fileno()).columns or 80
     except (OSError, ValueError):
-        # The window of a development environment, which is no device.
+        # For example the console of a development environment, which has no file descriptor.
         columns = 80
     return max(columns - 1, 1)
 
 
 def _stream() -> Any:
-    return sys.stderr.stream if isinstance(sys.stderr, _Beside) else sys.stderr
+    return sys.stderr.stream if isinstance(sys.stderr, _StderrAboveBars) else sys.stderr
 
 
 def _printable(title: str) -> str:
     shown = "".join(character if character.isprintable() else "?" for character in title[: 4 * _TITLE])
     if len(shown) > _TITLE:
         shown = f"{shown[: _TITLE - 1]}…"
-    # What a terminal cannot show would be written in more characters than a bar counts.
+    # A character that the terminal cannot encode would be escaped and make the line too long.
     encoding = _stream().encoding
     return shown.encode(encoding, "replace").decode(encoding)

@@ -1,4 +1,4 @@
-"""``cancel ID``: forgets a crawl that is not committed."""
+"""``cancel ID``: removes an uncommitted crawl from the index."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from .stores import CommandStores
 
-HELP = "Cancel a crawl: the index forgets its records. Its files stay. Repeating it does no harm."
+HELP = "Cancel an uncommitted crawl: its records are removed from the index. Its files are kept. Repeating it is harmless."
 
 
 @dataclass(frozen=True, slots=True)
 class Canceled:
-    """A crawl that is canceled now."""
+    """The canceled crawl."""
 
     id: str
     state: str
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="even if revisits of other crawls refer to its records already, or may",
+        help="cancel it even if revisits of other crawls refer, or may refer, to its records",
     )
 
 
@@ -48,7 +48,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Canceled:
 
 
 def _refuse_needed(index: CrawlIndex, crawl: str) -> None:
-    """Refuse while other crawls need one or may need it, which is possible if it is concurrent."""
+    """Raise CrawlStateError if other crawls need the crawl or, because it is concurrent, may need it."""
     from scrapy_dedupe.crawls.dependencies import Dependencies
     from scrapy_dedupe.crawls.purging import listed_lines
 
@@ -58,14 +58,14 @@ def _refuse_needed(index: CrawlIndex, crawl: str) -> None:
         return
     lines = [f"{other} needs {needed}" for other, needed in dependencies.dependants([crawl])]
     if info.concurrent:
-        # What a running crawl refers to is entered in batches, so the index does not know it all.
+        # A running crawl enters its references in batches, so the index does not have all of them yet.
         lines += [f"{other} {why}, and may need it" for other, why in dependencies.undecided([crawl])]
     if lines:
         raise CrawlStateError(
-            f"The crawl {crawl} was not canceled, since others refer to its records already, or may:\n"
+            f"The crawl {crawl} was not canceled, since other crawls refer, or may refer, to its records:\n"
             f"{listed_lines(lines)}\n"
-            f"Wait for those that run; or commit it (commit {crawl}), or cancel it with --force: keep its files then, which"
-            " those others need."
+            f"Wait until the running crawls have ended, or commit it (commit {crawl}), or cancel it with --force. With"
+            " --force keep its files, since these crawls need them."
         )
 
 

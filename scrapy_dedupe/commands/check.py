@@ -1,4 +1,4 @@
-"""``check [ID…]``: compares the crawl index with the files that it speaks of, and repairs it."""
+"""``check [ID…]``: compares the crawl index with its files, and repairs it."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ if TYPE_CHECKING:
     from .stores import CommandStores
 
 HELP = (
-    "Check the crawl index against the files: every entry names its record, every revisit has an original, the counts are"
-    " right, and what crawls need is there."
+    "Check the crawl index against the files: every entry points to its record, every revisit has an original, the counts"
+    " are right, and the files that crawls need are present."
 )
 
 _SHOWN = 20
-# A repair can make that visible which was hidden by what it mended.
+# A repair can reveal a finding that another one had hidden.
 _ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What was found, or is left after a repair. ``records`` were read from ``files`` in so many ``seconds``.
+    """The findings, or those that are left after a repair.
 
-    ``sample`` is how many entries of each crawl were compared, drawn with ``seed``; None: all. ``passed_over`` are
-    crawls that run. ``notes`` say what could not be checked. ``repairs`` say what was done, or why nothing was.
+    ``records`` were read from ``files`` in ``seconds``. ``sample`` is the number of entries of each crawl that were
+    compared, chosen with ``seed``; None: all. ``passed_over`` are running crawls, which are not checked. ``notes`` are
+    sentences on checks that were not possible, ``repairs`` what was repaired, or why it was not.
     """
 
     findings: list[IndexFinding]
@@ -60,30 +61,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--payloads",
         action="store_true",
-        help="hash every payload and every WACZ file, which takes much longer, instead of comparing what records say",
+        help="hash every payload and every WACZ file instead of comparing the recorded digests (takes much longer)",
     )
     parser.add_argument(
         "--sample",
         metavar="N",
         type=int,
-        help="compare N entries of each crawl, drawn at random, and leave revisits and counts alone",
+        help="compare N random entries of each crawl; do not check revisits and counts",
     )
     parser.add_argument(
-        "--seed", metavar="S", type=int, help="draw the sample that an earlier check drew with S"
+        "--seed", metavar="S", type=int, help="seed of the sample: the same seed selects the same entries"
     )
     parser.add_argument(
         "--warc-dir",
         metavar="DIR",
         type=Path,
-        help="where files are looked for that are not where the index says (default: DEDUPE_WARC_DIR)",
+        help="where to look for files that are not at the place in the index (default: DEDUPE_WARC_DIR)",
     )
     parser.add_argument(
-        "--repair", action="store_true", help="make wrong entries anew from the files, then check once more"
+        "--repair", action="store_true", help="rebuild wrong entries from the files, then check again"
     )
     parser.add_argument(
         "--forget-missing",
         action="store_true",
-        help="with --repair, let entries go also of a crawl none of whose files is there or answers",
+        help="with --repair, also remove the entries of a crawl if none of its files is available",
     )
 
 
@@ -92,18 +93,18 @@ def run(place: CommandStores, opts: argparse.Namespace) -> CheckResult:
     from scrapy_dedupe.crawls.rules import RevisitRules
 
     if opts.forget_missing and not opts.repair:
-        raise UsageError("--forget-missing belongs to --repair.")
+        raise UsageError("--forget-missing requires --repair.")
     if opts.repair and opts.sample is not None:
         raise UsageError(
-            "--sample looks at some entries alone, so nothing can be repaired with it. Leave one out."
+            "--sample checks only some entries, so it cannot be combined with --repair. Use one of them."
         )
     if opts.sample is not None and opts.sample < 1:
         raise UsageError(f"--sample {opts.sample} compares nothing. Give a number of at least 1.")
     if opts.seed is not None and opts.sample is None:
-        raise UsageError("--seed belongs to --sample.")
+        raise UsageError("--seed requires --sample.")
     if opts.warc_dir is not None and not opts.warc_dir.is_dir():
         raise ArchiveError(
-            f"{opts.warc_dir} is no folder. Name the one with --warc-dir that WARC files are in."
+            f"{opts.warc_dir} is not a folder. Name the folder of the WARC files with --warc-dir."
         )
     seed = opts.seed if opts.seed is not None else secrets.randbelow(2**31)
     settings = place.settings
@@ -133,7 +134,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> CheckResult:
 
 
 def _open_index(place: CommandStores, *, is_made: bool) -> CrawlIndex:
-    """The index. A repair makes one where it was lost."""
+    """Open the index. A repair creates it if it was lost."""
     return (
         open_index(place.index_url, timeout_s=place.timeout_s, create=True) if is_made else place.open_index()
     )
@@ -165,7 +166,7 @@ def text(result: CheckResult) -> str:
             lines.append(f"  ... and {number_text(len(found) - _SHOWN)} more, which --json lists.")
     lines += [repair.sentence for repair in result.repairs]
     lines += [f"Note: {note}" for note in result.notes]
-    lines += [f"The crawl {crawl} is running and was passed over." for crawl in result.passed_over]
+    lines += [f"The crawl {crawl} is running and was not checked." for crawl in result.passed_over]
     lines.append(_summary(result))
     return "\n".join(lines)
 
@@ -174,7 +175,7 @@ def _summary(result: CheckResult) -> str:
     crawls = "1 crawl" if len(result.crawls) == 1 else f"{number_text(len(result.crawls))} crawls"
     speed = f", {number_text(round(result.records / result.seconds))}/s" if result.seconds else ""
     if result.sample is not None:
-        read = f"{counted(result.records, 'entry', 'entries')} of {crawls}, drawn with --seed {result.seed}"
+        read = f"{counted(result.records, 'entry', 'entries')} of {crawls}, chosen with --seed {result.seed}"
     else:
         files = "1 file" if result.files == 1 else f"{number_text(result.files)} files"
         read = f"{counted(result.records, 'page')} of {crawls} in {files}"
@@ -191,5 +192,5 @@ def caveat(result: CheckResult) -> str | None:
     if result.repairs:
         left = "1 finding is" if count == 1 else f"{number_text(count)} findings are"
         return f"{left} left after the repair."
-    things = "1 thing is" if count == 1 else f"{number_text(count)} things are"
-    return f"{things} not as the index says. --repair makes entries anew from the files."
+    differences = "1 difference" if count == 1 else f"{number_text(count)} differences"
+    return f"{differences} between the index and the files. --repair rebuilds the entries from the files."

@@ -1,4 +1,4 @@
-"""``commit ID``: from now on other crawls may refer to the records of a crawl."""
+"""``commit ID``: lets other crawls refer to the records of a crawl."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
     from .stores import CommandStores
 
-HELP = "Commit a crawl: from then on other crawls may refer to its records. Repeating it does no harm."
+HELP = "Commit a crawl: other crawls may then refer to its records. Repeating it is harmless."
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A crawl that is committed now. ``rebuilt``: its entries were first read anew from its files.
+    """The committed crawl. ``rebuilt``: its entries were first read from its files.
 
-    ``wacz`` is the container that was packed first, for a crawl that was begun with DEDUPE_WACZ. ``upload_url`` is where
-    its files are to be moved, which this verb does not do. ``missing`` are files that were not there when the entries
+    ``wacz`` is the container that was packed first, for a crawl that was started with DEDUPE_WACZ. ``upload_url`` is the
+    storage to move its files to, which this verb does not do. ``missing`` are files that were absent when the entries
     were read.
     """
 
@@ -49,12 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--warc-dir",
         metavar="DIR",
         type=Path,
-        help="where the crawl's WARC files are, if entries have to be read from them (default: DEDUPE_WARC_DIR)",
+        help="where the crawl's WARC files are, if entries must be read from them (default: DEDUPE_WARC_DIR)",
     )
     parser.add_argument(
         "--no-wacz",
         action="store_true",
-        help="do not pack the crawl as WACZ, even if it was begun with DEDUPE_WACZ",
+        help="do not pack the crawl as WACZ, even if it was started with DEDUPE_WACZ",
     )
 
 
@@ -64,10 +64,10 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Committed:
     with place.open_index() as index, Bars(opts) as bars:
         before = {info.id: info for info in index.crawls()}.get(opts.id)
         if before is None:
-            before = _found_again(index, opts.id, place, opts.warc_dir)
+            before = _reentered(index, opts.id, place, opts.warc_dir)
         missing: list[str] = []
         is_rebuilt, wacz = False, None
-        # An imported crawl is not ours to read or pack; the index says what to do about one that was cut off.
+        # An imported crawl is neither read nor packed here; index.commit() explains what to do if its import was cut off.
         if before is not None and before.state == "uncommitted" and not before.imported:
             if is_lacking(index, before.id, opts.warc_dir or place.settings.warc.folder):
                 missing = settle_one(index, before, place, opts.warc_dir, bars)
@@ -92,14 +92,14 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Committed:
 
 
 def _has_wacz(index: CrawlIndex, crawl: str) -> bool:
-    """Whether the crawl was to have a WACZ. One that is there may lack what was recorded since."""
+    """Whether the crawl was started with DEDUPE_WACZ. An existing WACZ may lack later records, so it is packed again."""
     return bool(index.containers(crawl))
 
 
 def pack_one(
     index: CrawlIndex, crawl: str, place: CommandStores, folder: Path | None, watch: Progress
 ) -> str | None:
-    """Pack a crawl as WACZ; its path, or None for a crawl without WARC files."""
+    """Pack a crawl as WACZ. Returns the path, or None for a crawl without WARC files."""
     from scrapy_dedupe.live.archive.wacz import pack_by_settings
 
     try:
@@ -113,10 +113,8 @@ def pack_one(
     return None if done is None else str(done.wacz.path)
 
 
-def _found_again(
-    index: CrawlIndex, crawl: str, place: CommandStores, folder: Path | None
-) -> CrawlInfo | None:
-    """A crawl that the index has lost, because it was emptied, but whose files are there."""
+def _reentered(index: CrawlIndex, crawl: str, place: CommandStores, folder: Path | None) -> CrawlInfo | None:
+    """Enter a crawl again that the index has lost, if its files exist. Returns None if there are none."""
     from scrapy_dedupe.crawls.payloads import payload_of_files
 
     payload = payload_of_files(crawl, folder or place.settings.warc.folder)
@@ -130,9 +128,9 @@ def _found_again(
 def settle_one(
     index: CrawlIndex, crawl: CrawlInfo, place: CommandStores, folder: Path | None, watch: Progress
 ) -> list[str]:
-    """Enter what the index does not know because the crawl was killed, or the store was away meanwhile.
+    """Enter the records that the index lacks because the crawl was killed or the store was unavailable.
 
-    Gives the files that are not there, whose records cannot be entered.
+    Returns the missing files, whose records cannot be entered. Raises ArchiveError if all files are missing.
     """
     from scrapy_dedupe.crawls.rebuilding import settle
     from scrapy_dedupe.crawls.rules import RevisitRules
@@ -143,8 +141,8 @@ def settle_one(
     if crawl.incomplete and crawl.files and len(missing) == len(crawl.files):
         # Reading nothing would leave a committed crawl without records.
         raise ArchiveError(
-            f"The crawl {crawl.id} did not end well, so its entries have to be read from its WARC files, but none"
-            f" of them is in {folder}. Name the folder that they are in with --warc-dir."
+            f"The crawl {crawl.id} did not end cleanly, so its entries must be read from its WARC files, but none"
+            f" of them is in {folder}. Name their folder with --warc-dir."
         )
     rules = RevisitRules(settings.revisit, settings.min_size, settings.statuses, settings.mime_types)
     settle(index, crawl.id, folder, rules, watch)
@@ -156,8 +154,8 @@ def _is_there(name: str, folder: Path) -> bool:
 
 
 def text(result: Committed) -> str:
-    rebuilt = " Entries that were missing were read from its files." if result.rebuilt else ""
-    packed = f" It is packed as {result.wacz}." if result.wacz else ""
+    rebuilt = " Missing entries were read from its files." if result.rebuilt else ""
+    packed = f" It was packed as {result.wacz}." if result.wacz else ""
     move = (
         f" Move its files with `scrapy dedupe warc upload {result.upload_url}`." if result.upload_url else ""
     )
@@ -168,6 +166,6 @@ def caveat(result: Committed) -> str | None:
     if not result.missing:
         return None
     return (
-        f"The entries of {', '.join(result.missing)} could not be read, since the file is not there; if it held records,"
-        " nothing refers to them."
+        f"The entries of {', '.join(result.missing)} could not be read, since the file is missing. If it held records, no"
+        " crawl can refer to them."
     )

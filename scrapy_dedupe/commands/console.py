@@ -1,4 +1,4 @@
-"""``scrapy-dedupe VERB``: the verbs without Scrapy's command line, inside and outside a project."""
+"""``scrapy-dedupe VERB``: the verbs without Scrapy's command line, inside or outside of a project."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ PROG = "scrapy-dedupe"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and give its exit code (see :mod:`.verbs`)."""
+    """Run one verb and return its exit code (see :mod:`.verbs`)."""
     parser = argparse.ArgumentParser(
         prog=PROG,
-        description="Look after what the deduplication remembers. Inside a Scrapy project its settings say where"
-        " that is, outside the file .scrapy/dedupe/dedupe.sqlite below the working folder is taken; --store names"
-        " another place.",
+        description="Inspect and manage deduplication data. Inside a Scrapy project the stores are those of its"
+        " settings, outside of one .scrapy/dedupe/dedupe.sqlite in the working folder; --store names another one.",
     )
     parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
     add_verbs(parser, PROG)

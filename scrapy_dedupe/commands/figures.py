@@ -1,4 +1,4 @@
-"""How counts, numbers and sizes are shown: as in reports."""
+"""Formatting of counts, numbers and sizes, as in reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["counted", "counts_dict", "counts_text", "number_text", "size_text"]
 
 
 def counts_dict(counts: Counts) -> dict[str, int]:
-    """The counts of a crawl under the names that Browsertrix gave them. Sizes in bytes."""
+    """Return the counts of a crawl under the names of Browsertrix. Sizes in bytes."""
     return {
         "totalUrls": counts.total_urls,
         "dupeUrls": counts.dupe_urls,
@@ -25,7 +25,7 @@ def counts_dict(counts: Counts) -> dict[str, int]:
 
 
 def counts_text(counts: Counts) -> str:
-    """The counts of a crawl in one sentence."""
+    """Return the counts of a crawl as one sentence."""
     return (
         f"{counted(counts.total_urls, 'response')}, {number_text(counts.dupe_urls)} of them duplicates;"
         f" {size_text(counts.conserved_size)} saved, {size_text(counts.total_crawl_size)} on disk"

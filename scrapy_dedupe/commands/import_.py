@@ -1,4 +1,4 @@
-"""``import [SOURCE…]``: takes what was recorded elsewhere into the crawl index."""
+"""``import [SOURCE…]``: adds archives of other programs or machines to the crawl index."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from .stores import CommandStores
 
 HELP = (
-    "Import WACZ, WARC and CDXJ files, or those that a multi-WACZ JSON names, into the crawl index: from then on crawls"
-    " may refer to their records. Without SOURCE, go on with what an import that was cut off has left."
+    "Import WACZ, WARC and CDXJ files, or the files of a multi-WACZ JSON, into the crawl index. Crawls may then refer to"
+    " their records. Without SOURCE, continue an import that was interrupted."
 )
 
 _SHOWN: Final = 10
@@ -47,13 +47,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What was done to the index of ``store``.
+    """The result of an import into the index of ``store``.
 
-    ``imported`` and ``known`` name sources, ``skipped`` counts lines and records that were passed over, ``faults`` are
-    sentences on the first of them, ``absent`` ones on CDXJ whose WARC files are not there. ``captures`` and
-    ``revisits`` were counted, ``originals`` entered; ``waiting`` payloads are named by revisits and not in the index.
-    ``claimed`` sources are left to other processes. ``missing`` crawls are not in the manifest, ``removed`` ones were
-    purged; ``not_removed`` says in sentences why none was.
+    ``imported`` and ``known`` name sources. ``skipped`` is the number of lines and records that were skipped, ``faults``
+    explains the first of them, ``absent`` names CDXJ files whose WARC files are missing. ``captures`` and ``revisits``
+    are the numbers read, ``originals`` the number entered. ``waiting`` is the number of payloads that revisits name and
+    that are not in the index. ``claimed`` is the number of sources that other processes are importing. ``missing`` are
+    crawls that the manifests do not name, ``removed`` those of them that were purged; ``not_removed`` explains why none
+    was purged.
     """
 
     store: str
@@ -78,36 +79,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "sources",
         metavar="SOURCE",
         nargs="*",
-        help="a WACZ, WARC, ARC or CDXJ file, a multi-WACZ JSON, a pattern such as 'folder/*.wacz', a folder with WACZ"
+        help="a WACZ, WARC, ARC or CDXJ file, a multi-WACZ JSON, a pattern such as 'folder/*.wacz', a folder of WACZ"
         " or WARC files, or a URL",
     )
     parser.add_argument(
         "--crawl-id",
         metavar="ID",
-        help="the crawl of what no manifest gives one (default: what the file says, else its name)",
+        help="the crawl id of sources for which no manifest has one (default: the id in the file, or else the file name)",
     )
     parser.add_argument(
         "--payload",
         choices=PAYLOAD_MODES,
-        help="what the digests were made of (default: what the file or its software says, else as in the index)",
+        help="whether digests are of stored or decoded payloads (default: as the file or its software states, or else as in the index)",
     )
     parser.add_argument(
         "--allow-outside",
         action="store_true",
-        help="let a manifest name files that are not below its own folder",
+        help="allow a manifest to name files outside of its own folder",
     )
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="compare the hash of each file with that in the manifest, and not only its size",
+        help="compare the hash of each file with the manifest, not only its size",
     )
     parser.add_argument(
         "--remove",
         action="store_true",
-        help="purge the committed crawls that the manifests do not name; their files stay",
+        help="purge committed crawls that the manifests do not name; their files are kept",
     )
     parser.add_argument(
-        "--force", action="store_true", help="with --remove: purge crawls also if others depend on them"
+        "--force", action="store_true", help="with --remove: purge crawls even if others depend on them"
     )
 
 
@@ -115,7 +116,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> ImportReport:
     if opts.crawl_id is not None:
         checked_crawl_id(opts.crawl_id)
     if opts.force and not opts.remove:
-        raise UsageError("--force goes with --remove: it says what to do with crawls that others depend on.")
+        raise UsageError("--force requires --remove: it purges crawls even if others depend on them.")
     options = ImportOptions(
         crawl=opts.crawl_id,
         payload=opts.payload,
@@ -125,13 +126,13 @@ def run(place: CommandStores, opts: argparse.Namespace) -> ImportReport:
         remove=opts.remove,
         force=opts.force,
     )
-    # A word without a file is found before a store is made.
-    for word in opts.sources:
-        places_of(word)
+    # Check all sources before a store is created.
+    for source in opts.sources:
+        places_of(source)
     url = place.index_url
     with _stoppable() as signals:
         try:
-            # Going on with a queue makes no new store.
+            # Continuing a queue never creates a store.
             with (
                 open_index(url, timeout_s=place.timeout_s, create=bool(opts.sources)) as index,
                 Bars(opts) as bars,
@@ -142,7 +143,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> ImportReport:
             return _report(place.shown(url), done)
         except ImportStopped as stopped:
             print(f"{opts.prog} import: {stopped}", file=sys.stderr, flush=True)
-    # As a program ends that does not handle the signal.
+    # End like a program that does not handle the signal.
     signal.signal(signals[0], signal.SIG_DFL)
     os.kill(os.getpid(), signals[0])
     raise AssertionError("The signal did not end this process.")
@@ -170,7 +171,7 @@ def _report(store: str, done: ImportResult) -> ImportReport:
 
 @contextmanager
 def _stoppable() -> Iterator[list[int]]:
-    """Collect the signals that ask for an end. The second one takes effect at once, as without this."""
+    """Collect SIGINT and SIGTERM. A second signal of the same kind takes effect immediately."""
     signals: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield signals
@@ -191,7 +192,7 @@ def _stoppable() -> Iterator[list[int]]:
 
 
 class ImportBar:
-    """Shows how many sources of an import are done, and stops it after a signal."""
+    """Shows how many sources of an import are done, and stops the import after a signal."""
 
     def __init__(self, bars: Bars, signals: list[int]) -> None:
         self._signals = signals
@@ -201,7 +202,7 @@ class ImportBar:
     def check(self) -> None:
         if self._signals:
             raise ImportStopped(
-                "stopped. What is imported is in the index; import, without SOURCE, goes on with the rest."
+                "stopped. The sources imported so far are in the index; import, without SOURCE, continues with the rest."
             )
 
     def show(self, done: float, total: int) -> None:
@@ -211,7 +212,7 @@ class ImportBar:
         print(sentence, file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """All that could be imported is."""
+        """Complete the bar: the import is done."""
         self._bars.end()
 
 
@@ -229,31 +230,30 @@ def text(result: ImportReport) -> str:
         )
     if result.waiting:
         lines.append(
-            f"The originals of {counted(result.waiting, 'payload')} are not in the index yet; import or commit the crawls"
-            " that have them."
+            f"The originals of {counted(result.waiting, 'payload')} are not in the index yet. Import or commit the crawls"
+            " that contain them."
         )
     if result.claimed:
         lines.append(
-            f"{counted(result.claimed, 'source')} of the queue are left to another process that has claimed them."
+            f"{counted(result.claimed, 'source')} of the queue are being imported by another process."
         )
     if result.removed:
         lines.append(f"Removed: {', '.join(result.removed)}.")
     left = [crawl for crawl in result.missing if crawl not in result.removed]
     if left:
         lines.append(f"Not named by a manifest: {_some(left)}. --remove purges them.")
-    # Containers have a file name, all else a path or URL; what is at that now is not compared with what was imported.
+    # Containers are known by file name, other sources by path or URL. The latter are not compared with their present
+    # content.
     if any("/" in name for name in result.known):
         lines.append(
-            "Known WARC files and CDXJ are not read again: if one has changed since, purge its crawl and import it, or use"
-            " check --repair."
+            "Known WARC files and CDXJ are not read again. If one has changed, purge its crawl and import it again, or"
+            " use check --repair."
         )
     lines += [f"{failed.source}: NOT imported. {failed.reason}" for failed in result.failed]
     lines += result.absent
     lines += result.faults[:_SHOWN]
     if len(result.faults) > _SHOWN:
-        lines.append(
-            f"and {number_text(result.skipped - _SHOWN)} more lines and records that were passed over."
-        )
+        lines.append(f"and {number_text(result.skipped - _SHOWN)} more lines and records that were skipped.")
     return "\n".join(lines)
 
 
@@ -262,11 +262,9 @@ def caveat(result: ImportReport) -> str | None:
     if result.failed:
         parts.append(f"{counted(len(result.failed), 'source')} could not be imported")
     if result.skipped:
-        parts.append(f"{counted(result.skipped, 'line or record', 'lines or records')} passed over")
+        parts.append(f"{counted(result.skipped, 'line or record', 'lines or records')} skipped")
     if result.absent:
-        parts.append(
-            f"WARC files that {counted(len(result.absent), 'CDXJ names', 'CDXJ name')} are not there"
-        )
+        parts.append(f"WARC files that {counted(len(result.absent), 'CDXJ names', 'CDXJ name')} are missing")
     sentences = [f"{'; '.join(parts)}."] if parts else []
     if result.not_removed:
         sentences.append(result.not_removed)

@@ -1,4 +1,4 @@
-"""``purge``: forgets crawls, by id, by age, or those that a manifest does not name."""
+"""``purge``: removes crawls from the index, by id, by age, or if a manifest does not name them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from .stores import CommandStores
 
 HELP = (
-    "Purge crawls: the index forgets them, and other crawls do not refer to them any more. Refused while a kept crawl"
-    " needs one of them. Their files stay."
+    "Purge crawls: they are removed from the index, and new crawls no longer refer to them. Refused if a remaining crawl"
+    " needs one of them. Their files are kept."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PurgedCrawl:
-    """A crawl that is purged. ``files`` are its WARC files, ``containers`` its WACZ files, by path or URL where known.
+    """A purged crawl. ``files`` are its WARC files, ``containers`` its WACZ files, by path or URL where known.
 
-    What a kept crawl has or needs is in neither, so what they name can be deleted. A WARC file in a container goes
-    with that.
+    Files that a remaining crawl has or needs are left out, so the listed ones can be deleted. A WARC file inside a
+    container is not listed separately.
     """
 
     id: str
@@ -46,11 +46,11 @@ class PurgedCrawl:
 
 @dataclass(frozen=True, slots=True)
 class PurgedCrawls:
-    """What was purged, or would be with ``dry_run``.
+    """The purged crawls, or with ``dry_run`` those that would be purged.
 
-    ``before`` is the time that ``--older-than`` says, ISO 8601 in UTC; ``undated`` are crawls that were kept because it
-    is not known when they were committed. ``ended`` are the crawls of an earlier purge that was cut off and is ended
-    now. ``needed`` says which kept crawls have lost originals, with ``--force``.
+    ``before`` is the limit that ``--older-than`` sets, ISO 8601 in UTC; ``undated`` are crawls that were kept because
+    their commit time is unknown. ``ended`` are the crawls of an earlier, interrupted purge that was completed now.
+    ``needed`` lists remaining crawls that have lost originals, with ``--force``.
     """
 
     store: str
@@ -70,23 +70,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--missing-from",
         metavar="MANIFEST",
-        help="the committed crawls that a multi-WACZ JSON, a path or URL, does not name",
+        help="purge the committed crawls that a multi-WACZ JSON (path or URL) does not name",
     )
     parser.add_argument(
         "--older-than",
         metavar="AGE",
-        help="those committed longer ago: hours (12h), days (30d), weeks (8w), or before a day or time (2026-01-01, UTC)",
+        help="purge crawls committed longer ago: hours (12h), days (30d), weeks (8w), or before a date or time (2026-01-01, UTC)",
     )
     parser.add_argument(
         "--allow-outside",
         action="store_true",
-        help="with --missing-from: the manifest may name files that are not below its own folder",
+        help="with --missing-from: allow the manifest to name files outside of its own folder",
     )
     parser.add_argument(
-        "--force", action="store_true", help="even if kept crawls need them, or if nobody knows that"
+        "--force", action="store_true", help="purge even if remaining crawls need, or may need, them"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="say which crawls it would purge, and purge none"
+        "--dry-run", action="store_true", help="show which crawls would be purged, and purge none"
     )
 
 
@@ -94,11 +94,11 @@ def run(place: CommandStores, opts: argparse.Namespace) -> PurgedCrawls:
     from scrapy_dedupe.crawls.dependencies import Dependencies
     from scrapy_dedupe.crawls.purging import check_purge, end_unfinished, purge_crawls
 
-    ways = bool(opts.ids) + (opts.missing_from is not None) + (opts.older_than is not None)
-    if not ways:
-        raise UsageError("Which crawls are meant? Name their ids, or use --missing-from, or --older-than.")
-    if ways > 1:
-        raise UsageError("Ids, --missing-from and --older-than do not go together. Use one of them.")
+    selections = bool(opts.ids) + (opts.missing_from is not None) + (opts.older_than is not None)
+    if not selections:
+        raise UsageError("No crawls are named. Give their ids, or use --missing-from or --older-than.")
+    if selections > 1:
+        raise UsageError("Ids, --missing-from and --older-than cannot be combined. Use one of them.")
     before = None if opts.older_than is None else time_before(opts.older_than, datetime.now(UTC))
     with Bars(opts) as bars, bars.kinds("purge") as on_done, place.open_index() as index:
         ended = [] if opts.dry_run else end_unfinished(index, on_done)
@@ -132,8 +132,8 @@ def _missing_from(index: CrawlIndex, manifest: str, *, allow_outside: bool) -> l
     faults: list[str] = []
     listed = list(read_manifest(manifest, allow_outside=allow_outside, on_fault=faults.append))
     if faults:
-        # What cannot be read may name a crawl.
-        raise DamagedInput(f"Nothing was purged, since {manifest} is not sound:\n" + "\n".join(faults))
+        # An unreadable part may name a crawl.
+        raise DamagedInput(f"Nothing was purged, since {manifest} has errors:\n" + "\n".join(faults))
     return missing_crawls(index, listed)
 
 
@@ -184,7 +184,7 @@ def _purged(dependencies: Dependencies, crawls: list[str]) -> list[PurgedCrawl]:
 
 
 def _real(place: str) -> str:
-    """One name for a file, whatever links lead to it. Crawls may name it differently, and must not lose it."""
+    """Resolve links, so that a file that two crawls know under different names is recognised as the same."""
     return place if is_url(place) else os.path.realpath(place)
 
 
@@ -195,7 +195,7 @@ def _is_in(file: str, container: str) -> bool:
 def text(result: PurgedCrawls) -> str:
     lines = []
     if result.ended:
-        lines.append(f"A purge that was cut off is ended: {', '.join(result.ended)}.")
+        lines.append(f"An interrupted purge was completed: {', '.join(result.ended)}.")
     if result.crawls:
         size = size_text(sum(crawl.counts["totalCrawlSize"] for crawl in result.crawls))
         names = ", ".join(crawl.id for crawl in result.crawls)
@@ -204,17 +204,16 @@ def text(result: PurgedCrawls) -> str:
         done = "would be purged" if result.dry_run else f"{was} purged"
         lines.append(f"{number} of {size} {done}: {names}.")
         files = sum(len(crawl.files) + len(crawl.containers) for crawl in result.crawls)
-        stay = "stay" if result.dry_run else "were left"
+        kept = "would be kept" if result.dry_run else "were kept"
         lines.append(
-            f"Their files {stay} where they are; {number_text(files)} {'is' if files == 1 else 'are'} needed no more,"
-            " see --json."
+            f"Their files {kept}; {number_text(files)} {'is' if files == 1 else 'are'} no longer needed, see --json."
         )
     elif not result.ended:
-        lines.append("No crawl is to be purged.")
+        lines.append("There are no crawls to purge.")
     if result.needed:
-        lines += ["Revisits of kept crawls have no original in the index then:", *result.needed]
+        lines += ["Revisits of remaining crawls lose their originals in the index:", *result.needed]
     if result.undated:
         lines.append(
-            f"Kept, since nobody knows when they were committed: {', '.join(result.undated)}. Purge them by id."
+            f"Kept, since their commit time is unknown: {', '.join(result.undated)}. Purge them by id."
         )
     return "\n".join(lines)

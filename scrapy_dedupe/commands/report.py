@@ -1,4 +1,4 @@
-"""``report [ID…] [-o FILE]``: what crawls saw and saved, as a page, as a table or as JSON."""
+"""``report [ID…] [-o FILE]``: a report on crawls, as an HTML page, a table or JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scrapy_dedupe.reports.figures import Report
 from scrapy_dedupe.stores import open_store
 
 from .bars import Bars
-from .figures import counted, number_text
+from .figures import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from .stores import CommandStores
 
 HELP = (
-    "Report what crawls saw and saved: as a page with -o, else as a table. Without an id: the newest crawls that the"
-    " store knows."
+    "Report duplicates and savings of crawls, as a table, or as an HTML page with -o. Without an ID: of the newest crawls"
+    " in the store."
 )
 
 DEFAULT_CRAWLS = 50
@@ -35,7 +35,7 @@ _STANDARD_OUTPUT = ("-", "/dev/stdout")
 
 @dataclass(frozen=True, slots=True)
 class MadeReport(Report):
-    """The report. ``output`` is the page that was written, ``unreadable`` are crawls whose details cannot be read."""
+    """The report. ``output`` is the page that was written, ``unreadable`` the crawls whose details cannot be read."""
 
     output: str | None
     unreadable: list[str]
@@ -61,7 +61,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> MadeReport:
     output: Path | None = opts.output
     is_printed = str(output) in _STANDARD_OUTPUT
     if is_printed and opts.json:
-        raise UsageError("With -o - standard output takes the page; --json needs a file, or no -o.")
+        raise UsageError("With -o - the page goes to standard output. Use --json with a file, or without -o.")
     file = None if output is None or is_printed else _checked(output)
     with Bars(opts) as bars, ExitStack() as stack:
         stores = _opened(place, stack)
@@ -80,14 +80,14 @@ def run(place: CommandStores, opts: argparse.Namespace) -> MadeReport:
 
 
 def _opened(place: CommandStores, stack: ExitStack) -> list[Store]:
-    """The stores of the index and of the texts, that of the index first; one may be missing."""
+    """Open the stores of the crawl index and of the texts, in this order. One of them may be missing."""
     stores: list[Store] = []
     first: StoreUnavailable | None = None
     for url in dict.fromkeys((place.index_url, place.content_url)):
         try:
             store = open_store(url, timeout_s=place.timeout_s, create=False)
         except StoreUnavailable as error:
-            # A crawl without an archive has made no index, and one without the content layer no texts.
+            # A crawl without an archive creates no index, one without the content layer no texts.
             first = first or error
             continue
         stores.append(stack.enter_context(closing(store)))
@@ -102,12 +102,12 @@ def _checked(path: Path) -> Path:
         found = whole_file.file_at(path)
     except OSError as error:
         raise ArchiveError(
-            f"The page {path} cannot be written: {error.strerror or error}. Name the file of the page with -o; - stands for"
-            " standard output."
+            f"The page {path} cannot be written: {error.strerror or error}. Name a file with -o, or - for standard"
+            " output."
         ) from error
     if not found.parent.is_dir():
         raise ArchiveError(
-            f"The folder of {path} does not exist. Make it first, or name another file with -o."
+            f"The folder of {path} does not exist. Create it first, or name another file with -o."
         )
     return found
 
@@ -134,6 +134,6 @@ def caveat(report: MadeReport) -> str | None:
         return None
     were = "was" if len(report.unreadable) == 1 else "were"
     return (
-        f"what is kept of {number_text(len(report.unreadable))} of the crawls {were} not read: damaged, or of a newer"
+        f"the details of {counted(len(report.unreadable), 'crawl')} {were} not read, since they are damaged or of a newer"
         f" version. The first one is {report.unreadable[0]}."
     )

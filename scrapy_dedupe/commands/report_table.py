@@ -1,4 +1,4 @@
-"""A report in lines of text."""
+"""A report as lines of text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAST_LOST = 0.001
 
 
 def table(report: Report) -> Iterator[str]:
-    """The totals, and the largest items of each kind."""
+    """Yield the totals, then the largest items of each kind."""
     yield from _totals(report)
     yield from _shares("Hosts", report.hosts)
     if large := [group for group in report.groups if group.pages > 1]:
@@ -49,8 +49,8 @@ def _totals(report: Report) -> Iterator[str]:
     states: dict[str, int] = {}
     for crawl in report.crawls:
         states[crawl.state] = states.get(crawl.state, 0) + 1
-    told = ", ".join(f"{number_text(number)} {state}" for state, number in states.items())
-    yield f"Crawls    {told or '0'}"
+    states_text = ", ".join(f"{number_text(number)} {state}" for state, number in states.items())
+    yield f"Crawls    {states_text or '0'}"
     if totals.requests_filtered:
         which = "it" if totals.requests_filtered == 1 else "they"
         yield f"Requests  {number_text(totals.requests_filtered)} filtered, since {which} had been made before"
@@ -73,11 +73,11 @@ def _totals(report: Report) -> Iterator[str]:
 
 
 def _pages(report: Report) -> str:
-    """In the words of the summary at the end of a crawl."""
+    """Word the verdicts as in the summary at the end of a crawl."""
     totals = report.totals
     judged = number_text(totals.pages_judged)
     if not totals.duplicates:
-        told = f"none of {judged} repeats a text" if totals.pages_judged else "none judged"
+        line = f"none of {judged} repeats a text" if totals.pages_judged else "none judged"
     else:
         share = percent(totals.duplicates, totals.pages_judged)
         parts = [
@@ -86,12 +86,12 @@ def _pages(report: Report) -> str:
             if report.verdicts.get(kind)
         ]
         repeat = "repeats" if totals.duplicates == 1 else "repeat"
-        told = f"{number_text(totals.duplicates)} of {judged} ({share}) {repeat} a text: {', '.join(parts)}"
+        line = f"{number_text(totals.duplicates)} of {judged} ({share}) {repeat} a text: {', '.join(parts)}"
     if totals.dropped:
-        told += f"; {number_text(totals.dropped)} of them dropped"
+        line += f"; {number_text(totals.dropped)} of them dropped"
     if unknown := report.verdicts.get("unknown"):
-        told += f"; {number_text(unknown)} not judged because of an error"
-    return told
+        line += f"; {number_text(unknown)} not judged because of an error"
+    return line
 
 
 def _shares(title: str, shares: list[Share]) -> Iterator[str]:
@@ -117,8 +117,8 @@ def _more_groups(report: Report, shown: int) -> Iterator[str]:
 def _lost(expected: float | None) -> str:
     if expected is None:
         return ""
-    told = f"{expected:.2g} pages" if expected >= _LEAST_LOST else "no page"
-    return f", {told} expected to be lost"
+    pages = f"{expected:.2g} pages" if expected >= _LEAST_LOST else "no page"
+    return f", {pages} expected to be lost"
 
 
 def _short(name: str, most_chars: int = _MOST_CHARS) -> str:

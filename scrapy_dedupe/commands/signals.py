@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a verb puts away what it has open, says one sentence, and ends as the signal would have ended it."""
+"""Ctrl-C and SIGTERM: a verb releases its resources, prints one sentence, and ends by the signal."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class SignalReceived(KeyboardInterrupt):
-    """A signal asked for an end. What handles errors lets it pass, and what has something open closes it."""
+    """SIGINT or SIGTERM was received. Like KeyboardInterrupt it passes ``except Exception``, and ``finally`` releases resources."""
 
 
 @contextmanager
 def stoppable() -> Iterator[list[int]]:
-    """Raise `Stopped` at a signal that asks for an end, and give the list that its number is put in.
+    """Raise `SignalReceived` at SIGINT or SIGTERM, and append the number of the signal to the returned list.
 
-    A second signal ends the process at once. A signal that is ignored stays so, as below ``nohup``.
+    A second signal ends the process immediately. Ignored signals stay ignored, as under ``nohup``.
     """
     signals: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield signals
         return
     before = {number: signal.getsignal(number) for number in _ENDING}
-    heard = [number for number in _ENDING if before[number] not in (signal.SIG_IGN, None)]
+    handled = [number for number in _ENDING if before[number] not in (signal.SIG_IGN, None)]
 
     def stop(number: int, frame: FrameType | None) -> None:
         signals.append(number)
-        for other in heard:
+        for other in handled:
             signal.signal(other, signal.SIG_DFL)
         raise SignalReceived
 
-    for number in heard:
+    for number in handled:
         signal.signal(number, stop)
     try:
         yield signals
     finally:
         if not signals:
-            for number in heard:
+            for number in handled:
                 signal.signal(number, before[number])
 
 
 def end_by(number: int) -> NoReturn:
-    """End this process as one ends that does not handle the signal."""
+    """End this process like one that does not handle the signal."""
     sys.stdout.flush()
     sys.stderr.flush()
     signal.signal(number, signal.SIG_DFL)

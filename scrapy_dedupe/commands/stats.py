@@ -1,4 +1,4 @@
-"""``stats``: what was found again and what that saved."""
+"""``stats``: duplicates and savings over all committed crawls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .stores import CommandStores
 
-HELP = "Show what was found again over all committed crawls, and what that saved."
+HELP = "Show the duplicates of all committed crawls, and the bytes saved."
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class CrawlStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The sums over the committed crawls, and what the content layer remembers. Sizes in bytes.
+    """The sums over the committed crawls, and the number of stored texts. Sizes in bytes.
 
-    ``crawls`` has the number of crawls in each state; ``removed_crawls`` are committed ones that the manifest of the
-    last import did not name, and ``removed_bytes`` their size. ``per_crawl`` is None unless it was asked for.
+    ``crawls`` has the number of crawls in each state. ``removed_crawls`` is the number of committed crawls that the
+    manifest of the last import did not name, ``removed_bytes`` their size. ``per_crawl`` is None without ``--per-crawl``.
     """
 
     index: str
@@ -54,7 +54,7 @@ class Stats:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--per-crawl", action="store_true", help="show each crawl as well")
+    parser.add_argument("--per-crawl", action="store_true", help="also show each crawl")
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> Stats:
@@ -98,7 +98,7 @@ def text(stats: Stats) -> str:
         some = stats.removed_crawls
         crawls, are = ("1 crawl", "is") if some == 1 else (f"{number_text(some)} crawls", "are")
         size = size_text(stats.removed_bytes)
-        lines.append(f"Removed   {crawls}, {size}, {are} not in the manifest that was imported last")
+        lines.append(f"Removed   {crawls}, {size}, {are} not in the last imported manifest")
     lines += [
         f"  {crawl.id} ({crawl.state}): "
         + counts_text(Counts(crawl.urls, crawl.duplicates, crawl.conserved_bytes, crawl.size_bytes))

@@ -1,4 +1,4 @@
-"""Where a verb looks: the stores that the command line or the settings name."""
+"""The stores that the command line or the settings name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def loading_settings(what: str = "The settings of the project") -> Iterator[None]:
-    """What a project's own code raises becomes a :class:`~scrapy_dedupe.errors.SettingError`; it may be anything."""
+    """Turn any exception of the project's own code into a :class:`~scrapy_dedupe.errors.SettingError`."""
     try:
         yield
     except DedupeError:
@@ -34,15 +34,15 @@ def loading_settings(what: str = "The settings of the project") -> Iterator[None
     except Exception as error:
         hint = ""
         if "to unpack" in str(error) or "'list' object" in str(error):
-            # What Scrapy says of a list in the place of a dict.
-            hint = ' A setting of components is no dict; write ADDONS = {"scrapy_dedupe.Addon": 500}, for example.'
+            # Scrapy's error for a list where a dict is required.
+            hint = ' A setting that lists components must be a dict; write ADDONS = {"scrapy_dedupe.Addon": 500}, for example.'
         raise SettingError(
             f"{what} cannot be loaded ({type(error).__name__}: {error}{_where(error)}).{hint}"
         ) from error
 
 
 def _where(error: BaseException) -> str:
-    """The last line of the project's own code that was run, with a comma before it; nothing for a fault of syntax, which says so."""
+    """Return ", FILE, line N" of the innermost frame of the project's own code; "" for a SyntaxError, which has its own."""
     if isinstance(error, SyntaxError):
         return ""
     libraries = {*sysconfig.get_paths().values(), str(Path(scrapy_dedupe.__file__).parent)}
@@ -55,9 +55,9 @@ def _where(error: BaseException) -> str:
 
 
 class CommandStores:
-    """The stores of one call. ``--store`` stands for all of them; otherwise the settings are read, once.
+    """The stores of one call: the one that ``--store`` names, or those of the settings, which are read once.
 
-    Nothing is made by looking: an SQLite file that is not there is an error.
+    A missing SQLite file is an error; it is not created.
     """
 
     def __init__(self, store: str | None, load_settings: Callable[[], BaseSettings]) -> None:
@@ -66,13 +66,13 @@ class CommandStores:
 
     @cached_property
     def scrapy_settings(self) -> BaseSettings:
-        """All settings of the project, or Scrapy's defaults outside of one."""
+        """All settings of the project, or Scrapy's defaults outside of a project."""
         with loading_settings():
             return self._load_settings()
 
     @cached_property
     def settings(self) -> Settings:
-        """Those of this package."""
+        """The settings of this package."""
         from scrapy_dedupe.settings.specs import read_settings
 
         with loading_settings():
@@ -80,7 +80,7 @@ class CommandStores:
 
     @property
     def given_store(self) -> StoreLocation | None:
-        """What ``--store`` says."""
+        """The store that ``--store`` names, or None."""
         return None if self._store is None else parse_store_url(self._store)
 
     @property

@@ -1,18 +1,29 @@
-"""The verbs of the command line, and what is common to them.
+"""The verbs of the command line, and the code that they share.
 
-A verb is a module of this package with ``HELP``, ``add_arguments(parser)``, ``run(place, opts)``, which gives a
-dataclass or a list of them, and ``text(result)``, which formats it. ``--json`` prints the result itself. A verb with
-sub-verbs is a package of such modules, with ``HELP`` and the names in ``VERBS``; if the package has ``run`` besides, it
-is a verb of its own when no sub-verb is named. A verb whose work can be done and still lack something has
-``caveat(result)``, which gives the sentence for exit code 4, or None. One whose result may tell of something that stands
-in the way has ``refusal(result)``, which gives the error to end with once the result is printed, or None. One that keeps
-or undoes what it has done when it is stopped may have ``stopped(opts)``, half a sentence on what became of it; one of
-`RESUMED` needs that only if it depends on the options. A package whose verbs ask no store has ``PLACE_OPTION``, what to
-name their place with instead.
+A verb is a module of this package with these names:
 
-Exit codes: 0 done; 1 an unexpected error, a fault of this package; 2 wrong use; 3 a store, file or lock stands in
-the way; 4 done, but some input was damaged, skipped or different. Each but 0 with one sentence on stderr. At Ctrl-C or
-SIGTERM the process ends by the signal, with one sentence too.
+``HELP``
+    The help text.
+``add_arguments(parser)``
+    Adds the arguments.
+``run(place, opts)``
+    Does the work. Returns a dataclass, or a list of dataclasses, which ``--json`` prints.
+``text(result)``
+    Formats the result for a reader.
+``caveat(result)``, optional
+    Returns the sentence for exit code 4 if the work was done but incompletely, or None.
+``refusal(result)``, optional
+    Returns the error to end with after the result has been printed, or None.
+``stopped(opts)``, optional
+    Returns a clause on the state after Ctrl-C or SIGTERM. The verbs in `RESUMABLE` have a default.
+
+A verb with sub-verbs is a package of such modules, with ``HELP`` and ``VERBS``, the names of its sub-verbs. If the
+package also has ``run``, it can be called without a sub-verb. ``PLACE_OPTION`` is the option that replaces ``--store``
+in a package whose verbs use no store.
+
+Exit codes: 0 success; 1 an unexpected error, a bug of this package; 2 wrong usage; 3 a store, file or lock is
+unavailable; 4 success, but some input was damaged, skipped or different. Every code except 0 comes with one sentence on
+stderr. At Ctrl-C or SIGTERM the process prints one sentence and ends by the signal.
 """
 
 from __future__ import annotations
@@ -46,31 +57,31 @@ VERBS = (
     "dedupe",
 )  # fmt: skip
 
-RESUMED = ("warcsum", "warcrefs", "restore", "dedupe", "arc2warc")
-"""The verbs whose call, given again, goes on where it was stopped."""
+RESUMABLE = ("warcsum", "warcrefs", "restore", "dedupe", "arc2warc")
+"""The verbs that continue where they were stopped when they are called again with the same arguments."""
 
 
-# What steers a terminal, or turns the direction of what follows; names and ids of others may hold it.
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Control characters and changes of the text direction. File names and ids from elsewhere may contain them.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class Verb(Protocol):
-    """What the module of a verb holds."""
+    """The module of a verb."""
 
     HELP: str
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments of this verb alone."""
+        """Add the arguments of this verb, without the common ones."""
 
     def run(self, place: CommandStores, opts: argparse.Namespace) -> Any:
-        """Do it. Gives a dataclass or a list of them."""
+        """Do the work and return a dataclass or a list of dataclasses."""
 
     def text(self, result: Any) -> str:
-        """The result for a reader; nothing is printed for an empty one."""
+        """Format the result for a reader. An empty text is not printed."""
 
 
 def verb_named(name: str) -> Verb:
-    """The module of a verb, or of a sub-verb, such as "urls check"."""
+    """Import the module of a verb, or of a sub-verb such as "urls check"."""
     path = ".".join(f"{word}_" if keyword.iskeyword(word) else word for word in name.split())
     return cast("Verb", import_module(f"{__package__}.{path}"))
 
@@ -80,25 +91,27 @@ def add_verbs(
     prog: str,
     add_common: Callable[[argparse.ArgumentParser], None] | None = None,
 ) -> None:
-    """Give *parser* one sub-parser for each verb. ``add_common`` adds the caller's own options to each."""
-    choices = parser.add_subparsers(action=_Verbs, dest="verb", metavar="VERB", title="verbs", prog=prog)
+    """Add a sub-parser for each verb to *parser*. ``add_common`` adds the caller's own options to each of them."""
+    choices = parser.add_subparsers(
+        action=_VerbsAction, dest="verb", metavar="VERB", title="verbs", prog=prog
+    )
     parser.set_defaults(prog=prog, sub_verb=None)
     for name in VERBS:
         verb = verb_named(name)
         child = _add_parser(choices, name, verb)
         sub_verbs = getattr(verb, "VERBS", ())
-        stands_alone = hasattr(verb, "run")
-        if stands_alone:
+        is_runnable = hasattr(verb, "run")
+        if is_runnable:
             _add_arguments(child, verb, add_common)
         if not sub_verbs:
             continue
         sub_choices = child.add_subparsers(
-            action=_Verbs,
+            action=_VerbsAction,
             dest="sub_verb",
             metavar="VERB",
             title="verbs",
             prog=f"{prog} {name}",
-            required=not stands_alone,
+            required=not is_runnable,
         )
         for sub_name in sub_verbs:
             sub_verb = verb_named(f"{name} {sub_name}")
@@ -107,17 +120,17 @@ def add_verbs(
                 sub_child,
                 sub_verb,
                 add_common,
-                is_below=stands_alone,
-                asks_store=not hasattr(verb, "PLACE_OPTION"),
+                is_sub_verb=is_runnable,
+                uses_store=not hasattr(verb, "PLACE_OPTION"),
             )
 
 
-class _Verbs(argparse._SubParsersAction):
-    """Tells the nearest verb of one that is not there, where argparse would list them all."""
+class _VerbsAction(argparse._SubParsersAction):
+    """Suggests the nearest verb for an unknown one, where argparse would list all verbs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # argparse would look into these first, and complain in its own way.
+        # With choices argparse would reject an unknown verb with its own message.
         self.choices = None  # type: ignore[assignment]
 
     def __call__(
@@ -141,7 +154,7 @@ def _add_parser(choices: Any, name: str, verb: Verb) -> argparse.ArgumentParser:
         help=verb.HELP,
         description=verb.HELP,
         formatter_class=argparse.HelpFormatter,
-        # A verb's own short option comes before Scrapy's: warcsumsplit has a size behind -s.
+        # A verb's own short option replaces Scrapy's: -s of warcsumsplit is a size.
         conflict_handler="resolve",
     )
     return parser
@@ -152,18 +165,18 @@ def _add_arguments(
     verb: Verb,
     add_common: Callable[[argparse.ArgumentParser], None] | None,
     *,
-    is_below: bool = False,
-    asks_store: bool = True,
+    is_sub_verb: bool = False,
+    uses_store: bool = True,
 ) -> None:
-    # What stands before a sub-verb must not be undone by what is not given behind it.
-    absent: Any = argparse.SUPPRESS if is_below else None
+    # A default after the sub-verb would override a value given before it.
+    absent: Any = argparse.SUPPRESS if is_sub_verb else None
     parser.add_argument(
         "--store",
         metavar="URL",
         default=absent,
-        # It is known all the same, so that whoever gives it is told what to give.
-        help="the store, such as sqlite:///dedupe.sqlite or redis://localhost:6379/0 (default: the settings)"
-        if asks_store
+        # Verbs without a store accept the option too, so that the error can name the right one.
+        help="the store, such as sqlite:///dedupe.sqlite or redis://localhost:6379/0 (default: from the settings)"
+        if uses_store
         else argparse.SUPPRESS,
     )
     parser.add_argument(
@@ -175,7 +188,7 @@ def _add_arguments(
 
 
 def run_verb(opts: argparse.Namespace, load_settings: Callable[[], BaseSettings]) -> int:
-    """Run the verb of *opts*, print its result, and give the exit code."""
+    """Run the verb of *opts*, print its result, and return the exit code."""
     words = " ".join(filter(None, (opts.verb, opts.sub_verb)))
     name = f"{opts.prog} {words}"
     with stoppable() as signals:
@@ -183,13 +196,13 @@ def run_verb(opts: argparse.Namespace, load_settings: Callable[[], BaseSettings]
             return _run(words, name, opts, load_settings)
         except SignalReceived:
             pass
-        except Exception as error:  # noqa: BLE001 - told in one sentence
-            # What was interrupted may tell that in its own way, as DuckDB and a pool of processes do.
+        except Exception as error:  # noqa: BLE001 - reported in one sentence
+            # Interrupted code may raise its own exception, as DuckDB and process pools do.
             if not signals:
-                return _told(name, error)
-    # With the error goes what its frames kept open, such as other processes and temporary files.
+                return _report_error(name, error)
+    # Release what the frames of the exception kept open, such as child processes and temporary files.
     gc.collect()
-    print(f"{name}: stopped{_to_do(words, opts)}.", file=sys.stderr, flush=True)
+    print(f"{name}: stopped{_stop_note(words, opts)}.", file=sys.stderr, flush=True)
     return end_by(signals[0])
 
 
@@ -202,7 +215,7 @@ def _run(words: str, name: str, opts: argparse.Namespace, load_settings: Callabl
         if shown:
             print(shown if opts.json else _encodable(_printable(shown)), flush=True)
     except BrokenPipeError:
-        # The reader, such as head, has seen enough. Python would complain once more when it flushes at its end.
+        # The reader, such as head, has closed the pipe. Without this, Python would fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if hasattr(verb, "refusal") and (error := verb.refusal(result)) is not None:
@@ -216,22 +229,20 @@ def _run(words: str, name: str, opts: argparse.Namespace, load_settings: Callabl
 def _refuse_store(opts: argparse.Namespace) -> None:
     option = getattr(verb_named(opts.verb), "PLACE_OPTION", None)
     if option is not None and opts.store is not None:
-        raise UsageError(
-            f"{opts.verb} asks no store, so --store has no meaning. Name its place with {option}."
-        )
+        raise UsageError(f"{opts.verb} does not use a store, so --store has no effect. Use {option} instead.")
 
 
-def _to_do(words: str, opts: argparse.Namespace) -> str:
-    """What became of what a verb did that was stopped, or how it is brought to its end."""
+def _stop_note(words: str, opts: argparse.Namespace) -> str:
+    """Return the clause on the state of a stopped verb, or on how to continue it."""
     if getattr(opts, "dry_run", False):
         return ""
     verb = verb_named(words)
     if hasattr(verb, "stopped"):
         return f"; {verb.stopped(opts)}"
-    return "; the same command goes on where it was" if words in RESUMED else ""
+    return "; the same command continues where it stopped" if words in RESUMABLE else ""
 
 
-def _told(name: str, error: Exception) -> int:
+def _report_error(name: str, error: Exception) -> int:
     if isinstance(error, DedupeError) and error.exit_code != 1:
         print(_printable(f"{name}: {error}"), file=sys.stderr)
         return error.exit_code
@@ -245,16 +256,16 @@ def _json(result: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    r"""The text with escapes for what steers a terminal.
+    r"""Escape control characters, so that they cannot affect the terminal.
 
     >>> _printable("a\x1b[2Jb\n\tc")
     'a\\x1b[2Jb\n\tc'
     """
-    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _encodable(text: str) -> str:
-    """The text with escapes, such as stderr has, where stdout cannot have it: file names are bytes of any kind."""
+    """Escape characters that stdout cannot encode, as Python does on stderr: file names may contain any bytes."""
     encoding = sys.stdout.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
@@ -262,7 +273,7 @@ def _encodable(text: str) -> str:
 def _unexpected(name: str, error: Exception) -> int:
     traceback.print_exception(error)
     print(
-        f"{name}: unexpected {type(error).__name__}. This is a fault of scrapy-dedupe; please report it with the"
+        f"{name}: unexpected {type(error).__name__}. This is a bug of scrapy-dedupe; please report it with the"
         " lines above.",
         file=sys.stderr,
     )

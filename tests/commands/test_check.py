@@ -100,7 +100,7 @@ def test_a_file_that_is_gone_gives_exit_code_4_and_is_named(
     assert called.code == 4
     assert f"{second} is gone; 25 entries of the crawl two name it." in called.out
     assert called.err == (
-        "scrapy-dedupe check: 1 thing is not as the index says. --repair makes entries anew from the files.\n"
+        "scrapy-dedupe check: 1 difference between the index and the files. --repair rebuilds the entries from the files.\n"
     )
     kept = check("--repair")
     assert (kept.code, kept.err) == (4, "scrapy-dedupe check: 1 finding is left after the repair.\n")
@@ -156,7 +156,7 @@ def test_a_sample_can_be_drawn_again(check: Callable[..., Any]) -> None:
     first = check("--sample", "5", "--json").json
     assert (first["records"], first["sample"], first["findings"]) == (5, 5, [])
     again = check("--sample", "5", "--seed", str(first["seed"]))
-    assert f"Checked 5 entries of 1 crawl, drawn with --seed {first['seed']}" in again.out
+    assert f"Checked 5 entries of 1 crawl, chosen with --seed {first['seed']}" in again.out
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_crawls_tell_which_others_they_refer_to(call: Callable[..., Any], store_
 
 
 def test_an_empty_index_says_so(call: Callable[..., Any], redis_url: str) -> None:
-    assert call("crawls", "--store", redis_url).out == "The index knows no crawls.\n"
+    assert call("crawls", "--store", redis_url).out == "The index has no crawls.\n"
     assert call("crawls", "--store", redis_url, "--json").json == []
 
 
@@ -128,7 +128,7 @@ def test_show_is_exit_4_when_something_is_missing_that_the_crawl_needs(
     (tmp_path / "archive" / "one.wacz").unlink()
     called = call("crawls", "show", "two", "--store", url)
     assert called.code == 4
-    assert "The crawl two needs what is missing: one (one.wacz)." in called.err
+    assert "The crawl two needs files that are missing: one (one.wacz)." in called.err
     assert "  one: one.wacz (missing: " in called.out
     assert call("crawls", "show", "one", "--store", url).code == 0
 
@@ -138,7 +138,7 @@ def test_show_is_exit_4_when_a_crawl_is_not_in_the_index(call: Callable[..., Any
         index.add("second", [], needs=[Need("lost", 0, None)])
     called = call("crawls", "show", "second", "--store", store_url)
     assert called.code == 4
-    assert "  lost: a file that the index has no name for, the crawl is not in the index" in called.out
+    assert "  lost: a file whose name is not in the index, the crawl is not in the index" in called.out
 
 
 def test_show_names_a_crawl_once_that_is_not_in_the_index(call: Callable[..., Any], store_url: str) -> None:
@@ -147,7 +147,7 @@ def test_show_names_a_crawl_once_that_is_not_in_the_index(call: Callable[..., An
             "second", [], needs=[Need("lost", 0, None), Need("lost", 0, store_url[len("sqlite:///") :])]
         )
     err = call("crawls", "show", "second", "--store", store_url).err
-    assert "needs what is missing: lost (the crawl is not in the index).\n" in err
+    assert "needs files that are missing: lost (the crawl is not in the index).\n" in err
 
 
 def test_show_says_when_the_hash_of_a_container_is_not_known(
@@ -171,7 +171,7 @@ def test_show_says_when_the_hash_of_a_container_is_not_known(
 def test_show_of_an_unknown_crawl_is_exit_3(call: Callable[..., Any], store_url: str) -> None:
     called = call("crawls", "show", "third", "--store", store_url)
     assert (called.code, called.out) == (3, "")
-    assert "The index knows no crawl third." in called.err
+    assert "The index has no crawl third." in called.err
 
 
 def test_show_says_when_nobody_knows_what_a_crawl_needs(call: Callable[..., Any], store_url: str) -> None:

@@ -40,7 +40,7 @@ def test_a_project_in_which_nothing_is_wrong(project: Callable[..., Any], tmp_pa
         "Crawls have the URL filter, the content layer and the archive, through the add-on.",
         "URL filter: a fingerprint was added and found",
         "Content layer: a text was written, found and deleted",
-        "Crawl index: a crawl was begun",
+        "Crawl index: a crawl was started",
         "Archive: a record was written, read back and deleted",
     ):
         assert words in told
@@ -101,7 +101,7 @@ def test_a_spider_has_settings_of_its_own(project: Callable[..., Any], call: Cal
 def test_a_project_without_the_addon_is_told_how_to_set_it(project: Callable[..., Any]) -> None:
     assert 'Set ADDONS = {"scrapy_dedupe.Addon": 500}' in of(project(""), "warning")
     findings = project("", own="{'ADDONS': {'scrapy_dedupe.Addon': 500}}")
-    assert "those of some spiders do: own. Look at each: `scrapy dedupe doctor --spider own`." in of(
+    assert "not those of the project: own. Check each of them: `scrapy dedupe doctor --spider own`." in of(
         findings, "note"
     )
     assert of(findings, "warning") == "" or "free of" in of(findings, "warning")
@@ -175,7 +175,7 @@ def test_settings_that_do_not_go_together(project: Callable[..., Any]) -> None:
     )
     told = of(findings, "note", "warning")
     assert "The setting DEDUPE_WACZ has no effect" in told
-    assert "a start page that has not changed ends the crawl" in told
+    assert "an unchanged start page ends the crawl" in told
     assert "HttpCompressionMiddleware is disabled" in told
 
 
@@ -203,7 +203,7 @@ def test_a_store_that_is_something_else_or_not_there(call: Callable[..., Any], t
     assert "an SQLite database of another program" in " ".join(called.out.split())
     called = call("doctor", "--store", f"sqlite:///{tmp_path / 'absent.db'}")
     assert called.code == 0
-    assert "See whether --store names the right file." in " ".join(called.out.split())
+    assert "Check that --store names the right file." in " ".join(called.out.split())
 
 
 def test_an_older_store_is_left_as_it_is(call: Callable[..., Any], store_url: str) -> None:
@@ -235,7 +235,7 @@ def test_redis_is_empty_again_and_its_settings_are_told(
         client.config_set("appendonly", "no")
         findings = project(f'{ADDON}DEDUPE_STORE_URL = "{url}"\n', code=3)
         assert "maxmemory-policy of" in of(findings, "problem")
-        assert "a restart forgets every text" in of(findings, "warning")
+        assert "a restart loses every text" in of(findings, "warning")
 
 
 def test_a_server_that_is_not_there_or_only_a_replica(
@@ -244,7 +244,7 @@ def test_a_server_that_is_not_there_or_only_a_replica(
     settings = f'{ADDON}DEDUPE_STORE_URL = "{redis_server.url}"\n'
     with redis.Redis.from_url(redis_server.url) as client:
         client.replicaof("127.0.0.1", "1")
-        assert "is a replica of 127.0.0.1" in of(project(settings, code=3), "problem")
+        assert "is a read-only replica of 127.0.0.1" in of(project(settings, code=3), "problem")
     redis_server.stop()
     told = of(project(settings, code=3), "problem")
     assert "does not answer" in told
@@ -273,7 +273,7 @@ def test_a_server_that_may_not_be_asked_for_its_settings(
                            commands=["-info", "-config"])  # fmt: skip
         url = redis_server.url.replace("//", "//crawler:secret@")
         findings = project(f'{ADDON}DEDUPE_STORE_URL = "{url}"\n')
-        assert "does not tell of itself" in of(findings, "note")
+        assert "does not allow INFO" in of(findings, "note")
         assert "secret" not in str(findings)
         assert "A password" not in of(findings, "problem")
         wrong = project(f'{ADDON}DEDUPE_STORE_URL = "{url.replace("secret", "guess")}"\n', code=3)
@@ -288,9 +288,9 @@ def test_files_and_crawls_that_are_left(project: Callable[..., Any], tmp_path: P
         connection.execute("UPDATE crawl SET started = '2020-01-01T00:00:00Z' WHERE id = 'second'")
     connection.close()
     told = of(project(f'{ADDON}DEDUPE_STORE_URL = "{store_url}"\n'), "warning")
-    assert "1 WARC file of crawls that were killed is not finished: dead-" in told
+    assert "1 WARC file of killed crawls is unfinished: dead-" in told
     assert "scrapy dedupe warc salvage" in told
-    assert "`scrapy dedupe commit second`, or `scrapy dedupe cancel second`" in told
+    assert "`scrapy dedupe commit second` or `scrapy dedupe cancel second`" in told
 
 
 def test_a_crawl_that_runs_is_not_disturbed(
@@ -301,7 +301,7 @@ def test_a_crawl_that_runs_is_not_disturbed(
         writer._begin()
         index.start("running")
         findings = project(f'{ADDON}DEDUPE_STORE_URL = "{store_url}"\n')
-        assert "1 WARC file in warcs is being written by a crawl that runs." in of(findings, "note")
+        assert "1 WARC file in warcs is being written by a running crawl." in of(findings, "note")
         index.add("running", [Original("cd" * 32, "running", "20260801120000", "https://example.com/", 1)])
         index.commit("running")
 
@@ -309,7 +309,7 @@ def test_a_crawl_that_runs_is_not_disturbed(
 def test_a_folder_that_cannot_be_made(project: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     told = of(project(f'{ADDON}DEDUPE_WARC_DIR = "{tmp_path}/file/warcs"\n', code=3), "problem")
-    assert f"cannot be made, since {tmp_path / 'file'} is a file. Name another folder." in told
+    assert f"cannot be created, since {tmp_path / 'file'} is a file. Name another folder." in told
     assert "The setting is DEDUPE_WARC_DIR." in told
     if os.path.ismount("/proc") and os.geteuid() == 0:
         told = of(project(f'{ADDON}DEDUPE_WARC_DIR = "/proc/warcs"\n', code=3), "problem")
@@ -325,22 +325,27 @@ def test_a_disk_that_does_not_say_how_much_room_it_has(
     used = shutil.disk_usage("/")
     monkeypatch.setattr(disks.shutil, "disk_usage", lambda path: used._replace(total=0, free=0))
     told = of(project(), "ok")
-    assert "for WARC files can be written to; it is made when it is needed; how much room there is," in told
+    assert (
+        "for WARC files can be written to; it is created when it is needed; its file system does not report"
+        in told
+    )
 
 
 def test_a_disk_that_is_almost_full(project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     used = shutil.disk_usage("/")
     monkeypatch.setattr(disks.shutil, "disk_usage", lambda path: used._replace(total=10**12, free=9 * 10**8))
     told = of(project(), "warning")
-    assert "for the store has 900.0 MB free of 1.0 TB. So it is for WARC files. Make room" in told
+    assert (
+        "for the store has 900.0 MB free of 1.0 TB. The same applies to WARC files. Free some space" in told
+    )
     assert told.count("900.0 MB") == 1, "one disk is told of once"
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"f_bavail": 0, "f_bfree": 0}, "is on a disk that has no room left."),
-        ({"f_favail": 0}, "is on a disk that has room for no more files (no inodes are left)."),
+        ({"f_bavail": 0, "f_bfree": 0}, "is on a disk that has no space left."),
+        ({"f_favail": 0}, "is on a disk that has no inodes left for new files."),
         ({"f_flag": os.ST_RDONLY}, "is on a file system that can only be read."),
     ],
 )
@@ -373,14 +378,16 @@ def test_a_full_disk_is_told_once_and_a_full_quota_by_each_probe(
     monkeypatch.setattr(disks.shutil, "disk_usage", lambda path: used._replace(free=0))
     (told,) = [found for found in project(settings, code=3) if found["level"] == "problem"]
     assert told["section"] == "disks"
-    assert "is on a disk that has no room left. So it is for WARC files, the report." in told["sentence"]
+    assert (
+        "is on a disk that has no space left. The same applies to WARC files, the report." in told["sentence"]
+    )
 
 
 def test_an_index_on_a_server_and_files_that_only_one_machine_sees(
     project: Callable[..., Any], redis_url: str
 ) -> None:
     settings = f'{ADDON}DEDUPE_INDEX_URL = "{redis_url}"\n'
-    words = "what was recorded in a file that this machine does not see is stored again."
+    words = "payloads whose file is not visible to this machine are stored again."
     assert words in of(project(settings), "note")
     assert words not in str(project(f"{settings}DEDUPE_WARC_CHECK_FILES = False\n"))
     assert words not in str(project(f"{settings}DEDUPE_WARC_ENABLED = False\n"))
@@ -421,7 +428,7 @@ def test_libraries_that_are_missing_or_too_old(
     )
     assert "The setting DEDUPE_WACZ needs the extra wacz: The library no-such-wacz is not installed." in told
     assert (
-        "Not installed, and not needed by these settings: report, prometheus. If you want all of them:"
+        "Extras that are not installed, and not needed by these settings: report, prometheus. If you want all of them:"
         ' pip install "scrapy-dedupe[report,prometheus]"'
     ) in of(findings, "note")
     assert "another-one" not in str(findings)

@@ -32,7 +32,7 @@ def test_outputs_that_can_be_written(project: Callable[..., Any], tmp_path: Path
     assert of(findings, "problem") == ""
     told = of(findings, "ok")
     for words in (
-        "Report: a page with charts was made, and one can be written to reports/any-now.html.",
+        "Report: a page with charts was rendered, and can be written to reports/any-now.html.",
         "The file logs/any.jsonl of DEDUPE_DUPLICATES_LOG can be written.",
         "The file dedupe.prom of DEDUPE_METRICS_FILE can be written.",
         f"The metrics can be read at 127.0.0.1:{port}.",
@@ -52,7 +52,7 @@ def test_outputs_that_cannot_be_written(project: Callable[..., Any], tmp_path: P
             code=3,
         )
     told = of(findings, "problem")
-    is_file = f"cannot be tried: {tmp_path}/file is a file. Name another folder."
+    is_file = f"cannot be tested: {tmp_path}/file is a file. Name another folder."
     assert f"The report {is_file}" in told
     assert f"The file {tmp_path}/folder of DEDUPE_DUPLICATES_LOG is a folder. Name a file." in told
     assert f"The file of metrics {is_file}" in told
@@ -86,7 +86,7 @@ def test_the_port_of_a_crawl_that_runs(project: Callable[..., Any]) -> None:
         findings = project(f"{ADDON}DEDUPE_METRICS_PORT = {server.server_port}\n")
         server.shutdown()
         thread.join()
-    assert "A second crawl beside it needs another DEDUPE_METRICS_PORT." in of(findings, "note")
+    assert "A second crawl at the same time needs another DEDUPE_METRICS_PORT." in of(findings, "note")
 
 
 @pytest.mark.parametrize("name", ["DEDUPE_REPORT", "DEDUPE_DUPLICATES_LOG", "DEDUPE_METRICS_FILE"])
@@ -137,7 +137,7 @@ def test_a_link_is_tried_where_it_leads(project: Callable[..., Any], tmp_path: P
     (tmp_path / "file").touch()
     (tmp_path / "m.prom").symlink_to(tmp_path / "file" / "m.prom")
     findings = project(f'{ADDON}DEDUPE_METRICS_FILE = "{tmp_path}/m.prom"\n', code=3)
-    assert f"The file of metrics cannot be tried: {tmp_path}/file is a file." in of(findings, "problem")
+    assert f"The file of metrics cannot be tested: {tmp_path}/file is a file." in of(findings, "problem")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may do all")
@@ -152,5 +152,5 @@ def test_what_is_replaced_needs_its_folder_and_what_is_added_to_does_not(
     assert of(project(settings), "problem") == ""
     folder.chmod(0o555)
     told = of(project(settings, code=3), "problem")
-    assert f"The file of metrics cannot be tried: there is no permission for {folder}." in told
+    assert f"The file of metrics cannot be tested: there is no permission for {folder}." in told
     assert "The log of duplicates cannot be tried" not in told

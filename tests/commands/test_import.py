@@ -55,7 +55,7 @@ def test_an_import_as_json(call: Callable[..., Any], url: str, tmp_path: Path) -
         "removed": [],
         "not_removed": None,
     }
-    assert called.err == "scrapy-dedupe import: 1 line or record passed over.\n"
+    assert called.err == "scrapy-dedupe import: 1 line or record skipped.\n"
 
 
 def test_a_broken_source_gives_exit_code_4_and_the_others_are_imported(
@@ -105,7 +105,7 @@ def test_records_of_one_place_are_told_once(call: Callable[..., Any], url: str, 
     path.write_bytes(gzip.compress(shared) + response_record(4, b"4" * 500))
     called = call("import", str(path), "--store", url)
     assert called.out.count("shares a gzip member") == 1
-    assert called.err == "scrapy-dedupe import: 3 lines or records passed over.\n"
+    assert called.err == "scrapy-dedupe import: 3 lines or records skipped.\n"
 
 
 def test_payload_modes_are_not_mixed(call: Callable[..., Any], url: str, tmp_path: Path) -> None:
@@ -221,8 +221,8 @@ def test_a_signal_ends_the_import_in_one_sentence_and_the_next_one_goes_on(
     with open_index(url) as index:
         assert [source.name for source in index.unfinished_sources()] == ["a.wacz"]
         assert done.stderr == (
-            "scrapy-dedupe import: stopped. What is imported is in the index; import, without SOURCE, goes on with the"
-            " rest.\n"
+            "scrapy-dedupe import: stopped. The sources imported so far are in the index; import, without SOURCE,"
+            " continues with the rest.\n"
         )
         assert index.find("new", [sha256(1)]) == [None]
     # The one that was stopped has given its claim back; otherwise this one would tell that it waits.

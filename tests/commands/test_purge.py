@@ -67,7 +67,7 @@ def test_what_a_purge_says_of_files(call: Callable[..., Any], url: str) -> None:
     first, second = called.out.splitlines()
     assert first.startswith("2 crawls of ")
     assert first.endswith(" were purged: three, two.")
-    assert second == "Their files were left where they are; 2 are needed no more, see --json."
+    assert second == "Their files were kept; 2 are no longer needed, see --json."
 
 
 def test_a_dry_run_changes_nothing(call: Callable[..., Any], url: str) -> None:
@@ -161,17 +161,17 @@ def test_an_unknown_id_is_exit_3(call: Callable[..., Any], url: str) -> None:
 def test_there_is_one_way_to_choose(call: Callable[..., Any], url: str, words: str) -> None:
     called = call("purge", *words.split(), "--store", url)
     assert (called.code, called.out) == (2, "")
-    assert "do not go together. Use one of them." in called.err
+    assert "cannot be combined. Use one of them." in called.err
 
 
 def test_one_way_to_choose_is_asked_for(call: Callable[..., Any], url: str) -> None:
     called = call("purge", "--store", url)
     assert (called.code, called.out) == (2, "")
-    assert "Which crawls are meant?" in called.err
+    assert "No crawls are named." in called.err
 
 
 def test_one_file_is_needed_no_more(call: Callable[..., Any], url: str) -> None:
-    assert "; 1 is needed no more, see --json." in call("purge", "three", "--store", url).out
+    assert "; 1 is no longer needed, see --json." in call("purge", "three", "--store", url).out
 
 
 @pytest.mark.parametrize("age", ["soon", "-3d", "3 d", "1e9w", "2026-13-01"])
@@ -185,7 +185,7 @@ def test_crawls_are_purged_by_the_time_of_their_commit(call: Callable[..., Any],
     times = {crawl["id"]: crawl["committed"] for crawl in call("crawls", "--store", url, "--json").json}
     assert times["two"] < times["three"]
     for age in ("1h", "2000-01-01"):
-        assert call("purge", "--older-than", age, "--store", url).out == "No crawl is to be purged.\n"
+        assert call("purge", "--older-than", age, "--store", url).out == "There are no crawls to purge.\n"
     called = call("purge", "--older-than", times["three"], "--store", url, "--json")
     assert [crawl["id"] for crawl in called.json["crawls"]] == ["one", "two"]
     assert called.json["before"] == f"{times['three'][:19]}Z"
@@ -210,8 +210,7 @@ def test_crawls_of_another_program_have_no_age_and_are_kept(call: Callable[..., 
     called = call("purge", "--older-than", "0h", "--store", redis_url)
     assert called.code == 0
     assert called.out == (
-        "No crawl is to be purged.\n"
-        "Kept, since nobody knows when they were committed: bx. Purge them by id.\n"
+        "There are no crawls to purge.\nKept, since their commit time is unknown: bx. Purge them by id.\n"
     )
 
 
@@ -224,7 +223,10 @@ def test_crawls_that_a_manifest_does_not_name_are_purged(
     assert (called.code, called.err) == (0, "")
     assert [crawl["id"] for crawl in called.json["crawls"]] == ["three"]
     assert ids(call, url) == ["one", "two"]
-    assert call("purge", "--missing-from", str(manifest), "--store", url).out == "No crawl is to be purged.\n"
+    assert (
+        call("purge", "--missing-from", str(manifest), "--store", url).out
+        == "There are no crawls to purge.\n"
+    )
 
 
 def test_nothing_is_purged_by_a_manifest_with_a_fault(

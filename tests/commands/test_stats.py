@@ -54,6 +54,6 @@ def test_stats_tell_of_crawls_that_the_last_manifest_did_not_name(
     called = call("stats", "--store", store_url, "--json").json
     assert (called["removed_crawls"], called["removed_bytes"]) == (1, 70_000)
     assert (
-        "Removed   1 crawl, 70.0 kB, is not in the manifest that was imported last"
+        "Removed   1 crawl, 70.0 kB, is not in the last imported manifest"
         in call("stats", "--store", store_url).out.splitlines()
     )

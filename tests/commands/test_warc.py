@@ -92,8 +92,8 @@ def test_salvage_cuts_the_broken_end_and_enters_the_records_again(
     final = path.with_name(path.name.removesuffix(".open"))
     assert (called.code, called.err) == (0, "")
     assert f"{final}: 5 records kept, " in called.out
-    assert " bytes of a broken one cut off." in called.out
-    assert "The crawl second: its entries were read anew from its files." in called.out
+    assert " bytes of an incomplete one cut off." in called.out
+    assert "The crawl second: its entries were read again from its files." in called.out
     assert "scrapy dedupe commit second" in called.out
     assert not path.exists()
     assert len(list(read_records(final))) == 6
@@ -180,8 +180,8 @@ def test_a_file_with_damage_in_its_middle_is_told_and_left_and_the_others_are_me
     damaged.write_bytes(data)
     called = call("warc", "salvage", "--store", store_url, *trial)
     assert called.code == 4
-    assert called.err == "scrapy-dedupe warc salvage: 1 file could not be mended.\n"
-    assert f"{damaged}: NOT mended. {damaged}, offset {start}" in called.out
+    assert called.err == "scrapy-dedupe warc salvage: 1 file could not be repaired.\n"
+    assert f"{damaged}: NOT repaired. {damaged}, offset {start}" in called.out
     assert damaged.read_bytes() == data
     assert sound.exists() == bool(trial)
     if not trial:
@@ -361,8 +361,8 @@ def test_the_files_of_a_running_crawl_are_named_and_left_alone(
         running = next(folder.glob("now-*.open"))
         called = call("warc", "salvage", "--store", store_url)
         assert (called.code, called.err) == (0, "")
-        assert f"{running}: left alone, the crawl second is running." in called.out
-        assert f"{from_before}: left alone, the crawl second is running." in called.out
+        assert f"{running}: skipped, the crawl second is running." in called.out
+        assert f"{from_before}: skipped, the crawl second is running." in called.out
         assert from_before.exists()
         assert not other.exists()
         assert crawl_named(index, "second") == before
@@ -379,7 +379,7 @@ def test_an_empty_file_is_removed_and_its_crawl_read_anew(
     index.mark_incomplete("second", True)
     called = call("warc", "salvage", "--store", store_url)
     assert called.code == 0
-    assert f"{empty}: removed, there is no whole record in its 0 bytes." in called.out
+    assert f"{empty}: removed, since its 0 bytes contain no complete record." in called.out
     assert not empty.exists()
     assert whole.exists()
     info = crawl_named(index, "second")
@@ -392,7 +392,7 @@ def test_a_committed_crawl_is_not_read_anew(
     cut(folder, "first")
     before = crawl_named(index, "first")
     called = call("warc", "salvage", "--store", store_url)
-    assert "The crawl first: it is committed, its entries were left as they are." in called.out
+    assert "The crawl first: it is committed; its entries were not changed." in called.out
     assert crawl_named(index, "first") == before
 
 
@@ -406,10 +406,10 @@ def test_salvage_takes_files_and_folders_and_leaves_what_is_no_warc_file(
     assert called.code == 0
     assert (one.exists(), two.exists(), other.exists()) == (False, False, True)
     assert (tmp_path / "two" / "notes.open").read_bytes() == b"mine"
-    assert "The crawl stranger: the index does not know it" in called.out
+    assert "The crawl stranger: it is not in the index" in called.out
     missing = call("warc", "salvage", str(tmp_path / "three"), "--store", store_url)
     assert (missing.code, missing.out) == (3, "")
-    assert f"{tmp_path / 'three'} cannot be looked at" in missing.err
+    assert f"{tmp_path / 'three'} cannot be read" in missing.err
 
 
 def test_without_an_index_the_files_are_mended_all_the_same(call: Callable[..., Any], folder: Path) -> None:
@@ -426,7 +426,7 @@ def test_an_index_that_does_not_answer_is_told_and_the_files_are_mended(
     path = cut(folder)
     called = call("warc", "salvage", "--store", f"sqlite:///{tmp_path / 'gone.sqlite'}")
     assert called.code == 4
-    assert "The index was not brought up to date" in called.err
+    assert "The index was not updated" in called.err
     assert not path.exists()
 
 
@@ -459,8 +459,8 @@ def test_a_folder_that_cannot_be_written_is_told_and_left() -> None:
             text=True,
         )
         assert done.returncode == 4, done.stderr
-        assert f"{path}: NOT mended. {path} cannot be salvaged: Permission denied." in done.stdout
-        assert done.stderr.endswith("salvage: 1 file could not be mended.\n")
+        assert f"{path}: NOT repaired. {path} cannot be salvaged: Permission denied." in done.stdout
+        assert done.stderr.endswith("salvage: 1 file could not be repaired.\n")
         assert path.read_bytes() == before
         folder.chmod(0o755)
 
@@ -588,11 +588,11 @@ def test_files_of_crawls_that_run_or_are_not_committed_stay(
         out.write(exchange(9))
         called = call("warc", "upload", str(away), "--store", store_url)
         assert (called.code, called.err) == (0, "")
-        assert f"{uncommitted}: left alone. The crawl second is running, or not committed" in called.out
-        assert f"{rotated}: left alone. The crawl unknown is running." in called.out
+        assert f"{uncommitted}: skipped. The crawl second is running or not committed" in called.out
+        assert f"{rotated}: skipped. The crawl unknown is running." in called.out
         named = call("warc", "upload", str(away), str(rotated), "--store", store_url)
         assert named.code == 4
-        assert named.err == "scrapy-dedupe warc upload: 1 file stayed local and could not be moved.\n"
+        assert named.err == "scrapy-dedupe warc upload: 1 file could not be moved.\n"
     assert sorted(away.iterdir()) == [away / committed.name]
     assert uncommitted.exists()
     assert rotated.exists()
@@ -658,6 +658,6 @@ def test_other_files_are_not_uploaded(
     for path in (notes, unfinished):
         called = call("warc", "upload", str(away), str(path), "--store", store_url)
         assert called.code == 4
-        assert "is no finished WARC or WACZ file" in called.out
+        assert "does not have the name of a finished WARC or WACZ file" in called.out
         assert path.exists()
     assert [path.name for path in away.iterdir()] == [committed.name]

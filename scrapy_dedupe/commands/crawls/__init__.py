@@ -1,4 +1,4 @@
-"""``crawls``: every crawl of the index, and its state. ``crawls show ID`` and ``crawls graph`` tell more."""
+"""``crawls``: lists the crawls of the index. ``crawls show ID`` and ``crawls graph`` give details."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
 
-HELP = "List the crawls: which are committed, and which wait for a decision. With a verb: what they need of each other."
+HELP = "List all crawls with their states and counts. The verbs show and graph display dependencies between crawls."
 VERBS = ("show", "graph")
 
 
@@ -20,9 +20,9 @@ VERBS = ("show", "graph")
 class Crawl:
     """One crawl. ``requires`` names the crawls whose records it refers to, as far as the index knows.
 
-    A container whose entry cannot be read is empty, so that each keeps its place. ``software`` is None for a crawl of
-    another program. ``waiting`` counts the payloads of its revisits whose originals are not in the index. ``marked``:
-    Browsertrix will remove it.
+    A container with an unreadable entry is an empty dict, so that the order of the list is kept. ``software`` is None
+    for a crawl of another program. ``waiting`` is the number of payloads of its revisits whose originals are not in the
+    index. ``marked``: Browsertrix has marked the crawl for removal.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Crawl:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: this verb has no arguments of its own."""
+    """Add nothing: this verb has no arguments."""
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> list[Crawl]:
@@ -75,7 +75,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> list[Crawl]:
 
 def text(crawls: list[Crawl]) -> str:
     if not crawls:
-        return "The index knows no crawls."
+        return "The index has no crawls."
     rows = [
         (
             crawl.id,
@@ -94,7 +94,7 @@ def text(crawls: list[Crawl]) -> str:
 
 
 class HasState(Protocol):
-    """What has the state of a crawl."""
+    """An object with the state of a crawl."""
 
     @property
     def state(self) -> str: ...
@@ -113,7 +113,7 @@ class HasState(Protocol):
 
 
 def state_text(crawl: HasState) -> str:
-    """The state of a crawl, and what is special about it."""
+    """Return the state of a crawl with its marks, such as "committed, imported"."""
     marks = {
         "incomplete": crawl.incomplete,
         "imported": crawl.imported,

@@ -1,4 +1,4 @@
-"""``crawls graph``: which crawls need which, for Graphviz or as JSON."""
+"""``crawls graph``: the dependencies between crawls, for Graphviz or as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.crawls.dependencies import Dependencies
 
-HELP = "Show which crawls need which, as a graph for Graphviz or as JSON. What is missing is dashed."
+HELP = (
+    "Show which crawls need which, as a graph for Graphviz or as JSON. Missing crawls and files are dashed."
+)
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
 _MAX_NAMES = 3
@@ -21,9 +23,9 @@ _MAX_NAMES = 3
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A crawl. ``state`` is None for one that is needed and is not in the index.
+    """A crawl. ``state`` is None for a needed crawl that is not in the index.
 
-    ``needs_unknown`` says why the index may not know all that it needs; None if it does.
+    ``needs_unknown`` is the reason why the index may not know all of its needs; None if it knows them.
     """
 
     id: str
@@ -33,9 +35,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One crawl needs another: ``names`` are file names of containers or WARC files of it, ``missing`` those not there.
+    """One crawl needs another one. ``names`` are the needed containers or WARC files, ``missing`` the absent ones of them.
 
-    ``is_missing``: the other crawl, or one of the files, is not there.
+    ``is_missing``: the other crawl, or one of the files, is missing.
     """
 
     crawl: str
@@ -47,7 +49,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What the crawls of an index need of each other. ``format`` is how it is shown: dot or json."""
+    """The dependencies between the crawls of an index. ``format`` is the output format: dot or json."""
 
     nodes: list[Node]
     edges: list[Edge]
@@ -114,7 +116,7 @@ def _quoted(name: str) -> str:
 
 
 def _escaped(name: str) -> str:
-    r"""A name as it stands between double quotes in DOT, where a backslash may begin ``\N`` or end the quotes.
+    r"""Escape a name for a quoted string of DOT, where a backslash may begin ``\N`` or escape the closing quote.
 
     >>> _escaped('a "b" c\\')
     'a \\"b\\" c\\\\'

@@ -1,4 +1,4 @@
-"""``crawls show ID``: all that the index knows of one crawl, and whether its files are there."""
+"""``crawls show ID``: the details of one crawl, and whether its files are present."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
 
-HELP = "Show one crawl: its files, what it needs of other crawls, what needs it, and what of that is there."
+HELP = "Show one crawl: its files, the files that it needs from other crawls, the crawls that need it, and what is missing."
 
 
 @dataclass(frozen=True, slots=True)
 class CrawlFile:
-    """A WARC file of the crawl. Of one at a URL, that it was moved there is taken as proof."""
+    """A WARC file of the crawl. A file at a URL counts as present, since it was moved there."""
 
     name: str
     present: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
-    """A WACZ file of the crawl. Size in bytes; ``present`` is None where nobody knows its place."""
+class ContainerShown:
+    """A WACZ file of the crawl. Size in bytes; ``present`` is None if its place is unknown."""
 
     filename: str
     hash: str | None
@@ -43,7 +43,7 @@ class Box:
 class NeedShown:
     """A container, or a WARC file, of another crawl that revisits of this one refer to.
 
-    ``state`` is the state of the other crawl, None if the index does not have it; ``present`` as that of a :class:`Box`.
+    ``state`` is the state of the other crawl, None if it is not in the index; ``present`` as in :class:`ContainerShown`.
     """
 
     crawl: str
@@ -56,9 +56,9 @@ class NeedShown:
 
 @dataclass(frozen=True, slots=True)
 class CrawlShown:
-    """One crawl. ``needs_unknown`` says why the index may not know all that the crawl needs; None if it does.
+    """One crawl. ``needs_unknown`` is the reason why the index may not know all of its needs; None if it knows them.
 
-    ``waiting`` counts the payloads of its revisits whose originals are not in the index.
+    ``waiting`` is the number of payloads of its revisits whose originals are not in the index.
     """
 
     id: str
@@ -73,7 +73,7 @@ class CrawlShown:
     committed: str | None
     counts: dict[str, int]
     files: list[CrawlFile]
-    containers: list[Box]
+    containers: list[ContainerShown]
     needs: list[NeedShown]
     needs_unknown: str | None
     needed_by: list[str]
@@ -95,7 +95,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> CrawlShown:
         info = dependencies.crawls.get(opts.id)
         if info is None:
             raise CrawlStateError(
-                f"The index knows no crawl {opts.id}. The verb crawls lists those that it knows."
+                f"The index has no crawl {opts.id}. The verb crawls lists its crawls."
                 + did_you_mean(opts.id, dependencies.crawls)
             )
         return CrawlShown(
@@ -112,8 +112,10 @@ def run(place: CommandStores, opts: argparse.Namespace) -> CrawlShown:
             counts=counts_dict(info.counts),
             files=[CrawlFile(name, is_present(name)) for name in info.files],
             containers=[
-                Box(box.filename, box.hash, box.size, box.place, box.is_present)
-                for box in dependencies.containers(info.id)
+                ContainerShown(
+                    container.filename, container.hash, container.size, container.place, container.is_present
+                )
+                for container in dependencies.containers(info.id)
             ],
             needs=[
                 NeedShown(need.crawl, need.state, need.name, need.place, need.is_present, need.is_missing)
@@ -140,7 +142,10 @@ def text(crawl: CrawlShown) -> str:
         f"Files       {number_text(len(crawl.files))}",
         *(f"  {file.name} ({_presence(file.present)})" for file in crawl.files),
         f"Containers  {number_text(len(crawl.containers))}",
-        *(f"  {_box_text(box, is_made_here=crawl.software is not None)}" for box in crawl.containers),
+        *(
+            f"  {_container_text(container, is_made_here=crawl.software is not None)}"
+            for container in crawl.containers
+        ),
         f"Needs       {number_text(len(crawl.needs))}",
         *(f"  {_need_text(need)}" for need in crawl.needs),
     ]
@@ -160,9 +165,9 @@ def caveat(crawl: CrawlShown) -> str | None:
     missing = [need for need in crawl.needs if need.missing]
     if not missing:
         return None
-    # Of a crawl that the index does not have nothing can be replayed through it, whether its files are there or not.
+    # Records of a crawl that is not in the index cannot be found through it, even if its files are present.
     names = ", ".join(dict.fromkeys(_missing_text(need) for need in missing))
-    return f"The crawl {crawl.id} needs what is missing: {names}."
+    return f"The crawl {crawl.id} needs files that are missing: {names}."
 
 
 def _missing_text(need: NeedShown) -> str:
@@ -174,7 +179,7 @@ def _missing_text(need: NeedShown) -> str:
 
 
 def _need_text(need: NeedShown) -> str:
-    name = need.name or "a file that the index has no name for"
+    name = need.name or "a file whose name is not in the index"
     if need.state is None:
         name += ", the crawl is not in the index"
     elif need.state == "canceled":
@@ -182,12 +187,12 @@ def _need_text(need: NeedShown) -> str:
     return f"{need.crawl}: {name} ({_presence(need.present, need.place)})"
 
 
-def _box_text(box: Box, *, is_made_here: bool) -> str:
-    if box.hash is None and box.size is None and is_made_here:
-        return f"{box.filename}, not packed"
-    size = "" if box.size is None else f", {size_text(box.size)}"
-    hash_ = "SHA-256 not known" if box.hash is None else f"sha256:{box.hash}"
-    return f"{box.filename}{size}, {hash_} ({_presence(box.present, box.place)})"
+def _container_text(container: ContainerShown, *, is_made_here: bool) -> str:
+    if container.hash is None and container.size is None and is_made_here:
+        return f"{container.filename}, not packed"
+    size = "" if container.size is None else f", {size_text(container.size)}"
+    hash_ = "SHA-256 not known" if container.hash is None else f"sha256:{container.hash}"
+    return f"{container.filename}{size}, {hash_} ({_presence(container.present, container.place)})"
 
 
 def _presence(present: bool | None, place: str | None = None) -> str:

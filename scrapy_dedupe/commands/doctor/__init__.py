@@ -1,7 +1,7 @@
-"""``doctor``: looks at all that a crawl would use, and says of each fault what to do about it.
+"""``doctor``: checks everything that a crawl would use, and explains how to fix each problem.
 
-Nothing is changed, and what is tried is taken away again. A crawl that runs is not disturbed: locks are held for
-milliseconds, and none of a job or of a file that is being written is taken.
+Nothing is changed, and everything that a probe writes is removed again. A running crawl is not disturbed: locks are held
+for milliseconds, and locks of jobs and of files that are being written are never taken.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scrapy_dedupe import __version__
 from scrapy_dedupe.commands.figures import counted
 from scrapy_dedupe.errors import DedupeError, SettingError, StoreError
 
-from .finding import LEVELS, Finding, Said, problem, told
+from .finding import LEVELS, CheckFinding, Finding, from_error, problem
 
 if TYPE_CHECKING:
     import argparse
@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
     from .context import DoctorContext
 
-HELP = "Look at settings, versions, stores, disks and layers, try each of them, and say what to do about what is wrong."
+HELP = (
+    "Check settings, versions, stores, disks and layers, test each of them, and explain how to fix problems."
+)
 
 _WIDTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was found, in the order of the sections; how many findings there are of each level."""
+    """The findings in the order of the sections, and the number of findings of each level."""
 
     version: str
     spider: str | None
@@ -41,20 +43,20 @@ class Examination:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--spider", metavar="NAME", help="look at the settings of this spider")
+    parser.add_argument("--spider", metavar="NAME", help="check the settings of this spider")
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> Examination:
-    # They load most of the package, which other verbs need not wait for.
+    # Imported here: they load most of the package, which would slow down the start of other verbs.
     from . import components, disks, outputs, probes, setting_faults, spiders, stores, unfinished, versions
-    from .context import DoctorContext, data_folder_kept_away
+    from .context import DoctorContext, without_new_data_folder
 
     sections = {
         "settings": setting_faults.check,
         "spiders": spiders.check,
         "components": components.check,
         "versions": versions.check,
-        # What a full disk does to all that comes behind is told once.
+        # Before the sections that write: there, failures caused by a full disk are not reported again.
         "disks": disks.check,
         "stores": stores.check,
         "left over": unfinished.check,
@@ -63,35 +65,37 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Examination:
     }
     findings: list[Finding] = []
     is_disk_full = False
-    with data_folder_kept_away():
-        patient = DoctorContext(place, opts.spider)
+    with without_new_data_folder():
+        context = DoctorContext(place, opts.spider)
         for section, check in sections.items():
-            for said in _checked(check, patient):
-                if is_disk_full and said.is_of_full_disk and section != "disks":
+            for result in _checked(check, context):
+                if is_disk_full and result.is_disk_full and section != "disks":
                     continue
-                is_disk_full |= said.is_of_full_disk and section == "disks"
-                # A store that is away would be told by each one that asks it.
-                if said.level != "problem" or all(said.sentence != known.sentence for known in findings):
-                    findings.append(Finding(section, said.level, said.sentence, said.remedy))
+                is_disk_full |= result.is_disk_full and section == "disks"
+                # Every section that uses an unavailable store would report it.
+                if result.level != "problem" or all(result.sentence != known.sentence for known in findings):
+                    findings.append(Finding(section, result.level, result.sentence, result.remedy))
     levels: dict[str, int] = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
     return Examination(__version__, opts.spider, levels, findings)
 
 
-def _checked(check: Callable[[DoctorContext], Iterator[Said]], patient: DoctorContext) -> Iterator[Said]:
+def _checked(
+    check: Callable[[DoctorContext], Iterator[CheckFinding]], context: DoctorContext
+) -> Iterator[CheckFinding]:
     try:
-        yield from check(patient)
+        yield from check(context)
     except DedupeError as error:
-        yield told(error)
+        yield from_error(error)
     except OSError as error:
         place = "" if error.filename is None else f" ({error.filename})"
         yield problem(
-            f"This could not be looked at to its end: {error.strerror or error}{place}.",
-            "See to that place and its permissions, and call the doctor again.",
+            f"This section could not be checked completely: {error.strerror or error}{place}.",
+            "Check that place and its permissions, and run the doctor again.",
         )
-    except Exception as error:  # noqa: BLE001 - the other sections are looked at all the same
+    except Exception as error:  # noqa: BLE001 - the other sections must still be checked
         yield problem(
-            f"This could not be looked at to its end: unexpected {type(error).__name__}: {error}.",
-            "Report it with the versions above; it is a fault of scrapy-dedupe.",
+            f"This section could not be checked completely: unexpected {type(error).__name__}: {error}.",
+            "This is a bug of scrapy-dedupe; report it with the versions above.",
         )
 
 
@@ -111,7 +115,7 @@ def refusal(examination: Examination) -> DedupeError | None:
     problems = [finding for finding in examination.findings if finding.level == "problem"]
     if not problems:
         return None
-    sentence = f"{counted(len(problems), 'problem')} found; each is told above with what to do."
+    sentence = f"{counted(len(problems), 'problem')} found; see above for how to fix each one."
     if any(finding.section in ("settings", "spiders") for finding in problems):
         return SettingError(sentence)
     return StoreError(sentence)

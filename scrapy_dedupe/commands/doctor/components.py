@@ -1,4 +1,4 @@
-"""Components: whether a crawl has ours, in which settings, and in which order."""
+"""Components: whether a crawl has those of this package, in the right settings and order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scrapy.utils.misc import load_object
 from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.settings.placement import PLACES, misplaced, named_components, order_faults
 
-from .finding import Said, note, ok, problem, told, warning
+from .finding import CheckFinding, from_error, note, ok, problem, warning
 from .spiders import with_components
 
 if TYPE_CHECKING:
@@ -27,47 +27,47 @@ _WORDS = {
 }
 
 
-def check(patient: DoctorContext) -> Iterator[Said]:
+def check(context: DoctorContext) -> Iterator[CheckFinding]:
     has_unloadable = False
-    for said in _unloadable(patient):
+    for result in _unloadable(context):
         has_unloadable = True
-        yield said
-    if isinstance(patient.addon_error, DedupeError):
-        yield told(patient.addon_error, "No crawl starts with it.")
-    elif patient.addon_error is not None and not has_unloadable:
+        yield result
+    if isinstance(context.addon_error, DedupeError):
+        yield from_error(context.addon_error, "No crawl starts with it.")
+    elif context.addon_error is not None and not has_unloadable:
         yield problem(
-            f"An add-on cannot be loaded ({type(patient.addon_error).__name__}: {patient.addon_error}).",
-            "See to the setting ADDONS; no crawl starts with it.",
+            f"An add-on cannot be loaded ({type(context.addon_error).__name__}: {context.addon_error}).",
+            "Correct the setting ADDONS; no crawl starts with it.",
         )
-    wrong_places = misplaced(patient.scrapy_settings)
+    wrong_places = misplaced(context.scrapy_settings)
     for sentence in wrong_places:
         yield problem(sentence, "No crawl starts with it.")
-    layers = patient.layers
-    faults = order_faults(patient.scrapy_settings) if "content" in layers else []
+    layers = context.layers
+    faults = order_faults(context.scrapy_settings) if "content" in layers else []
     if layers:
-        has_addon = any(path == "scrapy_dedupe.Addon" for _, path in named_components(patient.given))
-        way = "the add-on" if has_addon else "classes that are set by hand"
+        has_addon = any(path == "scrapy_dedupe.Addon" for _, path in named_components(context.given))
+        way = "the add-on" if has_addon else "classes in the settings"
         words = [word for layer, word in _WORDS.items() if layer in layers]
-        if not (wrong_places or patient.addon_error or any(fault.is_refused for fault in faults)):
+        if not (wrong_places or context.addon_error or any(fault.is_refused for fault in faults)):
             yield ok(f"Crawls have {_listed(words)}, through {way}.")
-        yield from _absent(patient, layers)
-    elif not (has_unloadable or wrong_places or patient.faults or patient.addon_error):
-        yield _nothing_set(patient)
+        yield from _absent(context, layers)
+    elif not (has_unloadable or wrong_places or context.faults or context.addon_error):
+        yield _nothing_set(context)
     if "content" in layers:
         for fault in faults:
             yield (
                 problem(fault.sentence, "No crawl starts with it.")
                 if fault.is_refused
-                else warning(fault.sentence, "See to DOWNLOADER_MIDDLEWARES.")
+                else warning(fault.sentence, "Correct DOWNLOADER_MIDDLEWARES.")
             )
         if not faults:
-            yield ok("The content layer stands where pages are decoded and redirects are followed.")
+            yield ok("The content layer is placed where pages are decoded and redirects are followed.")
 
 
-def _unloadable(patient: DoctorContext) -> Iterator[Said]:
-    """Names below our own that are not there: typing errors, since Scrapy would load no other ones."""
-    for setting, path in dict.fromkeys(named_components(patient.given)):
-        if path in PLACES or not _is_meant_for_ours(path):
+def _unloadable(context: DoctorContext) -> Iterator[CheckFinding]:
+    """Report names of this package that cannot be loaded, such as misspelt ones."""
+    for setting, path in dict.fromkeys(named_components(context.given)):
+        if path in PLACES or not _is_meant_for_package(path):
             continue
         try:
             component = load_object(path)
@@ -76,7 +76,7 @@ def _unloadable(patient: DoctorContext) -> Iterator[Said]:
         else:
             if isinstance(component, type):
                 continue
-            reason = "it is no class"
+            reason = "it is not a class"
         wanted = [known for known, place in PLACES.items() if place == setting] or list(PLACES)
         nearest = get_close_matches(path, wanted, n=1, cutoff=0.3) or wanted[:1]
         yield problem(
@@ -85,38 +85,42 @@ def _unloadable(patient: DoctorContext) -> Iterator[Said]:
         )
 
 
-def _is_meant_for_ours(path: str) -> bool:
+def _is_meant_for_package(path: str) -> bool:
     package = path.partition(".")[0].lower().replace("-", "_")
     return bool(get_close_matches(package, ["scrapy_dedupe"], cutoff=0.88))
 
 
-def _absent(patient: DoctorContext, layers: set[str]) -> Iterator[Said]:
-    settings = patient.settings
+def _absent(context: DoctorContext, layers: set[str]) -> Iterator[CheckFinding]:
+    settings = context.settings
     if settings is None:
         return
-    named = dict(named_components(patient.given))
-    if "urls" not in layers and settings.urls.enabled and not _is_meant_for_ours(named["DUPEFILTER_CLASS"]):
-        other = patient.scrapy_settings.get("DUPEFILTER_CLASS")
+    named = dict(named_components(context.given))
+    if (
+        "urls" not in layers
+        and settings.urls.enabled
+        and not _is_meant_for_package(named["DUPEFILTER_CLASS"])
+    ):
+        other = context.scrapy_settings.get("DUPEFILTER_CLASS")
         name = other if isinstance(other, str) else f"{other.__module__}.{other.__qualname__}"
         yield note(
             f"The URL filter is not used: DUPEFILTER_CLASS is {name}.",
-            'Take it out of the settings, or set DUPEFILTER_CLASS = "scrapy_dedupe.dupefilters.BloomDupeFilter".',
+            'Remove it from the settings, or set DUPEFILTER_CLASS = "scrapy_dedupe.dupefilters.BloomDupeFilter".',
         )
 
 
-def _nothing_set(patient: DoctorContext) -> Said:
-    if patient.is_store_given:
-        return note("No crawl of these settings uses this package; only the store was looked at.")
-    if names := with_components(patient):
+def _nothing_set(context: DoctorContext) -> CheckFinding:
+    if context.is_store_given:
+        return note("No crawl with these settings uses this package; only the store was checked.")
+    if names := with_components(context):
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         return note(
-            f"The settings of the project do not use this package, those of some spiders do: {', '.join(names[:_SHOWN])}{more}.",
-            f"Look at each: `scrapy dedupe doctor --spider {names[0]}`.",
+            f"Only the settings of some spiders use this package, not those of the project: {', '.join(names[:_SHOWN])}{more}.",
+            f"Check each of them: `scrapy dedupe doctor --spider {names[0]}`.",
         )
     return warning(
-        "No crawl of these settings uses this package.",
-        'Set ADDONS = {"scrapy_dedupe.Addon": 500} in settings.py, and call the doctor in the folder of the project;'
-        " --spider NAME looks at the settings of one spider.",
+        "No crawl with these settings uses this package.",
+        'Set ADDONS = {"scrapy_dedupe.Addon": 500} in settings.py, and run the doctor in the folder of the project;'
+        " --spider NAME checks the settings of one spider.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What is looked at: the settings as a crawl would have them, and the stores that they name."""
+"""What the doctor checks: the settings as a crawl would have them, and the stores that they name."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _LAYERS: Final = {
 class DoctorContext:
     """The settings of one spider, or of the project.
 
-    ``given`` are the settings as they were written, ``scrapy_settings`` those that a crawl has once the add-ons have
-    changed them. ``faults`` are the wrong ones, one sentence each; with any, ``settings`` is None. ``addon_error`` is what
-    an add-on raised. With ``--store`` the settings of the project count for everything but the place.
+    ``given`` are the settings as written, ``scrapy_settings`` those of a crawl, after the add-ons have changed them.
+    ``faults`` has one sentence for each wrong setting; if there are any, ``settings`` is None. ``addon_error`` is the
+    exception of an add-on. ``--store`` replaces only the stores, all other settings are those of the project.
     """
 
     def __init__(self, place: CommandStores, spider: str | None) -> None:
@@ -55,7 +55,7 @@ class DoctorContext:
         self.addon_error: Exception | None = None
         self.scrapy_settings: BaseSettings = crawler.settings
         if self.faults:
-            # The add-on would refuse them, and log that.
+            # The add-on would refuse them and log an error.
             return
         self.settings = read_settings(self.given)
         try:
@@ -71,7 +71,7 @@ class DoctorContext:
 
     @property
     def is_store_given(self) -> bool:
-        """Whether ``--store`` names the place."""
+        """Whether ``--store`` was given."""
         return self.place.given_store is not None
 
     @property
@@ -79,19 +79,19 @@ class DoctorContext:
         return 5.0 if self.settings is None else self.settings.store_timeout_s
 
     def named_path(self, path: str) -> Path:
-        """A path with its names filled in as for a crawl that begins now (:meth:`~scrapy_dedupe.live.session.Session.named_path`)."""
+        """Fill in the placeholders of a path as :meth:`~scrapy_dedupe.live.session.Session.named_path` does for a new crawl."""
         return fill_in(path, self.spider or "any", "now")
 
     @property
     def store_urls(self) -> dict[str, str]:
-        """Each layer that keeps something in a store, with the URL of that."""
+        """The store URL of each layer that uses a store."""
         given = self.place.given_store
         if given is not None:
             return {"content": given.url, "index": given.url}
         if self.settings is None:
             return {}
         urls, layers = {}, self.layers
-        # Somebody who looks before he has named any component wants to know of all.
+        # If no component is set up yet, all stores are checked.
         if "content" in layers or not layers:
             urls["content"] = self.settings.content_url
         if "archive" in layers or not layers:
@@ -102,29 +102,29 @@ class DoctorContext:
 
 
 def spider_loader(settings: BaseSettings) -> SpiderLoader:
-    """What finds the spiders of the project. A CrawlerRunner would load the add-ons before, which may be what is wrong."""
+    """Return the spider loader of the project. A CrawlerRunner would load the add-ons first, which may be faulty."""
     loader: SpiderLoader = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
     return loader
 
 
 def loading_spiders() -> AbstractContextManager[None]:
-    """Of all modules in SPIDER_MODULES, as whoever asks for one spider does."""
+    """Report exceptions of spider modules. Loading one spider imports all modules of SPIDER_MODULES."""
     return loading_settings("A module of spiders")
 
 
 @contextmanager
-def data_folder_kept_away() -> Iterator[None]:
-    """Take the project's data folder away again if it was made by looking, as Scrapy does when it is asked for its name."""
+def without_new_data_folder() -> Iterator[None]:
+    """Remove the project's data folder afterwards if it did not exist: Scrapy creates it when asked for its path."""
     config = closest_scrapy_cfg()
     folder = Path(config).parent / ".scrapy" if config else None
-    # Path.exists raises where the project may not be looked into.
+    # Path.exists raises PermissionError if the project folder is not accessible.
     was_there = folder is None or os.path.exists(folder)  # noqa: PTH110
     try:
         yield
     finally:
         if folder is not None and not was_there:
             with suppress(OSError):
-                folder.rmdir()  # of an empty one alone
+                folder.rmdir()  # fails if the folder is not empty
 
 
 def _crawler(settings: BaseSettings, spider: str | None) -> Crawler:

@@ -1,4 +1,4 @@
-"""What a check finds: how grave it is, one sentence, and what to do."""
+"""Findings: a level, one sentence, and a remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEVELS: Final[tuple[Level, ...]] = ("problem", "warning", "note", "ok")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. ``remedy`` is empty where nothing has to be done."""
+    """One finding. ``remedy`` is empty if there is nothing to do."""
 
     section: str
     level: Level
@@ -29,54 +29,54 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A finding before it is known in which section it stands."""
+class CheckFinding:
+    """The finding of a check, which does not know its section. ``is_disk_full``: a full disk is the cause."""
 
     level: Level
     sentence: str
     remedy: str = ""
-    is_of_full_disk: bool = False
+    is_disk_full: bool = False
 
 
-def ok(sentence: str) -> Said:
-    return Said("ok", sentence)
+def ok(sentence: str) -> CheckFinding:
+    return CheckFinding("ok", sentence)
 
 
-def note(sentence: str, remedy: str = "") -> Said:
-    return Said("note", sentence, remedy)
+def note(sentence: str, remedy: str = "") -> CheckFinding:
+    return CheckFinding("note", sentence, remedy)
 
 
-def warning(sentence: str, remedy: str) -> Said:
-    return Said("warning", sentence, remedy)
+def warning(sentence: str, remedy: str) -> CheckFinding:
+    return CheckFinding("warning", sentence, remedy)
 
 
-def problem(sentence: str, remedy: str) -> Said:
-    return Said("problem", sentence, remedy)
+def problem(sentence: str, remedy: str) -> CheckFinding:
+    return CheckFinding("problem", sentence, remedy)
 
 
-def told(error: Exception, remedy: str = "") -> Said:
-    """An error that says itself what is wrong and what to do."""
-    return Said("problem", str(error), remedy, _is_of_full_disk(error))
+def from_error(error: Exception, remedy: str = "") -> CheckFinding:
+    """Return a problem with the sentence of an error, which already names the remedy."""
+    return CheckFinding("problem", str(error), remedy, _is_disk_full(error))
 
 
-def tried(what: str, attempt: Callable[[], Said]) -> Iterator[Said]:
-    """What an attempt gives; what it raises is a problem of *what*."""
+def run_probe(what: str, probe: Callable[[], CheckFinding]) -> Iterator[CheckFinding]:
+    """Yield the result of a probe. Its exception becomes a problem of *what*."""
     try:
-        yield attempt()
+        yield probe()
     except DedupeError as error:
-        yield told(error, f"Until then the {what} does not work.")
+        yield from_error(error, f"Until then the {what} does not work.")
     except OSError as error:
-        # Where no file is named, it is of no use to look for what stands in the way.
+        # folder_fault() needs a path to find the cause.
         reason, remedy = (
             (error.strerror or str(error), _remedy(error))
             if error.filename is None
             else folder_fault(Path(error.filename).parent, error)
         )
-        yield Said("problem", f"The {what} cannot be tried: {reason}.", remedy, _is_of_full_disk(error))
+        yield CheckFinding("problem", f"The {what} cannot be tested: {reason}.", remedy, _is_disk_full(error))
 
 
-def _is_of_full_disk(error: BaseException | None) -> bool:
-    """Whether it, or what it came of, is what a full disk gives; SQLite may call that an I/O error."""
+def _is_disk_full(error: BaseException | None) -> bool:
+    """Whether a full disk has caused the error or one of its causes. SQLite may report that as an I/O error."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
@@ -90,7 +90,7 @@ def _is_of_full_disk(error: BaseException | None) -> bool:
 
 def _remedy(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "Make room, of bytes or of files (inodes), or name a folder on another disk."
+        return "Free some space or inodes, or name a folder on another disk."
     if error.errno == errno.EROFS:
         return "Name a folder on another file system."
     return "Change the permissions of the folder, or name another one."

@@ -1,6 +1,6 @@
-"""What people and programs read besides: the report, the log of duplicates, the metrics; and the files that are replayed.
+"""Outputs: the report, the log of duplicates and the metrics; also the files that are replayed.
 
-Each is tried as a crawl tries it at its start. Nothing is written to them.
+Each is tested as a crawl does at startup. Nothing is written to them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.settings.placement import named_components
 
 from .disks import existing
-from .finding import Said, note, ok, problem, tried, warning
+from .finding import CheckFinding, note, ok, problem, run_probe, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,21 +36,21 @@ _CLASSES: Final = {
 }
 
 
-def check(patient: DoctorContext) -> Iterator[Said]:
-    settings = patient.settings
-    if settings is None or patient.is_store_given or not patient.layers:
+def check(context: DoctorContext) -> Iterator[CheckFinding]:
+    settings = context.settings
+    if settings is None or context.is_store_given or not context.layers:
         return
-    named = {path for _, path in named_components(patient.scrapy_settings)}
+    named = {path for _, path in named_components(context.scrapy_settings)}
     report = _CLASSES["DEDUPE_REPORT"]
-    if patient.layers & {"content", "archive"} and settings.report.page is None and report not in named:
+    if context.layers & {"content", "archive"} and settings.report.page is None and report not in named:
         yield note(
-            f"The course of a crawl is not kept for `scrapy dedupe report`, since {report} is not among the EXTENSIONS.",
-            f'To have it, use the add-on, or set EXTENSIONS = {{"{report}": 500}}.',
+            f"Crawls store no details for `scrapy dedupe report`, since {report} is not among the EXTENSIONS.",
+            f'To store them, use the add-on, or set EXTENSIONS = {{"{report}": 500}}.',
         )
-    for setting, what, attempt in _attempts(patient, settings):
+    for setting, what, probe in _probes(context, settings):
         path = _CLASSES.get(setting)
         if path is None or path in named:
-            yield from tried(what, attempt)
+            yield from run_probe(what, probe)
         else:
             yield warning(
                 f"The setting {setting} has no effect, since {path} is not among the EXTENSIONS.",
@@ -58,38 +58,38 @@ def check(patient: DoctorContext) -> Iterator[Said]:
             )
 
 
-def _attempts(patient: DoctorContext, settings: Settings) -> Iterator[tuple[str, str, partial[Said]]]:
+def _probes(context: DoctorContext, settings: Settings) -> Iterator[tuple[str, str, partial[CheckFinding]]]:
     report, metrics = settings.report, settings.metrics
     if report.page is not None:
-        yield "DEDUPE_REPORT", "report", partial(_report, patient.named_path(report.page))
+        yield "DEDUPE_REPORT", "report", partial(_report, context.named_path(report.page))
     if report.duplicates_log is not None:
-        log = patient.named_path(report.duplicates_log)
+        log = context.named_path(report.duplicates_log)
         yield "DEDUPE_DUPLICATES_LOG", "log of duplicates", partial(_file, "DEDUPE_DUPLICATES_LOG", log)
     if metrics.port:
         yield "DEDUPE_METRICS_PORT", "port of metrics", partial(_port, metrics.address, metrics.port)
     if metrics.file is not None:
-        file = patient.named_path(metrics.file)
+        file = context.named_path(metrics.file)
         yield "DEDUPE_METRICS_FILE", "file of metrics", partial(_file, "DEDUPE_METRICS_FILE", file)
     if settings.replay.files:
         yield "DEDUPE_REPLAY", "replay", partial(_replayed, settings)
 
 
-def _report(page: Path) -> Said:
+def _report(page: Path) -> CheckFinding:
     from scrapy_dedupe.reports.observations import Observations
     from scrapy_dedupe.reports.page import page as drawn
     from scrapy_dedupe.reports.sums import CrawlSeen, report_of
 
-    said = _file("DEDUPE_REPORT", page)
-    if said.level != "ok":
-        return said
+    result = _file("DEDUPE_REPORT", page)
+    if result.level != "ok":
+        return result
     seen = Observations()
     seen.judged("https://scrapy-dedupe.invalid/", "text/html", 200, "unique", size_bytes=1)
     drawn(report_of([CrawlSeen("doctor", None, seen)]))
-    return ok(f"Report: a page with charts was made, and one can be written to {page}.")
+    return ok(f"Report: a page with charts was rendered, and can be written to {page}.")
 
 
-def _file(setting: str, path: Path) -> Said:
-    """Whether a file can be written there, or one that is there be added to, as its setting asks."""
+def _file(setting: str, path: Path) -> CheckFinding:
+    """Check that the file can be created or replaced, or, for the log of duplicates, appended to."""
     if path.is_dir():
         return problem(f"The file {path} of {setting} is a folder.", "Name a file.")
     if setting != "DEDUPE_DUPLICATES_LOG":
@@ -110,19 +110,19 @@ def _file(setting: str, path: Path) -> Said:
     return ok(f"The file {path} of {setting} can be written.")
 
 
-def _port(address: str, port: int) -> Said:
+def _port(address: str, port: int) -> CheckFinding:
     shown = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     try:
         family, kind, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
-            # As the server of the metrics does.
+            # The metrics server sets this option too.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
     except (OSError, UnicodeError) as error:
-        if getattr(error, "errno", None) == errno.EADDRINUSE and _is_ours(address, port):
+        if getattr(error, "errno", None) == errno.EADDRINUSE and _serves_metrics(address, port):
             return note(
-                f"The metrics of a crawl that runs are read at {shown}.",
-                "A second crawl beside it needs another DEDUPE_METRICS_PORT.",
+                f"A running crawl serves its metrics at {shown}.",
+                "A second crawl at the same time needs another DEDUPE_METRICS_PORT.",
             )
         return problem(
             f"The metrics cannot be read at {shown}: {getattr(error, 'strerror', None) or error}.",
@@ -131,9 +131,9 @@ def _port(address: str, port: int) -> Said:
     return ok(f"The metrics can be read at {shown}.")
 
 
-def _is_ours(address: str, port: int) -> bool:
-    """Whether what listens there gives metrics of this package."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - compared alone
+def _serves_metrics(address: str, port: int) -> bool:
+    """Whether the server there serves metrics of this package."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - only compared
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
@@ -144,7 +144,7 @@ def _is_ours(address: str, port: int) -> bool:
         connection.close()
 
 
-def _replayed(settings: Settings) -> Said:
+def _replayed(settings: Settings) -> CheckFinding:
     from scrapy_dedupe.warc.containers import find_files
 
     files = find_files(settings.replay.files)

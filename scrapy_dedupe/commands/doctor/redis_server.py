@@ -1,4 +1,4 @@
-"""A Redis or Valkey server: what its settings would do to what we keep there."""
+"""Redis or Valkey servers: whether their configuration keeps the data safe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scrapy_dedupe.errors import StoreUnavailable
 from scrapy_dedupe.stores.redis import connect
 from scrapy_dedupe.stores.redis_faults import redis_faults
 
-from .finding import Said, note, ok, problem, warning
+from .finding import CheckFinding, note, ok, problem, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,8 +27,8 @@ _FULL = 0.9
 _APPEND = "Set appendonly yes: CONFIG SET appendonly yes, and in the server's configuration file."
 
 
-def check(location: StoreLocation, timeout_s: float) -> Iterator[Said]:
-    """What is said of the server; nothing if it does not answer, which whoever opens the store says."""
+def check(location: StoreLocation, timeout_s: float) -> Iterator[CheckFinding]:
+    """Check the server. Yields nothing if it does not answer, since opening the store reports that."""
     shown = location.shown
     try:
         client = connect(location, timeout_s, is_used_by_one_thread=True)
@@ -46,23 +46,25 @@ def check(location: StoreLocation, timeout_s: float) -> Iterator[Said]:
         if took < _SLOW_S:
             yield ok(round_trip)
         else:
-            yield warning(round_trip, "Move the server nearer to the crawler: each page waits for several.")
+            yield warning(
+                round_trip, "Use a server nearer to the crawler: each page waits for several round trips."
+            )
         try:
             info: Mapping[str, Any] = client.info()
         except redis.RedisError as error:
             yield note(
-                f"The server {shown} does not tell of itself ({error}), so its memory and persistence are not known.",
-                "Give the user the permission to call INFO, or see to it that maxmemory-policy is noeviction.",
+                f"The server {shown} does not allow INFO ({error}), so its memory and persistence are unknown.",
+                "Give the user the permission to call INFO, or check that maxmemory-policy is noeviction.",
             )
             return
-        yield from _of(info, client, shown)
+        yield from _configuration(info, client, shown)
     except StoreUnavailable:
         return
     finally:
         client.close()
 
 
-def _of(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[Said]:
+def _configuration(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[CheckFinding]:
     name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
     version = str(info.get("valkey_version") or info.get("redis_version") or "of an unknown version")
     if version.partition(".")[0].isdigit() and int(version.partition(".")[0]) < _OLDEST:
@@ -71,51 +73,51 @@ def _of(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[Sa
         yield ok(f"It is {name} {version}.")
     if info.get("role") in ("slave", "replica"):
         yield problem(
-            f"The server {shown} is a replica of {info.get('master_host')}, to which nothing can be written.",
+            f"The server {shown} is a read-only replica of {info.get('master_host')}.",
             "Name the primary server in the URL.",
         )
     if info.get("cluster_enabled"):
         yield problem(
-            f"The server {shown} is part of a cluster. The texts and the crawl index need one server with all keys.",
+            f"The server {shown} is part of a cluster. The texts and the crawl index need a single server with all keys.",
             "Name a server that is not in a cluster.",
         )
     yield from _memory(info, shown)
     yield from _persistence(info, client, shown)
 
 
-def _memory(info: Mapping[str, Any], shown: str) -> Iterator[Said]:
+def _memory(info: Mapping[str, Any], shown: str) -> Iterator[CheckFinding]:
     limit, used = int(info.get("maxmemory", 0) or 0), int(info.get("used_memory", 0) or 0)
     policy = info.get("maxmemory_policy")
     if policy is None:
         yield warning(
-            f"The server {shown} does not tell its maxmemory-policy.",
-            "See to it that it is noeviction: any other one throws away what is remembered.",
+            f"The server {shown} does not report its maxmemory-policy.",
+            "Check that it is noeviction: any other policy evicts data when memory is full.",
         )
     elif policy != "noeviction":
         make = problem if limit else warning
         yield make(
-            f"The maxmemory-policy of {shown} is {policy}: when its memory is full it throws away what is remembered.",
+            f"The maxmemory-policy of {shown} is {policy}: when memory is full, data is evicted.",
             "Set it to noeviction: CONFIG SET maxmemory-policy noeviction, and in the server's configuration file.",
         )
     if limit and used > _FULL * limit:
         yield warning(
             f"The server {shown} uses {size_text(used)} of {size_text(limit)} of memory.",
-            "Raise maxmemory, or forget what is not needed (scrapy dedupe purge, scrapy dedupe content purge).",
+            "Raise maxmemory, or purge unneeded data (scrapy dedupe purge, scrapy dedupe content purge).",
         )
     elif policy == "noeviction":
         of = f" of {size_text(limit)}" if limit else ", without a limit"
-        yield ok(f"It uses {size_text(used)}{of}, and throws nothing away (noeviction).")
+        yield ok(f"It uses {size_text(used)}{of}, and evicts nothing (noeviction).")
 
 
-def _persistence(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[Said]:
+def _persistence(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[CheckFinding]:
     if "aof_enabled" not in info:
-        yield note(f"The server {shown} does not tell whether it keeps its data on disk.")
+        yield note(f"The server {shown} does not report whether it keeps its data on disk.")
         return
     if info.get("aof_enabled"):
         if info.get("aof_last_write_status", "ok") != "ok":
             yield problem(
-                f"The server {shown} could not write its append-only file last time.",
-                "See to its disk and its log.",
+                f"The last write of the server {shown} to its append-only file failed.",
+                "Check its disk and its log.",
             )
         else:
             yield ok("It keeps its data in an append-only file.")
@@ -124,22 +126,22 @@ def _persistence(info: Mapping[str, Any], client: redis.Redis, shown: str) -> It
         save = str(client.config_get("save").get("save", ""))
     except redis.RedisError:
         yield warning(
-            f"The server {shown} has no append-only file, and does not tell whether it saves snapshots.",
-            "See to it that appendonly is yes: what is only in memory is lost with a restart.",
+            f"The server {shown} has no append-only file, and does not report whether it saves snapshots.",
+            "Check that appendonly is yes: data that is only in memory is lost at a restart.",
         )
         return
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
         yield problem(
-            f"The server {shown} could not save its last snapshot, and may refuse to be written to.",
-            "See to its disk and its log.",
+            f"The server {shown} could not save its last snapshot, and may refuse writes.",
+            "Check its disk and its log.",
         )
     elif save:
         yield warning(
-            f"The server {shown} saves snapshots alone ({save}): what came after the last one is lost with a crash.",
+            f"The server {shown} saves only snapshots ({save}): changes after the last one are lost in a crash.",
             _APPEND,
         )
     else:
         yield warning(
-            f"The server {shown} keeps nothing on disk: a restart forgets every text and every crawl.",
+            f"The server {shown} keeps nothing on disk: a restart loses every text and every crawl.",
             _APPEND,
         )

@@ -14,7 +14,7 @@ from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.sqlite import APPLICATION_ID, SCHEMA_VERSION
 
 from . import redis_server
-from .finding import Said, note, ok, problem, told, warning
+from .finding import CheckFinding, from_error, note, ok, problem, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,88 +28,88 @@ if TYPE_CHECKING:
 _SLOW_S = 0.05
 
 
-def check(patient: DoctorContext) -> Iterator[Said]:
+def check(context: DoctorContext) -> Iterator[CheckFinding]:
     layers_of: dict[str, list[str]] = {}
-    for layer, url in patient.store_urls.items():
+    for layer, url in context.store_urls.items():
         layers_of.setdefault(url, []).append(layer)
     for url, layers in layers_of.items():
         location = parse_store_url(url)
         if location.is_redis:
-            yield from redis_server.check(location, patient.timeout_s)
+            yield from redis_server.check(location, context.timeout_s)
         else:
             assert location.path is not None
-            said = file_state(location.path, location.shown)
-            if said is not None:
-                if patient.is_store_given and not location.path.exists():
-                    said = warning(said.sentence, "See whether --store names the right file.")
-                yield said
+            result = file_state(location.path, location.shown)
+            if result is not None:
+                if context.is_store_given and not location.path.exists():
+                    result = warning(result.sentence, "Check that --store names the right file.")
+                yield result
                 continue
-        yield from _look(patient, location, layers)
+        yield from _look(context, location, layers)
 
 
-def file_state(path: Path, shown: str) -> Said | None:
-    """What is said of an SQLite file that is better not opened now; None for one that may be."""
+def file_state(path: Path, shown: str) -> CheckFinding | None:
+    """Return a finding for an SQLite file that must not be opened now, or None if it can be opened."""
     if not path.exists():
-        return note(f"There is no store {shown} yet: the first crawl makes it.")
+        return note(f"There is no store {shown} yet: the first crawl creates it.")
     try:
-        # In the usual way it would be brought to this version's format.
+        # Opening it as a store would upgrade it to this version's format.
         with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)) as connection:
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.Error:
-        return None  # what is wrong with it is told by the one who opens it
+        return None  # opening the store reports the error
     if application == APPLICATION_ID and 0 < version < SCHEMA_VERSION:
         return note(
-            f"The store {shown} has format {version}, of an earlier version. The next crawl or command brings it to format"
+            f"The store {shown} has format {version}, of an earlier version. The next crawl or command upgrades it to format"
             f" {SCHEMA_VERSION}, which the earlier version cannot read.",
-            "Keep a copy of the file if you may want to go back.",
+            "Make a copy of the file if you may want to downgrade.",
         )
     if application == version == 0 and path.stat().st_size == 0:
-        return note(f"The store {shown} is an empty file: the first crawl makes the store.")
+        return note(f"The store {shown} is an empty file: the first crawl creates the store.")
     return None
 
 
-def _look(patient: DoctorContext, location: StoreLocation, layers: list[str]) -> Iterator[Said]:
+def _look(context: DoctorContext, location: StoreLocation, layers: list[str]) -> Iterator[CheckFinding]:
     try:
-        store = open_store(location.url, timeout_s=patient.timeout_s, create=False)
+        store = open_store(location.url, timeout_s=context.timeout_s, create=False)
     except DedupeError as error:
-        yield told(error, _to_do(patient, location, error))
+        yield from_error(error, _extra_remedy(context, location, error))
         return
     try:
         start = time.perf_counter()
         store.probe()
         took = time.perf_counter() - start
-        sentence = (
-            f"The store {location.shown} takes a value, gives it back and deletes it in {1000 * took:.1f} ms."
-        )
+        sentence = f"The store {location.shown} writes, reads and deletes a value in {1000 * took:.1f} ms."
         yield (
             ok(sentence)
             if took < _SLOW_S
-            else warning(sentence, "Move it nearer: each page of a crawl waits for it about as long.")
+            else warning(
+                sentence, "Use a nearer or faster one: each page of a crawl waits for it about as long."
+            )
         )
         if "index" in layers:
-            yield from _index(patient, store)
+            yield from _index(context, store)
             if location.is_redis:
-                yield from _files_elsewhere(patient)
+                yield from _files_elsewhere(context)
         if "content" in layers:
-            yield from _content(patient, store, location)
+            yield from _content(context, store, location)
     except DedupeError as error:
-        yield told(error, _to_do(patient, location, error))
+        yield from_error(error, _extra_remedy(context, location, error))
     finally:
         store.close()
 
 
-def _index(patient: DoctorContext, store: Store) -> Iterator[Said]:
+def _index(context: DoctorContext, store: Store) -> Iterator[CheckFinding]:
     crawls = store.index.crawls()
     modes = {info.payload for info in crawls if info.state != "canceled"}
     yield ok(
         f"The crawl index holds {counted(len(crawls), 'crawl')}"
         + (f", with digests of {' and '.join(sorted(modes))} payloads." if modes else ".")
     )
-    settings = patient.settings
+    settings = context.settings
     if settings is not None and modes and settings.warc.payload not in modes:
         mode = next(iter(modes))
-        make = note if patient.is_store_given else problem
+        make = note if context.is_store_given else problem
         yield make(
             f'The index has digests of {mode} payloads, the setting DEDUPE_PAYLOAD is "{settings.warc.payload}".',
             f'Set DEDUPE_PAYLOAD = "{mode}", or name another index in DEDUPE_INDEX_URL.',
@@ -117,53 +117,53 @@ def _index(patient: DoctorContext, store: Store) -> Iterator[Said]:
     crawl_id = None if settings is None else settings.warc.crawl_id
     if any(info.id == crawl_id and info.state == "committed" for info in crawls):
         yield problem(
-            f"The crawl {crawl_id}, which DEDUPE_CRAWL_ID names, is committed, so no other one of this id can start.",
+            f"The crawl {crawl_id}, which DEDUPE_CRAWL_ID names, is committed, so no other crawl with this id can start.",
             "Use another id, or none.",
         )
     if store.index.unreadable:
         yield warning(
-            f"{counted(store.index.unreadable, 'value')} of the index cannot be read, and passed over.",
-            "`scrapy dedupe check --repair` enters anew what the files have.",
+            f"{counted(store.index.unreadable, 'value')} of the index cannot be read, and skipped.",
+            "`scrapy dedupe check --repair` rebuilds the entries from the files.",
         )
 
 
-def _files_elsewhere(patient: DoctorContext) -> Iterator[Said]:
-    settings = patient.settings
+def _files_elsewhere(context: DoctorContext) -> Iterator[CheckFinding]:
+    settings = context.settings
     if (
         settings is None
-        or patient.is_store_given
-        or "archive" not in patient.layers
+        or context.is_store_given
+        or "archive" not in context.layers
         or not settings.warc.check_files
     ):
         return
     yield note(
-        "The crawl index is on a server, and DEDUPE_WARC_CHECK_FILES is on: what was recorded in a file that this machine"
-        " does not see is stored again.",
-        "If machines share the index and not the folder of their WARC files, set DEDUPE_WARC_CHECK_FILES = False.",
+        "The crawl index is on a server, and DEDUPE_WARC_CHECK_FILES is on: payloads whose file is not visible to this"
+        " machine are stored again.",
+        "If machines share the index but not their WARC folder, set DEDUPE_WARC_CHECK_FILES = False.",
     )
 
 
-def _content(patient: DoctorContext, store: Store, location: StoreLocation) -> Iterator[Said]:
+def _content(context: DoctorContext, store: Store, location: StoreLocation) -> Iterator[CheckFinding]:
     stored = store.content.parameters()
-    if patient.settings is not None and stored:
+    if context.settings is not None and stored:
         from scrapy_dedupe.content import Judge
         from scrapy_dedupe.downloadermiddlewares import judge_options
 
         try:
-            Judge(_Compared(store.content, stored, store.url), judge_options(patient.settings.content))  # type: ignore[arg-type]
+            Judge(_ReadOnlyContent(store.content, stored, store.url), judge_options(context.settings.content))  # type: ignore[arg-type]
         except DedupeError as error:
-            yield note(str(error)) if patient.is_store_given else told(error)
+            yield note(str(error)) if context.is_store_given else from_error(error)
             return
     if location.is_redis:
-        # To count them, a server would have to go through all of its keys.
-        yield ok("The content layer compares texts as the settings say.")
+        # Not counted: the server would have to scan all of its keys.
+        yield ok("The content layer compares texts with the parameters of the settings.")
         return
     texts = counted(store.content.statistics()["texts"], "text")
-    yield ok(f"The content layer remembers {texts}, and compares them as the settings say.")
+    yield ok(f"The content layer has {texts}, and compares them with the parameters of the settings.")
 
 
-class _Compared:
-    """A store of texts whose parameters are compared with those that are wanted, and not noted."""
+class _ReadOnlyContent:
+    """A store of texts that compares parameters with the stored ones without writing them."""
 
     def __init__(self, content: ContentStore, stored: Mapping[str, str], url: str) -> None:
         self._content = content
@@ -183,8 +183,8 @@ class _Compared:
         return getattr(self._content, name)
 
 
-def _to_do(patient: DoctorContext, location: StoreLocation, error: DedupeError) -> str:
-    """What to do besides what the sentence itself says."""
-    if location.is_redis and not patient.is_store_given and "does not answer" in str(error):
-        return "To crawl without a server, leave the setting out that names it: a local file is used."
+def _extra_remedy(context: DoctorContext, location: StoreLocation, error: DedupeError) -> str:
+    """Return what else to do, in addition to the advice in the error."""
+    if location.is_redis and not context.is_store_given and "does not answer" in str(error):
+        return "To crawl without a server, remove the setting that names it: a local file is used then."
     return ""

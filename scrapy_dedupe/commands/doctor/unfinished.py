@@ -1,4 +1,4 @@
-"""What earlier crawls left: files that are not finished, crawls that nobody decided about, files that were not moved."""
+"""Leftovers of earlier crawls: unfinished files, uncommitted crawls, and files that were not moved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
 from scrapy_dedupe.warc.salvage import is_held
 
-from .finding import Said, note, ok, warning
+from .finding import CheckFinding, note, ok, warning
 from .stores import file_state
 
 if TYPE_CHECKING:
@@ -27,18 +27,18 @@ _SHOWN: Final = 5
 _AGE: Final = timedelta(days=1)
 
 
-def check(patient: DoctorContext) -> Iterator[Said]:
+def check(context: DoctorContext) -> Iterator[CheckFinding]:
     found = False
-    for said in (*_files(patient), *_crawls(patient)):
+    for result in (*_files(context), *_crawls(context)):
         found = True
-        yield said
+        yield result
     if not found:
-        yield ok("Earlier crawls left nothing that somebody has to see to.")
+        yield ok("Earlier crawls left nothing to clean up.")
 
 
-def _files(patient: DoctorContext) -> Iterator[Said]:
-    settings = patient.settings
-    if settings is None or patient.is_store_given or "archive" not in patient.layers:
+def _files(context: DoctorContext) -> Iterator[CheckFinding]:
+    settings = context.settings
+    if settings is None or context.is_store_given or "archive" not in context.layers:
         return
     folder = settings.warc.folder
     if not folder.is_dir():
@@ -48,37 +48,37 @@ def _files(patient: DoctorContext) -> Iterator[Said]:
     dead = [path for path in unfinished if path not in held]
     if held:
         yield note(
-            f"{counted(len(held), 'WARC file')} in {folder} {_is_are(held)} being written by a crawl that runs."
+            f"{counted(len(held), 'WARC file')} in {folder} {_is_are(held)} being written by a running crawl."
         )
     if dead:
         yield warning(
-            f"{counted(len(dead), 'WARC file')} of crawls that were killed {_is_are(dead)} not finished: {_names(dead)}.",
-            "Whole records in them are kept: `scrapy dedupe warc salvage`, or the next crawl in the same folder, mends"
-            " them.",
+            f"{counted(len(dead), 'WARC file')} of killed crawls {_is_are(dead)} unfinished: {_names(dead)}.",
+            "Run `scrapy dedupe warc salvage`, or start a crawl in the same folder: both repair them and keep all"
+            " complete records.",
         )
     url = settings.warc.upload_url
-    # What becomes a WACZ is moved as one, and the WARC files may stay.
+    # With DEDUPE_WACZ the WACZ is moved, and the WARC files may stay.
     if url is not None and not settings.wacz.enabled:
         waiting = warc_files(folder)
         if waiting and not held:
             yield warning(
                 f"{counted(len(waiting), 'finished file')} in {folder} {_is_are(waiting)} not moved to"
                 f" DEDUPE_WARC_UPLOAD_URL: {_names(waiting)}.",
-                "Move them with `scrapy dedupe warc upload URL`; those of crawls that are not committed stay.",
+                "Move them with `scrapy dedupe warc upload URL`; files of uncommitted crawls are not moved.",
             )
 
 
-def _crawls(patient: DoctorContext) -> Iterator[Said]:
-    url = patient.store_urls.get("index")
+def _crawls(context: DoctorContext) -> Iterator[CheckFinding]:
+    url = context.store_urls.get("index")
     if url is None:
         return
     location = parse_store_url(url)
     if location.path is not None and file_state(location.path, location.shown) is not None:
         return
     try:
-        store = open_store(url, timeout_s=patient.timeout_s, create=False)
+        store = open_store(url, timeout_s=context.timeout_s, create=False)
     except DedupeError:
-        return  # told where the stores are looked at
+        return  # the section "stores" reports it
     try:
         index = CrawlIndex(store.index)
         old = [info for info in index.crawls() if info.state == "uncommitted" and _is_old(info)]
@@ -87,21 +87,21 @@ def _crawls(patient: DoctorContext) -> Iterator[Said]:
             more = f" and {len(old) - _SHOWN} more" if len(old) > _SHOWN else ""
             has_have = "has" if len(old) == 1 else "have"
             yield warning(
-                f"{counted(len(old), 'crawl')} that began more than a day ago {has_have} not been committed: {names}{more}."
-                " If they do not run any more, nobody can refer to what they recorded.",
-                f"Decide: `scrapy dedupe commit {old[0].id}`, or `scrapy dedupe cancel {old[0].id}`; or go on with the"
-                " JOBDIR of the crawl.",
+                f"{counted(len(old), 'crawl')} that started more than a day ago {has_have} not been committed: {names}{more}."
+                " Other crawls cannot refer to the records of an uncommitted crawl.",
+                f"If it is not running, run `scrapy dedupe commit {old[0].id}` or `scrapy dedupe cancel {old[0].id}`, or"
+                " continue it with its JOBDIR.",
             )
         if unfinished := index.unfinished_purge():
             yield warning(
-                f"A purge of {counted(len(unfinished), 'crawl')} was cut off.",
-                f"End it: `scrapy dedupe purge {' '.join(unfinished[:_SHOWN])}`.",
+                f"A purge of {counted(len(unfinished), 'crawl')} was interrupted.",
+                f"Complete it: `scrapy dedupe purge {' '.join(unfinished[:_SHOWN])}`.",
             )
         queued, claimed = index.queue_length()
         if queued + claimed:
             yield note(
                 f"{counted(queued + claimed, 'source')} {'is' if queued + claimed == 1 else 'are'} waiting to be imported.",
-                "`scrapy dedupe import` goes on with them.",
+                "`scrapy dedupe import` continues with them.",
             )
     except DedupeError:
         return

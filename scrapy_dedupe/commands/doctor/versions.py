@@ -1,4 +1,4 @@
-"""Versions: Python, and every library that is needed, against what the package asks for."""
+"""Versions: Python and the required libraries, compared with the requirements of the package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from scrapy_dedupe import __version__
 
-from .finding import Said, note, ok, problem, warning
+from .finding import CheckFinding, note, ok, problem, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,12 +22,12 @@ _NAME = "scrapy-dedupe"
 _FOR_DEVELOPERS = ("test", "docs")
 
 
-def check(patient: DoctorContext) -> Iterator[Said]:
+def check(context: DoctorContext) -> Iterator[CheckFinding]:
     try:
         found = distribution(_NAME)
     except PackageNotFoundError:
         yield note(
-            f"scrapy-dedupe {__version__} is used from a folder and not installed, so its requirements are not known.",
+            f"scrapy-dedupe {__version__} is used from a folder and not installed, so its requirements are unknown.",
             "Install it with pip install scrapy-dedupe, or pip install -e . in the folder.",
         )
         return
@@ -42,14 +42,14 @@ def check(patient: DoctorContext) -> Iterator[Said]:
     if not faults:
         named = ", ".join(f"{name} {version(name)}" for name in ("scrapy", "redis", "selectolax"))
         yield ok(
-            f"Python {platform.python_version()}, scrapy-dedupe {__version__}, {named}; all {len(plain)} libraries that are"
-            " needed are there and new enough."
+            f"Python {platform.python_version()}, scrapy-dedupe {__version__}, {named}; all {len(plain)} required"
+            " libraries are installed and recent enough."
         )
-    yield from _extras(patient, extras)
+    yield from _extras(context, extras)
 
 
 def _read(requirements: list[str]) -> tuple[list[Requirement], dict[str, list[Requirement]]]:
-    """What is always needed here, and what each extra needs."""
+    """Return the requirements that always apply on this system, and those of each extra."""
     plain: list[Requirement] = []
     extras: dict[str, list[Requirement]] = {}
     for text in requirements:
@@ -68,7 +68,7 @@ def _read(requirements: list[str]) -> tuple[list[Requirement], dict[str, list[Re
     return plain, extras
 
 
-def _fault(requirement: Requirement) -> Said | None:
+def _fault(requirement: Requirement) -> CheckFinding | None:
     try:
         found = version(requirement.name)
     except PackageNotFoundError:
@@ -78,14 +78,14 @@ def _fault(requirement: Requirement) -> Said | None:
         )
     if not requirement.specifier.contains(found, prereleases=True):
         return problem(
-            f"The library {requirement.name} is {found}, and {requirement.specifier} is needed.",
+            f"The library {requirement.name} has version {found}, but {requirement.specifier} is required.",
             f'Upgrade it: pip install "{requirement.name}{requirement.specifier}"',
         )
     return None
 
 
-def _extras(patient: DoctorContext, extras: dict[str, list[Requirement]]) -> Iterator[Said]:
-    wanted = _wanted(patient)
+def _extras(context: DoctorContext, extras: dict[str, list[Requirement]]) -> Iterator[CheckFinding]:
+    wanted = _wanted(context)
     absent = []
     for extra, requirements in extras.items():
         faults = [fault for requirement in requirements if (fault := _fault(requirement)) is not None]
@@ -100,16 +100,16 @@ def _extras(patient: DoctorContext, extras: dict[str, list[Requirement]]) -> Ite
             absent.append(extra)
     if absent:
         yield note(
-            f"Not installed, and not needed by these settings: {', '.join(absent)}.",
+            f"Extras that are not installed, and not needed by these settings: {', '.join(absent)}.",
             f'If you want {"it" if len(absent) == 1 else "all of them"}: pip install "scrapy-dedupe[{",".join(absent)}]"',
         )
     elif extras:
         yield ok(f"The extras {', '.join(extras)} are installed.")
 
 
-def _wanted(patient: DoctorContext) -> dict[str, str]:
-    """The extras that the settings need, each with the setting that does."""
-    settings = patient.settings
+def _wanted(context: DoctorContext) -> dict[str, str]:
+    """Return the extras that the settings need, each with the setting that needs it."""
+    settings = context.settings
     if settings is None:
         return {}
     wanted = {}
@@ -121,6 +121,6 @@ def _wanted(patient: DoctorContext) -> dict[str, str]:
         wanted["report"] = "DEDUPE_REPORT"
     if settings.metrics.port or settings.metrics.file is not None:
         wanted["prometheus"] = "DEDUPE_METRICS_PORT" if settings.metrics.port else "DEDUPE_METRICS_FILE"
-    if "scrapy_redis" in str(patient.scrapy_settings.get("SCHEDULER")):
+    if "scrapy_redis" in str(context.scrapy_settings.get("SCHEDULER")):
         wanted["redis-scheduler"] = "SCHEDULER"
     return wanted

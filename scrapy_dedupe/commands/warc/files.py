@@ -1,4 +1,4 @@
-"""The files that a verb was pointed at, and the crawls that they belong to."""
+"""The files that a verb works on, and the crawls that they belong to."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
     from scrapy_dedupe.crawls import CrawlIndex
 
 
-def files_at(paths: Iterable[Path], is_meant: Callable[[Path], bool]) -> list[Path]:
-    """The files among *paths*, and those in the folders among them that are meant; absolute, each once.
+def files_at(paths: Iterable[Path], is_wanted: Callable[[Path], bool]) -> list[Path]:
+    """Return the files among *paths*, and the matching files in the folders among them, as absolute paths without repeats.
 
-    Raises ArchiveError for a path that is not there.
+    Raises ArchiveError for a path that cannot be read.
     """
     found: dict[Path, None] = {}
     for path in paths:
         try:
             if path.is_dir():
                 found |= dict.fromkeys(
-                    file for file in sorted(path.absolute().iterdir()) if is_meant(file) and file.is_file()
+                    file for file in sorted(path.absolute().iterdir()) if is_wanted(file) and file.is_file()
                 )
             else:
                 path.stat()
                 found[path.absolute()] = None
         except OSError as error:
             raise ArchiveError(
-                f"{path} cannot be looked at: {error.strerror}. Name a file or folder that is there."
+                f"{path} cannot be read: {error.strerror}. Name an existing file or folder."
             ) from error
     return list(found)
 
 
 def running_crawls(folder: Path) -> set[str]:
-    """The crawls of which a process writes a file in the folder."""
+    """Return the ids of the crawls whose files in the folder are being written."""
     held = [path for path in folder.glob(f"*{OPEN_SUFFIX}") if is_held(path)]
     return {crawl for path in held if (crawl := crawl_of(path)) is not None}
 
 
 def open_index_if_any(place: CommandStores) -> CrawlIndex | None:
-    """The crawl index, or None where nobody has made one. Raises StoreError if it does not answer."""
+    """Open the crawl index. Returns None if the file of the settings does not exist; raises StoreError if the store fails."""
     file = parse_store_url(place.index_url).path
     if place.given_store is None and file is not None and not file.exists():
         return None

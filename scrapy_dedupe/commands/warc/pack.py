@@ -1,4 +1,4 @@
-"""``warc pack ID``: make the WACZ of a crawl that is not committed, or has none."""
+"""``warc pack ID``: makes the WACZ of a crawl that is uncommitted or has none."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from scrapy_dedupe.commands.stores import CommandStores
 
 HELP = (
-    "Pack the WARC files of a crawl as WACZ, in DEDUPE_WACZ_DIR, if it is not committed or has no WACZ yet. The end of a"
-    " crawl with DEDUPE_WACZ and the verb commit do that by themselves."
+    "Pack the WARC files of a crawl as WACZ in DEDUPE_WACZ_DIR, if it is uncommitted or has no WACZ yet. With DEDUPE_WACZ"
+    " this happens automatically at the end of the crawl, or in the verb commit."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A WACZ. Sizes in bytes; ``captures`` are the lines of its index. ``missing``: containers that it needs and that
-    are not beside it.
+    """A WACZ. Size in bytes; ``captures`` is the number of lines in its index.
+
+    ``requires`` are the containers that it refers to, ``missing`` those of them that are not in its folder.
     """
 
     crawl: str
@@ -55,11 +56,11 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Packed:
     with place.open_index() as index, Bars(opts) as bars:
         info = {info.id: info for info in index.crawls()}.get(opts.id)
         if info is None or info.state == "canceled":
-            state = "is not known" if info is None else "is canceled"
+            state = "is unknown" if info is None else "is canceled"
             raise CrawlStateError(f"The crawl {opts.id} {state}, so it cannot be packed.")
         if info.state == "committed" and any("hash" in container for container in index.containers(opts.id)):
             raise CrawlStateError(
-                f"The crawl {opts.id} is committed and has its WACZ, which others may refer to. It stays as it is."
+                f"The crawl {opts.id} is committed and already has a WACZ, which other crawls may refer to. It was not changed."
             )
         if info.incomplete:
             settle_one(index, info, place, opts.warc_dir, bars)
@@ -68,14 +69,14 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Packed:
         )
     if done is None and info.software is None:
         raise ArchiveError(
-            f"The crawl {opts.id} was entered in the index by another program, which does not note WARC files, and none in"
-            f" {opts.warc_dir or place.settings.warc.folder} names it. Pack it with that program; then purge the crawl"
-            " here and import its WACZ."
+            f"The crawl {opts.id} was entered by another program, which does not record its WARC files, and no file in"
+            f" {opts.warc_dir or place.settings.warc.folder} belongs to it. Pack it with that program; then purge the"
+            " crawl here and import its WACZ."
         )
     if done is None:
         raise ArchiveError(
-            f"The crawl {opts.id} has no WARC files in {opts.warc_dir or place.settings.warc.folder}. Name the folder"
-            " that they are in with --warc-dir."
+            f"The crawl {opts.id} has no WARC files in {opts.warc_dir or place.settings.warc.folder}. Name their"
+            " folder with --warc-dir."
         )
     return Packed(
         opts.id,
@@ -99,6 +100,6 @@ def caveat(result: Packed) -> str | None:
     if not result.missing:
         return None
     return (
-        f"{result.wacz} refers to records in {', '.join(result.missing)}, which is not in its folder. Put it there before"
-        " the archive is replayed."
+        f"{result.wacz} refers to records in {', '.join(result.missing)}, which is not in its folder. Copy it there before"
+        " you replay the archive."
     )

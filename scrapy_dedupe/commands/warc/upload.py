@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.progress import Progress
 
 HELP = (
-    "Move finished WARC and WACZ files to a storage such as s3://bucket/folder. A local file is deleted when its copy"
-    " was read back and is the same. Files of crawls that are not committed stay."
+    "Move finished WARC and WACZ files to a storage such as s3://bucket/folder. A local file is deleted after its copy"
+    " was read back and compared. Files of uncommitted crawls are not moved."
 )
 
 _WARC: Final = re.compile(r"[^/]+\.warc(\.gz)?")
@@ -33,10 +33,11 @@ _WACZ: Final = re.compile(r"[^/]+(\.wacz|\.multi-wacz\.json)")
 
 @dataclass(frozen=True, slots=True)
 class UploadedFile:
-    """What became of one file.
+    """The result for one file.
 
-    ``state`` is ``moved`` or ``copied`` (with ``--keep``) to ``location``, ``left`` (its crawl is not done) or
-    ``failed``; ``reason`` says why. ``crawl`` is what the warcinfo of a WARC file, or the name of a WACZ, tells.
+    ``state`` is ``moved`` or ``copied`` (with ``--keep``) to ``location``, ``left`` (its crawl is running or
+    uncommitted) or ``failed``; ``reason`` says why. ``crawl`` is the id in the warcinfo of a WARC file, or the crawl
+    that the name of a WACZ belongs to.
     """
 
     file: str
@@ -48,7 +49,7 @@ class UploadedFile:
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """The files that were found. ``storage`` is the URL without its password."""
+    """The results for all files. ``storage`` is the URL without its password."""
 
     storage: str
     files: list[UploadedFile]
@@ -56,30 +57,28 @@ class Uploaded:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "url", metavar="URL", help="the storage: a URL that fsspec knows, or a folder; it has to be there"
+        "url", metavar="URL", help="the storage: a URL that fsspec supports, or a folder; it must exist"
     )
     parser.add_argument(
         "paths",
         metavar="PATH",
         nargs="*",
         type=Path,
-        help="finished files, or folders with such files (default: DEDUPE_WARC_DIR and DEDUPE_WACZ_DIR)",
+        help="finished files, or folders of such files (default: DEDUPE_WARC_DIR and DEDUPE_WACZ_DIR)",
     )
-    parser.add_argument(
-        "--keep", action="store_true", help="copy only; the index goes on naming the local files"
-    )
+    parser.add_argument("--keep", action="store_true", help="only copy; the index keeps the local paths")
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> Uploaded:
     storage = Storage(opts.url)
-    paths = files_at(opts.paths or _default_folders(place), _is_meant)
+    paths = files_at(opts.paths or _default_folders(place), _is_finished_file)
     index = open_index_if_any(place)
     try:
         if paths:
             storage.check()
         upload = _Upload(storage, index, {path.parent for path in paths}, is_kept=opts.keep)
         named = {path.absolute() for path in opts.paths if not path.is_dir()}
-        # Each is hashed, sent and read back.
+        # Each file is hashed, sent and read back.
         with Bars(opts) as bars, bars.part("upload", 3 * sizes_of(paths)):
             files = [upload.of(path, bars, is_named=path in named) for path in paths]
     finally:
@@ -93,12 +92,12 @@ def _default_folders(place: CommandStores) -> list[Path]:
     return [folder for folder in folders if folder.exists()]
 
 
-def _is_meant(path: Path) -> bool:
+def _is_finished_file(path: Path) -> bool:
     return bool(_WARC.fullmatch(path.name) or _WACZ.fullmatch(path.name))
 
 
 class _Upload:
-    """Uploads one file after the other."""
+    """Uploads one file after another."""
 
     def __init__(
         self, storage: Storage, index: CrawlIndex | None, folders: set[Path], *, is_kept: bool
@@ -113,30 +112,30 @@ class _Upload:
         self._running = {crawl for folder in folders for crawl in running_crawls(folder)}
 
     def of(self, path: Path, watch: Progress, *, is_named: bool) -> UploadedFile:
-        """Upload a file. One whose crawl is not done is left alone, which is a failure if the file was named."""
+        """Upload a file. It is left if its crawl is running or uncommitted, which is a failure if the file was named."""
         crawl = None
         try:
-            if not _is_meant(path):
-                raise ArchiveError(f"{path} is no finished WARC or WACZ file, by its name.")
+            if not _is_finished_file(path):
+                raise ArchiveError(f"{path} does not have the name of a finished WARC or WACZ file.")
             crawl = crawl_of(path) if _WARC.fullmatch(path.name) else self._owners.get(path.name)
-            reason = self._why_to_leave(crawl)
+            reason = self._reason_to_leave(crawl)
             if reason is not None:
                 return UploadedFile(str(path), "failed" if is_named else "left", crawl, reason=reason)
             location = self._storage.upload(path, watch.advance)
             if self._is_kept:
                 return UploadedFile(str(path), "copied", crawl, location)
-            # Told before the file is deleted: a kill in between leaves two copies, and an index that names one of them.
-            self._tell(path, crawl, location)
+            # Update the index before the deletion: a kill in between then leaves two copies, and an index that names one.
+            self._update_index(path, crawl, location)
             self._storage.delete_local(path)
         except (ArchiveError, StoreError) as error:
             if not path.exists():
                 return UploadedFile(
-                    str(path), "left", crawl, reason="Another program has moved it meanwhile."
+                    str(path), "left", crawl, reason="Another program has moved it in the meantime."
                 )
             return UploadedFile(str(path), "failed", crawl, reason=str(error))
         return UploadedFile(str(path), "moved", crawl, location)
 
-    def _why_to_leave(self, crawl: str | None) -> str | None:
+    def _reason_to_leave(self, crawl: str | None) -> str | None:
         if crawl is None:
             return None
         if crawl in self._running:
@@ -144,13 +143,13 @@ class _Upload:
         info = self._known.get(crawl)
         if info is not None and info.state == "uncommitted":
             return (
-                f"The crawl {crawl} is running, or not committed: its entries in the index may have to be read from this"
-                f" file. Decide with `scrapy dedupe commit {crawl}` or `scrapy dedupe cancel {crawl}` first."
+                f"The crawl {crawl} is running or not committed, and its index entries may still have to be read from this"
+                f" file. Run `scrapy dedupe commit {crawl}` or `scrapy dedupe cancel {crawl}` first."
             )
         return None
 
-    def _tell(self, path: Path, crawl: str | None, location: str) -> None:
-        """Give the index the new place of a WARC file, or of those that a WACZ holds."""
+    def _update_index(self, path: Path, crawl: str | None, location: str) -> None:
+        """Enter the new place of a WARC file, or of the WARC files in a WACZ, in the index."""
         info = None if crawl is None else self._known.get(crawl)
         if self._index is None or info is None or info.state != "committed":
             return
@@ -171,9 +170,7 @@ def text(result: Uploaded) -> str:
         if file.location is not None:
             lines.append(f"{file.file}: {file.state} to {file.location}")
         else:
-            lines.append(
-                f"{file.file}: {'left alone' if file.state == 'left' else 'NOT moved'}. {file.reason}"
-            )
+            lines.append(f"{file.file}: {'skipped' if file.state == 'left' else 'NOT moved'}. {file.reason}")
     return "\n".join(lines)
 
 
@@ -181,4 +178,4 @@ def caveat(result: Uploaded) -> str | None:
     failed = sum(file.state == "failed" for file in result.files)
     if not failed:
         return None
-    return f"{'1 file' if failed == 1 else f'{failed} files'} stayed local and could not be moved."
+    return f"{'1 file' if failed == 1 else f'{failed} files'} could not be moved."
