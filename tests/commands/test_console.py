@@ -163,7 +163,7 @@ def test_scrapy_gives_the_same_exit_codes(project: Path, tmp_path: Path) -> None
 def test_scrapy_explains_the_command_and_each_verb(tmp_path: Path) -> None:
     text = scrapy(tmp_path, "dedupe", "--help").stdout
     assert "scrapy dedupe [options] VERB" in text
-    assert "List the crawls" in text
+    assert "List all crawls" in text
     text = scrapy(tmp_path, "dedupe", "crawls", "--help").stdout
     assert "scrapy dedupe crawls" in text
     assert "--store URL" in text

@@ -227,7 +227,7 @@ def test_redis_is_empty_again_and_its_settings_are_told(
         assert client.keys("*") == []
         told = of(findings, "ok")
         assert "It keeps its data in an append-only file." in told
-        assert "throws nothing away (noeviction)" in told
+        assert "evicts nothing (noeviction)" in told
         assert f"URL filter: a fingerprint was added, found and deleted in {url}." in told
 
         client.config_set("maxmemory", "100mb")
@@ -313,10 +313,8 @@ def test_a_folder_that_cannot_be_made(project: Callable[..., Any], tmp_path: Pat
     assert "The setting is DEDUPE_WARC_DIR." in told
     if os.path.ismount("/proc") and os.geteuid() == 0:
         told = of(project(f'{ADDON}DEDUPE_WARC_DIR = "/proc/warcs"\n', code=3), "problem")
-        assert (
-            "The folder /proc/warcs for WARC files cannot be made: nothing can be created in /proc." in told
-        )
-        assert "The archive cannot be tried: nothing can be created in /proc. Name another folder." in told
+        assert "The folder /proc/warcs for WARC files cannot be created: nothing can be created in /proc." in told
+        assert "The archive cannot be tested: nothing can be created in /proc. Name another folder." in told
 
 
 def test_a_disk_that_does_not_say_how_much_room_it_has(
@@ -371,7 +369,7 @@ def test_a_full_disk_is_told_once_and_a_full_quota_by_each_probe(
     settings = f'{ADDON}DEDUPE_REPORT = "r.html"\n'
     told = [found for found in project(settings, code=3) if found["level"] == "problem"]
     assert {found["sentence"] for found in told} == {
-        f"The {what} cannot be tried: No space left on device."
+        f"The {what} cannot be tested: No space left on device."
         for what in ("content layer", "crawl index", "archive")
     }
     used = shutil.disk_usage("/")
@@ -421,7 +419,7 @@ def test_libraries_that_are_missing_or_too_old(
     monkeypatch.setattr(versions, "distribution", lambda name: Installed)
     findings = project(f"{ADDON}DEDUPE_WACZ = True\n", code=3)
     told = of(findings, "problem")
-    assert "numpy is " in told
+    assert "library numpy has version " in told
     assert 'Upgrade it: pip install "numpy>=999"' in told
     assert (
         'The library no-such-library is not installed. Install it: pip install "no-such-library>=1.0"' in told

@@ -153,4 +153,4 @@ def test_what_is_replaced_needs_its_folder_and_what_is_added_to_does_not(
     folder.chmod(0o555)
     told = of(project(settings, code=3), "problem")
     assert f"The file of metrics cannot be tested: there is no permission for {folder}." in told
-    assert "The log of duplicates cannot be tried" not in told
+    assert "The log of duplicates cannot be tested" not in told

@@ -78,7 +78,7 @@ def test_a_cdxj_whose_warc_files_are_not_there_gives_exit_code_4(
     called = call("import", str(path), "--store", url)
     assert (called.code, called.err) == (
         4,
-        "scrapy-dedupe import: WARC files that 1 CDXJ names are not there.\n",
+        "scrapy-dedupe import: WARC files that 1 CDXJ names are missing.\n",
     )
     names = ", ".join(f"{tmp_path / str(number)}.warc.gz" for number in (0, 2, 3))
     assert f"{path} names missing WARC files, so no crawl can refer to their records: {names}" in called.out
@@ -95,7 +95,7 @@ def test_what_is_known_by_its_place_alone_is_told_to_be_so(
     called = call("import", str(path), "--store", url)
     assert (
         called.code,
-        "Known WARC files and CDXJ are not read again: if one has changed" in called.out,
+        "Known WARC files and CDXJ are not read again. If one has changed" in called.out,
     ) == (0, True)
 
 

@@ -1,4 +1,4 @@
-"""Rules of the code that no linter checks. The import contracts are in pyproject.toml."""
+"""Rules of the package layout that no linter checks. The import contracts are in pyproject.toml."""
 
 from __future__ import annotations
 
