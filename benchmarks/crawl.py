@@ -1,14 +1,14 @@
-"""What a crawl costs: plain Scrapy, each layer alone and all three, side by side in one run.
+"""The cost of a crawl: plain Scrapy, each single layer, and all three layers, compared in one run.
 
-All three are also run without the observation for the report, and with the log of duplicates.
+All three layers are also run without the data for the report, and with the log of duplicates.
 
     python benchmarks/crawl.py FOLDER [--pages 2000] [--rounds 3] [--store sqlite:///…|redis://…]
         [--only archive]
 
 FOLDER holds HTML files, such as those of a ``*-doc`` package of Debian under /usr/share/doc. They are served on
-127.0.0.1 by a process of their own. Each round runs every variant once, each in a new process, in turn; the
-figures are the medians of the rounds: pages a second, CPU milliseconds a page (the worker thread included), and
-the largest resident memory.
+127.0.0.1 by a separate process. Each round runs every variant once, one after another, each in a new process. The
+figures are the medians of the rounds: pages per second, CPU milliseconds per page (including the worker thread), and
+the peak resident memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VARIANTS = {
 
 
 def serve(folder: str) -> None:
-    """Serve *folder*; print the port, end with standard input."""
+    """Serve *folder* and print the port. Ends when standard input is closed."""
 
     class Handler(SimpleHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -65,7 +65,7 @@ def crawl(settings: dict[str, Any], urls_file: str) -> None:
         name = "pages"
 
         async def start(self) -> Any:
-            # Not as start requests alone: the dupefilter is to be asked for each of them.
+            # The other pages are requested from a callback: default start requests would bypass the dupefilter.
             yield scrapy.Request(urls[0], callback=self.parse_first, dont_filter=True)
 
         def parse_first(self, response: Any) -> Any:
@@ -73,7 +73,7 @@ def crawl(settings: dict[str, Any], urls_file: str) -> None:
                 yield scrapy.Request(url)
 
         def parse(self, response: Any) -> Any:
-            # What every real spider does: look for the links.
+            # Extract links, as a real spider does.
             yield {"url": response.url, "links": len(response.css("a::attr(href)").getall())}
 
     process = AsyncCrawlerProcess(settings)
@@ -93,7 +93,7 @@ def crawl(settings: dict[str, Any], urls_file: str) -> None:
 
 
 def pages_of(folder: Path, count: int) -> list[str]:
-    """The paths of up to *count* HTML files below *folder*, evenly chosen."""
+    """Return the paths of up to *count* HTML files below *folder*, evenly distributed."""
     found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.htm*") if path.is_file())
     step = max(1, len(found) // count)
     return found[::step][:count]
@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--store")
-    parser.add_argument("--only", choices=VARIANTS, help="this variant alone, beside plain Scrapy")
+    parser.add_argument("--only", choices=VARIANTS, help="run only this variant and plain Scrapy")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--crawl", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,1 +1,1 @@
-"""A Scrapy project that shows what scrapy-dedupe does, on a small site of its own."""
+"""A Scrapy project that demonstrates scrapy-dedupe on a small bundled site."""

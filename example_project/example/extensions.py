@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class BundledSite:
-    """Starts the site when the spider opens, unless the spider crawls a real one, and stops it at the end."""
+    """Serves the bundled site from the opening of the spider until the engine stops, unless the spider crawls another site."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -28,7 +28,7 @@ class BundledSite:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build the extension, if the spider wants the bundled site."""
+        """Create the extension. Raises NotConfigured if the spider crawls another site."""
         if not getattr(crawler.spider, "wants_bundled_site", False):
             raise NotConfigured("the spider crawls another site")
         extension = cls(crawler.settings.getint("EXAMPLE_SITE_PORT"))
@@ -37,7 +37,7 @@ class BundledSite:
         return extension
 
     def spider_opened(self, spider: Spider) -> None:
-        """Serve, or say why not and leave the spider nothing to ask for."""
+        """Start the server. If the port is unavailable, log an error and remove the start URLs of the spider."""
         try:
             self.server = SiteServer(self.port)
         except OSError as error:
@@ -49,7 +49,7 @@ class BundledSite:
                 spider.name,
                 self.port + 1,
             )
-            # Whatever answers there is not ours to crawl.
+            # Another server uses this port; do not crawl it.
             spider.start_urls = []
             return
         self.server.start()

@@ -1,4 +1,4 @@
-"""What the spider yields."""
+"""The items of the spider."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Page:
-    """A page, picture or file. ``verdict`` is what scrapy-dedupe says of its text, None without its middleware."""
+    """A page, picture or file. ``verdict`` is the kind of its verdict, or None without the middleware of scrapy-dedupe."""
 
     url: str
     title: str | None

@@ -1,4 +1,4 @@
-"""Settings of the project. All that scrapy-dedupe needs is the line with ``ADDONS``."""
+"""Settings of the project. scrapy-dedupe needs only the line with ``ADDONS``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ SPIDER_MODULES = ["example.spiders"]
 
 ADDONS = {"scrapy_dedupe.Addon": 500}
 
-# A crawl of a real site ends, too. The URL filter is sized by this number.
+# Limits crawls of real sites. The URL filter is sized for this number of pages.
 CLOSESPIDER_PAGECOUNT = 1000
 
 USER_AGENT = "scrapy-dedupe-example (+https://www.example.org/)"

@@ -1,1 +1,1 @@
-"""A small web site to crawl, without Scrapy in it: what it holds, and its server."""
+"""A small web site to crawl: its pages and its server. It does not use Scrapy."""

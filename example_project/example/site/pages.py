@@ -1,15 +1,15 @@
-"""What the bundled site holds: the web site of a nature reserve, about fifty addresses.
+"""The pages of the bundled site: the web site of a nature reserve, about fifty URLs.
 
-It has on purpose what a crawl of a real site meets:
+It has typical features of real sites:
 
-- the same page under two addresses (``/`` and ``/index.html``, articles with ``?ref=newsletter``), and the
-  same picture under two;
+- the same page at two URLs (``/`` and ``/index.html``, articles with ``?ref=newsletter``), and the same picture at two
+  URLs;
 - pages with nearly the same text (printer versions of four species);
-- pages that share a template and are different all the same (the species);
-- moved pages, a page that redirects to itself, addresses that differ in the order of their query or in a
-  fragment only, a broken link, and a page that robots.txt forbids.
+- different pages with the same template (the species);
+- moved pages, a page that redirects to itself, URLs that differ only in the order of the query or in the fragment, a
+  broken link, and a page that robots.txt forbids.
 
-The prose is in the TOML files beside this module.
+The texts are in the TOML files in this folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ User-agent: *
 Disallow: /private/
 """
 
-#: Addresses that have moved: status and target.
+#: Moved paths: status and target.
 MOVED = {
     "/home": (302, "/"),
     "/today": (302, "/news/boardwalk-reopens"),
@@ -61,7 +61,7 @@ Words and pictures may be copied for teaching, if the name of the reserve stands
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What an address answers with. ``is_chunked`` and ``is_gzipped`` say how it goes over the wire."""
+    """The response for a URL. ``is_chunked`` and ``is_gzipped`` select its transfer and content coding."""
 
     body: bytes
     content_type: str = HTML
@@ -71,7 +71,7 @@ class Resource:
 
 @cache
 def resources() -> dict[str, Resource]:
-    """Every address of the site (path and sorted query) that answers with 200 and always the same."""
+    """Return the resources with status 200 and constant content, by path and sorted query."""
     picture = Resource(reserve_map(), "image/png")
     site = {
         "/robots.txt": Resource(ROBOTS_TXT, "text/plain"),
@@ -89,7 +89,7 @@ def resources() -> dict[str, Resource]:
 
 
 def weather(time_of_day: str) -> Resource:
-    """The one page that is never twice the same: ``time_of_day`` (HH:MM:SS) is in its text."""
+    """Return the only page that changes each time: its text contains ``time_of_day`` (HH:MM:SS)."""
     text = f"""
     At {time_of_day} the station on the tower measured 11.4 degrees, wind from the south-west at nineteen
     miles an hour with gusts of thirty, and no rain since six in the morning. Visibility is good: the lighthouse

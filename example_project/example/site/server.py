@@ -1,4 +1,4 @@
-"""Serves the bundled site on 127.0.0.1, from a thread."""
+"""The server of the bundled site, in a thread, on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHUNK_BYTES = 700
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one connection after the other: HTTP/1.1, kept alive."""
+    """Handles one connection: HTTP/1.1 with keep-alive."""
 
     protocol_version = "HTTP/1.1"
     timeout = 30
@@ -29,10 +29,10 @@ class Handler(BaseHTTPRequestHandler):
             status, target = MOVED[address]
             self._redirect(status, target)
         elif address.startswith("/calendar?") and address != self.path:
-            # The same request in Scrapy's eyes, since it sorts the query too: a redirect to itself.
+            # A redirect to the same request: Scrapy's fingerprint ignores the order of the query.
             self._redirect(302, address)
         elif address == "/guestbook" and self.client_address[0] not in self.server.greeted:
-            # As a cookie wall does it: the first visit is noted and sent to the address that it came from.
+            # Like a cookie wall: the first visit is redirected to the same URL.
             self.server.greeted.add(self.client_address[0])
             self._redirect(302, address)
         elif address == "/weather":
@@ -69,28 +69,28 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing: the log belongs to the crawl."""
+        """Log nothing: the terminal shows the log of the crawl."""
 
 
 class SiteServer(ThreadingHTTPServer):
-    """The bundled site. ``start()`` after the constructor has bound the port, ``stop()`` in the end."""
+    """The server of the bundled site. The constructor binds the port; ``start()`` serves, ``stop()`` frees the port."""
 
     daemon_threads = True
     request_queue_size = 64
     host: ClassVar[str] = "127.0.0.1"
 
     def __init__(self, port: int) -> None:
-        """Bind ``port`` (0: any free one); raises :class:`OSError` if it is taken."""
+        """Bind ``port`` (0: any free port). Raises :class:`OSError` if it is in use."""
         super().__init__((self.host, port), Handler)
         self.greeted: set[str] = set()
         self._thread = Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
     def start(self) -> None:
-        """Serve from a thread of its own."""
+        """Serve in a separate thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop to serve and free the port."""
+        """Stop the server and free the port."""
         self.shutdown()
         self._thread.join()
         self.server_close()

@@ -1,4 +1,4 @@
-"""Follows every link of one site: the bundled one, or a real one.
+"""A spider that follows every link of one site: the bundled site, or a real one.
 
 .. code-block:: console
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SiteSpider(Spider):
-    """Yields a :class:`~example.items.Page` for everything that it is given."""
+    """Yields a :class:`~example.items.Page` for every response."""
 
     name = "site"
 
@@ -36,13 +36,13 @@ class SiteSpider(Spider):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, url: str | None = None, **kwargs: Any) -> Self:
-        """Build the spider. ``url`` is where to start, on the bundled site if it is not given."""
+        """Create the spider. ``url`` is the start URL (default: the bundled site). Raises ValueError if it is no HTTP(S) URL."""
         spider = super().from_crawler(crawler, *args, **kwargs)
         spider.wants_bundled_site = url is None
         if url is None:
             url = f"http://127.0.0.1:{crawler.settings.getint('EXAMPLE_SITE_PORT')}/"
         else:
-            # Somebody else's server: one request at a time, and a breath between two.
+            # Be polite to real servers: one request at a time, with a delay.
             crawler.settings.set("CONCURRENT_REQUESTS_PER_DOMAIN", 1, priority="spider")
             crawler.settings.set("DOWNLOAD_DELAY", 0.5, priority="spider")
         parts = urlsplit(url)
