@@ -344,7 +344,7 @@ def test_a_disk_that_is_almost_full(project: Callable[..., Any], monkeypatch: py
     [
         ({"f_bavail": 0, "f_bfree": 0}, "is on a disk that has no space left."),
         ({"f_favail": 0}, "is on a disk that has no inodes left for new files."),
-        ({"f_flag": os.ST_RDONLY}, "is on a file system that can only be read."),
+        ({"f_flag": os.ST_RDONLY}, "is on a read-only file system."),
     ],
 )
 def test_a_disk_that_takes_nothing(

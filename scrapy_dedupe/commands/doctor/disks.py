@@ -110,7 +110,7 @@ def _look(shown: str, folder: Path) -> CheckFinding:
     except OSError as error:
         return problem(f"{shown} cannot be checked: {error.strerror}.", "Name another folder.")
     if system is not None and system.f_flag & os.ST_RDONLY:
-        return problem(f"{shown} is on a file system that can only be read.", "Name another folder.")
+        return problem(f"{shown} is on a read-only file system.", "Name another folder.")
     if not os.access(there, os.W_OK | os.X_OK):
         return problem(
             f"{shown} cannot be {'written to' if is_there else f'created: no permission in {there}'}.",
