@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HelpFormatter(ScrapyHelpFormatter):
-    """Scrapy's formatter, which turns each line that ends in a colon into a heading, without that effect on help texts."""
+    """Scrapy's formatter turns each line that ends in a colon into a heading. This one does not do so in help texts."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         lines = super()._split_lines(text.replace(": ", ":\0"), width)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from .stores import CommandStores
 
 HELP = (
-    "Report duplicates and savings of crawls, as a table, or as an HTML page with -o. Without an ID: of the newest crawls"
-    " in the store."
+    "Report duplicates and savings of crawls, as a table, or as an HTML page with -o. Without IDs it covers the newest"
+    " crawls in the store."
 )
 
 DEFAULT_CRAWLS = 50
