@@ -1,4 +1,4 @@
-"""Ask each URL once, read each text once, store each byte once."""
+"""Deduplication for Scrapy: filters known URLs, finds pages with known texts, stores each payload once in WARC files."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy, so that the rooms can be used without a crawl and `scrapy` starts no slower for having us.
+    # Imported lazily, so that subpackages can be used without Scrapy and `scrapy` commands start quickly.
     if name == "Addon":
         from .addon import Addon
 
         return Addon
-    if name.lower() in ("addon", "addons", "dedupeaddon") and name != "addon":  # that is a module
+    if name.lower() in ("addon", "addons", "dedupeaddon") and name != "addon":  # a submodule
         from .errors import SettingError
 
-        # Scrapy would hide an AttributeError behind a sentence of its own, which names no other spelling.
+        # Scrapy replaces an AttributeError by a message of its own, which does not name the correct spelling.
         raise SettingError(
-            f'The package has nothing named {name}. Write the add-on as ADDONS = {{"scrapy_dedupe.Addon": 500}}.'
+            f'The package scrapy_dedupe has no attribute {name}. Enable the add-on with ADDONS = {{"scrapy_dedupe.Addon": 500}}.'
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The add-on: one line in settings.py turns everything on."""
+"""The Scrapy add-on, which enables all components according to the ``DEDUPE_*`` settings."""
 
 from __future__ import annotations
 
@@ -25,30 +25,31 @@ logger = logging.getLogger(__name__)
 
 MIDDLEWARE_PRIORITY = 543
 PIPELINE_PRIORITY = 900
-# Nearer to the spider than the content layer, which may drop a page that nobody has to wait for then.
+# Closer to the spider than the content layer: no need to wait for the record of a page that was dropped.
 PROVENANCE_PRIORITY = 540
 ITEM_FIELD_PRIORITY = 950
 EXTENSION_PRIORITY = 500
-# Behind HttpCache (900), so that all others do with its responses what they do with the network's.
+# Closer to the network than HttpCache (900): all other middlewares process replayed responses like downloads.
 REPLAY_PRIORITY = 950
 
 
 class Addon:
-    """Sets the dupefilter, the downloader middlewares (543; 540 for ``meta["warc"]``) and the item pipeline (900).
+    """Enables the dupefilter, the downloader middlewares (543; 540 for ``meta["warc"]``) and the item pipeline (900).
 
     ::
 
         ADDONS = {"scrapy_dedupe.Addon": 500}
 
-    With ``DEDUPE_REPLAY`` also the middleware that answers from an archive (950); with
-    ``DEDUPE_PASSAGES`` the extension that fills a passage index. Other extensions (all 500) see what the crawl saves, for
-    the report, write the log of duplicates, and show metrics.
+    ``DEDUPE_REPLAY`` adds the middleware that answers requests from an archive (950), and ``DEDUPE_PASSAGES`` the
+    extension that fills a passage index. Further extensions (all 500) collect data for the report, write the duplicates
+    log and export metrics.
 
-    What the project or the spider sets itself stays. ``scrapy check``, ``parse``, ``fetch``, ``view`` and ``shell`` are not
-    crawls: nothing is recorded or remembered.
-    ``DEDUPE_URL_ENABLED``, ``DEDUPE_CONTENT_ENABLED`` and ``DEDUPE_WARC_ENABLED`` leave one of them out. Raises
-    :class:`~scrapy_dedupe.errors.SettingError` for a setting with a wrong value, and
-    :class:`~scrapy_dedupe.errors.ArchiveError` for a ``JOBDIR`` that cannot be made.
+    Set ``DEDUPE_URL_ENABLED``, ``DEDUPE_CONTENT_ENABLED`` or ``DEDUPE_WARC_ENABLED`` to ``False`` to disable a layer.
+    Components that the project or the spider sets itself are kept. ``scrapy check``, ``parse``, ``fetch``, ``view`` and
+    ``shell`` are not crawls: they record and store nothing.
+
+    Raises :class:`~scrapy_dedupe.errors.SettingError` for an invalid setting, and
+    :class:`~scrapy_dedupe.errors.ArchiveError` if ``JOBDIR`` cannot be created.
     """
 
     def __init__(self, *, is_crawl: bool = True) -> None:
@@ -65,24 +66,24 @@ class Addon:
 
     def update_settings(self, settings: BaseSettings) -> None:
         try:
-            ours = read_settings(settings)
+            specs = read_settings(settings)
         except SettingError as error:
             logger.error("The crawl does not start. %s", error)
             raise
-        # Each layer is loaded only if it is used: together they take half a second.
-        if ours.replay.files:
+        # Import only the layers in use: importing all of them takes half a second.
+        if specs.replay.files:
             from .downloadermiddlewares import ReplayMiddleware
 
             settings.setdefault_in_component_priority_dict(
                 "DOWNLOADER_MIDDLEWARES", ReplayMiddleware, REPLAY_PRIORITY
             )
-        # Among Scrapy's commands only the shell sets it, to filter nothing.
+        # `scrapy shell` is the only Scrapy command that sets the dupefilter: it disables filtering.
         is_set_by_shell = settings.getpriority("DUPEFILTER_CLASS") == SETTINGS_PRIORITIES["command"]
-        if ours.urls.enabled and not is_set_by_shell:
+        if specs.urls.enabled and not is_set_by_shell:
             from .dupefilters import BloomDupeFilter
 
             settings.set("DUPEFILTER_CLASS", BloomDupeFilter, "addon")
-        if ours.content.enabled:
+        if specs.content.enabled:
             from .downloadermiddlewares import ContentDedupeMiddleware
 
             settings.setdefault_in_component_priority_dict(
@@ -90,24 +91,24 @@ class Addon:
             )
         if not self._is_crawl:
             return
-        if ours.passages.enabled:
+        if specs.passages.enabled:
             from .extensions import PassageExtension
 
             settings.setdefault_in_component_priority_dict("EXTENSIONS", PassageExtension, EXTENSION_PRIORITY)
-        if ours.report.duplicates_log is not None:
+        if specs.report.duplicates_log is not None:
             from .extensions import DuplicatesLogExtension
 
             settings.setdefault_in_component_priority_dict(
                 "EXTENSIONS", DuplicatesLogExtension, EXTENSION_PRIORITY
             )
-        # What is answered from an archive is in one already.
-        is_archived = ours.warc.enabled and not (ours.replay.files and ours.replay.missing == "fail")
-        if ours.content.enabled or is_archived or ours.report.page is not None:
+        # Replayed responses are not recorded: they are already in an archive.
+        is_archived = specs.warc.enabled and not (specs.replay.files and specs.replay.missing == "fail")
+        if specs.content.enabled or is_archived or specs.report.page is not None:
             from .extensions import ReportExtension
 
             settings.setdefault_in_component_priority_dict("EXTENSIONS", ReportExtension, EXTENSION_PRIORITY)
-        # Behind the others: what they count at the end is to be seen too.
-        if ours.metrics.port or ours.metrics.file is not None:
+        # Last, so that the metrics include what the other extensions count at the end of the crawl.
+        if specs.metrics.port or specs.metrics.file is not None:
             from .extensions import MetricsExtension
 
             settings.setdefault_in_component_priority_dict("EXTENSIONS", MetricsExtension, EXTENSION_PRIORITY)
@@ -119,33 +120,34 @@ class Addon:
             settings.setdefault_in_component_priority_dict(
                 "DOWNLOADER_MIDDLEWARES", ProvenanceMiddleware, PROVENANCE_PRIORITY
             )
-            if ours.warc.item_field is not None:
+            if specs.warc.item_field is not None:
                 from .spidermiddlewares import ProvenanceSpiderMiddleware
 
                 settings.setdefault_in_component_priority_dict(
                     "SPIDER_MIDDLEWARES", ProvenanceSpiderMiddleware, ITEM_FIELD_PRIORITY
                 )
         try:
-            _check_job(ours.jobdir)
+            _check_job(specs.jobdir)
         except ArchiveError as error:
             logger.error("The crawl does not start. %s", error)
             raise
 
 
 def _check_job(folder: Path | None) -> None:
-    """Raise :class:`~scrapy_dedupe.errors.ArchiveError` if *folder* cannot be made; nothing is made here.
+    """Raise :class:`~scrapy_dedupe.errors.ArchiveError` if *folder* cannot be created. Does not create it.
 
-    Scrapy makes it before a component of ours has a word, and tells nothing but the error of the operating system.
+    Scrapy creates it before it loads the components of this package, and reports only the error of the operating
+    system.
     """
     if folder is None or os.path.lexists(folder):
         return
-    there = nearest_there(folder)
-    if not there.is_dir():
+    parent = nearest_there(folder)
+    if not parent.is_dir():
         code = errno.ENOTDIR
-    elif os.access(there, os.W_OK | os.X_OK):
+    elif os.access(parent, os.W_OK | os.X_OK):
         return
     else:
-        is_read_only = hasattr(os, "statvfs") and os.statvfs(there).f_flag & os.ST_RDONLY
+        is_read_only = hasattr(os, "statvfs") and os.statvfs(parent).f_flag & os.ST_RDONLY
         code = errno.EROFS if is_read_only else errno.EACCES
     reason, remedy = folder_fault(folder, OSError(code, os.strerror(code)), "another one")
-    raise ArchiveError(f"The job folder {folder} (JOBDIR) cannot be made: {reason}. {remedy}")
+    raise ArchiveError(f"The job folder {folder} (JOBDIR) cannot be created: {reason}. {remedy}")

@@ -1,17 +1,16 @@
-"""Have we read this text? The content layer as a downloader middleware, for order 543.
+"""Downloader middlewares: content deduplication (543), provenance of responses (540) and replay (950).
 
-There it sees final, decoded responses: redirects followed, retries done. It asks the judge of
-:mod:`scrapy_dedupe.content` on the crawl's worker and puts the :class:`~scrapy_dedupe.content.Verdict` on
-``response.meta["dedupe"]``, and as a flag such as ``dedupe-exact`` on ``response.flags`` unless the page is
-unique. ``DEDUPE_ACTION_*``, or ``request.meta["dedupe_action"]``, decide whether a copy goes on to the spider or raises
-:class:`DuplicateContent`. A copy of a page that is still at work waits until it is known whether that one went through;
-if that takes too long it goes on, and its verdict says that the original is pending.
+At order 543, :class:`ContentDedupeMiddleware` receives final, decoded responses, after redirects and retries. It
+determines the :class:`~scrapy_dedupe.content.Verdict` of each page on the crawl's worker thread, and stores it in
+``response.meta["dedupe"]`` and, unless the page is unique, as a flag such as ``dedupe-exact`` in ``response.flags``.
+The ``DEDUPE_ACTION_*`` settings or ``request.meta["dedupe_action"]`` decide whether a duplicate is passed to the spider
+or raises :class:`DuplicateContent`. While the original of a duplicate is still being processed, the duplicate waits for
+the outcome. If that takes too long, the duplicate is passed on and its verdict is marked as pending.
 
-Some pages are never judged; their verdict is ``unknown`` with the reason that is also counted under
-``dedupe/content/skipped/``. Requests without a callback of a spider (robots.txt, media pipelines) get no
-verdict at all: a robots.txt that was dropped as a copy of another host's would let Scrapy crawl what is
-forbidden. Under ``scrapy check``, ``parse``, ``fetch``, ``view`` and ``shell``, which are not crawls, nothing is asked and
-nothing is remembered: a page that would be judged is unique, as in a first crawl.
+Pages that cannot be judged get the verdict ``unknown`` with a reason, which is counted under
+``dedupe/content/skipped/``. Requests without a spider callback (robots.txt, media pipelines) get no verdict: if a
+robots.txt were dropped as a duplicate of another host's, Scrapy would crawl URLs that it forbids. ``scrapy check``,
+``parse``, ``fetch``, ``view`` and ``shell`` are not crawls: no store is used, and pages that can be judged are unique.
 """
 
 from __future__ import annotations
@@ -67,20 +66,22 @@ ACTION_META_KEY: Final = "dedupe_action"
 
 _STEPS: Final = ("canonical", "exact", "near", "verdict")
 
-# How often a page is judged, when others with its text fail one after the other.
-_MOST_LOOKS: Final = 3
+# How often a page is judged again because another page with the same text has failed.
+_MAX_ATTEMPTS: Final = 3
 
 
 class DuplicateContent(IgnoreRequest):
-    """The page was dropped because its text was read before. ``verdict`` says where; it reaches the errback."""
+    """Raised when a page is dropped as a duplicate; passed to the errback. ``verdict`` names the original page."""
 
     def __init__(self, verdict: Verdict) -> None:
-        super().__init__(f"{verdict.kind} copy of {verdict.original_url}, read by {verdict.original_crawl}")
+        super().__init__(
+            f"{verdict.kind} duplicate of {verdict.original_url} from the crawl {verdict.original_crawl}"
+        )
         self.verdict = verdict
 
 
 class ContentDedupeMiddleware:
-    """Judges every page. Raises :class:`~scrapy_dedupe.errors.StoreError` at the start if its store is no use."""
+    """Sets a verdict on every page. Raises :class:`~scrapy_dedupe.errors.StoreError` at startup if the store is unusable."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._session = session = Session.of(crawler)
@@ -89,14 +90,14 @@ class ContentDedupeMiddleware:
         if not session.is_crawl:
             return
         session.at_start(lambda: check_order(crawler.settings))
-        # Found out now, since it may have to be written to JOBDIR.
+        # Determined at startup, since writing it to JOBDIR can fail.
         session.at_start(lambda: session.crawl_id)
         store = session.at_start(lambda: session.stores.open(settings.store_url))
         self._latencies = {step: session.live.latency(step) for step in _STEPS}
         self._judge = session.at_start(lambda: Judge(store.content, judge_options(settings), self._measure))
         self._guard = session.stores.breaker(settings.store_url)
-        self._desk = JudgeQueue(session, self._judge, self._guard)
-        self._watch = PendingTexts(crawler, session, self._judge, self._guard, store.probe)
+        self._queue = JudgeQueue(session, self._judge, self._guard)
+        self._pending = PendingTexts(crawler, session, self._judge, self._guard, store.probe)
         self._actions = {
             "unchanged": settings.action_unchanged,
             "exact": settings.action_exact,
@@ -125,11 +126,11 @@ class ContentDedupeMiddleware:
         start = time.perf_counter()
         judged, is_to_drop = await self._decision_on(request, response)
         verdict = judged.verdict
-        # Always set: a spider that copies the meta of a page into its next request passes on an old verdict.
+        # Always set: a spider may have copied an old verdict with the meta of another response.
         request.meta[META_KEY] = verdict
         if verdict.kind == "unknown" and verdict.reason not in (STORE_AWAY, ERROR):
             session.counters.inc(f"dedupe/content/skipped/{str(verdict.reason).replace(' ', '_')}")
-            self._tell(verdict, request, response)
+            self._send_signal(verdict, request, response)
             return response
         self._latencies["verdict"].add(time.perf_counter() - start)
         session.counters.inc(f"dedupe/content/{verdict.kind}")
@@ -139,22 +140,22 @@ class ContentDedupeMiddleware:
             session.counters.inc("dedupe/content/template")
         if verdict.kind != "unique":
             response.flags.append(f"dedupe-{verdict.kind}")
-        self._tell(verdict, request, response)
+        self._send_signal(verdict, request, response)
         if session.observers:
             session.observers.page_judged(judged_page(request, response, judged, dropped=is_to_drop))
         if is_to_drop:
             assert judged.capture is not None
-            self._watch.dropped(judged.capture)
+            self._pending.dropped(judged.capture)
             session.counters.inc("dedupe/content/dropped")
             error = DuplicateContent(verdict)
             logger.debug("Dropped %s: %s", response, error, extra={"spider": self._crawler.spider})
             raise error
         if judged.capture is not None:
-            self._watch.add(request, judged.capture)
+            self._pending.add(request, judged.capture)
         return response
 
     async def _decision_on(self, request: Request, response: Response) -> tuple[Judgement, bool]:
-        """What the page is, and whether to drop it."""
+        """Return the judgement on the page, and whether to drop the page."""
         judged = await self._settled_judgement_on(request, response)
         if self._action(request, judged.verdict) != "drop":
             return judged, False
@@ -164,20 +165,20 @@ class ContentDedupeMiddleware:
         return judged, True
 
     async def _settled_judgement_on(self, request: Request, response: Response) -> Judgement:
-        """What the page is, once it is known whether the page with the same text went through; that may take too long."""
-        for _ in range(_MOST_LOOKS):
+        """Return the judgement after waiting for the outcome of a pending original, if that does not take too long."""
+        for _ in range(_MAX_ATTEMPTS):
             judged = await self._judgement_on(request, response)
             if not judged.verdict.pending:
                 break
-            # The other page may still fail, and then this one is all there is.
+            # If the original fails, this page is the only one with the text.
             assert judged.capture is not None
-            outcome = await self._watch.outcome(judged.capture.original or judged.capture.digest)
+            outcome = await self._pending.outcome(judged.capture.original or judged.capture.digest)
             if outcome:
                 return replace(judged, verdict=replace(judged.verdict, pending=False))
             if outcome is None:
                 break
-            # It failed: look again, once it is forgotten.
-            await self._watch.settle()
+            # The original has failed: remove its text from the store, then judge again.
+            await self._pending.settle()
         return judged
 
     def _action(self, request: Request, verdict: Verdict) -> str | None:
@@ -200,7 +201,7 @@ class ContentDedupeMiddleware:
         return str(wanted)
 
     def _is_own_earlier_capture(self, verdict: Verdict) -> bool:
-        # This crawl was cut after it had read the page and before the spider had dealt with it, and goes on now.
+        # An interrupted run of this crawl judged the page, but the spider did not finish processing it.
         return verdict.same_url and verdict.original_crawl == self._session.crawl_id
 
     async def _judgement_on(self, request: Request, response: Response) -> Judgement:
@@ -214,14 +215,12 @@ class ContentDedupeMiddleware:
             assert kind is not None
             assert content_type is not None
             assert isinstance(response, TextResponse)
-            return await self._desk.judge(response, kind, mime_of(content_type))
-        except Exception as error:  # noqa: BLE001 - no fault of ours may cost a page
-            self._session.counters.error(
-                "content", error, "The page was passed on unjudged (verdict unknown)."
-            )
+            return await self._queue.judge(response, kind, mime_of(content_type))
+        except Exception as error:  # noqa: BLE001 - an internal error must not lose a page
+            self._session.counters.error("content", error, "The page was passed on with the verdict unknown.")
             return Judgement(Verdict("unknown", reason=ERROR))
 
-    def _tell(self, verdict: Verdict, request: Request, response: Response) -> None:
+    def _send_signal(self, verdict: Verdict, request: Request, response: Response) -> None:
         self._crawler.signals.send_catch_log(
             content_judged, verdict=verdict, response=response, request=request, spider=self._crawler.spider
         )
@@ -230,8 +229,8 @@ class ContentDedupeMiddleware:
         self._latencies[step].add(seconds)
 
     async def _close(self) -> None:
-        await self._watch.close()
-        await self._session.on_worker(self._tidy)
+        await self._pending.close()
+        await self._session.on_worker(self._save)
         for step, latency in self._latencies.items():
             if latency.count:
                 self._session.counters.set(f"dedupe/content/latency/{step}/count", latency.count)
@@ -239,8 +238,8 @@ class ContentDedupeMiddleware:
                     value = round(1000 * latency.quantile(share), 3)
                     self._session.counters.set(f"dedupe/content/latency/{step}/{name}", value)
 
-    def _tidy(self) -> None:
-        # On the worker.
+    def _save(self) -> None:
+        # Runs on the worker.
         if self._guard.open:
             return
         try:
@@ -252,7 +251,7 @@ class ContentDedupeMiddleware:
 
 
 def judged_page(request: Request, response: Response, judged: Judgement, *, dropped: bool) -> JudgedPage:
-    """The event that observers get for a page."""
+    """Return the event that observers receive for a page."""
     mime = mime_of(declared_type(response) or "")
     return JudgedPage(
         response.url,
@@ -282,7 +281,7 @@ def judge_options(settings: ContentSettings) -> JudgeOptions:
 
 
 class ProvenanceMiddleware:
-    """The downloader middleware that sets ``meta["warc"]``; it stands between the content layer and the spider (540)."""
+    """Sets ``meta["warc"]`` at order 540, between the content layer and the spider."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._session = Session.of(crawler)
@@ -292,18 +291,18 @@ class ProvenanceMiddleware:
         return cls(crawler)
 
     def process_request(self, request: Request, spider: Spider | None = None) -> None:
-        # What a spider copied from the meta of another response is not about this one.
+        # Remove a value that a spider copied from the meta of another response.
         request.meta.pop(WARC_META_KEY, None)
 
     async def process_response(
         self, request: Request, response: Response, spider: Spider | None = None
     ) -> Response:
-        await self._session.recordings.tell(request)
+        await self._session.recordings.set_meta(request)
         return response
 
 
 def __getattr__(name: str) -> Any:
-    # Imported only by crawls with DEDUPE_REPLAY.
+    # Imported lazily: only crawls with DEDUPE_REPLAY need it.
     if name not in ("NotInArchive", "ReplayMiddleware"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(".live.archive.replay", __package__), name)

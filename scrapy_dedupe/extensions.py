@@ -1,6 +1,6 @@
 """The extensions of this package, for the ``EXTENSIONS`` setting.
 
-Each is imported when it is first used, so that a crawl without metrics or a passage index does not load them.
+Each extension is imported when first used, so that crawls do not load extensions that they do not use.
 """
 
 from __future__ import annotations

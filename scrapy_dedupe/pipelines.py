@@ -1,9 +1,9 @@
-"""The item pipeline that archives a crawl as WARC.
+"""The item pipeline that archives a crawl in WARC files.
 
-An item pipeline never sees responses, and what a spider sees is decoded. So the exchanges are taken at the
-signal ``response_downloaded``, the one place where Scrapy still has the body as it was sent, redirects,
-errors, retries, robots.txt and media included. Items pass through untouched. A response that is not what the
-server sent (`downloads.rendering_of`) is no exchange: it is left out, or becomes a ``resource`` record.
+Item pipelines do not receive responses, and spiders receive decoded ones. Exchanges are therefore captured on the
+signal ``response_downloaded``, the only point where Scrapy still has the body as received. This includes redirects,
+errors, retries, robots.txt and media. Items are not changed. A response that differs from what the server sent
+(`downloads.rendering_of`) is not recorded as an exchange: it is skipped, or becomes a ``resource`` record.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TELL_SECONDS = 1.0
-_LOOK_AHEAD = 64
-# Servers may invent codings.
+_STATS_INTERVAL_S = 1.0
+# Exchanges per lookup in the index.
+_BATCH_SIZE = 64
+# Servers can send any number of unknown content codings; log only the first ones.
 _MOST_REASONS = 10
 
 HEAD_IS_RECONSTRUCTED = (
@@ -72,16 +73,16 @@ RESOURCES_ARE_RENDERED = (
 
 @dataclass(frozen=True, slots=True)
 class WarcItem:
-    """Yield it from a spider to have its response archived, with ``DEDUPE_WARC_SCOPE = "items"``."""
+    """Yielded by a spider to archive *response* if ``DEDUPE_WARC_SCOPE`` is ``"items"``."""
 
     response: Response
 
 
 class WarcPipeline:
-    """Archives the crawl; see the module.
+    """Archives the exchanges of a crawl in WARC files.
 
-    Raises, at the start, :class:`~scrapy_dedupe.errors.SettingError`, :class:`~scrapy_dedupe.errors.StoreError`
-    or :class:`~scrapy_dedupe.errors.ArchiveError` after logging the sentence.
+    Logs and raises :class:`~scrapy_dedupe.errors.SettingError`, :class:`~scrapy_dedupe.errors.StoreError` or
+    :class:`~scrapy_dedupe.errors.ArchiveError` at startup.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -113,8 +114,8 @@ class WarcPipeline:
             str(settings.folder.absolute()).encode()
         except UnicodeEncodeError as error:
             raise SettingError(
-                f"The folder of DEDUPE_WARC_DIR has a name that is no text ({settings.folder!r}), so the index cannot"
-                " name its files. Choose another folder."
+                f"The path in DEDUPE_WARC_DIR cannot be encoded as UTF-8 ({settings.folder!r}), so the index cannot"
+                " store the names of its files. Choose another folder."
             ) from error
         storage = None
         if settings.upload_url is not None:
@@ -122,8 +123,8 @@ class WarcPipeline:
             for folder in (settings.folder, session.settings.wacz.folder):
                 if storage.is_folder(folder):
                     raise SettingError(
-                        f"The setting DEDUPE_WARC_UPLOAD_URL is {storage.shown!r}, where files are written in the first"
-                        " place. Name another folder, or leave it out."
+                        f"The setting DEDUPE_WARC_UPLOAD_URL is {storage.shown!r}, the folder in which the"
+                        " files are written. Set another folder, or remove the setting."
                     )
             storage.check()
         prove_writable(settings.folder, "WARC files", "another folder in DEDUPE_WARC_DIR")
@@ -140,21 +141,21 @@ class WarcPipeline:
         except CrawlStateError as error:
             if settings.crawl_id is not None:
                 raise SettingError(
-                    f"The setting DEDUPE_CRAWL_ID is {settings.crawl_id!r}: {error} Use another id, or none."
+                    f"The setting DEDUPE_CRAWL_ID is {settings.crawl_id!r}: {error} Use another id, or remove the setting."
                 ) from error
-            # The job was finished and committed before; this run is another crawl.
+            # An earlier run has finished and committed the crawl of this job: start a new crawl.
             start(session.renew_crawl_id())
         crawl, rules = session.crawl_id, self._rules()
-        # A crawl that goes on stays what it was begun as.
-        begun = known.get(crawl)
-        goes_on = begun is not None and begun.state == "uncommitted"
-        concurrent = begun.concurrent if begun is not None and goes_on else settings.concurrent
+        # A resumed crawl keeps the mode in which it was started.
+        earlier = known.get(crawl)
+        is_resumed = earlier is not None and earlier.state == "uncommitted"
+        concurrent = earlier.concurrent if earlier is not None and is_resumed else settings.concurrent
         if crawl not in known:
             session.at_refusal(lambda: index.cancel(crawl))
-        self._mend(index, crawl, rules, is_new=crawl not in known)
+        self._recover_files(index, crawl, rules, is_new=crawl not in known)
         if session.settings.wacz.enabled:
             index.add_container(crawl, container_name(crawl))
-        # A crawl that was to have a WACZ gets one with all of its files, whatever the settings of its last run are.
+        # If any run of the crawl requested a WACZ, all files of the crawl are packed, whatever the current settings.
         self._is_packed = bool(index.containers(crawl))
         self._uploads = Uploads(session, storage, index, crawl) if storage is not None else None
         self._recorder = Recorder(
@@ -172,26 +173,29 @@ class WarcPipeline:
         )
         self._end = ArchiveEnd(session, index, self._recorder, self._uploads, is_packed=self._is_packed)
         files = files_of(index, crawl, settings.folder) if crawl in known and storage is not None else []
-        here = settings.folder.absolute()
-        self._earlier = [file for file in files if isinstance(file, Path) and file.parent == here]
+        warc_folder = settings.folder.absolute()
+        self._earlier_files = [
+            file for file in files if isinstance(file, Path) and file.parent == warc_folder
+        ]
         session.layers["warc"] = settings.index_url
-        self._crawler.signals.connect(self._move_earlier, signal=signals.spider_opened)
-        session.run_every(_TELL_SECONDS, self._tell, "warc")
-        session.at_close(self._tell)
+        self._crawler.signals.connect(self._upload_earlier_files, signal=signals.spider_opened)
+        session.run_every(_STATS_INTERVAL_S, self._update_stats, "warc")
+        session.at_close(self._update_stats)
 
-    def _mend(self, index: CrawlIndex, crawl: str, rules: RevisitRules, *, is_new: bool) -> None:
-        """See to files that a killed run left, of this crawl and of others."""
-        cut = "%s holds %d whole records, %d bytes of a broken one were cut off."
+    def _recover_files(self, index: CrawlIndex, crawl: str, rules: RevisitRules, *, is_new: bool) -> None:
+        """Repair files that killed runs of this crawl and of other crawls left incomplete."""
+        repaired = "%s has %d complete records; %d bytes of an incomplete record were removed."
         for salvaged in settle(index, crawl, self._settings.folder, rules, is_new=is_new):
             logger.warning(
-                f"The last run of this crawl was cut: {cut}",
+                f"The last run of this crawl was interrupted: {repaired}",
                 salvaged.file,
                 salvaged.records,
                 salvaged.cut_bytes,
             )
         for other, salvaged in mend_others(index, self._settings.folder):
             logger.warning(
-                f"The crawl %s was cut: {cut} Decide with `scrapy dedupe commit` or `scrapy dedupe cancel`.",
+                f"The crawl %s was interrupted: {repaired} Run `scrapy dedupe commit` to keep the crawl, or `scrapy dedupe"
+                " cancel` to discard it.",
                 other,
                 salvaged.file,
                 salvaged.records,
@@ -231,29 +235,29 @@ class WarcPipeline:
         return RevisitRules(settings.revisit, settings.min_size, settings.statuses, settings.mime_types)
 
     def _finished(self, path: Path) -> None:
-        # Its records are entered under this name, before it gets another one.
+        # Add its records to the index first: the upload changes the name of the file.
         self._recorder.flush()
-        # What becomes a WACZ is moved as one.
+        # Files that will be packed are uploaded as part of the WACZ.
         if self._uploads is not None and not self._is_packed:
             self._uploads.submit(path)
 
-    def _move_earlier(self) -> None:
-        """Move what an earlier run of this crawl had no time to."""
+    def _upload_earlier_files(self) -> None:
+        """Upload the files that an earlier run of this crawl did not upload."""
         if self._uploads is not None and not self._is_packed:
-            for file in self._earlier:
+            for file in self._earlier_files:
                 self._uploads.submit(file)
 
     def _response_downloaded(self, request: Request, response: Response) -> None:
         if not response.url.startswith(("http://", "https://")):
             return
         try:
-            # HttpCompression changes the headers of this very object later on, so everything is copied now.
+            # Copy everything: HttpCompressionMiddleware changes the headers of this object later.
             capture = capture_of(request, response)
             if self._settings.scope == "items":
                 self._captures[request] = capture
             else:
                 self._record(request, capture)
-        except Exception as error:  # noqa: BLE001 - Scrapy would log it, and nobody would count what is missing
+        except Exception as error:  # noqa: BLE001 - Scrapy would only log it; count the missing exchange too
             self._fail(error)
 
     async def process_item(self, item: Any, spider: Spider | None = None) -> Any:
@@ -262,9 +266,9 @@ class WarcPipeline:
             capture = self._captures.pop(request, None) if request is not None else None
             if request is not None and capture is not None:
                 self._record(request, capture)
-                await self._session.recordings.tell(request)
+                await self._session.recordings.set_meta(request)
             else:
-                # A cached response, or the second item of one response: not an exchange to be recorded.
+                # A cached response, or a second item for the same response.
                 self._session.counters.inc("dedupe/warc/items_without_exchange")
         return item
 
@@ -278,10 +282,10 @@ class WarcPipeline:
         self._waiting.append((capture, limit))
         future = self._session.worker.submit_weighing(capture.size_bytes, self._record_next)
         self._session.recordings.add(request, future)
-        future.add_done_callback(self._account)
+        future.add_done_callback(self._count)
 
     def _is_resource(self, request: Request, capture: Capture, rendering: Rendering) -> bool:
-        """Count a response that is not what the server sent. Return whether it becomes a record."""
+        """Count a response that differs from what the server sent. Return True if it becomes a resource record."""
         self._session.counters.inc("dedupe/warc/rendered")
         is_resource = self._settings.rendered == "resource"
         handlers = self._crawler.settings.getwithbase("DOWNLOAD_HANDLERS")
@@ -291,44 +295,43 @@ class WarcPipeline:
             self._rendering_handlers.add(name)
             logger.log(
                 logging.INFO if is_resource else logging.WARNING,
-                "The response of %s is not what the server sent: the download handler %s rendered or decoded it (%s). %s"
-                " All such responses are counted in dedupe/warc/rendered.",
+                "The response of %s differs from what the server sent: the download handler %s rendered or decoded it"
+                " (%s). %s All such responses are counted in dedupe/warc/rendered.",
                 without_user(capture.url),
                 name,
                 rendering.sign,
                 "Such responses become resource records if they are complete and have status 200."
                 if is_resource
-                else 'It is left out of the archive. Set DEDUPE_WARC_RENDERED = "resource" to store such pages as resource'
-                " records.",
+                else 'It is not archived. Set DEDUPE_WARC_RENDERED = "resource" to store such pages as resource records.',
             )
-        # A resource record has no method and no status: replay programs show it as the page of its URL.
+        # Resource records have no method and status: replay tools show them as the page at their URL.
         is_page = capture.method == "GET" and capture.status == 200 and capture.is_complete
         return is_resource and is_page and bool(capture.body)
 
     def _record_next(self) -> Recorded:
-        """On the worker: record what has waited longest. What waits is looked up in the index in one round trip."""
+        """Record the next exchange, on the worker. Waiting exchanges are looked up in the index together."""
         start = time.perf_counter()
         if not self._next:
-            while self._waiting and len(self._next) < _LOOK_AHEAD:
+            while self._waiting and len(self._next) < _BATCH_SIZE:
                 self._next.append(self._waiting.popleft())
             if len(self._next) > 1:
-                self._look_up()
+                self._look_up_batch()
         capture, limit = self._next.popleft()
         recorded = self._recorder.record(capture, limit)
         self._latency.add(time.perf_counter() - start)
         self._session.observers.exchange_recorded(capture, recorded)
         return recorded
 
-    def _look_up(self) -> None:
+    def _look_up_batch(self) -> None:
         try:
             self._recorder.look_up([capture for capture, _ in self._next])
         except Exception:
-            # Each of those that follow is to be recorded by its own call.
+            # Drop only the first exchange: each of the others is recorded by its own call.
             self._next.popleft()
             raise
 
-    def _account(self, done: Future[Recorded]) -> None:
-        """On the worker: the event loop is not woken for each record, only for errors."""
+    def _count(self, done: Future[Recorded]) -> None:
+        """Count a record, on the worker: waking the event loop for each record would be slow."""
         error = done.exception()
         if error is not None:
             self._session.loop.call(self._fail, error)
@@ -340,22 +343,22 @@ class WarcPipeline:
             self._tally["bytes_conserved"] += recorded.conserved_size
             self._tally["undecodable"] += recorded.undecodable is not None
         if recorded.undecodable is not None:
-            self._session.loop.call(self._tell_of_undecodable, recorded, recorded.undecodable)
+            self._session.loop.call(self._log_undecodable, recorded, recorded.undecodable)
 
-    def _tell_of_undecodable(self, recorded: Recorded, reason: str) -> None:
+    def _log_undecodable(self, recorded: Recorded, reason: str) -> None:
         if reason in self._reasons or len(self._reasons) >= _MOST_REASONS:
             return
         self._reasons.add(reason)
         logger.warning(
-            "The body of the response in %s, offset %d, could not be decoded: %s. It is stored as it came, and no"
-            " revisit refers to it. Others like it are counted in dedupe/warc/undecodable.",
+            "The body of the response in %s, offset %d, could not be decoded: %s. It is stored as received and"
+            " is never the original of a revisit. Further ones are counted in dedupe/warc/undecodable.",
             recorded.file,
             recorded.offset,
             reason,
         )
 
-    def _tell(self) -> None:
-        """Put what was counted since the last time into the stats."""
+    def _update_stats(self) -> None:
+        """Add the counts since the last call to the stats."""
         with self._lock:
             tally, self._tally = self._tally, Counter()
         for key, count in tally.items():
@@ -369,18 +372,18 @@ class WarcPipeline:
             if not self._has_stopped_recording:
                 self._has_stopped_recording = self._end.is_broken = session.is_spoiled = True
                 session.close_spider("dedupe_archive_error")
-            session.counters.error("warc", error, "The spider is closed; what was written before is kept.")
+            session.counters.error("warc", error, "The spider is closed; records written before are kept.")
         else:
             session.counters.error(
-                "warc", error, "This exchange is missing from the archive; the crawl goes on."
+                "warc", error, "This exchange is missing from the archive; the crawl continues."
             )
 
 
 def capture_of(request: Request, response: Response) -> Capture:
-    """The exchange as plain values, all copied.
+    """Return the exchange as a copy that later changes of *request* and *response* do not affect.
 
-    What Scrapy does not tell is left out: the address of a server behind a proxy (Scrapy knows the proxy's),
-    and the Content-Length of a response without a body (Twisted's client says 0 whatever was sent).
+    Values that Scrapy reports incorrectly are omitted: the IP address of a request through a proxy (Scrapy has the
+    address of the proxy), and the Content-Length of a response without body (Twisted sets 0 whatever was sent).
     """
     has_address = response.ip_address is not None and not request.meta.get("proxy")
     capture = Capture(
@@ -392,7 +395,7 @@ def capture_of(request: Request, response: Response) -> Capture:
         request_body=request.body,
         response_headers=_pairs(response.headers),
         body=response.body,
-        # An IPv6 address can have a zone, which means something on this machine alone.
+        # The zone of an IPv6 address is only meaningful on this machine.
         ip_address=str(response.ip_address).partition("%")[0] if has_address else None,
         protocol=response.protocol,
         truncated=truncation_of(response),
@@ -402,10 +405,10 @@ def capture_of(request: Request, response: Response) -> Capture:
         return replace(capture, rendering=rendering)
     if capture.has_body_by_definition or response.protocol == "h2":
         return capture
-    told = tuple(header for header in capture.response_headers if header != (b"Content-Length", b"0"))
-    return replace(capture, response_headers=told)
+    kept = tuple(header for header in capture.response_headers if header != (b"Content-Length", b"0"))
+    return replace(capture, response_headers=kept)
 
 
 def _pairs(headers: Headers) -> tuple[tuple[bytes, bytes], ...]:
-    # Headers.items() would look each name up again. Values are lists, as the class keeps them.
+    # dict.items() is faster than Headers.items(), which looks up each name again. The values are lists.
     return tuple([(name, value) for name, values in dict.items(headers) for value in values])

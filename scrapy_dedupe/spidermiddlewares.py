@@ -1,4 +1,4 @@
-"""Copies the location of a response's WARC record into the items made from it (``DEDUPE_WARC_ITEM_FIELD``)."""
+"""The spider middleware that adds the location of the WARC record to items (``DEDUPE_WARC_ITEM_FIELD``)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class ProvenanceSpiderMiddleware(BaseSpiderMiddleware):
-    """The spider middleware that copies ``meta["warc"]`` into a field of every item of the response."""
+    """Copies ``meta["warc"]`` of a response into a field of every item from that response."""
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
@@ -31,34 +31,34 @@ class ProvenanceSpiderMiddleware(BaseSpiderMiddleware):
         if field is None:
             raise NotConfigured
         self._field = field
-        self._has_told = False
+        self._has_warned = False
 
     def get_processed_item(self, item: Any, response: Response | None) -> Any:
         if response is None or isinstance(item, WarcItem):
             return item
-        where = response.meta.get(META_KEY)
-        if where is None:
+        location = response.meta.get(META_KEY)
+        if location is None:
             return item
         adapter, before = None, None
         try:
             adapter = ItemAdapter(item)
             before = adapter.get(self._field)
-            adapter[self._field] = where
-        except Exception as error:  # noqa: BLE001 - a frozen or validating type may raise anything
+            adapter[self._field] = location
+        except Exception as error:  # noqa: BLE001 - a frozen or validating item type may raise any exception
             if adapter is not None:
-                # Pydantic sets a field before it asks the validators of the whole model.
+                # Pydantic sets the field before it runs the validators of the model: restore the old value.
                 with suppress(Exception):
                     if adapter.get(self._field) != before:
                         adapter[self._field] = before
             self._session.counters.inc("dedupe/warc/items_without_field")
-            if not self._has_told:
-                self._has_told = True
+            if not self._has_warned:
+                self._has_warned = True
                 logger.warning(
-                    "Items of the type %s cannot take the field %r of DEDUPE_WARC_ITEM_FIELD (%s: %s). They are passed"
-                    " on without it, and counted in dedupe/warc/items_without_field. Let the type have a field of that"
-                    " name that can be set to a dict.",
-                    type(item).__name__,
+                    "Cannot set the field %r (DEDUPE_WARC_ITEM_FIELD) of items of type %s (%s: %s). They are passed on"
+                    " without it, and counted in dedupe/warc/items_without_field. Define a field of that name that"
+                    " accepts a dict.",
                     self._field,
+                    type(item).__name__,
                     type(error).__name__,
                     " ".join(str(error).split()),
                 )

@@ -138,7 +138,7 @@ async def test_all_three_layers_work_together(
     assert stats["dedupe/warc/response"] == 4
     assert not [key for key in stats if key.startswith("dedupe/errors/")]
     assert files_of(tmp_path / "warcs")
-    assert "What was not asked, read or stored twice:" in caplog.text
+    assert "Deduplication summary:" in caplog.text
     assert str(files_of(tmp_path / "warcs")[0]) in caplog.text
 
 

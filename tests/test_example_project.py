@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from webserver import WebServer
 
 PROJECT = Path(__file__).parent.parent / "example_project"
-SUMMARY = "What was not asked, read or stored twice"
+SUMMARY = "Deduplication summary"
 WARC_MIN_SIZE = 1_024
 
 

@@ -331,7 +331,7 @@ def test_a_spider_in_a_file_of_its_own(web: WebServer, elsewhere: Path) -> None:
     (elsewhere / "one.py").write_text(f"{SPIDER}    start_urls = [{web.url()!r}]\n")
     told = run(elsewhere, "-m", "scrapy", "runspider", "one.py")
     assert "{'kind': 'unique'}" in told
-    assert "What was not asked, read or stored twice" in told
+    assert "Deduplication summary:" in told
     assert "ERROR" not in told
     assert len(list((elsewhere / "warcs").glob("one-*.warc.gz"))) == 1
 

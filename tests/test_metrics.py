@@ -160,9 +160,9 @@ async def test_a_collector_that_keeps_nothing_changes_no_figure(
     assert found["dedupe_warc_records_total", "revisit"] == 1
     lines = [record.getMessage() for record in caplog.records if record.name == "scrapy_dedupe.live.session"]
     (requests,) = [line for line in lines if line.startswith("  Requests")]
-    assert requests == "  Requests  2 filtered, since they had been made before"
+    assert requests == "  Requests  2 requests were duplicates"
     (pages,) = [line for line in lines if line.startswith("  Pages")]
-    assert pages.startswith("  Pages     2 of 4 (50 %) repeat a text")
+    assert pages.startswith("  Pages     2 of 4 pages (50%) were duplicates")
     (archived,) = [line for line in lines if line.startswith("  Bytes")]
     assert "1 of 5 responses had been archived before" in archived
 

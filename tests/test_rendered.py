@@ -318,7 +318,7 @@ async def test_a_rendered_page_becomes_a_resource_record_if_wished(
     ((level, message),) = messages(caplog)
     assert level == "INFO"
     assert "become resource records if they are complete and have status 200" in message
-    assert "written for 1 response; it was stored whole" in caplog.text
+    assert "written for 1 response; no duplicates" in caplog.text
 
 
 TYPES = {

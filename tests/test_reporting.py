@@ -143,7 +143,7 @@ async def test_a_job_that_goes_on_adds_to_what_it_kept(
     for run in (1, 2):
         caplog.clear()
         await crawl(LinkSpider, stored, urls=site.url())
-        assert ("in this run (the report counts all runs" in caplog.text) == (run == 2)
+        assert ("of this run (the report counts all runs" in caplog.text) == (run == 2)
         (crawl_id,) = kept_of(stored["DEDUPE_STORE_URL"])
         seen = kept(stored, crawl_id)
         # The second run asks for the first page alone, and filters its three links.

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from scrapy_dedupe.live.summary import summary_lines
 
-HEADING = "What was not asked, read or stored twice:"
+HEADING = "Deduplication summary:"
 
 
 def test_a_crawl_without_any_layer_has_no_summary() -> None:
@@ -44,18 +44,18 @@ def test_each_layer_has_a_line_with_a_share() -> None:
     assert summary_lines(stats, notes) == [
         HEADING,
         (
-            "  Requests  56 of 1,290 (4 %) filtered, since they had been made before;"
-            " 4 failed and may be asked for again in the next run"
+            "  Requests  56 of 1,290 requests (4%) were duplicates;"
+            " 4 failed and may be retried in the next run"
         ),
         (
-            "  Pages     412 of 1,000 (41 %) repeat a text: 300 unchanged since an earlier visit, 100 equal to another"
-            " page, 5 changed little since an earlier visit, 7 nearly equal to another page; 400 of them dropped"
+            "  Pages     412 of 1,000 pages (41%) were duplicates: 300 unchanged since an earlier visit, 100 equal to another"
+            " page, 5 changed little since an earlier visit, 7 nearly equal to another page; 400 dropped"
         ),
         (
             "  Passages  1,200 pages added to the index p, 34 unchanged; 1,150 texts stored,"
             " 5 pages not added because of an error"
         ),
-        "  Bytes     1.0 kB of 4.0 kB (25 %) not stored again: 3 of 5 responses had been archived before",
+        "  Bytes     1.0 kB of 4.0 kB (25%) saved: 3 of 5 responses were duplicates",
         "  WARC      a.warc.gz",
         "  Index     crawl x committed to y",
         "  Report    r.html",
@@ -65,10 +65,10 @@ def test_each_layer_has_a_line_with_a_share() -> None:
     ]
 
 
-def test_a_crawl_that_went_on_says_which_run_it_counts() -> None:
-    notes = {"runs": "in this run (the report counts all runs of the crawl)"}
+def test_the_summary_of_a_resumed_crawl_names_the_run_it_counts() -> None:
+    notes = {"runs": "of this run (the report counts all runs of the crawl)"}
     assert summary_lines({"dedupe/url/capacity": 10}, notes)[0] == (
-        "What was not asked, read or stored twice in this run (the report counts all runs of the crawl):"
+        "Deduplication summary of this run (the report counts all runs of the crawl):"
     )
 
 
@@ -82,14 +82,14 @@ def test_a_crawl_without_duplicates_says_so() -> None:
     }
     assert summary_lines(stats, {"warc": "a.warc.gz"}) == [
         HEADING,
-        "  Requests  none of 20 filtered: each was new",
-        "  Pages     none of 19 repeats a text",
-        "  Bytes     40.0 kB written for 20 responses; each was stored whole",
+        "  Requests  0 of 20 requests were duplicates",
+        "  Pages     0 of 19 pages were duplicates",
+        "  Bytes     40.0 kB written for 20 responses; no duplicates",
         "  WARC      a.warc.gz",
     ]
 
 
-def test_a_crawl_of_duplicates_alone_says_all() -> None:
+def test_a_crawl_of_duplicates_only() -> None:
     stats = {
         "dedupe/url/capacity": 10_000,
         "dupefilter/filtered": 7,
@@ -102,32 +102,32 @@ def test_a_crawl_of_duplicates_alone_says_all() -> None:
         "dedupe/warc/not_archived": 1,
     }
     assert summary_lines(stats, {"warc": "a.warc.gz"})[1:4] == [
-        "  Requests  7 of 8 (88 %) filtered, since they had been made before",
+        "  Requests  7 of 8 requests (88%) were duplicates",
         (
-            "  Pages     1 of 1 (100 %) repeats a text: 1 unchanged since an earlier visit;"
+            "  Pages     1 of 1 page (100%) was a duplicate: 1 unchanged since an earlier visit;"
             " 2 not judged because of an error"
         ),
         (
-            "  Bytes     999.1 kB of 1.0 MB (above 99 %) not stored again: 1 of 1 response had been archived before;"
+            "  Bytes     999.1 kB of 1.0 MB (above 99%) saved: 1 of 1 response was a duplicate;"
             " 1 response not archived because of an error"
         ),
     ]
 
 
-def test_a_filter_alone_has_one_line() -> None:
+def test_the_url_filter_without_other_layers_has_one_line() -> None:
     stats = {"dedupe/url/capacity": 10_000, "dupefilter/filtered": 1, "scheduler/enqueued": 199}
     assert summary_lines(stats, {}) == [
         HEADING,
-        "  Requests  1 of 200 (below 1 %) filtered, since it had been made before",
+        "  Requests  1 of 200 requests (below 1%) was a duplicate",
     ]
 
 
 def test_under_a_scheduler_that_does_not_count_there_is_no_share() -> None:
     stats = {"dedupe/url/capacity": 10_000, "dupefilter/filtered": 12}
-    assert summary_lines(stats, {})[1] == "  Requests  12 filtered, since they had been made before"
+    assert summary_lines(stats, {})[1] == "  Requests  12 requests were duplicates"
 
 
-def test_stats_that_are_no_numbers_count_as_nothing() -> None:
+def test_stats_that_are_not_numbers_count_as_zero() -> None:
     stats = {
         "dedupe/url/capacity": 10,
         "dupefilter/filtered": "many",
@@ -138,7 +138,7 @@ def test_stats_that_are_no_numbers_count_as_nothing() -> None:
         "dedupe/errors/store": 2,
     }
     assert summary_lines(stats, {})[1:] == [
-        "  Requests  none filtered: each was new",
-        "  Pages     none of 3 repeats a text",
+        "  Requests  0 requests were duplicates",
+        "  Pages     0 of 3 pages were duplicates",
         "  Errors    2; see the messages above, and the stats dedupe/errors/…",
     ]

@@ -1,1 +1,1 @@
-"""What needs a running crawl: the session that its layers share, and the layers behind Scrapy's components."""
+"""Code that runs in a crawl: the session shared by all components, and the parts of the layers that depend on Scrapy."""

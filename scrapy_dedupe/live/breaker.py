@@ -1,9 +1,9 @@
-"""Stops asking a store that does not answer, and asks again after a while.
+"""Circuit breaker for stores: stops using a store that fails, and retries it after a pause.
 
-A store that times out costs its time-out for every page that asks it. After one failure the breaker is open:
-nobody asks until its pause is over, then one call is let through. Each further failure doubles the pause, up
-to a minute; the first success closes the breaker, if what is written gets there too: a store that can only be
-read, or whose disk is full, goes on answering. (Nygard, *Release It!*, 2007, chapter 5, "Circuit Breaker".)
+Without a breaker, each page would wait for the timeout of an unreachable store. The first failure opens the breaker:
+callers do not use the store until the pause is over. Each further failure doubles the pause, up to a minute. The first
+successful call closes the breaker, if writing to the store also succeeds: a store that is read-only, or whose disk is
+full, still answers reads. (Nygard, *Release It!*, 2007, chapter 5, "Circuit Breaker".)
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LONGEST_PAUSE_S = 60.0
 
 
 class Breaker:
-    """The state of one store. May be used from several threads.
+    """The state of one store. Thread-safe.
 
-    ``on_failure`` is called with the error of every failed call, ``on_open`` with the first one after a
-    success, ``on_close`` when the store is back. ``probe`` writes something, and raises :class:`StoreError` if it
-    cannot; it is called on the thread that reports an answer.
+    ``on_failure`` is called with the error of every failed call, ``on_open`` with the first error after a success, and
+    ``on_close`` when the store works again. ``probe`` writes to the store and raises :class:`StoreError` on failure;
+    it is called on the thread that calls :meth:`worked`.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class Breaker:
 
     @property
     def open(self) -> bool:
-        """True while the store is not to be asked."""
+        """True while the store must not be used."""
         return self._pause_s > 0 and self._clock() < self._retry_at
 
     def failed(self, error: BaseException) -> None:
-        """A call failed."""
+        """Report a failed call."""
         with self._lock:
             was_closed = self._pause_s == 0
             self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2) or FIRST_PAUSE_S
@@ -62,7 +62,7 @@ class Breaker:
             self._on_open(error)
 
     def worked(self, *, has_written: bool = False) -> None:
-        """A call was answered; *has_written*: one that is known to have written something."""
+        """Report a successful call. With *has_written*, the call has written to the store, so no probe is needed."""
         if self._pause_s == 0:
             return
         if not has_written:

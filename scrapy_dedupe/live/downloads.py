@@ -1,4 +1,4 @@
-"""What Scrapy says of a download: its largest size, whether its body is truncated, and whether it was rendered."""
+"""Properties of a Scrapy download: maximum size, truncation, and whether a browser or handler changed the body."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.warc.capture import Capture
 
-# WARC-Truncated by flag. "partial" is none: such a body ended with the connection, as bodies without a length do.
+# WARC-Truncated by flag. "partial" is not truncated: the connection close ends a body without Content-Length.
 _TRUNCATED_BY: Final = {"dataloss": "disconnect", "download_stopped": "length"}
 _FLAG_OF: Final = {truncated: flag for flag, truncated in _TRUNCATED_BY.items()}
 
-# Flags of download handlers that return what a browser shows. "rendered" is for handlers that this list does not have.
+# Flags of download handlers that return rendered pages. "rendered" is for handlers that are not in this list.
 _BROWSER_FLAGS: Final = frozenset({"rendered", "playwright", "camoufox", "pyppeteer", "zyte-api"})
 # scrapy-impersonate returns decoded bodies, and its requests differ from what curl sends.
 _DECODER_FLAGS: Final = frozenset({"impersonate"})
@@ -28,49 +28,49 @@ _MOST_LENGTH_DIGITS: Final = 19
 
 
 def max_bytes(crawler: Crawler, request: Request) -> int:
-    """How large the body of an answer may be, as it came and decoded; 0 for no limit.
+    """Return the maximum size of a response body in bytes, as received and decoded; 0 for no limit.
 
-    As Scrapy's download handlers and HttpCompressionMiddleware have it: what the request says goes before what the
-    spider says, and that before the setting. Newer versions of Scrapy warn of the spider's word, and heed it.
+    The order of precedence is that of Scrapy's download handlers and HttpCompressionMiddleware: the meta of the
+    request, the attribute of the spider (deprecated in newer versions of Scrapy, but still used), the setting.
     """
     limit = getattr(crawler.spider, "download_maxsize", crawler.settings.getint("DOWNLOAD_MAXSIZE"))
     return int(request.meta.get("download_maxsize", limit) or 0)
 
 
 def truncation_of(response: Response) -> str | None:
-    """The WARC-Truncated of a body that is not whole; None if nothing says so."""
+    """Return the WARC-Truncated value of a truncated body, or None if no flag says that the body is truncated."""
     return next((_TRUNCATED_BY[flag] for flag in response.flags if flag in _TRUNCATED_BY), None)
 
 
 def flag_of(truncated: str) -> str:
-    """Scrapy's flag of a body with that WARC-Truncated."""
+    """Return the Scrapy flag for a WARC-Truncated value."""
     return _FLAG_OF.get(truncated, "dataloss")
 
 
 def rendering_of(response: Response, capture: Capture) -> Rendering | None:
-    """Why a response is not what the server sent; None if nothing says so.
+    """Return why a response differs from what the server sent, or None if there is no sign of that.
 
-    To be asked at ``response_downloaded``, where a body still has its content coding, about *capture*, which holds the
-    same response. Scrapy's own handlers tell the protocol, and return bodies of the length that the server stated.
+    Call this on ``response_downloaded``, where the body still has its content coding. *capture* must hold the same
+    response. Scrapy's own handlers set the protocol, and return bodies of the length given by Content-Length.
     """
     flag = next((flag for flag in response.flags if flag in _BROWSER_FLAGS or flag in _DECODER_FLAGS), None)
-    stated = _stated_length(capture)
+    length = _content_length(capture)
     if flag is not None:
         sign = f"flag {flag}"
     elif response.protocol is None and not capture.response_headers:
         sign = "no HTTP headers"
-    elif stated is not None and stated != len(capture.body):
-        sign = f"Content-Length {stated}, but a body of {len(capture.body)} bytes"
+    elif length is not None and length != len(capture.body):
+        sign = f"Content-Length {length}, but a body of {len(capture.body)} bytes"
     else:
         return None
     begins_as_html = capture.body[:_SNIFFED_BYTES].lstrip().lower().startswith(_HTML_BEGINNINGS)
-    # A browser shows plain text, XML and images in a page of its own; other handlers return a source text as it is.
+    # Browsers wrap plain text, XML and images in an HTML page; other handlers return text resources unchanged.
     is_text = (capture.content_type or b"").lower().startswith(b"text/")
     return Rendering(sign, begins_as_html and (flag in _BROWSER_FLAGS or not is_text))
 
 
-def _stated_length(capture: Capture) -> int | None:
-    """The Content-Length of the body as it is stored; None if the headers state none, or not clearly."""
+def _content_length(capture: Capture) -> int | None:
+    """Return the Content-Length, or None if it is missing, ambiguous or not the length of the stored body."""
     headers = capture.response_headers
     if not capture.has_body_by_definition or capture.truncated is not None or codings_of(headers):
         return None

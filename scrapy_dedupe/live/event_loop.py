@@ -1,7 +1,7 @@
-"""The crawl's event loop, whichever it is: asyncio with or without the Twisted reactor, or another reactor.
+"""The event loop of a crawl: asyncio with or without the Twisted reactor, or another Twisted reactor.
 
-Scrapy 2.15 and later run without a reactor too, and 2.13 has no helper for looping calls; this is the one
-place that knows the difference.
+Scrapy 2.15 and later can run without a reactor, and Scrapy 2.13 has no helper for looping calls. Only this module
+handles these differences.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class EventLoop:
-    """Calls, timers and waiting on the loop of one crawl. Made on the thread of that loop."""
+    """Calls, timers and waiting on the event loop of one crawl. Create it on the thread of the loop."""
 
     def __init__(self) -> None:
         self._thread_id = threading.get_ident()
@@ -40,7 +40,7 @@ class EventLoop:
         self._is_open = False
 
     def open(self) -> None:
-        """The loop runs: start the timers."""
+        """Start the timers. Call this when the loop is running."""
         try:
             self._asyncio = asyncio.get_running_loop()
         except RuntimeError:
@@ -58,7 +58,7 @@ class EventLoop:
         self._running.clear()
 
     def run_every(self, seconds: float, action: Callable[[], None]) -> None:
-        """Run *action* every so many seconds while the loop is open."""
+        """Run *action* every *seconds* seconds while the loop is open."""
         self._timers.append((seconds, action))
         if self._is_open:
             self._start_timer(seconds, action)
@@ -69,27 +69,27 @@ class EventLoop:
         self._running.append(timer)
 
     def call(self, action: Callable[..., object], *args: object) -> None:
-        """Run *action* on the loop's thread: at once if this is it, else as soon as the loop comes to it."""
+        """Run *action* on the loop's thread: immediately if called there, else scheduled. Thread-safe."""
         if threading.get_ident() == self._thread_id:
             action(*args)
         elif self._asyncio is not None:
             try:
                 self._asyncio.call_soon_threadsafe(action, *args)
-            except RuntimeError:  # The loop is closed: the process is ending and nobody would see the result.
-                logger.debug("The event loop had ended before %r.", action)
+            except RuntimeError:  # The loop is closed: the process is ending.
+                logger.debug("The event loop was closed before %r.", action)
         else:
             from twisted.internet import reactor
 
             reactor.callFromThread(action, *args)
 
     def start(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run *coroutine* on its own."""
+        """Run *coroutine* in the background and log its error, if any."""
         deferred_from_coro(coroutine).addErrback(
             lambda failure: logger.error("%s", failure.value, exc_info=failure.value)
         )
 
     async def wait_for(self, future: Future[T]) -> T:
-        """The result of a future that another thread sets."""
+        """Wait for a future that another thread sets, and return its result."""
         if future.done():
             return future.result()
         try:
@@ -99,5 +99,5 @@ class EventLoop:
             future.add_done_callback(lambda _: self.call(deferred.callback, None))
             await deferred
             return future.result()
-        # Whoever waits may be cancelled; the work goes on.
+        # Cancelling the caller must not cancel the work.
         return await asyncio.shield(asyncio.wrap_future(future))

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JudgedPage:
-    """A page and its final verdict. ``mime`` is the declared type, or empty; ``size_bytes`` is of the decoded body.
+    """A page and its final verdict.
 
-    ``dropped``: the page does not reach the spider. ``is_bare``: it is new, and has hardly a word that is not in the
+    ``mime`` is the declared type, or empty. ``size_bytes`` is the size of the decoded body. ``dropped`` means that the
+    page is not passed to the spider. ``is_bare`` means that the page is unique, but has almost no words outside the
     template of its host.
     """
 
@@ -39,7 +40,7 @@ class JudgedPage:
 
 
 class Observer:
-    """Receives the events of a crawl; a subclass overrides those that it needs. Calls must be quick: the crawl waits."""
+    """Receives the events of a crawl. Subclasses override the methods they need, which must be fast: they block the crawl."""
 
     def request_filtered(self, url: str) -> None:
         """The dupefilter has filtered a request. On the event loop."""
@@ -52,12 +53,15 @@ class Observer:
 
 
 class Observers:
-    """All observers of one crawl; false while there are none. *failed* is called with an observer's exception, on its thread."""
+    """All observers of one crawl; false if empty.
+
+    *failed* is called with the exception of an observer, on the thread that sent the event.
+    """
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._failed = failed
         self._lock = Lock()
-        # Replaced as a whole: the two threads iterate over it at the same time.
+        # Never modified, only replaced: the event loop and the worker iterate over it concurrently.
         self._all: tuple[Observer, ...] = ()
 
     def __bool__(self) -> bool:
@@ -86,6 +90,6 @@ class Observers:
         for observer in self._all:
             try:
                 event(observer)
-            except Exception as error:  # noqa: BLE001 - an observer must not hurt the crawl
+            except Exception as error:  # noqa: BLE001 - an observer must not break the crawl
                 self.remove(observer)
                 self._failed(error)

@@ -1,6 +1,6 @@
-"""What of a crawl is known at any moment, to any thread, without asking a store or a file.
+"""Live figures of a crawl, for metrics and the report.
 
-Whoever looks at a crawl from outside may do so at any time; nothing of the crawl waits for that.
+They can be read at any time on any thread, without access to a store or a file and without blocking the crawl.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class LiveFigures:
-    """The figures of one crawl beside its stats; the layers put them there.
+    """The figures of one crawl that are not stats. The layers set them.
 
-    ``latencies`` has a histogram for each step of a layer that is on: ``url``, ``canonical``, ``exact``, ``near``,
-    ``verdict`` and ``warc``. Steps that are quick are timed only if ``is_watched`` is true when their layer begins.
-    ``url_figures`` gives the name and the value of each figure of the URL filter, or is None while there is none.
+    ``latencies`` has a histogram for each step of an active layer: ``url``, ``canonical``, ``exact``, ``near``,
+    ``verdict`` and ``warc``. Fast steps are timed only if ``is_watched`` is true when their layer starts.
+    ``url_figures`` returns the figures of the URL filter by name; it is None if there is no filter.
     """
 
     def __init__(self) -> None:
@@ -27,5 +27,5 @@ class LiveFigures:
         self.is_watched = False
 
     def latency(self, step: str) -> Latency:
-        """The histogram of *step*; from now on the step's layer is known to be on."""
+        """Return the histogram of *step*. Creating it marks the layer of the step as active."""
         return self.latencies.setdefault(step, Latency())

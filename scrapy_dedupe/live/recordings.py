@@ -1,4 +1,4 @@
-"""The records that are being written, by request, and what is told of them in ``response.meta["warc"]``."""
+"""The records being written for each request, and their location in ``response.meta["warc"]``."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ META_KEY = "warc"
 
 
 class Recordings:
-    """Futures of records; each lives as long as its request does."""
+    """The futures of records by request. An entry is dropped when its request is garbage-collected."""
 
     def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
         self._futures: WeakKeyDictionary[Request, Future[Recorded]] = WeakKeyDictionary()
 
     def add(self, request: Request, future: Future[Recorded]) -> None:
-        """Note that the exchange of *request* is being recorded."""
+        """Register the future of the record for *request*."""
         self._futures[request] = future
 
-    async def tell(self, request: Request) -> None:
-        """Wait until the record is written and set ``request.meta["warc"]``; nothing if there will be none."""
+    async def set_meta(self, request: Request) -> None:
+        """Wait for the record and set ``request.meta["warc"]``. Does nothing if the exchange is not recorded."""
         future = self._futures.pop(request, None)
         if future is None:
             return
         try:
             recorded = future.result() if future.done() else await self._loop.wait_for(future)
-        except Exception:  # noqa: BLE001 - whoever gave the task to the worker counts and tells its errors
+        except Exception:  # noqa: BLE001 - the pipeline that submitted the task counts and logs the error
             return
         request.meta[META_KEY] = provenance(recorded)
 
 
 def provenance(recorded: Recorded) -> dict[str, Any]:
-    """What ``meta["warc"]`` says: plain values, which go into a feed or a queue as they are.
+    """Return the value of ``meta["warc"]``. All values can be serialised to a feed or a disk queue.
 
-    ``refers_to`` is None, or has the ``record_id``, ``url``, ``date`` and ``crawl`` of the original of a revisit.
+    For a revisit, ``refers_to`` has the ``record_id``, ``url``, ``date`` and ``crawl`` of the original; otherwise it is
+    None.
     """
     original = recorded.refers_to
     return {

@@ -1,6 +1,6 @@
-"""What the components of one crawl share: settings, crawl id, worker, stores, counters, and the steps of its end.
+"""The session of a crawl: settings, crawl id, worker, stores, counters and shutdown, shared by all components.
 
-Each component works without the others. The first one creates the session of its crawler.
+Each component works without the others. The first component creates the session of its crawler.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ CRAWL_ID_FILE = "crawl-id"
 
 
 class Session:
-    """One a crawler; :meth:`of` makes it. Raises :class:`DedupeError` after logging its sentence."""
+    """The session of one crawler; use :meth:`of` to get it. Logs and raises :class:`DedupeError` for invalid settings."""
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
         self.reason: str | None = None
         self.notes: dict[str, str] = {}
-        # The layers that keep something, each with the URL of its store.
+        # Layers that use a store, with the URL of the store.
         self.layers: dict[str, str] = {}
         self._worker: Worker | None = None
         self._crawl_id: str | None = None
@@ -89,8 +89,8 @@ class Session:
 
     @classmethod
     def of(cls, crawler: Crawler) -> Session:
-        """The session of *crawler*."""
-        # On the crawler itself, so that the two go together; a session refers to its crawler in many ways.
+        """Return the session of *crawler*; create it on the first call."""
+        # An attribute of the crawler, so that both are freed together: the session refers to its crawler.
         session = vars(crawler).get(_ATTRIBUTE)
         if session is None:
             session = cls(crawler)
@@ -100,10 +100,10 @@ class Session:
     # Start
 
     def at_start(self, action: Callable[[], T]) -> T:
-        """Run a step of the start. Its error is logged as one sentence before it stops the crawl.
+        """Run a startup step and return its result. Log a :class:`DedupeError` before re-raising it.
 
-        Scrapy may hide what a component's ``from_crawler`` raises behind an error of its own, so the sentence
-        has to be in the log by then. Steps may be parts of others.
+        Scrapy can replace an exception from ``from_crawler`` by one of its own, so the message must be logged first.
+        Calls may be nested; the error is logged once.
         """
         try:
             return action()
@@ -115,11 +115,11 @@ class Session:
             raise
 
     def at_refusal(self, action: Callable[[], object]) -> None:
-        """Run *action* if a later step of the start fails."""
+        """Run *action* if a later startup step fails."""
         self._at_refusal.append(action)
 
     def _abandon(self) -> None:
-        """Give back what the start has taken; ``engine_stopped`` is not sent for a crawl that did not start."""
+        """Release all resources. Scrapy does not send ``engine_stopped`` for a crawl that did not start."""
         actions, self._at_refusal = self._at_refusal, []
         for action in actions:
             try:
@@ -130,22 +130,22 @@ class Session:
         if self._worker is not None:
             self._worker.stop()
 
-    # The crawl's name
+    # Crawl id
 
     @property
     def crawl_id(self) -> str:
-        """The crawl's name in the index: the setting, or what JOBDIR keeps, or a new one."""
+        """The id of the crawl in the index: from the setting, from JOBDIR, or a new one."""
         if self._crawl_id is None:
-            self._crawl_id = self.settings.warc.crawl_id or self._kept_crawl_id() or self.renew_crawl_id()
+            self._crawl_id = self.settings.warc.crawl_id or self._saved_crawl_id() or self.renew_crawl_id()
         return self._crawl_id
 
     @property
     def known_crawl_id(self) -> str | None:
-        """The crawl's name if a layer has asked for it, which those that keep something do."""
+        """The id of the crawl if a layer has requested it, otherwise None. Every layer that stores data requests it."""
         return self._crawl_id
 
     def renew_crawl_id(self) -> str:
-        """Take a new name and keep it in JOBDIR."""
+        """Create a new crawl id, save it in JOBDIR and return it."""
         self._crawl_id = new_crawl_id(self.spider_name)
         if self.jobdir is not None:
             folder = self.jobdir / "dedupe"
@@ -160,7 +160,7 @@ class Session:
                 ) from error
         return self._crawl_id
 
-    def _kept_crawl_id(self) -> str | None:
+    def _saved_crawl_id(self) -> str | None:
         if self.jobdir is None:
             return None
         try:
@@ -170,11 +170,11 @@ class Session:
 
     @property
     def spider_name(self) -> str:
-        """The name of the spider, or of its class while there is no spider yet; *crawl* for a class without a name."""
+        """The name of the spider or, before it exists, of its class; ``crawl`` if the class has no name."""
         return str(getattr(self.crawler.spider or self.crawler.spidercls, "name", None) or "crawl")
 
     def named_path(self, path: str) -> Path:
-        """*path* with the names in it filled in, as a feed has them: ``%(name)s`` and ``%(time)s``, that of the start."""
+        """Return *path* with ``%(name)s`` and ``%(time)s`` (start time) replaced, as in feed URIs."""
         return fill_in(path, self.spider_name, self._started.isoformat().replace(":", "-"))
 
     # Work
@@ -187,11 +187,11 @@ class Session:
 
     @property
     def queue_bytes(self) -> int:
-        """Bytes of what waits to be written."""
+        """Size of the exchanges that wait to be written, in bytes."""
         return self._worker.pending_bytes if self._worker is not None else 0
 
     async def on_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run *function* on the worker, after all that was given to it before, and return its result."""
+        """Run *function* on the worker, after all tasks submitted before, and return its result."""
         return await self.wait_for(self.worker.submit(function, *args, **kwargs))
 
     async def wait_for(self, future: Future[T]) -> T:
@@ -199,25 +199,25 @@ class Session:
         return await self.loop.wait_for(future)
 
     def run_every(self, seconds: float, action: Callable[[], None], layer: str) -> None:
-        """Run *action* on the event loop every so many seconds, until the engine has stopped.
+        """Run *action* on the event loop every *seconds* seconds until the engine has stopped.
 
-        An error counts as one of *layer*.
+        Errors are counted as errors of *layer*.
         """
 
         def run() -> None:
             try:
                 action()
             except Exception as error:  # noqa: BLE001 - a timer that raises is not called again
-                self.counters.error(layer, error, "It is tried again in a moment.")
+                self.counters.error(layer, error, "It will be retried.")
 
         self.loop.run_every(seconds, run)
 
     def at_close(self, action: Callable[[], Any]) -> None:
-        """Run *action* when the spider is closed, while stats still count; it may be ``async``."""
+        """Run *action*, which may be ``async``, when the spider is closed and stats can still be changed."""
         self._at_close.append(action)
 
     def at_stop(self, action: Callable[[], Any]) -> None:
-        """Run *action* when the engine has stopped, in the order of registration; it may be ``async``."""
+        """Run *action*, which may be ``async``, after the engine has stopped. Actions run in registration order."""
         self._at_stop.append(action)
 
     def _observer_failed(self, error: BaseException) -> None:
@@ -245,22 +245,22 @@ class Session:
                 result = action()
                 if inspect.isawaitable(result):
                     await result
-            except Exception as error:  # noqa: BLE001 - the other layers have to be closed all the same
-                self.counters.error("close", error, "What this layer had to do at the end was not finished.")
+            except Exception as error:  # noqa: BLE001 - the other layers must still be closed
+                self.counters.error("close", error, "The shutdown of this layer is incomplete.")
 
     def _spider_closed(self, reason: str) -> Awaitable[None] | None:
         self.reason = reason
         if self._refusal is not None:
             return None
         if not self._has_opened:
-            # Another component has stopped the start.
+            # Another component failed at startup.
             self._abandon()
             return None
-        # Scrapy waits for it; whoever sends the signal by other means, as tests do, may not.
+        # Scrapy awaits the result. Other senders of the signal, such as tests, may not.
         return self._finish() if self._at_close or self._worker is not None else None
 
     async def _finish(self) -> None:
-        # What waits is done now, so that the stats, which Scrapy shows next, are those of the whole crawl.
+        # Finish all waiting tasks now: Scrapy logs the stats next, and they must include these tasks.
         await self._run_all(self._at_close)
         if self._worker is not None:
             await self.on_worker(lambda: None)
@@ -273,7 +273,7 @@ class Session:
         self.loop.close()
         if self._worker is not None:
             self._worker.stop()
-        self.stores.close(lambda error: self.counters.error("close", error, "Everything was written before."))
+        self.stores.close(lambda error: self.counters.error("close", error, "All data had been written."))
         if self.is_crawl:
             for line in summary_lines(self.counters.all(), self.notes):
                 logger.info("%s", line)

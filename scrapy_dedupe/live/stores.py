@@ -1,4 +1,4 @@
-"""The stores of one crawl: each is opened once for all layers, and a breaker stops using one that does not answer."""
+"""The stores of one crawl. All layers share one connection to a store, and one breaker for its failures."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 class CrawlStores:
-    """The stores by URL. *close_spider* is called when one fails and ``DEDUPE_ON_STORE_ERROR`` is ``"close"``.
+    """The stores by URL. Calls *close_spider* when a store fails and ``DEDUPE_ON_STORE_ERROR`` is ``"close"``.
 
-    *settings* returns the settings, which are not read yet when this is created.
+    *settings* is a function, since the settings are read after this object is created.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class CrawlStores:
         self._breakers: dict[str, Breaker] = {}
 
     def open(self, url: str) -> Store:
-        """Return the store at *url*, opened and tried at the first call. Raises :class:`StoreError`."""
+        """Return the store at *url*. The first call opens and probes it. Raises :class:`StoreError` on failure."""
         if url not in self._stores:
-            with away_at_start():
+            with explain_unavailable():
                 store = open_store(url, timeout_s=self._settings().store_timeout_s)
                 try:
                     store.probe()
@@ -57,7 +57,7 @@ class CrawlStores:
         return self._stores[url]
 
     def breaker(self, url: str) -> Breaker:
-        """Return the breaker of the store at *url*, the same one for all layers; it counts and logs failures."""
+        """Return the breaker of the store at *url*, which all layers share. It counts and logs failures."""
         if url not in self._breakers:
             shown = parse_store_url(url).shown
 
@@ -71,7 +71,7 @@ class CrawlStores:
                 self._loop.call(self._back, shown)
 
             def probe() -> None:
-                # The URL filter has a connection of its own, and reports a success itself.
+                # The URL filter uses its own connection and reports its own successes.
                 if url in self._stores:
                     self._stores[url].probe()
 
@@ -92,7 +92,7 @@ class CrawlStores:
             self._close_spider("dedupe_store_error")
         if self._counters.is_first(f"{shown} lost"):
             logger.error(
-                "%s The crawl continues without it: pages are treated as new until %s answers again"
+                "%s The crawl continues without the store: pages are treated as new until %s is available again"
                 ' (counted in dedupe/errors/store; DEDUPE_ON_STORE_ERROR = "close" would end the crawl).',
                 error,
                 shown,
@@ -101,17 +101,18 @@ class CrawlStores:
     def _back(self, shown: str) -> None:
         if self._counters.is_first(f"{shown} back"):
             logger.info(
-                "The store %s answers again. Further gaps are only counted (dedupe/errors/store).", shown
+                "The store %s is available again. Further failures are only counted in dedupe/errors/store.",
+                shown,
             )
 
 
 @contextmanager
-def away_at_start() -> Iterator[None]:
-    """Add to a :class:`StoreUnavailable` how to crawl without the store."""
+def explain_unavailable() -> Iterator[None]:
+    """Add how to crawl without the store to the message of a :class:`StoreUnavailable`."""
     try:
         yield
     except StoreUnavailable as error:
         raise StoreUnavailable(
-            f"{error} To crawl without this store, name another one in DEDUPE_STORE_URL, or in the setting of one layer"
-            " that names this one, such as DEDUPE_CONTENT_STORE_URL; the default is a local file and needs no server."
+            f"{error} To crawl without this store, change DEDUPE_STORE_URL, or the setting of the layer that uses this"
+            " store, such as DEDUPE_CONTENT_STORE_URL. The default is a local file, which needs no server."
         ) from error

@@ -1,4 +1,4 @@
-"""The few lines at the end of a crawl that say what it saved."""
+"""The deduplication summary that is logged at the end of a crawl."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ if TYPE_CHECKING:
 
 
 def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
-    """Readable lines from the crawl's stats; a layer that was not on has none.
+    """Return the summary as lines: a heading and one row per active layer. Empty if no layer was active.
 
-    ``notes`` may say where the archive is (``warc``, ``wacz``), the passage index (``passages``) and the page of the report
-    (``report``), which files were not moved to a storage elsewhere (``storage``), what became of the crawl in the index
-    (``index``), which command says more (``more``), and that the crawl had earlier runs (``runs``), which the stats do not
-    count.
+    Texts that the stats do not contain come from ``notes``. All keys are optional:
+
+    - ``warc``, ``wacz``: paths of the archive files
+    - ``passages``: path of the passage index
+    - ``report``: path of the report page
+    - ``storage``: number of uploaded files, and the files that were not uploaded
+    - ``index``: whether the crawl was committed, and to which index
+    - ``more``: the command that shows the full report
+    - ``runs``: set if the crawl had earlier runs, which the stats do not include
     """
 
     def number(key: str) -> int:
@@ -54,37 +59,37 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
         lines.append(f"  Errors    {errors:,}; see the messages above, and the stats dedupe/errors/…")
     if lines and "more" in notes:
         lines.append(f"  More      {notes['more']}")
-    heading = "What was not asked, read or stored twice"
-    return [f"{heading} {notes['runs']}:" if "runs" in notes else f"{heading}:", *lines] if lines else []
+    if not lines:
+        return []
+    return [
+        f"Deduplication summary {notes['runs']}:" if "runs" in notes else "Deduplication summary:",
+        *lines,
+    ]
 
 
 def _count(value: object) -> int:
-    # A spider can set any stat to anything.
+    # Spiders can set any stat to a value of any type.
     return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0
 
 
 def _requests(stats: Mapping[str, Any]) -> str:
     filtered = _count(stats.get("dupefilter/filtered"))
-    # The second is scrapy-redis's.
-    made = sum(_count(stats.get(key)) for key in ("scheduler/enqueued", "scheduler/enqueued/redis"))
-    whole = f" of {made + filtered:,}{_share(filtered, made + filtered)}" if made else ""
-    if filtered:
-        return f"{filtered:,}{whole} filtered, since {'it' if filtered == 1 else 'they'} had been made before"
-    return f"none{whole} filtered: each was new"
+    # scheduler/enqueued/redis is the stat of scrapy-redis.
+    enqueued = sum(_count(stats.get(key)) for key in ("scheduler/enqueued", "scheduler/enqueued/redis"))
+    if not enqueued:
+        return f"{counted(filtered, 'request')} {_duplicates(filtered)}"
+    return _part_of(filtered, enqueued + filtered, "request")
 
 
 def _pages(number: Callable[[str], int]) -> str:
     copies = {kind: number(f"content/{kind}") for kind in COPIES}
     copies["near"] -= copies["changed"]
-    unknown, repeating = number("content/unknown"), sum(copies.values())
-    judged = number("content/unique") + repeating
-    parts = [f"{count:,} {COPIES[kind]}" for kind, count in copies.items() if count]
-    repeat = "repeats" if repeating == 1 else "repeat"
-    text = f"{repeating:,} of {judged:,}{_share(repeating, judged)} {repeat} a text: {', '.join(parts)}"
-    if not repeating:
-        text = f"none of {judged:,} repeats a text"
+    unknown, duplicates = number("content/unknown"), sum(copies.values())
+    text = _part_of(duplicates, number("content/unique") + duplicates, "page")
+    if duplicates:
+        text += ": " + ", ".join(f"{count:,} {COPIES[kind]}" for kind, count in copies.items() if count)
     if dropped := number("content/dropped"):
-        text += f"; {dropped:,} of them dropped"
+        text += f"; {dropped:,} dropped"
     return f"{text}; {unknown:,} not judged because of an error" if unknown else text
 
 
@@ -93,13 +98,13 @@ def _bytes(number: Callable[[str], int]) -> str:
     revisits, missing = number("warc/revisit"), number("warc/not_archived")
     rendered = number("warc/rendered") - number("warc/resource")
     responses = counted(number("warc/response") + number("warc/resource") + revisits, "response")
-    each = "it" if responses == "1 response" else "each"
-    text = f"{size(written)} written for {responses}; {each} was stored whole"
     if revisits:
         text = (
-            f"{size(saved)} of {size(written + saved)}{_share(saved, written + saved)} not stored again:"
-            f" {revisits:,} of {responses} had been archived before"
+            f"{size(saved)} of {size(written + saved)}{_share(saved, written + saved)} saved:"
+            f" {revisits:,} of {responses} {_duplicates(revisits)}"
         )
+    else:
+        text = f"{size(written)} written for {responses}; no duplicates"
     if missing:
         text += f"; {counted(missing, 'response')} not archived because of an error"
     if rendered:
@@ -108,13 +113,21 @@ def _bytes(number: Callable[[str], int]) -> str:
 
 
 def _failed(count: int) -> str:
-    return f"; {count:,} failed and may be asked for again in the next run" if count else ""
+    return f"; {count:,} failed and may be retried in the next run" if count else ""
 
 
 def _lost(count: int) -> str:
     return f", {counted(count, 'page')} not added because of an error" if count else ""
 
 
+def _part_of(count: int, total: int, noun: str) -> str:
+    return f"{count:,} of {counted(total, noun)}{_share(count, total)} {_duplicates(count)}"
+
+
+def _duplicates(count: int) -> str:
+    return "was a duplicate" if count == 1 else "were duplicates"
+
+
 def _share(part: int, whole: int) -> str:
-    """A share in brackets, or nothing."""
-    return f" ({percent(part, whole)})" if part and whole else ""
+    """A percentage in brackets, or nothing if *part* or *whole* is 0."""
+    return f" ({percent(part, whole).replace(' %', '%')})" if part and whole else ""

@@ -1,6 +1,6 @@
-"""Pauses the engine while too many bytes wait for the disk.
+"""Pauses the engine while too many bytes wait to be written.
 
-Nothing that waits is thrown away, so a crawl that is faster than its disk must slow down.
+Waiting exchanges are never discarded, so a crawl that is faster than its disk must slow down.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Throttle:
-    """Pauses above *limit_bytes* of *waiting_bytes*, and resumes below half of it."""
+    """Pauses the engine when *waiting_bytes* exceeds *limit_bytes*; resumes it at half the limit."""
 
     def __init__(
         self,
@@ -34,23 +34,23 @@ class Throttle:
         self._waiting_bytes = waiting_bytes
         self._loop = loop
         self._counters = counters
-        self._is_holding_back = False
+        self._is_throttling = False
         self._has_paused = False
 
     def check(self) -> None:
-        """The number of waiting bytes has changed. On any thread."""
+        """Handle a change of the number of waiting bytes. Thread-safe."""
         waiting = self._waiting_bytes()
-        if waiting <= self._limit // 2 if self._is_holding_back else waiting > self._limit:
+        if waiting <= self._limit // 2 if self._is_throttling else waiting > self._limit:
             self._loop.call(self._update)
 
     def _update(self) -> None:
-        # Only on the event loop: two threads could each undo what the other did.
-        if not self._is_holding_back and self._waiting_bytes() > self._limit:
-            self._is_holding_back = True
+        # Runs only on the event loop: two threads could pause and resume at the same time.
+        if not self._is_throttling and self._waiting_bytes() > self._limit:
+            self._is_throttling = True
             self._pause()
-        # Read the number again: check() may have been called before the pause was visible to it.
-        if self._is_holding_back and self._waiting_bytes() <= self._limit // 2:
-            self._is_holding_back = False
+        # Check again: check() may have run before it could see the pause.
+        if self._is_throttling and self._waiting_bytes() <= self._limit // 2:
+            self._is_throttling = False
             self._resume()
 
     def _pause(self) -> None:
@@ -65,7 +65,7 @@ class Throttle:
         if engine is not None and self._has_paused:
             self._has_paused = False
             engine.unpause()
-            # Otherwise an engine without responses on their way looks for requests only within five seconds.
+            # Otherwise, an idle engine would take up to five seconds to process the next request.
             nextcall = getattr(getattr(engine, "_slot", None), "nextcall", None)
             if nextcall is not None:
                 nextcall.schedule()

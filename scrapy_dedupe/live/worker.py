@@ -1,7 +1,7 @@
-"""The one thread that does disk, store and hashing work for a crawl, in the order in which it was given.
+"""The worker thread of a crawl, which does all disk, store and hashing work in the order of submission.
 
-Because there is one and it is ordered, two responses with the same new payload cannot both find it new, and
-the event loop never waits for a disk or a server. Plain Python; it knows nothing of Scrapy.
+Since all work runs in order on one thread, two responses with the same new payload cannot both be recorded as new.
+The event loop never waits for a disk or a server. This module does not depend on Scrapy.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 
 class Worker:
-    """A thread fed in order. ``pending_bytes`` is the weight of what waits or runs.
+    """A thread that runs tasks in order. ``pending_bytes`` is the total weight of waiting and running tasks.
 
-    ``on_change`` is called, on either thread, after the weight grew or shrank.
+    ``on_change`` is called after the weight has changed, on the submitting thread or on the worker thread.
     """
 
     def __init__(self, name: str = "dedupe", on_change: Callable[[], None] | None = None) -> None:
@@ -30,7 +30,7 @@ class Worker:
         self._pending_bytes = 0
         self._on_change = on_change
         self._is_stopped = False
-        # A daemon: a crawl whose start fails never stops its worker, and the process has to end all the same.
+        # A daemon thread: a crawl that fails at startup may not stop its worker, and the process must still exit.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -39,13 +39,13 @@ class Worker:
         return self._pending_bytes
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run *function* after all that was submitted before. Its result or error goes into the future."""
+        """Run *function* after all tasks submitted before. The future gets its result or exception."""
         return self.submit_weighing(0, function, *args, **kwargs)
 
     def submit_weighing(
         self, weight_bytes: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[T]:
-        """As :meth:`submit`, for a task that keeps *weight_bytes* in memory until it is done."""
+        """Like :meth:`submit`, for a task that keeps *weight_bytes* bytes in memory until it is done."""
         future: Future[T] = Future()
         with self._lock:
             if self._is_stopped:
@@ -57,7 +57,7 @@ class Worker:
         return future
 
     def stop(self, timeout_s: float | None = None) -> bool:
-        """Finish what waits, then end the thread. False if it did not end in time. Safe to repeat."""
+        """Finish the waiting tasks and end the thread. Return False on timeout. Safe to repeat."""
         with self._lock:
             if not self._is_stopped:
                 self._is_stopped = True
@@ -68,11 +68,13 @@ class Worker:
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
             future, call, weight_bytes = task
-            del task  # or the task's data would live on while the thread waits for the next one
+            del (
+                task
+            )  # Otherwise the data of the task would stay in memory while the thread waits for the next task.
             if future.set_running_or_notify_cancel():
                 try:
                     result = call()
-                except BaseException as error:  # noqa: BLE001 - it belongs to whoever holds the future
+                except BaseException as error:  # noqa: BLE001 - passed on through the future
                     future.set_exception(error)
                     del error
                 else:

@@ -1,4 +1,4 @@
-"""The WARC files of a running crawl, from the first exchange to the commit."""
+"""The WARC files of a running crawl: recording, packing, commit, upload and replay."""
 
 from __future__ import annotations
 

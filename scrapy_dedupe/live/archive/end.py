@@ -1,7 +1,6 @@
-"""What becomes of a crawl's archive when the crawl ends: files closed, WACZ packed, crawl committed, files moved.
+"""The end of a crawl's archive: closes the files, packs the WACZ, commits the crawl, uploads the files.
 
-Everything before the commit can fail and be done again by hand; the crawl stays uncommitted then, and the log says
-with which commands.
+If a step before the commit fails, the crawl stays uncommitted and the log names the commands to repeat the step manually.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A large crawl has thousands of files.
-_MOST_NAMES: Final = 3
+# Names in the summary. A large crawl has thousands of files.
+_MAX_NAMES: Final = 3
 
 
 class ArchiveEnd:
-    """The end of one archive. ``is_broken``: something was not recorded, so the crawl is not committed."""
+    """Finishes the archive of one crawl. If ``is_broken``, an exchange is missing and the crawl is not committed."""
 
     def __init__(
         self,
@@ -62,19 +61,21 @@ class ArchiveEnd:
         try:
             paths = await session.on_worker(self._recorder.finish)
             session.notes["warc"] = self._shown(paths)
-            if self._is_packed and self._is_to_be_committed():
+            if self._is_packed and self._should_commit():
                 await self._pack()
         except CrawlStateError as error:
             session.counters.error(
-                "warc", error, "The files are whole, but the index does not know all of their records."
+                "warc", error, "The files are complete, but some of their records are missing from the index."
             )
-        except Exception as error:  # noqa: BLE001 - whatever it was, such a crawl is not committed
-            session.counters.error("warc", error, f"The crawl {crawl} stays uncommitted. {_decide(crawl)}")
+        except Exception as error:  # noqa: BLE001 - after any error, the crawl is not committed
+            session.counters.error(
+                "warc", error, f"The crawl {crawl} stays uncommitted. {_next_commands(crawl)}"
+            )
         else:
             self._is_closed = True
 
     async def _pack(self) -> None:
-        # It brings all of the content layer with it.
+        # Imported lazily, since it imports the content layer.
         from .wacz import pack_by_settings
 
         session = self._session
@@ -87,50 +88,52 @@ class ArchiveEnd:
         session.counters.inc("dedupe/wacz/bytes_written", done.wacz.size_bytes)
         session.counters.inc("dedupe/wacz/captures", done.wacz.captures)
         session.counters.inc("dedupe/wacz/pages", done.wacz.pages)
-        session.notes["wacz"] = f"{done.wacz.path}, to be replayed with {done.manifest.name}"
+        session.notes["wacz"] = f"{done.wacz.path} (open {done.manifest.name} for replay)"
 
     async def _stop(self) -> None:
         try:
             if self._is_closed:
                 is_committed = await self._commit()
                 if is_committed and self._packed is not None:
-                    await self._tidy(self._packed)
+                    await self._clean_up(self._packed)
         finally:
             if self._uploads is not None:
                 self._session.notes["storage"] = await self._uploads.finish()
 
     async def _commit(self) -> bool:
-        # Not before: only now the stats have their last values, which are kept with the crawl.
+        # Not before the engine has stopped: the final stats are stored with the crawl.
         session, crawl = self._session, self._session.crawl_id
         shown = parse_store_url(self._settings.index_url).shown
-        if not self._is_to_be_committed():
+        if not self._should_commit():
             logger.warning(
-                "The crawl %s ended with the reason %r and is not committed: other crawls do not refer to its"
+                "The crawl %s ended with the reason %r and is not committed: other crawls cannot refer to its"
                 " records. %s",
                 crawl,
                 session.reason,
-                _decide(crawl),
+                _next_commands(crawl),
             )
             session.notes["index"] = f"crawl {crawl} not committed, in {shown}"
             return False
         try:
-            # The file of the index may have been deleted while it was open.
+            # Detects an index file that was deleted while open.
             await session.on_worker(session.stores.open(self._settings.index_url).probe)
             await session.on_worker(self._index.commit, crawl, typed_stats(session.counters.all()))
         except DedupeError as error:
-            session.counters.error("warc", error, f"The crawl {crawl} stays uncommitted. {_decide(crawl)}")
+            session.counters.error(
+                "warc", error, f"The crawl {crawl} stays uncommitted. {_next_commands(crawl)}"
+            )
             return False
         session.notes["index"] = f"crawl {crawl} committed to {shown}"
         return True
 
-    async def _tidy(self, done: PackedCrawl) -> None:
-        """Delete the WARC files that are in the WACZ too, if that is wished, and move what is left."""
+    async def _clean_up(self, done: PackedCrawl) -> None:
+        """Delete the WARC files that were packed, unless ``DEDUPE_WACZ_KEEP_WARC`` is set, and upload the remaining files."""
         try:
             if not self._settings.wacz.keep_warc:
                 await self._session.on_worker(drop_warc_files, self._index, done)
                 self._session.notes["warc"] = f"in {done.wacz.path}"
         except DedupeError as error:
-            self._session.counters.error("warc", error, "The crawl is committed; nothing is lost.")
+            self._session.counters.error("warc", error, "The crawl is committed; no data is lost.")
             return
         if self._uploads is None:
             return
@@ -143,15 +146,15 @@ class ArchiveEnd:
         self._uploads.submit(done.manifest, ())
 
     def _shown(self, paths: Sequence[object]) -> str:
-        shown = ", ".join(map(str, paths[:_MOST_NAMES]))
-        if len(paths) > _MOST_NAMES:
-            shown += f" and {len(paths) - _MOST_NAMES:,} more"
+        shown = ", ".join(map(str, paths[:_MAX_NAMES]))
+        if len(paths) > _MAX_NAMES:
+            shown += f" and {len(paths) - _MAX_NAMES:,} more"
         if self._recorder.has_unfinished:
-            left = f"a file in {self._settings.warc.folder} was left open; mend it with `scrapy dedupe warc salvage`"
+            left = f"a file in {self._settings.warc.folder} is incomplete; repair it with `scrapy dedupe warc salvage`"
             return f"{shown}; {left}" if shown else left
         return shown or "nothing was recorded"
 
-    def _is_to_be_committed(self) -> bool:
+    def _should_commit(self) -> bool:
         reason = self._session.reason
         return (
             reason is not None
@@ -160,12 +163,12 @@ class ArchiveEnd:
         )
 
 
-def _decide(crawl: str) -> str:
-    return f"Decide with `scrapy dedupe commit {crawl}` or `scrapy dedupe cancel {crawl}`."
+def _next_commands(crawl: str) -> str:
+    return f"Run `scrapy dedupe commit {crawl}` to keep the crawl, or `scrapy dedupe cancel {crawl}` to discard it."
 
 
 def typed_stats(stats: dict[str, Any]) -> dict[str, object]:
-    """Scrapy's stats as JSON values: times as ISO 8601 in UTC, what JSON has no type for as text.
+    """Return stats as JSON values: times in ISO 8601, values of types that JSON does not have as strings.
 
     >>> from datetime import UTC
     >>> typed_stats({"finish_time": datetime(2026, 11, 28, tzinfo=UTC), "item_scraped_count": 3})

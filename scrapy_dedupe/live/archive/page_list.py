@@ -1,4 +1,4 @@
-"""The list of pages in a WACZ: which records are pages, and what their titles are."""
+"""The page list of a WACZ: selects the records that are pages, and extracts their titles and texts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 
 class PageList:
-    """Makes an entry of a record. Pages are HTML with status 200, revisits of such and resources of HTML included.
+    """Creates the entries of the page list. Pages are HTML records with status 200, their revisits, and HTML resources.
 
-    The body of a revisit is looked for in *archive*; where its file is not at hand the entry has neither title nor
-    text.
+    The body of a revisit is read from *archive*. If its file is not available, the entry has no title and no text.
     """
 
     def __init__(self, settings: BaseSettings, archive: CrawlArchive, *, with_text: bool) -> None:
@@ -33,7 +32,7 @@ class PageList:
         self._with_text = with_text
 
     def page_of(self, record: StoredRecord) -> WaczPage | None:
-        """The entry, or None for a record that is no page."""
+        """Return the entry for *record*, or None if the record is not a page."""
         headers = _headers_of_page(record)
         if headers is None or record.target_uri is None or record.date is None:
             return None
@@ -57,7 +56,7 @@ class PageList:
 
 
 def _headers_of_page(record: StoredRecord) -> Headers | None:
-    """The HTTP headers of HTML with status 200; those of a resource are what its record says of it."""
+    """Return the HTTP headers of a page, or None. A resource record has only the Content-Type of its WARC header."""
     http = record.http
     if record.type == "resource" and is_http(record):
         headers: Headers = (

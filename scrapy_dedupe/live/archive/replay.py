@@ -1,9 +1,8 @@
-"""Answers requests from an archive, so that a spider is run again without the network.
+"""Answers requests from an archive, to run a spider again without network access.
 
-A downloader middleware for order 950, the nearest to the network: what it returns goes through all the others
-as a download would, so that it is decoded, redirects are followed and cookies kept. Responses carry the flag
-``replayed``, and ``request.meta["warc"]`` says which record they come from. Nothing that was replayed is
-recorded again, since nothing was downloaded.
+A downloader middleware for order 950, closest to the network: its responses pass through all other middlewares like
+downloads, so they are decoded, redirects are followed and cookies are stored. Responses have the flag ``replayed``, and
+``request.meta["warc"]`` identifies their records. Replayed responses are not recorded.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ logger = logging.getLogger(__name__)
 FLAG: Final = "replayed"
 
 _CONDITIONS = (b"If-None-Match", b"If-Modified-Since")
-_TOLD_DAMAGES = 10
+_MAX_LOGGED_DAMAGES = 10
 
 
 class NotInArchive(IgnoreRequest):
-    """DEDUPE_REPLAY has no answer for the request. It reaches the errback."""
+    """Raised for a request that the archive in ``DEDUPE_REPLAY`` does not contain; passed to the errback."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Query:
     method: str
     url: str
     body: bytes
@@ -60,10 +59,10 @@ class _Asked:
 
 
 class ReplayMiddleware:
-    """Answers from the files of ``DEDUPE_REPLAY``; see the module.
+    """Answers requests from the files in ``DEDUPE_REPLAY``.
 
-    Raises, at the start, :class:`~scrapy_dedupe.errors.DedupeError` after logging the sentence: for a name
-    without a file, a file that cannot be opened, a container that is refused.
+    Logs and raises :class:`~scrapy_dedupe.errors.DedupeError` at startup if a file does not exist, cannot be opened, or
+    is a container that is not supported.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -76,7 +75,7 @@ class ReplayMiddleware:
         self._playback: Playback | None = None
         self._reading: Future[None] | None = None
         self._damaged = 0
-        self._has_told_of_missing = False
+        self._has_logged_missing = False
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
         session.at_stop(self._close)
 
@@ -85,13 +84,13 @@ class ReplayMiddleware:
         return cls(crawler)
 
     async def process_request(self, request: Request, spider: Spider | None = None) -> Response | None:
-        # What a spider copied from the meta of another response is not about this one.
+        # Remove a value that a spider copied from the meta of another response.
         request.meta.pop(META_KEY, None)
         if request.url.startswith(("data:", "file:")):
             return None
         assert self._reading is not None
         await self._session.wait_for(self._reading)
-        asked = _Asked(
+        query = _Query(
             request.method,
             request.url,
             request.body,
@@ -100,37 +99,37 @@ class ReplayMiddleware:
             max_bytes(self._crawler, request),
         )
         try:
-            found, unresolved = await self._session.on_worker(self._find, asked)
+            found, unresolved = await self._session.on_worker(self._find, query)
         except TooLarge as error:
             self._session.counters.inc("dedupe/replay/missing")
-            raise self._refusal(request, f"{error} DOWNLOAD_MAXSIZE allows {asked.max_bytes}.") from error
+            raise self._refusal(request, f"{error} DOWNLOAD_MAXSIZE allows {query.max_bytes}.") from error
         except DedupeError as error:
-            self._session.counters.error("replay", error, "The request failed; the crawl goes on.")
+            self._session.counters.error("replay", error, "The request failed; the crawl continues.")
             raise
         if unresolved:
             self._session.counters.inc("dedupe/replay/unresolved", unresolved)
         if found is not None:
             self._session.counters.inc("dedupe/replay/answered")
             request.meta[META_KEY] = provenance(found)
-            # As download handlers have it.
+            # Download handlers remove the fragment too.
             return response_of(found, request.url.partition("#")[0])
         self._session.counters.inc("dedupe/replay/missing")
         if self._settings.missing == "fetch":
             return None
         raise self._refusal(
             request,
-            f"DEDUPE_REPLAY has no answer for {request}."
-            ' DEDUPE_REPLAY_MISSING = "fetch" gets such from the network.',
+            f"The archive in DEDUPE_REPLAY has no response for {request}."
+            ' Set DEDUPE_REPLAY_MISSING = "fetch" to download missing responses.',
         )
 
     def _refusal(self, request: Request, message: str) -> IgnoreRequest:
         if request.callback is NO_CALLBACK:
-            # Scrapy's own: for robots.txt the oldest versions take IgnoreRequest itself, and no class derived from
-            # it, for a file that need not be there.
+            # No subclass: for robots.txt, the oldest supported Scrapy treats only IgnoreRequest itself as a missing
+            # file.
             return IgnoreRequest(message)
-        if not self._has_told_of_missing:
-            self._has_told_of_missing = True
-            logger.warning("%s Others are only counted, in dedupe/replay/missing.", message)
+        if not self._has_logged_missing:
+            self._has_logged_missing = True
+            logger.warning("%s Further ones are only counted in dedupe/replay/missing.", message)
         return NotInArchive(message)
 
     # On the worker
@@ -138,32 +137,32 @@ class ReplayMiddleware:
     def _read(self) -> None:
         playback = self._playback = Playback(self._files)
         crawler, is_shell = self._crawler, not self._crawler.crawling
-        # A crawl that is stopped need not wait for the rest of a large archive. The shell never says that it crawls.
-        count = playback.read(on_damage=self._tell_of_damage, is_wanted=lambda: is_shell or crawler.crawling)
+        # Stop reading a large archive when the crawl is stopped. `scrapy shell` never sets `crawling`.
+        count = playback.read(on_damage=self._log_damage, is_wanted=lambda: is_shell or crawler.crawling)
         if self._damaged:
             logger.warning(
-                "DEDUPE_REPLAY: %d damaged places were passed over; what they held is missing.", self._damaged
+                "DEDUPE_REPLAY: skipped %d damaged places; their records are missing.", self._damaged
             )
             self._session.loop.call(self._session.counters.inc, "dedupe/replay/damaged", self._damaged)
-        logger.info("DEDUPE_REPLAY: %d records of exchanges in %d files.", count, len(self._files))
+        logger.info("DEDUPE_REPLAY: read %d exchanges from %d files.", count, len(self._files))
 
-    def _tell_of_damage(self, damage: Damage) -> None:
+    def _log_damage(self, damage: Damage) -> None:
         self._damaged += 1
-        if self._damaged <= _TOLD_DAMAGES:
+        if self._damaged <= _MAX_LOGGED_DAMAGES:
             logger.warning("%s", damage)
 
-    def _find(self, asked: _Asked) -> tuple[Playable | None, int]:
+    def _find(self, query: _Query) -> tuple[Playable | None, int]:
         assert self._playback is not None
         if not self._playback.is_complete:
             raise IgnoreRequest("The crawl was stopped while the archive of DEDUPE_REPLAY was being read.")
         before = self._playback.unresolved
         found = self._playback.find(
-            asked.method,
-            asked.url,
-            asked.body,
-            cookies=asked.cookies,
-            is_conditional=asked.is_conditional,
-            max_bytes=asked.max_bytes,
+            query.method,
+            query.url,
+            query.body,
+            cookies=query.cookies,
+            is_conditional=query.is_conditional,
+            max_bytes=query.max_bytes,
         )
         return found, self._playback.unresolved - before
 
@@ -177,7 +176,7 @@ class ReplayMiddleware:
         error = done.exception()
         if error is not None:
             self._session.counters.error(
-                "replay", error, "The spider is closed: it has no archive to read from."
+                "replay", error, "The spider is closed, since the archive cannot be read."
             )
             self._session.close_spider("dedupe_replay_error")
 
@@ -187,7 +186,7 @@ class ReplayMiddleware:
 
 
 def provenance(found: Playable) -> dict[str, Any]:
-    """What ``meta["warc"]`` says: the record that an answer comes from, in the words of `recordings`."""
+    """Return the value of ``meta["warc"]`` for a replayed record, with the keys of `recordings.provenance`."""
     original = found.refers_to
     return {
         "record_id": found.record_id,
@@ -208,7 +207,7 @@ def provenance(found: Playable) -> dict[str, Any]:
 
 
 def response_of(found: Playable, url: str) -> Response:
-    """The response to a request for *url*, as a download handler makes it."""
+    """Return the response to a request for *url* as a download handler would create it."""
     headers = Headers()
     for name, value in found.headers:
         headers.appendlist(name, value)

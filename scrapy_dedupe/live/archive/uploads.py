@@ -1,4 +1,4 @@
-"""Moves the finished files of a crawl to a storage elsewhere while the crawl goes on."""
+"""Uploads the finished files of a crawl to a remote storage while the crawl continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TRIES = 3
 
 
 class Uploads:
-    """Hands files to a :class:`~scrapy_dedupe.warc.mover.Mover`, and tells the index where they are then."""
+    """Passes files to a :class:`~scrapy_dedupe.warc.mover.Mover`, and updates their locations in the index."""
 
     def __init__(self, session: Session, storage: Storage, index: CrawlIndex, crawl: str) -> None:
         self._session = session
@@ -35,19 +35,22 @@ class Uploads:
         self._members: dict[Path, tuple[str, ...]] = {}
 
     def submit(self, path: Path, members: tuple[str, ...] | None = None) -> None:
-        """Move a file. ``members`` are the WARC files in it, by name, that are nowhere else; None: it is one itself."""
+        """Upload a file.
+
+        *members* are the names of the WARC files that exist only inside this WACZ; None if *path* is a WARC file itself.
+        """
         self._members[path] = members if members is not None else ("",)
         self._pending[path] = Future()
         self._mover.submit(path)
 
     async def finish(self) -> str:
-        """Wait for all files; a sentence on where they are."""
+        """Wait for all files. Return a text for the summary that says how many were moved and which were not."""
         waiting = sum(not future.done() for future in self._pending.values())
         if waiting:
             logger.info(
-                "Waiting until %d %s moved to %s.",
+                "Waiting for the upload of %d %s to %s.",
                 waiting,
-                "file is" if waiting == 1 else "files are",
+                "file" if waiting == 1 else "files",
                 self._storage.shown,
             )
         stay = [path for path, future in self._pending.items() if not await self._session.wait_for(future)]
@@ -57,7 +60,7 @@ class Uploads:
         return f"{note}; NOT moved: {', '.join(map(str, stay))}" if stay else note
 
     def _moved(self, path: Path, location: str) -> None:
-        # On the mover's thread; the index is used on the worker's alone.
+        # Runs on the thread of the mover. The index must only be used on the worker.
         for name in self._members[path]:
             old, new = str(path), location
             if name:
@@ -67,7 +70,7 @@ class Uploads:
         self._pending[path].set_result(True)
 
     def _rename(self, old: str, new: str) -> None:
-        # The copy is made; a store that is busy for a moment is no reason to keep the file for the next run.
+        # The file is uploaded already: retry if the store is busy, instead of repeating the upload in the next run.
         for left in reversed(range(_TRIES)):
             try:
                 self._session.worker.submit(self._index.rename_file, self._crawl, old, new).result()
@@ -81,7 +84,7 @@ class Uploads:
         if self._pending[path].done():
             return
         if not path.exists():
-            # The verb that moves files was quicker.
+            # `scrapy dedupe warc upload` has moved it.
             logger.info("%s was moved by another program.", path)
             self._pending[path].set_result(True)
             return
@@ -89,6 +92,6 @@ class Uploads:
         self._session.counters.error(
             "upload",
             error,
-            f"The file stays where it is; move it with `scrapy dedupe warc upload {self._storage.shown}`.",
+            f"The local file is kept. To upload it, run `scrapy dedupe warc upload {self._storage.shown}`.",
         )
         self._pending[path].set_result(False)

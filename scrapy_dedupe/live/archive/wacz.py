@@ -1,4 +1,4 @@
-"""Packs a crawl as WACZ as the settings say; for the end of a crawl and for the verbs."""
+"""Packs a crawl as WACZ according to the settings, at the end of a crawl or for a command."""
 
 from __future__ import annotations
 
@@ -39,12 +39,11 @@ def pack_by_settings(
 ) -> PackedCrawl | None:
     """Pack the WARC files of *crawl*; see :func:`~scrapy_dedupe.crawls.packing.pack_crawl`.
 
-    Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for a crawl that was imported.
+    Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for an imported crawl.
     """
     if any(info.imported for info in index.crawls() if info.id == crawl):
         raise CrawlStateError(
-            f"The crawl {crawl} was imported; its records stay in the files that it was imported from, and are not"
-            " packed."
+            f"The crawl {crawl} was imported and cannot be packed: its records stay in the files from which it was imported."
         )
     folder = (warc_folder or settings.warc.folder).absolute()
     archive = CrawlArchive(index, crawl, folder, lambda damage: logger.warning("Damaged: %s.", damage))
@@ -61,19 +60,19 @@ def pack_by_settings(
         )
     if done is None:
         return None
-    lacking = _lacking(done.missing, settings.warc.upload_url)
-    if lacking:
+    missing = _missing(done.missing, settings.warc.upload_url)
+    if missing:
         logger.warning(
-            "%s refers to records in %s, which is not beside it. Put it there before the archive is replayed with %s.",
+            "%s refers to records in %s, which is missing from its folder. Add it to that folder before you replay the archive with %s.",
             done.wacz.path,
-            ", ".join(lacking),
+            ", ".join(missing),
             done.manifest.name,
         )
-    return replace(done, missing=lacking)
+    return replace(done, missing=missing)
 
 
-def _lacking(names: tuple[str, ...], upload_url: str | None) -> tuple[str, ...]:
-    """Those of the containers that are not in the storage either, where the WACZ goes."""
+def _missing(names: tuple[str, ...], upload_url: str | None) -> tuple[str, ...]:
+    """Return the containers that are also missing from the storage to which the WACZ is uploaded."""
     if not names or upload_url is None:
         return names
     storage = Storage(upload_url)

@@ -1,8 +1,7 @@
-"""Where pages wait for the judge, who takes all that wait at once.
+"""The queue of pages that wait for a verdict. The worker judges waiting pages in batches.
 
-One call to a store then answers many pages when pages come faster than it answers, and a page that comes alone does not
-wait for others. Large pages, which can take seconds to read, are read on a thread of their own first, so that no other page
-waits for them.
+If pages arrive faster than the store answers, one call to the store judges many of them; a single page does not wait for
+others. The text of a large page can take seconds to extract, so a second thread does this and other pages do not wait.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
     from scrapy_dedupe.live.breaker import Breaker
     from scrapy_dedupe.live.session import Session
 
-# Why a page is unknown although it should have been judged.
+# Reasons of the verdict "unknown" for pages that could not be judged because of a failure.
 STORE_AWAY: Final = "store"
 ERROR: Final = "error"
 
-# Pages that are judged at once. More would keep the first of them waiting.
-_MOST_AT_ONCE: Final = 16
+# Pages per batch. Larger batches would delay the verdict of the first page.
+_BATCH_SIZE: Final = 16
 
-# From this size on reading a page can take longer than others should wait.
+# Extracting the text of a page of this size or more may take too long for the worker.
 _LARGE_BYTES: Final = 50_000
 
 
@@ -57,14 +56,17 @@ class JudgeQueue:
         session.at_stop(self._stop)
 
     async def judge(self, response: TextResponse, kind: str, mime: str) -> Judgement:
-        """What the page is. Raises what the reading of this page raises; a store that is away is a verdict."""
+        """Return the judgement on a page: unknown if the store is unavailable.
+
+        Raises the exceptions of text extraction.
+        """
         waiting = _Waiting(response, kind, mime, Future())
         if len(response.body) >= _LARGE_BYTES:
             reading = await self._session.wait_for(self._reader.submit(self._read, waiting))
             waiting = replace(waiting, reading=reading)
         self._waiting.append(waiting)
-        # Most of these find that the page was taken along with another one.
-        self._session.worker.submit(self._take)
+        # This may find the queue empty, if an earlier task took the page in its batch.
+        self._session.worker.submit(self._judge_batch)
         return await self._session.wait_for(waiting.future)
 
     @property
@@ -77,21 +79,21 @@ class JudgeQueue:
         if self._large_pages is not None:
             self._large_pages.stop()
 
-    def _take(self) -> None:
-        # On the worker, the only thread that takes from the queue.
-        taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_AT_ONCE))]
-        # Whoever waited may have been cancelled; from here on that is too late.
-        pages = [page for page in taken if page.future.set_running_or_notify_cancel()]
+    def _judge_batch(self) -> None:
+        # Runs on the worker, the only thread that removes pages from the queue.
+        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH_SIZE))]
+        # Skip pages whose future was cancelled. From here on, it can no longer be cancelled.
+        pages = [page for page in batch if page.future.set_running_or_notify_cancel()]
         if not pages:
             return
         read: list[tuple[_Waiting, PageReading]] = []
         for page in pages:
             try:
                 read.append((page, page.reading or self._read(page)))
-            except BaseException as error:  # noqa: BLE001 - it belongs to this page alone
+            except BaseException as error:  # noqa: BLE001 - must not affect the other pages
                 page.future.set_exception(error)
         try:
-            judgements = self._ask([reading for _, reading in read])
+            judgements = self._decide([reading for _, reading in read])
         except BaseException as error:  # noqa: BLE001
             for page, _ in read:
                 page.future.set_exception(error)
@@ -105,17 +107,17 @@ class JudgeQueue:
             Page(response.url, response.text, self._session.crawl_id, page.kind, page.mime)
         )
 
-    def _ask(self, readings: list[PageReading]) -> list[Judgement]:
-        # Pages that are compared with nothing do not need the store.
-        asking = [reading for reading in readings if reading.capture is not None]
-        answers = iter(self._asked(asking) if asking else ())
+    def _decide(self, readings: list[PageReading]) -> list[Judgement]:
+        # Pages that are not compared with others do not need the store.
+        comparable = [reading for reading in readings if reading.capture is not None]
+        answers = iter(self._decide_with_store(comparable) if comparable else ())
         return [
             Judgement(Verdict("unknown", reason=reading.reason)) if reading.capture is None else next(answers)
             for reading in readings
         ]
 
-    def _asked(self, readings: list[PageReading]) -> list[Judgement]:
-        # The breaker is asked here, since pages may have been waiting when the store was lost.
+    def _decide_with_store(self, readings: list[PageReading]) -> list[Judgement]:
+        # Check the breaker here: the store may have failed while the pages were waiting.
         if self._guard.open:
             self._count(len(readings))
         else:
@@ -123,7 +125,7 @@ class JudgeQueue:
                 judgements = self._judge.decide(readings)
             except StoreError as error:
                 self._guard.failed(error)
-                # That counted one.
+                # failed() has counted one error.
                 self._count(len(readings) - 1)
             else:
                 self._guard.worked()

@@ -1,6 +1,7 @@
 """Makes dropped pages count for ``CLOSESPIDER_PAGECOUNT`` and ``CLOSESPIDER_PAGECOUNT_NO_ITEM``.
 
-Scrapy counts responses that reach the engine. A dropped one does not, so a crawl that drops everything would never end.
+Scrapy counts only responses that reach the engine, which dropped pages do not. A crawl that drops every page would
+never reach these limits.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PageLimits(Observer):
-    """The two limits of one crawl. Observes it, if one of them is set."""
+    """Applies the two limits to one crawl, if one of them is set."""
 
     def __init__(self, crawler: Crawler, session: Session) -> None:
         self._session = session
@@ -49,7 +50,7 @@ class PageLimits(Observer):
         self._pages += 1
         self._pages_since_item += 1
         if not self._has_dropped or self._is_closing:
-            return  # Scrapy's own extension sees all there is to see
+            return  # Scrapy's CloseSpider extension counts every page that was not dropped.
         if self._limit and self._pages >= self._limit:
             self._is_closing = True
             self._session.close_spider("closespider_pagecount")

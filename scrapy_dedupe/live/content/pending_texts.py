@@ -1,9 +1,9 @@
-"""Which pages, whose texts are pending, went through: callback and item pipelines without an error.
+"""The outcome of pages with pending texts: whether their callback and item pipelines finished without error.
 
-Scrapy sends no signal when it is done with a response, so that is told by what is missing: a page that was received and
-that the engine does not hold any more went through, unless its callback or a pipeline raised meanwhile. Texts of pages
-that went through are confirmed in the store, those of the others, and of copies that were dropped, are forgotten, once a
-second.
+A text is pending in the store until its page has been processed. Scrapy sends no signal when it has finished processing
+a response. Therefore a page has passed if it was received and the engine no longer holds its request, unless its callback
+or a pipeline raised an exception. Once a second, the texts of passed pages are confirmed in the store, and the texts of
+failed pages and dropped duplicates are removed.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 _TICK_S: Final = 0.1
 _SETTLE_S: Final = 1.0
 
-# How long a copy waits for the page whose text it has, which may itself be waiting for the copy.
+# How long a duplicate waits for the outcome of its original. Two pages could wait for each other.
 _LONGEST_WAIT_S: Final = 5.0
 
-# Outcomes that are remembered for copies that were judged a moment ago.
+# Recent outcomes kept in memory for duplicates that are being judged.
 _RECENT: Final = 1_000
 
-# Pages that wait for a store that is away; without the rest their texts stay pending, and count as new.
+# Outcomes kept while the store is unavailable. The texts of further pages stay pending and count as new.
 _MOST_UNSETTLED: Final = 10_000
 
 
 @dataclass(slots=True)
 class _Outcomes:
-    """What the store has to be told."""
+    """Outcomes that have not been written to the store."""
 
     passed: list[SeenText] = field(default_factory=list)
     failed: list[SeenText] = field(default_factory=list)
@@ -56,7 +56,7 @@ class _Outcomes:
         return len(self.passed) + len(self.failed) + len(self.dropped)
 
     def put_back(self, earlier: _Outcomes) -> None:
-        """Keep what could not be told, as far as there is room."""
+        """Put back outcomes that could not be written, up to the limit."""
         for name in ("passed", "failed", "dropped"):
             setattr(self, name, [*getattr(earlier, name), *getattr(self, name)][-_MOST_UNSETTLED:])
 
@@ -70,7 +70,7 @@ class _Page:
 
 
 class PendingTexts:
-    """The pages of one crawl whose texts are pending."""
+    """Tracks the pages of one crawl whose texts are pending."""
 
     def __init__(
         self,
@@ -98,36 +98,36 @@ class PendingTexts:
         session.run_every(_TICK_S, self._tick, "content")
 
     def add(self, request: Request, capture: SeenText) -> None:
-        """The page of *request* is on its way to the spider."""
+        """Track a page that is passed on to the spider."""
         earlier = self._pages.pop(request, None)
-        if earlier is not None:  # the same request object was asked for again before anybody looked
+        if earlier is not None:  # The same request object was scheduled again before the last check.
             self._end(earlier)
         self._pages[request] = _Page(capture)
 
     def dropped(self, capture: SeenText) -> None:
-        """A page was read and is kept from the spider, as the user wants it."""
+        """Record that a page was dropped as a duplicate."""
         self._outcomes.dropped.append(capture)
 
     async def outcome(self, digest: bytes) -> bool | None:
-        """Whether the page with that text went through, once that is known.
+        """Wait for the outcome of the page with this text: True if it passed, False if it failed.
 
-        None if it is not a page of this process, or takes too long.
+        None if no page of this process has the text, or if waiting takes too long.
         """
         passed = self._recent.get(digest)
         if passed or not any(page.capture.digest == digest for page in self._pages.values()):
             return passed
         future: Future[bool | None] = Future()
-        future.set_running_or_notify_cancel()  # an answer that nobody waits for any more does no harm
+        future.set_running_or_notify_cancel()  # Prevents an InvalidStateError after cancellation.
         until = time.monotonic() + _LONGEST_WAIT_S
         self._waiting.setdefault(digest, []).append((until, future))
         return await self._session.wait_for(future)
 
     async def settle(self) -> None:
-        """Tell the store what is known so far."""
-        await self._session.wait_for(self._session.worker.submit(self._settle, self._taken()))
+        """Write all known outcomes to the store."""
+        await self._session.wait_for(self._session.worker.submit(self._settle, self._take_outcomes()))
 
     async def close(self) -> None:
-        """No page is at work any more: settle them all."""
+        """Settle all pages; no page is being processed any more."""
         for page in self._pages.values():
             self._end(page)
         self._pages.clear()
@@ -135,7 +135,7 @@ class PendingTexts:
         while before := len(self._outcomes):
             await self.settle()
             if len(self._outcomes) >= before:
-                break  # the store is away
+                break  # The store is unavailable.
 
     # Signals
 
@@ -149,17 +149,19 @@ class PendingTexts:
         if request is not None and request in self._pages:
             self._pages[request].has_failed = True
 
-    # Looking
+    # Checks
 
     def _tick(self) -> None:
         try:
-            self._look()
+            self._check_pages()
         except Exception as error:  # noqa: BLE001 - a timer that raises is not called again
-            self._session.counters.error("content", error, "Copies may wait longer before they are dropped.")
+            self._session.counters.error(
+                "content", error, "Duplicates may wait longer before they are dropped."
+            )
         if self._waiting:
             self._answer(time.monotonic())
 
-    def _look(self) -> None:
+    def _check_pages(self) -> None:
         now = time.monotonic()
         if self._pages:
             busy = requests_in_hand(self._crawler)
@@ -168,7 +170,7 @@ class PendingTexts:
                     if request in busy:
                         page.is_missing = False
                     elif not page.is_missing:
-                        page.is_missing = True  # it may be between two lists
+                        page.is_missing = True  # Check again: the engine may be moving it between two queues.
                     else:
                         del self._pages[request]
                         self._end(page)
@@ -176,7 +178,7 @@ class PendingTexts:
         if is_time and not self._is_settling and len(self._outcomes) and not self._guard.open:
             self._settled_at = now
             self._is_settling = True
-            self._session.worker.submit(self._settle, self._taken())
+            self._session.worker.submit(self._settle, self._take_outcomes())
 
     def _end(self, page: _Page) -> None:
         has_passed = page.is_received and not page.has_failed
@@ -190,11 +192,11 @@ class PendingTexts:
             self._recent.popitem(last=False)
 
     def _answer(self, now: float) -> None:
-        at_work = {page.capture.digest for page in self._pages.values()}
+        in_progress = {page.capture.digest for page in self._pages.values()}
         for digest, waiting in list(self._waiting.items()):
             passed = self._recent.get(digest)
-            # If it failed, another page with its text may still be at work.
-            is_over = passed or digest not in at_work
+            # After a failure, another page with the same text may still be in progress.
+            is_over = passed or digest not in in_progress
             rest = []
             for until, future in waiting:
                 if is_over or now >= until:
@@ -206,27 +208,27 @@ class PendingTexts:
             else:
                 del self._waiting[digest]
 
-    def _taken(self) -> _Outcomes:
+    def _take_outcomes(self) -> _Outcomes:
         taken, self._outcomes = self._outcomes, _Outcomes()
         return taken
 
     def _settle(self, outcomes: _Outcomes) -> None:
-        # On the worker.
+        # Runs on the worker.
         loop = self._session.loop
         try:
             if self._guard.open:
                 loop.call(self._put_back, outcomes)
             else:
-                # A file that was removed or replaced goes on answering.
+                # Detects a store file that was deleted or replaced while open.
                 self._probe()
                 self._judge.settle(outcomes.passed, outcomes.failed, outcomes.dropped)
                 self._guard.worked(has_written=True)
         except StoreError as error:
             self._guard.failed(error)
             loop.call(self._put_back, outcomes)
-        except Exception as error:  # noqa: BLE001 - the texts stay pending, which costs no page
+        except Exception as error:  # noqa: BLE001 - the texts stay pending, so no page is lost
             self._session.counters.error(
-                "content", error, "The texts of these pages will be taken as new next time."
+                "content", error, "Pages with the same texts will be treated as new."
             )
         loop.call(self._settling_ended)
 

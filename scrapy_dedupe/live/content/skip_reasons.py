@@ -1,4 +1,4 @@
-"""Why a page is not read: what its request, its status, its type and its flags say before anybody looks at its text."""
+"""Reasons for which a page is not judged: its request, status, content type, flags, size or encoding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SKIP_META_KEY: Final = "dedupe_skip"
 
 
 def declared_type(response: Response) -> str | None:
-    """The Content-Type of a response; if there is none, what Scrapy found in its URL and body."""
+    """Return the Content-Type of a response or, without that header, the type that Scrapy detected."""
     content_type = response.headers.get(b"Content-Type")
     if content_type is not None:
         return content_type.decode("latin-1")
@@ -29,13 +29,13 @@ def declared_type(response: Response) -> str | None:
 
 
 def kind_of_page(response: Response) -> str | None:
-    """The kind of page, one of :data:`.content.canonical.KINDS`; None if it is no text."""
+    """Return the kind of a page, one of :data:`.content.canonical.KINDS`, or None if the page is not text."""
     content_type = declared_type(response)
     return None if content_type is None else kind_of(content_type)
 
 
 def reason_to_skip(request: Request, response: Response, kind: str | None, max_bytes: int) -> str | None:
-    """Why the page is not read, in one word; None if it is."""
+    """Return why the page is skipped, as one word, or None if the page is to be judged."""
     if request.meta.get(SKIP_META_KEY):
         return "meta"
     if request.method == "HEAD":
@@ -45,27 +45,27 @@ def reason_to_skip(request: Request, response: Response, kind: str | None, max_b
     if kind is None or not isinstance(response, TextResponse):
         return "type"
     if is_coded(response):
-        return "encoding"  # nobody could decode it
+        return "encoding"  # Scrapy could not decompress it.
     if truncation_of(response) is not None:
         return "truncated"
     if len(response.body) > max_bytes:
         return "size"
     if not has_charset(response):
-        return "encoding"  # decoding it can take for ever
+        return "encoding"  # Decoding it can take very long.
     return None
 
 
 def is_coded(response: Response) -> bool:
-    """Whether the body of a response is still in a content coding."""
+    """Return True if the body of a response still has a content coding."""
     values = response.headers.getlist(b"Content-Encoding")
     return bool(codings_of((CONTENT_ENCODING, value) for value in values))
 
 
 def has_charset(response: TextResponse) -> bool:
-    """Whether the encoding of a page is a charset of pages, as far as that can be told without decoding it."""
+    """Return False if the page declares an encoding that is not a charset for web pages."""
     content_type = response.headers.get(b"Content-Type")
     declared = declared_encodings(
         None if content_type is None else content_type.decode("latin-1"), response.body
     )
-    # Scrapy gives one that is declared as it is, and decodes the page to guess one otherwise.
+    # Only read response.encoding if one is declared: otherwise Scrapy decodes the page to detect it.
     return next(declared, None) is None or is_charset(response.encoding)

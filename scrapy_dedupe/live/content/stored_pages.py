@@ -1,7 +1,7 @@
-"""Stored pages, decoded as a crawl decodes them: by the responses of the installed Scrapy.
+"""Decodes stored pages exactly as a crawl does, with the response classes of the installed Scrapy.
 
-Every text that is compared with the texts of crawls comes from `decoded_page`, which makes of a stored body the response
-that a crawl makes of it. So both use the same detection of encodings, which differs between releases of Scrapy.
+Texts of stored pages that are compared with texts of crawls must be decoded by this module: the detection of encodings
+differs between releases of Scrapy.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 class PageReader:
-    """Reads pages under the settings of a project."""
+    """Decodes pages with the settings of a project."""
 
     def __init__(self, settings: BaseSettings) -> None:
         assert isinstance(settings, Settings)
-        # Those of a running crawl are frozen, and a crawler of one's own wants to apply its spider's to them.
+        # The settings of a running crawl are frozen, and the new crawler must apply its spider's settings.
         own = settings.copy()
         own.frozen = False
         crawler = Crawler(type("NoSpider", (Spider,), {"name": "none"}), own)
@@ -51,10 +51,10 @@ class PageReader:
         crawl: str = "",
         seen_ms: int | None = None,
     ) -> Page | str:
-        """The page, or the reason for which it is not judged: ``type`` or ``encoding``."""
+        """Return the page, or the reason why it cannot be judged: ``type`` or ``encoding``."""
         try:
             response = self._decoded(url, headers, body)
-        except Exception:  # noqa: BLE001 - each decompressor has errors of its own
+        except Exception:  # noqa: BLE001 - each decompressor raises its own exceptions
             return "encoding"
         if is_coded(response):
             return "encoding"
@@ -65,7 +65,7 @@ class PageReader:
 
     def _decoded(self, url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Response:
         response = _response(url, headers, body)
-        # Before Scrapy 2.14 the spider has to be given, which is not looked at.
+        # Scrapy before 2.14 requires the spider argument, but does not use it.
         spider = () if version_info >= (2, 14) else (None,)
         decoded = self._decompression.process_response(Request("data:,"), response, *spider)
         assert isinstance(decoded, Response)
@@ -73,13 +73,16 @@ class PageReader:
 
 
 def decoded_page(url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> DecodedPage | str:
-    """The page, or the reason why it is not read: ``type`` or ``encoding``. The content codings of *body* are undone."""
+    """Return the page, or the reason why it cannot be judged: ``type`` or ``encoding``.
+
+    *body* must be without content codings.
+    """
     kept = ((name, value) for name, value in headers if name.strip().lower() != CONTENT_ENCODING)
     return _decoded_page(_response(url, kept, body))
 
 
 def _decoded_page(response: Response) -> DecodedPage | str:
-    # A stored page without Content-Type is HTML if Scrapy does not recognise it.
+    # Treat a stored page as HTML if it has no Content-Type and Scrapy does not detect its type.
     content_type = declared_type(response) or "text/html"
     kind = kind_of(content_type)
     if kind is None or not isinstance(response, TextResponse):
@@ -89,7 +92,7 @@ def _decoded_page(response: Response) -> DecodedPage | str:
     try:
         return DecodedPage(response.text, response.encoding, kind, content_type)
     except (LookupError, UnicodeError):
-        # Some names of charsets are those of Python codecs which are none.
+        # Some declared charsets are names of Python codecs that do not decode to text.
         return "encoding"
 
 

@@ -1,1 +1,1 @@
-"""Components that read what the layers decide: report, duplicates log, metrics and passage index."""
+"""Extensions that observe the crawl: report, duplicates log, metrics and passage index."""

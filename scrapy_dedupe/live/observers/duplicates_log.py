@@ -1,12 +1,12 @@
-"""The log of duplicates, ``DEDUPE_DUPLICATES_LOG``: one JSON object a line for each duplicate, as an extension.
+"""The duplicates log (``DEDUPE_DUPLICATES_LOG``): an extension that writes one line of JSON for each duplicate.
 
-A line says which request was filtered, which page repeats which, or which exchange became a revisit; its fields are
-:data:`FIELDS`; ``DEDUPE_DUPLICATES_LOG_LAYERS`` leaves layers out. Lines wait at most a second, and are added at the end
-of the file, which is opened anew each time: it may be moved away while the crawl goes on. All is ASCII, so nothing in a
-URL can end a line.
+Each line describes a filtered request, a page that is a duplicate of another one, or an exchange that became a revisit.
+:data:`FIELDS` lists the fields; ``DEDUPE_DUPLICATES_LOG_LAYERS`` selects the layers. Lines are appended to the file within
+a second. The file is opened for each write, so it can be moved during the crawl (log rotation). Lines are ASCII, so a URL
+cannot contain a line break.
 
-What a kill or a full disk cut in the middle of a line is ended before the next one; the line is written again if the
-crawl goes on. While the file cannot be written, lines wait in memory, up to 8 MB; those that never got into it are
+If a kill or a full disk leaves an incomplete line, the next write ends it first; a crawl that is still running writes the
+line again. While the file cannot be written, up to 8 MB of lines are kept in memory. Lines that were never written are
 counted in ``dedupe/log/lost``.
 """
 
@@ -58,10 +58,10 @@ FIELDS: Final = (
     "offset",
     "bytes_conserved",
 )
-"""The fields of a line, in their order; those that do not apply are null."""
+"""The fields of a line, in order. Fields that do not apply are null."""
 
 MAX_URL_CHARS: Final = 8_192
-"""A longer URL is cut, and ends with an ellipsis."""
+"""Longer URLs are truncated and end with an ellipsis."""
 
 _FLUSH_S: Final = 1.0
 _MOST_WAITING_BYTES: Final = 8_000_000
@@ -70,7 +70,7 @@ _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 
 class DuplicatesLogExtension(Observer):
-    """Writes the log of duplicates. Raises :class:`~scrapy_dedupe.errors.SettingError` if its file cannot be written."""
+    """Writes the duplicates log. Raises :class:`~scrapy_dedupe.errors.SettingError` at startup if the file is not writable."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._session = session = Session.of(crawler)
@@ -79,8 +79,8 @@ class DuplicatesLogExtension(Observer):
         self._layers = session.settings.report.logged_layers
         self._lines = AppendedLines(_MOST_WAITING_BYTES)
         self._common: dict[str, str] = {}
-        session.at_start(self._try)
-        # By then every layer has had its word on the crawl's id.
+        session.at_start(self._check_file)
+        # Not earlier: the archive layer may change the crawl id at startup.
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
 
     @classmethod
@@ -90,19 +90,19 @@ class DuplicatesLogExtension(Observer):
             raise NotConfigured
         return cls(crawler)
 
-    def _try(self) -> None:
+    def _check_file(self) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Whoever reads a pipe may come later.
+            # Opening a pipe would block until it has a reader, which may start later.
             if not is_pipe(self._path):
                 with self._path.open("ab"):
                     pass
         except (OSError, ValueError) as error:
-            reason, remedy = str(error), "Name another file, or none."
+            reason, remedy = str(error), "Set another file, or remove the setting."
             if isinstance(error, OSError):
                 reason, remedy = folder_fault(self._path.parent, error, "another file, or none")
             raise SettingError(
-                f"The file of DEDUPE_DUPLICATES_LOG cannot be written to {self._path}: {reason}. {remedy}"
+                f"The duplicates log {self._path} (DEDUPE_DUPLICATES_LOG) cannot be written: {reason}. {remedy}"
             ) from error
 
     # On the event loop
@@ -141,7 +141,7 @@ class DuplicatesLogExtension(Observer):
         if lost := self._lines.give_up():
             self._session.counters.inc("dedupe/log/lost", lost)
             logger.warning(
-                "%s of the log of duplicates %s could not be written and %s lost.",
+                "%s of the duplicates log %s could not be written and %s lost.",
                 counted(lost, "line"),
                 self._path,
                 "is" if lost == 1 else "are",
@@ -175,9 +175,9 @@ class DuplicatesLogExtension(Observer):
             self._session.counters.error(
                 "log",
                 ArchiveError(
-                    f"The log of duplicates {self._path} cannot be written: {error.strerror or error}."
+                    f"The duplicates log {self._path} cannot be written: {error.strerror or error}."
                 ),
-                "Its lines wait in memory, and are written when that is possible again.",
+                "New lines are kept in memory until the file can be written again.",
             )
         else:
             if written:
@@ -200,5 +200,5 @@ def _bounded(url: str) -> str:
     url = without_user(url)
     if len(url) > MAX_URL_CHARS:
         url = f"{url[: MAX_URL_CHARS - 1]}…"
-    # Many readers of JSON refuse a line with half a surrogate pair.
+    # Many JSON parsers reject lone surrogates.
     return _SURROGATES.sub("\ufffd", url)

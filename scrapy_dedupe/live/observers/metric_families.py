@@ -1,7 +1,7 @@
-"""Every metric that Prometheus can read: its name, type, labels and meaning, and how it is read from a crawl.
+"""All Prometheus metrics: name, type, labels, help text, and how to read their values from a crawl.
 
-Reading a crawl asks nobody: its stats are copied, the rest is in memory. The reference page of the docs is checked against
-:data:`FAMILIES`.
+Reading the values needs no store and no file: stats are copied, all other values are in memory. A test compares
+:data:`FAMILIES` with the reference page in the documentation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.live.figures import LiveFigures
 
-# Labels come from spiders and from what others count in the stats.
+# Label values come from spiders and from stats that other components set, so their size and number are limited.
 _MOST_LABEL_CHARS: Final = 200
 _MOST_LABELS: Final = 50
 _MOST: Final = 1e300
@@ -22,12 +22,12 @@ _MOST: Final = 1e300
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric under its full name. Each has the label ``spider``, and ``label`` if that is not None.
+    """A metric family. ``name`` is the full name. Every family has the label ``spider``, and ``label`` if not None.
 
-    ``layer`` is the step of :class:`~scrapy_dedupe.live.figures.LiveFigures` by which one knows that the layer is on;
-    None for what every crawl has. Of a counter, ``stats`` are the stats that it adds up, by label value (an empty one
-    without label), and ``prefix`` is what further stats begin with whose label value is the rest. A gauge of several
-    crawls of one spider is their sum, or, if ``is_largest``, the largest of them.
+    ``layer`` is a step of :class:`~scrapy_dedupe.live.figures.LiveFigures` that exists if the layer of the metric is
+    active; None for metrics of every crawl. ``stats`` lists the stats that a counter sums up, as pairs of label value
+    (empty without label) and stat. ``prefix`` adds all other stats with this prefix; the rest of the stat's name is the
+    label value. If a spider has several crawls, their gauges are added, or, with ``is_largest``, the maximum is used.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """``counts`` at each of :data:`~scrapy_dedupe.content.latency.BOUNDS_S`, and of all; the sum in seconds."""
+    """Cumulative ``counts`` for each of :data:`~scrapy_dedupe.content.latency.BOUNDS_S` and in total; the sum in seconds."""
 
     counts: tuple[int, ...]
     sum_s: float
@@ -52,7 +52,7 @@ class Histogram:
         return Histogram(counts, self.sum_s + other.sum_s)
 
 
-# By name of the family and value of the label, which is empty where the family has none.
+# Keys are the name of the family and the label value, which is empty for families without label.
 Reading: TypeAlias = "dict[tuple[str, str], float | Histogram]"
 
 
@@ -79,14 +79,14 @@ def _counter(name: str, help_: str, layer: str, stat: str) -> Family:
 FAMILIES: Final = (
     Family("dedupe_crawl_info", "info", "The crawl in the index; always 1.", label="crawl"),
     _gauge("dedupe_crawls_running", "Running crawls."),
-    # What is found, in short
+    # Totals of all layers
     Family("dedup_exact_hits_total", "counter", "Pages whose text was read before: verdicts exact and unchanged.",
            "verdict", stats=(*_one("dedupe/content/exact"), *_one("dedupe/content/unchanged"))),
     _counter("dedup_near_hits_total", "Pages whose text is nearly that of another page: verdict near.",
              "verdict", "dedupe/content/near"),
     Family("dedup_latency_seconds", "histogram", "How long a step takes.", label="layer"),
     Family("dedup_errors_total", "counter", "Errors within scrapy-dedupe.", label="layer", prefix="dedupe/errors/",
-           # From 0 on: an increase is not seen of what begins with an error.
+           # Export zeros: Prometheus does not see an increase if a series starts with its first error.
            stats=_each("dedupe/errors/", "store", "url", "content", "warc", "upload", "replay", "passages", "report", "log",
                        "metrics", "close")),
     # URLs
@@ -116,16 +116,13 @@ FAMILIES: Final = (
              "dedupe/content/failed"),
     # Archive
     Family("dedupe_warc_records_total", "counter", "Records of exchanges that were written.", "warc", "type",
-           _each("dedupe/warc/", "response", "revisit", "resource")),
+           _each("dedupe/warc/", "response", "revisit")),
     _counter("dedupe_warc_bytes_written_total", "Bytes of all records that were written.", "warc",
              "dedupe/warc/bytes_written"),
     _counter("dedupe_warc_bytes_conserved_total", "Bytes that revisit records saved.", "warc",
              "dedupe/warc/bytes_conserved"),
     _counter("dedupe_warc_skipped_total", "Exchanges that were not recorded because they had been recorded shortly before.",
              "warc", "dedupe/warc/skipped"),
-    _counter("dedupe_warc_rendered_total",
-             "Responses that a browser rendered or a download handler decoded, so that they are not what the server sent.",
-             "warc", "dedupe/warc/rendered"),
     _counter("dedupe_warc_not_archived_total", "Exchanges that are missing from the archive because of an error.",
              "warc", "dedupe/warc/not_archived"),
     _counter("dedupe_warc_held_back_total", "How often the crawl was slowed down because too much was waiting.",
@@ -139,7 +136,7 @@ BY_NAME: Final = {family.name: family for family in FAMILIES}
 def read_crawl(
     stats: Mapping[str, Any], live: LiveFigures, crawl: str | None, queue_bytes: int, *, is_running: bool
 ) -> Reading:
-    """All metrics of one crawl, as they are now; ``stats`` must not change meanwhile."""
+    """Return the current metrics of one crawl. *stats* must not change during the call."""
     latencies = dict(live.latencies)
     reading: Reading = {("dedupe_crawls_running", ""): float(is_running)}
     if crawl is not None:
@@ -161,7 +158,7 @@ def read_crawl(
 
 
 def label(text: object) -> str:
-    """A label value that can be written as UTF-8, and is not long."""
+    """Return *text* as a label value: valid UTF-8 of limited length."""
     return str(text)[:_MOST_LABEL_CHARS].encode("utf-8", "backslashreplace").decode()
 
 
@@ -180,5 +177,5 @@ def _counts(family: Family, stats: Mapping[str, Any]) -> Iterator[tuple[str, flo
 
 
 def _number(value: object) -> float:
-    # Whatever a spider sets under our names, a scrape has to be answered.
+    # A spider can set these stats to any value; the scrape must still be answered.
     return float(value) if isinstance(value, (int, float)) and 0 <= value < _MOST else 0.0

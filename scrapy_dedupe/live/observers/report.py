@@ -104,7 +104,7 @@ class ReportExtension(Observer):
             self._kept = session.at_start(lambda: session.stores.open(url)).reports.load(session.crawl_id)
             if self._kept is not None:
                 self._observations = unpack(self._kept, session.crawl_id)
-                session.notes["runs"] = "in this run (the report counts all runs of the crawl)"
+                session.notes["runs"] = "of this run (the report counts all runs of the crawl)"
         except StoreError as error:
             self._store_url = None
             session.counters.error("report", error, "What this run sees is not kept.")

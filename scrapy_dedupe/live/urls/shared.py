@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import StoreUnavailable
-from scrapy_dedupe.live.stores import away_at_start
+from scrapy_dedupe.live.stores import explain_unavailable
 from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.urls.attachment import LastAttachment
 from scrapy_dedupe.urls.fallback import FallbackSharedFilter
@@ -105,7 +105,7 @@ class SharedUrls:
             keep="*" if self._queue_is_shared and settings.queue_persists else last.generation,
             gone=[last.token],
         )
-        with away_at_start():
+        with explain_unavailable():
             attachment = shared.attach()
         self._session.at_refusal(lambda: self._undo_open(shared))
         for sentence in attachment.notes(shared.name):
