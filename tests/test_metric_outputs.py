@@ -140,7 +140,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     before = file.read_bytes()
     whole_file._beside(file).mkdir()
     source.reading = {("dedupe_url_seen", ""): 4.0}
-    place.last()
+    place.publish_last()
     place.close()
     assert file.read_bytes() == before
     (error,) = source.errors

@@ -13,7 +13,7 @@ from scrapes import samples, scraped
 from servers import free_port
 
 from scrapy_dedupe.live.observers import metric_server
-from scrapy_dedupe.live.observers.metric_server import MOST_CLIENTS, MetricServer
+from scrapy_dedupe.live.observers.metric_server import MAX_CLIENTS, MetricServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,17 +52,17 @@ def test_no_more_than_so_many_are_answered_at_once(port: int, monkeypatch: pytes
     monkeypatch.setattr(metric_server._Handler, "timeout", 120)
     before = set(threading.enumerate())
     with ExitStack() as stack:
-        clients = [stack.enter_context(connected(port)) for _ in range(MOST_CLIENTS + 8)]
+        clients = [stack.enter_context(connected(port)) for _ in range(MAX_CLIENTS + 8)]
         # They come in as they connected.
-        assert all(client.recv(1) == b"" for client in clients[MOST_CLIENTS:])
-        assert len(set(threading.enumerate()) - before) <= MOST_CLIENTS
-        for client in clients[:MOST_CLIENTS]:
+        assert all(client.recv(1) == b"" for client in clients[MAX_CLIENTS:])
+        assert len(set(threading.enumerate()) - before) <= MAX_CLIENTS
+        for client in clients[:MAX_CLIENTS]:
             client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.0 200"
 
 
 def test_whoever_went_away_leaves_room(port: int) -> None:
-    for _ in range(3 * MOST_CLIENTS):
+    for _ in range(3 * MAX_CLIENTS):
         with connected(port) as client:
             client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
             client.shutdown(socket.SHUT_WR)

@@ -258,7 +258,7 @@ async def test_an_index_that_another_process_writes_all_the_time_costs_no_page(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     writing_each_page(monkeypatch)
-    monkeypatch.setattr(passages, "_LAST_WAIT_S", 0.1)
+    monkeypatch.setattr(passages, "_FINAL_LOCK_TIMEOUT_S", 0.1)
     site(web)
     spider, items = collecting()
     with WriterLock(tmp_path / "passages", "passages compact"):
@@ -300,8 +300,8 @@ async def test_no_more_than_so_much_text_waits_for_an_index_that_cannot_be_writt
     web: WebServer, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(passages, "_FLUSH_BYTES", 1)
-    monkeypatch.setattr(passages, "_MOST_BYTES", 3_000)
-    monkeypatch.setattr(passages, "_LAST_WAIT_S", 0.0)
+    monkeypatch.setattr(passages, "_MAX_WAITING_BYTES", 3_000)
+    monkeypatch.setattr(passages, "_FINAL_LOCK_TIMEOUT_S", 0.0)
     for number in range(10):
         web.page(f"/{number}", html(f"Page {number}", words(number, 100), links=f"/{number + 1}"))
     lock = WriterLock(tmp_path / "passages", "passages compact")
@@ -327,8 +327,8 @@ async def test_a_lock_that_is_held_for_long_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     writing_each_page(monkeypatch)
-    monkeypatch.setattr(passages, "_PATIENCE_S", 0.0)
-    monkeypatch.setattr(passages, "_LAST_WAIT_S", 0.0)
+    monkeypatch.setattr(passages, "_LOG_LOCKED_AFTER_S", 0.0)
+    monkeypatch.setattr(passages, "_FINAL_LOCK_TIMEOUT_S", 0.0)
     site(web)
     with WriterLock(tmp_path / "passages", "passages compact"):
         crawler = await crawl(LinkSpider, {**settings, **ALONE}, urls=web.url())
@@ -570,7 +570,7 @@ async def test_what_the_index_writes_of_itself_is_not_lost(
 ) -> None:
     monkeypatch.setattr("scrapy_dedupe.passages.index.BATCH_DOCUMENTS", 2)
     monkeypatch.setattr("scrapy_dedupe.passages.index.MAX_PENDING_DOCUMENTS", 2)
-    monkeypatch.setattr(passages, "_LAST_WAIT_S", 0.0)
+    monkeypatch.setattr(passages, "_FINAL_LOCK_TIMEOUT_S", 0.0)
     monkeypatch.setattr(passages, "_FLUSH_S", 3600.0)
     for number in range(5):
         web.page(f"/{number}", html(f"Page {number}", words(number), links=f"/{number + 1}"))

@@ -154,7 +154,7 @@ async def test_a_job_that_goes_on_adds_to_what_it_kept(
 KILLED = """
 import scrapy_dedupe.live.observers.report
 scrapy_dedupe.live.observers.report._TICK_S = 0.05
-scrapy_dedupe.live.observers.report._TICKS_A_SAVE = 1
+scrapy_dedupe.live.observers.report._TICKS_PER_SAVE = 1
 from faults.killed_crawl import main
 main()
 """

@@ -1,10 +1,10 @@
-"""Where metrics can be read: a port, or a file. Each is one place of the process, which all of its crawls share.
+"""The outputs for metrics: an HTTP port and a file. All crawls of a process share an output with the same settings.
 
-Counters of a place never go back while the process lives: what crawls that have ended counted is kept, and added to what
-others of the same spider count. The port is open, and the file written, as long as one of its crawls goes on; the last
-thing that is written are the figures with which the last crawl ended.
+The counters of an output never decrease while the process runs: the counts of finished crawls are kept, and added to
+those of other crawls of the same spider. The port is open, and the file is updated, while at least one crawl uses it. The
+last update of the file has the final figures of the last crawl.
 
-Imports prometheus-client, so that this module is loaded only if metrics are wanted.
+This module imports prometheus-client, so import it only if metrics are enabled.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 
 _LE = (*map(floatToGoString, BOUNDS_S), "+Inf")
 
-# By spider, name of the family and value of the label.
+# Keys are the spider, the name of the family and the label value.
 _Values = dict[tuple[str, str, str], "float | Histogram"]
 
 
 class MetricsSource(Protocol):
-    """A crawl whose metrics can be read, on any thread."""
+    """A crawl whose metrics can be read. Thread-safe."""
 
     spider: str
 
     def read(self) -> Reading:
-        """What the metrics are now."""
+        """Return the current metrics."""
 
     def failed(self, error: Exception) -> None:
-        """Count an error of a place, and tell the first one."""
+        """Count an error of an output; log the first one."""
 
 
 class Board:
-    """The metrics of the crawls at one place, as a collector of prometheus-client."""
+    """The metrics of all crawls of one output, as a collector for prometheus-client."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,19 +68,19 @@ class Board:
             self._sources[source] = {}
 
     def remove(self, source: MetricsSource) -> bool:
-        """Keep what the crawl counted, and forget the rest. Whether it was there, and the last one."""
+        """Remove a crawl, but keep its counters. Return True if it was the last crawl."""
         with self._lock:
             if source not in self._sources:
                 return False
-            # Nobody may have asked since it counted something for the last time.
-            self._look(source)
+            # Read the final counts: the last scrape may have been earlier.
+            self._update(source)
             for (name, value), figure in self._sources.pop(source).items():
                 if BY_NAME[name].kind in ("counter", "histogram"):
                     _add(self._ended, source.spider, BY_NAME[name], value, figure)
             return not self._sources
 
     def failed(self, error: Exception) -> None:
-        """Tell all crawls of an error."""
+        """Report an error to all crawls."""
         for source in list(self._sources):
             source.failed(error)
 
@@ -88,52 +88,52 @@ class Board:
         return (_metric(family) for family in FAMILIES)
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics; of crawls that run and, for what only grows, of those that have ended."""
+        """Return all metrics of running crawls, and the counters of finished crawls."""
         metrics = {family.name: _metric(family) for family in FAMILIES}
         for (spider, name, value), figure in sorted(self._read().items(), key=itemgetter(0)):
             _add_to(metrics[name], BY_NAME[name], spider, value, figure)
         return (metric for metric in metrics.values() if metric.samples)
 
     def text(self) -> bytes:
-        """All metrics in Prometheus's text format 0.0.4."""
+        """Return all metrics in the Prometheus text format 0.0.4."""
         return generate_latest(self.registry)
 
     def _read(self) -> _Values:
         with self._lock:
             values = dict(self._ended)
             for source, reading in self._sources.items():
-                self._look(source)
+                self._update(source)
                 for (name, value), figure in reading.items():
                     _add(values, source.spider, BY_NAME[name], value, figure)
         return values
 
-    def _look(self, source: MetricsSource) -> None:
+    def _update(self, source: MetricsSource) -> None:
         try:
             reading = source.read()
-        except Exception as error:  # noqa: BLE001 - a scrape has to be answered, and the crawl goes on
+        except Exception as error:  # noqa: BLE001 - the scrape must be answered and the crawl must continue
             source.failed(error)
         else:
             _follow(self._sources[source], reading)
 
 
 class MetricsOutput:
-    """A board that somebody can read while crawls go on; ``open`` and ``close`` are called for the first and the last."""
+    """Publishes a board. ``open`` is called before the first crawl, ``close`` after the last one."""
 
     def __init__(self) -> None:
         self.board = Board()
 
     def open(self) -> None:
-        """Begin. Raises :class:`~scrapy_dedupe.errors.SettingError`."""
+        """Start publishing. Raises :class:`~scrapy_dedupe.errors.SettingError` on failure."""
 
     def close(self) -> None:
-        """End; may wait for a moment."""
+        """Stop publishing. May block for a moment."""
 
-    def last(self) -> None:
-        """A crawl ends; what it counted is still on the board."""
+    def publish_last(self) -> None:
+        """Publish final figures. Called when a crawl ends, before it is removed from the board."""
 
 
 class Port(MetricsOutput):
-    """An HTTP server on a thread of its own."""
+    """Publishes metrics on an HTTP port, with a server on a separate thread."""
 
     def __init__(self, address: str, port: int) -> None:
         super().__init__()
@@ -145,9 +145,9 @@ class Port(MetricsOutput):
         except (OSError, UnicodeError) as error:
             shown = f"[{self._address}]" if ":" in self._address else self._address
             raise SettingError(
-                f"The metrics cannot be read at {shown}:{self._port}: {_reason(error)}. Set"
-                " DEDUPE_METRICS_PORT to a port that is free (each process needs its own; 0 turns it off) and"
-                " DEDUPE_METRICS_ADDRESS to an address of this machine."
+                f"The metrics server cannot listen on {shown}:{self._port}: {_reason(error)}. Set DEDUPE_METRICS_PORT to a"
+                " free port (each process needs its own; 0 disables it) and DEDUPE_METRICS_ADDRESS to an address of this"
+                " machine."
             ) from error
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class Port(MetricsOutput):
 
 
 class MetricsFile(MetricsOutput):
-    """A text file that is replaced as a whole, by a thread of its own."""
+    """Publishes metrics in a text file, which a separate thread replaces atomically."""
 
     def __init__(self, path: Path, every_s: float) -> None:
         super().__init__()
@@ -170,29 +170,31 @@ class MetricsFile(MetricsOutput):
         except OSError as error:
             reason, remedy = folder_fault(self._path.parent, error, "another file")
             raise SettingError(
-                f"The file of DEDUPE_METRICS_FILE cannot be written to {self._path}: {reason}. {remedy}"
+                f"The metrics file {self._path} (DEDUPE_METRICS_FILE) cannot be written: {reason}. {remedy}"
             ) from error
-        self._is_over = threading.Event()
+        self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dedupe-metrics", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._is_over.set()
+        self._is_closing.set()
         self._thread.join()
 
-    def last(self) -> None:
-        self._write_or_tell()
+    def publish_last(self) -> None:
+        self._write_or_report()
 
     def _run(self) -> None:
-        while not self._is_over.wait(self._every_s):
-            self._write_or_tell()
+        while not self._is_closing.wait(self._every_s):
+            self._write_or_report()
 
-    def _write_or_tell(self) -> None:
+    def _write_or_report(self) -> None:
         try:
             self._write()
         except OSError as error:
-            self.board.failed(ArchiveError(f"The file {self._path} cannot be written: {_reason(error)}."))
-        except Exception as error:  # noqa: BLE001 - nobody else would see it
+            self.board.failed(
+                ArchiveError(f"The metrics file {self._path} cannot be written: {_reason(error)}.")
+            )
+        except Exception as error:  # noqa: BLE001 - an exception would end the thread silently
             self.board.failed(error)
 
     def _write(self) -> None:
@@ -200,40 +202,43 @@ class MetricsFile(MetricsOutput):
             whole_file.replace(self._path, self.board.text())
 
 
-# They stay, since what was counted there does.
-_places: dict[Hashable, MetricsOutput] = {}
+# Outputs are never removed: they hold the counters of finished crawls.
+_outputs: dict[Hashable, MetricsOutput] = {}
 _open: set[MetricsOutput] = set()
-_places_lock = threading.RLock()
+_outputs_lock = threading.RLock()
 
 
-def enter(place: MetricsOutput, key: Hashable, source: MetricsSource) -> MetricsOutput:
-    """Show the crawl at the place that is known as *key*; *place* if there was none. Raises SettingError."""
-    with _places_lock:
-        place = _places.setdefault(key, place)
-        place.board.add(source)
-        if place not in _open:
+def enter(output: MetricsOutput, key: Hashable, source: MetricsSource) -> MetricsOutput:
+    """Publish the metrics of *source* on the output registered as *key*; register *output* if there is none.
+
+    Returns the output. Raises :class:`~scrapy_dedupe.errors.SettingError` if it cannot be opened.
+    """
+    with _outputs_lock:
+        output = _outputs.setdefault(key, output)
+        output.board.add(source)
+        if output not in _open:
             try:
-                place.open()
+                output.open()
             except BaseException:
-                place.board.remove(source)
+                output.board.remove(source)
                 raise
-            _open.add(place)
-    return place
+            _open.add(output)
+    return output
 
 
-def leave(place: MetricsOutput, source: MetricsSource) -> None:
-    """Take the crawl away; the last one closes the place. May wait for a moment."""
-    with _places_lock:
-        place.last()
-        if place.board.remove(source):
-            _open.discard(place)
-            place.close()
+def leave(output: MetricsOutput, source: MetricsSource) -> None:
+    """Remove the crawl; close the output after the last crawl. May block for a moment."""
+    with _outputs_lock:
+        output.publish_last()
+        if output.board.remove(source):
+            _open.discard(output)
+            output.close()
 
 
 def is_open(key: Hashable) -> bool:
-    """Whether a crawl goes on whose metrics can be read at the place that is known as *key*."""
-    with _places_lock:
-        return _places.get(key) in _open
+    """Return True if a running crawl uses the output registered as *key*."""
+    with _outputs_lock:
+        return _outputs.get(key) in _open
 
 
 def _reason(error: Exception) -> str:
@@ -241,7 +246,7 @@ def _reason(error: Exception) -> str:
 
 
 def _follow(last: Reading, reading: Reading) -> None:
-    """Take a new reading; what only grows does not go back."""
+    """Update *last* with a new reading. Counters never decrease."""
     for key in [key for key in last if BY_NAME[key[0]].kind in ("gauge", "info")]:
         del last[key]
     for key, figure in reading.items():

@@ -1,7 +1,7 @@
-"""The HTTP server that answers scrapes, on threads of its own.
+"""The HTTP server that answers scrapes, on separate threads.
 
-Whoever can reach the port may be slow, silent or many; the crawl must not feel it. So there is an end to how many are
-answered at once and to how long one may keep silent, and nothing is printed among the lines of the crawl.
+Slow, silent or numerous clients must not affect the crawl. The number of simultaneous clients and the time for which a
+client may be silent are limited, and the server prints nothing to the output of the crawl.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST_CLIENTS: Final = 32
+MAX_CLIENTS: Final = 32
 _SILENCE_S: Final = 5.0
-# The end of the last crawl waits for so long.
+# The end of the last crawl can be delayed by this time.
 _POLL_S: Final = 0.05
 
 
@@ -39,20 +39,20 @@ class _Handler(WSGIRequestHandler):
 
 
 class MetricServer(ThreadingMixIn, WSGIServer):
-    """Listens at an address once it is made; raises :class:`OSError` or :class:`UnicodeError` if that cannot be.
+    """Listens from its creation; raises :class:`OSError` or :class:`UnicodeError` if it cannot listen.
 
-    Of more than :data:`MOST_CLIENTS` at a time the last ones are turned away.
+    Connections beyond :data:`MAX_CLIENTS` simultaneous clients are closed.
     """
 
     daemon_threads = True
-    # Before they are turned away they have to come in.
+    # A client must be accepted before its connection can be closed.
     request_queue_size = 128
 
     def __init__(self, address: str, port: int, registry: CollectorRegistry) -> None:
-        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self.address_family, *_, place = found[0]
-        self._free = threading.BoundedSemaphore(MOST_CLIENTS)
-        super().__init__(place, _Handler)  # type: ignore[arg-type]
+        addresses = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, *_, sockaddr = addresses[0]
+        self._free = threading.BoundedSemaphore(MAX_CLIENTS)
+        super().__init__(sockaddr, _Handler)  # type: ignore[arg-type]
         self.set_app(make_wsgi_app(registry))
         self._thread = threading.Thread(
             target=self.serve_forever, args=(_POLL_S,), name="dedupe-metrics", daemon=True
@@ -60,7 +60,7 @@ class MetricServer(ThreadingMixIn, WSGIServer):
         self._thread.start()
 
     def end(self) -> None:
-        """Listen no more. Whoever is being answered gets the rest."""
+        """Stop listening. Responses in progress are completed."""
         self.shutdown()
         self.server_close()
         self._thread.join()
@@ -69,13 +69,13 @@ class MetricServer(ThreadingMixIn, WSGIServer):
         try:
             return super().get_request()
         except OSError:
-            # As a rule the process has no more files to open, and the client is still there at the next look.
+            # Usually no file descriptors are left. The client stays in the backlog: wait before the next accept.
             time.sleep(_POLL_S)
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):
-            logger.debug("A scrape from %s was turned away: %d are answered.", client_address, MOST_CLIENTS)
+            logger.debug("Rejected a scrape from %s: %d others are in progress.", client_address, MAX_CLIENTS)
             self.shutdown_request(request)
             return
         try:
@@ -91,5 +91,5 @@ class MetricServer(ThreadingMixIn, WSGIServer):
             self._free.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Said of a client that went away; socketserver would print it among the lines of the crawl."""
-        logger.debug("A scrape from %s was cut off.", client_address)
+        """Log a client that disconnected; socketserver would print a traceback to the output of the crawl."""
+        logger.debug("A scrape from %s was interrupted.", client_address)

@@ -1,7 +1,7 @@
-"""The metrics of a crawl for Prometheus, as an extension: at a port, in a file, or both.
+"""The extension that exports the metrics of a crawl for Prometheus: on a port, in a file, or both.
 
-What a scrape gets is read at the time of the scrape, on the thread that answers it; the crawl does nothing for it but
-count as always. See :mod:`.metric_families` for the metrics and :mod:`.metric_places` for where they can be read.
+The values are read at the time of a scrape, on the thread that answers it, without extra work for the crawl. The metrics
+are defined in :mod:`.metric_families`, the outputs in :mod:`.metric_outputs`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 class MetricsExtension:
-    """Shows the metrics. Raises :class:`~scrapy_dedupe.errors.SettingError` at the start if they cannot be shown."""
+    """Exports metrics. Raises :class:`~scrapy_dedupe.errors.SettingError` at startup if an output cannot be opened."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._session = session = Session.of(crawler)
-        self._places: list[MetricsOutput] = []
-        # Before the layers begin, which are made after the extensions.
+        self._outputs: list[MetricsOutput] = []
+        # Set before the layers start: Scrapy creates them after the extensions.
         session.live.is_watched = True
         self._source = CrawlSource(crawler, session)
-        # A start that is given up by others tells nobody; the port has to be free once more all the same.
-        self._end = weakref.finalize(crawler, _leave_later, self._places, self._source)
-        self._end.atexit = False
+        # If another component fails at startup, no signal is sent, but the port must still be released.
+        self._finalizer = weakref.finalize(crawler, _leave_later, self._outputs, self._source)
+        self._finalizer.atexit = False
         session.at_start(self._enter)
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
 
@@ -61,41 +61,41 @@ class MetricsExtension:
             ) from error
         self._session.at_refusal(self._leave)
         if settings.port:
-            place: MetricsOutput = Port(settings.address, settings.port)
-            self._places.append(enter(place, ("port", settings.address, settings.port), self._source))
+            output: MetricsOutput = Port(settings.address, settings.port)
+            self._outputs.append(enter(output, ("port", settings.address, settings.port), self._source))
         if settings.file is not None:
             path = self._session.named_path(settings.file).absolute()
-            self._places.append(enter(MetricsFile(path, settings.every_s), ("file", path), self._source))
+            self._outputs.append(enter(MetricsFile(path, settings.every_s), ("file", path), self._source))
 
     def _spider_opened(self) -> None:
-        self._source.is_heard = True
-        # Behind all others: what they count at the end is to be seen too.
+        self._source.can_report = True
+        # Last, so that the metrics include what the other components count at the end.
         self._session.at_stop(self._close)
 
     async def _close(self) -> None:
-        # It may wait for a server to end.
+        # On the worker, since stopping the server blocks.
         await self._session.on_worker(self._leave)
 
     def _leave(self) -> None:
-        self._end.detach()
+        self._finalizer.detach()
         self._source.is_running = False
-        places = self._places.copy()
-        self._places.clear()
-        if places:
+        outputs = self._outputs.copy()
+        self._outputs.clear()
+        if outputs:
             from .metric_outputs import leave
 
-            for place in places:
-                leave(place, self._source)
+            for output in outputs:
+                leave(output, self._source)
 
 
 class CrawlSource:
-    """One crawl, as :class:`~scrapy_dedupe.live.observers.metric_outputs.MetricsSource`. It does not keep the crawler alive."""
+    """A crawl as a :class:`~scrapy_dedupe.live.observers.metric_outputs.MetricsSource`, without a reference to the crawler."""
 
     def __init__(self, crawler: Crawler, session: Session) -> None:
         self.spider = label(session.spider_name)
         self.is_running = True
-        # Until the event loop is there an error would have nowhere to go.
-        self.is_heard = False
+        # Errors cannot be counted before the event loop runs.
+        self.can_report = False
         self._session = weakref.ref(session)
 
     def read(self) -> Reading:
@@ -112,14 +112,14 @@ class CrawlSource:
 
     def failed(self, error: Exception) -> None:
         session = self._session()
-        if session is not None and self.is_heard:
-            session.counters.error("metrics", error, "The crawl goes on; its metrics may be out of date.")
+        if session is not None and self.can_report:
+            session.counters.error("metrics", error, "The crawl continues; its metrics may be out of date.")
 
 
-def _leave_later(places: list[MetricsOutput], source: CrawlSource) -> None:
-    # Called in the middle of something else, which may hold any lock.
+def _leave_later(outputs: list[MetricsOutput], source: CrawlSource) -> None:
+    # Called by the garbage collector, when this thread may hold any lock: use new threads.
     from .metric_outputs import leave
 
     source.is_running = False
-    for place in places:
-        threading.Thread(target=partial(leave, place, source), daemon=True).start()
+    for output in outputs:
+        threading.Thread(target=partial(leave, output, source), daemon=True).start()

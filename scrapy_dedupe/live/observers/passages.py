@@ -1,15 +1,16 @@
-"""Which passages repeat? The texts of a crawl's pages on their way into a passage index, as an extension.
+"""The extension that adds the texts of a crawl's pages to a passage index.
 
-It hears of final, decoded responses: redirects followed, retries done, and not those that the content middleware drops.
-Of each page that can be read it makes the canonical text on the crawl's worker and adds it to the
-:class:`~scrapy_dedupe.passages.PassageIndex` under the URL of the response; a page that was in the index with another text
-is replaced. The pages that are passed by are those of the content middleware, with their reasons, counted under
+It receives final, decoded responses after redirects and retries, except those that the content middleware drops. On the
+crawl's worker it extracts the canonical text of each page and adds it to the
+:class:`~scrapy_dedupe.passages.PassageIndex` under the URL of the response. A page that the index holds with another text
+is replaced. Pages are skipped for the same reasons as in the content middleware, and counted under
 ``dedupe/passages/skipped/``.
 
-What was added is written after 8 MB of text, every minute, and at the end; a kill loses no more. While another process
-writes the index, or the disk is full, the texts of up to 48 MB wait and are tried again. Nothing of this stops the crawl:
-an error is told once and counted under ``dedupe/errors/passages``, and the pages that never were written under
-``dedupe/passages/lost``. Only a setting that contradicts the index refuses the start.
+Added texts are written after 8 MB of text, every minute, and at the end of the crawl; a kill loses only the texts since
+the last write. While another process writes to the index, or the disk is full, up to 48 MB of texts are kept in memory
+and the write is retried. Errors do not stop the crawl: the first one is logged, and all are counted under
+``dedupe/errors/passages``. Pages that were never written are counted in ``dedupe/passages/lost``. The crawl is refused at
+startup only if the settings contradict the existing index.
 """
 
 from __future__ import annotations
@@ -39,26 +40,29 @@ if TYPE_CHECKING:
 
 _FLUSH_BYTES: Final = 8_000_000
 _FLUSH_S: Final = 60.0
-# More than this does not wait for an index that cannot be written.
-_MOST_BYTES: Final = 48_000_000
+# Maximum size of the texts kept in memory while the index cannot be written.
+_MAX_WAITING_BYTES: Final = 48_000_000
 _RETRY_S: Final = 2.0
-# How long the index may be another's before anybody is told: two crawls that share one get into each other's way.
-_PATIENCE_S: Final = 10.0
-# How long the end of the crawl waits for another process.
-_LAST_WAIT_S: Final = 5.0
-# A merge of so many posts takes a second, in which the worker does nothing else. Larger ones are left to `passages
-# compact` and `passages index`.
+# How long the index may be locked before this is logged: two crawls that share an index block each other briefly.
+_LOG_LOCKED_AFTER_S: Final = 10.0
+# How long the end of the crawl waits for the lock of another process.
+_FINAL_LOCK_TIMEOUT_S: Final = 5.0
+# A merge of this many posts blocks the worker for a second. Larger merges are left to the commands `passages compact`
+# and `passages index`.
 _LARGEST_MERGE_POSTS: Final = 4_000_000
 
-_KEPT: Final = "The crawl goes on; what could not be written is kept and tried again."
-_ALL_IN: Final = "All pages of this crawl are in the index."
-_GONE: Final = "What this crawl had written there is gone with it."
-_NOT_MERGED: Final = "The pages are in the index; its small segments are merged another time."
-_PASSED_BY: Final = "The page was not added to the passage index."
+_RETRY: Final = "The crawl continues; the texts are kept in memory and the write is retried."
+_ALL_WRITTEN: Final = "All pages of this crawl are in the index."
+_INDEX_DELETED: Final = "The pages that this crawl had written are lost with it."
+_NOT_MERGED: Final = "The pages are in the index; its small segments will be merged later."
+_NOT_ADDED: Final = "The page was not added to the passage index."
 
 
 class PassageExtension:
-    """Fills the passage index of a crawl. Raises :class:`~scrapy_dedupe.errors.DedupeError` if that is not one of ours."""
+    """Adds the pages of a crawl to a passage index.
+
+    Raises :class:`~scrapy_dedupe.errors.DedupeError` at startup if the folder or the settings do not fit.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self._session = session = Session.of(crawler)
@@ -70,7 +74,7 @@ class PassageExtension:
         self._failing_since: float | None = None
         self._merge_error: Exception | None = None
         self._retry_at = 0.0
-        index = session.at_start(self._opened)
+        index = session.at_start(self._open_index)
         if index is None:
             return
         self._index = index
@@ -85,7 +89,7 @@ class PassageExtension:
             raise NotConfigured
         return cls(crawler)
 
-    def _opened(self) -> PassageIndex | None:
+    def _open_index(self) -> PassageIndex | None:
         settings = self._session.settings.passages
         try:
             return PassageIndex(
@@ -96,11 +100,12 @@ class PassageExtension:
                 largest_merge_posts=_LARGEST_MERGE_POSTS,
             )
         except StoreUnavailable as error:
-            self._session.counters.error("passages", error, "The crawl goes on without a passage index.")
+            self._session.counters.error("passages", error, "The crawl continues without a passage index.")
             return None
         except StoreRefused as error:
             raise StoreRefused(
-                f"{error} For a crawl, the settings DEDUPE_PASSAGES_DIR, _TOKENISER and _TEXT count."
+                f"{error} In a crawl, use the settings DEDUPE_PASSAGES_DIR, DEDUPE_PASSAGES_TOKENISER and"
+                " DEDUPE_PASSAGES_TEXT."
             ) from error
 
     # On the event loop
@@ -117,8 +122,8 @@ class PassageExtension:
             assert kind is not None
             assert isinstance(response, TextResponse)
             self._session.worker.submit_weighing(len(response.body), self._add, response, kind)
-        except Exception as error:  # noqa: BLE001 - no fault of ours may cost a page
-            self._session.counters.error("passages", error, _PASSED_BY)
+        except Exception as error:  # noqa: BLE001 - an internal error must not lose a page
+            self._session.counters.error("passages", error, _NOT_ADDED)
 
     def _tick(self) -> None:
         self._session.worker.submit(self._flush)
@@ -134,9 +139,9 @@ class PassageExtension:
 
     def _add(self, response: TextResponse, kind: str) -> None:
         try:
-            if self._waiting_bytes >= _MOST_BYTES:
+            if self._waiting_bytes >= _MAX_WAITING_BYTES:
                 self._flush()
-            if self._waiting_bytes >= _MOST_BYTES:
+            if self._waiting_bytes >= _MAX_WAITING_BYTES:
                 self._lose(1)
                 return
             if is_binary_text(response.text):
@@ -146,15 +151,15 @@ class PassageExtension:
             try:
                 self._index.add(response.url, text)
             except StoreError as error:
-                self._failed(error)  # the page itself was taken
+                self._failed(error)  # The page was added to memory.
             self._waiting_bytes += len(text.encode(errors="surrogatepass"))
-            self._settle()
+            self._after_write()
         except HostileMarkup:
             self._session.loop.call(self._skipped, "markup")
         except SettingError:
-            self._session.loop.call(self._skipped, "url")  # too long to be a name
-        except Exception as error:  # noqa: BLE001 - no fault of ours may cost a page
-            self._session.counters.error("passages", error, _PASSED_BY)
+            self._session.loop.call(self._skipped, "url")  # Too long for a document name.
+        except Exception as error:  # noqa: BLE001 - an internal error must not lose a page
+            self._session.counters.error("passages", error, _NOT_ADDED)
         if self._waiting_bytes >= _FLUSH_BYTES:
             self._flush()
 
@@ -163,21 +168,21 @@ class PassageExtension:
             return
         try:
             self._index.flush()
-        except Exception as error:  # noqa: BLE001 - no fault of ours may cost a page
+        except Exception as error:  # noqa: BLE001 - an internal error must not lose a page
             self._failed(error)
-        self._settle()
+        self._after_write()
 
     def _failed(self, error: Exception) -> None:
         now = time.monotonic()
         self._retry_at = now + _RETRY_S
         if self._failing_since is None:
             self._failing_since = now
-        # An error of another kind does not pass with time.
-        if not isinstance(error, StoreUnavailable) or now - self._failing_since >= _PATIENCE_S:
-            self._session.counters.error("passages", error, _KEPT)
+        # Other errors than a locked index do not resolve themselves: log them immediately.
+        if not isinstance(error, StoreUnavailable) or now - self._failing_since >= _LOG_LOCKED_AFTER_S:
+            self._session.counters.error("passages", error, _RETRY)
 
-    def _settle(self) -> None:
-        """See whether the index has written what waited: it does so of itself as well, and may fail after it."""
+    def _after_write(self) -> None:
+        """Update the state if the index has no unwritten documents. The index also writes by itself, and can fail later."""
         if self._index.pending_documents:
             return
         self._failing_since = None
@@ -188,35 +193,35 @@ class PassageExtension:
         if error is not None and error is not self._merge_error:
             self._session.counters.error("passages", error, _NOT_MERGED)
         self._merge_error = error
-        self._tell()
+        self._send_stats()
 
     def _finish(self) -> None:
-        self._index.lock_timeout_s = _LAST_WAIT_S
+        self._index.lock_timeout_s = _FINAL_LOCK_TIMEOUT_S
         lost = 0
         try:
-            # With an error it is closed without another try.
+            # After an error, the index is closed without another write.
             with self._index as index:
                 try:
                     index.flush()
                 finally:
                     lost = index.pending_documents
-                    self._settle()
-        except Exception as error:  # noqa: BLE001 - the other layers have to be closed all the same
-            # Where nothing waits only an index that is not there any more is refused.
-            written = _GONE if isinstance(error, StoreRefused) else _ALL_IN
+                    self._after_write()
+        except Exception as error:  # noqa: BLE001 - the other layers must still be closed
+            # If all pages were written, StoreRefused means that the index was deleted.
+            written = _INDEX_DELETED if isinstance(error, StoreRefused) else _ALL_WRITTEN
             self._session.counters.error(
                 "passages",
                 error,
-                f"{lost:,} pages of this crawl did not get into the index." if lost else written,
+                f"{lost:,} pages of this crawl were not added to the index." if lost else written,
             )
             if lost:
                 self._lose(lost)
-            self._tell()
+            self._send_stats()
 
     def _lose(self, pages: int) -> None:
         self._session.loop.call(self._session.counters.inc, "dedupe/passages/lost", pages)
 
-    def _tell(self) -> None:
+    def _send_stats(self) -> None:
         added = self._index.added
         values = {
             "dedupe/passages/documents": added.documents,

@@ -1,12 +1,13 @@
-"""The report of a crawl: sees what is decided while the crawl goes on, keeps it in the store, and writes the page.
+"""The extension that collects the data of the report, saves it in a store, and writes the report page.
 
-What was seen is kept under the crawl's id, for ``scrapy dedupe report``: in the store of the crawl index if the archive
-layer is on, else in that of the content layer, each minute (in the first one more often) and when the spider is closed.
-A job that goes on adds to what it kept before; what was kept and cannot be read, or was put there by another process
-meanwhile, is left as it is. With ``DEDUPE_REPORT`` the page of this crawl is written at the very end, after the commit.
+The observations are saved under the crawl id for ``scrapy dedupe report``: in the store of the crawl index if the archive
+layer is active, otherwise in the store of the content layer. They are saved every minute (more often in the first minute)
+and when the spider is closed. A resumed job adds to its earlier observations. Saved observations that cannot be read, or
+that another process has saved under the same id, are not overwritten. With ``DEDUPE_REPORT``, the report page of this
+crawl is written at the very end, after the commit.
 
-Nothing of this stops the crawl: errors are told once and counted under ``dedupe/errors/report``. Only a page that could not
-be written later refuses the start.
+Errors do not stop the crawl: the first one is logged, and all are counted under ``dedupe/errors/report``. The crawl is
+refused at startup only if the report page could not be written.
 """
 
 from __future__ import annotations
@@ -45,30 +46,33 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TICK_S: Final = 5.0
-# Each minute, and early on more often, so that a crawl which is killed by then has kept something too.
-_TICKS_A_SAVE: Final = 12
+# Every minute, and more often at first, so that a crawl that is killed early has a report too.
+_TICKS_PER_SAVE: Final = 12
 _EARLY_TICKS: Final = (1, 2, 4, 8)
-_NEEDED: Final = ("jinja2", "vl_convert")
+_REQUIRED_PACKAGES: Final = ("jinja2", "vl_convert")
 
 
 class ReportExtension(Observer):
-    """Sees what a crawl saves. Raises :class:`~scrapy_dedupe.errors.SettingError` if its page could not be written."""
+    """Collects the data of the report.
+
+    Raises :class:`~scrapy_dedupe.errors.SettingError` at startup if the report page could not be written.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self._session = session = Session.of(crawler)
         self._crawler = crawler
         self._observations = Observations(spider=session.spider_name)
-        # None: what was seen is not kept.
+        # None if the observations are not saved.
         self._store_url: str | None = None
         self._page: Path | None = None
         self._ticks = 0
-        # What the store has, as far as this run knows, and what it tried to put there.
-        self._kept: bytes | None = None
+        # The observations that this run last found or saved in the store, and those that it last tried to save.
+        self._saved: bytes | None = None
         self._tried: bytes | None = None
         page = session.settings.report.page
         if page is not None:
             self._page = session.at_start(lambda: _checked(session.named_path(page)))
-        # By then all layers are there, and have had their word on the crawl's id.
+        # Not earlier: all layers must be active, and the archive layer may change the crawl id at startup.
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
 
     @classmethod
@@ -83,31 +87,31 @@ class ReportExtension(Observer):
         session = self._session
         self._store_url = session.layers.get("warc") or session.layers.get("content")
         if self._store_url is not None:
-            self._go_on(self._store_url)
+            self._load_earlier(self._store_url)
         if self._store_url is None and self._page is None:
             return
         session.observers.add(self)
         if self._store_url is not None:
-            if self._kept is None:
-                # So that a cancel has something to delete, which is seen, and another process something to find.
+            if self._saved is None:
+                # Save now, so that a cancel of the crawl or another process with the same id can be detected later.
                 session.worker.submit(self._save, self._stats())
             session.run_every(_TICK_S, self._tick, "report")
             session.at_close(self._close)
         if self._page is not None:
-            # Behind all that others do at the end, the commit most of all.
+            # After the shutdown of all other components, in particular after the commit.
             session.at_stop(self._write_page)
 
-    def _go_on(self, url: str) -> None:
-        """Take what an earlier run of this crawl kept."""
+    def _load_earlier(self, url: str) -> None:
+        """Load the observations of earlier runs of this crawl."""
         session = self._session
         try:
-            self._kept = session.at_start(lambda: session.stores.open(url)).reports.load(session.crawl_id)
-            if self._kept is not None:
-                self._observations = unpack(self._kept, session.crawl_id)
+            self._saved = session.at_start(lambda: session.stores.open(url)).reports.load(session.crawl_id)
+            if self._saved is not None:
+                self._observations = unpack(self._saved, session.crawl_id)
                 session.notes["runs"] = "of this run (the report counts all runs of the crawl)"
         except StoreError as error:
             self._store_url = None
-            session.counters.error("report", error, "What this run sees is not kept.")
+            session.counters.error("report", error, "The observations of this run are not saved.")
 
     def request_filtered(self, url: str) -> None:
         self._observations.filtered(url)
@@ -134,28 +138,28 @@ class ReportExtension(Observer):
 
     async def _close(self) -> None:
         await self._session.on_worker(lambda: None)
-        # What the worker counted has come in now.
+        # The stats that the worker sent to the event loop have now arrived.
         if await self._session.on_worker(self._save, self._stats(), is_last=True):
             self._session.notes["more"] = self._command()
 
     def _command(self) -> str:
-        """What shows the report, so that it can be pasted in this folder."""
+        """Return the command that shows the report, to be run in the current folder."""
         assert self._store_url is not None
         command = f"scrapy dedupe report {self._session.crawl_id}"
         try:
-            usual = settings_of_file()
+            project = settings_of_file()
         except SettingError:
-            is_usual = False
+            is_in_project = False
         else:
-            is_usual = self._store_url in (usual.warc.index_url, usual.content.store_url)
+            is_in_project = self._store_url in (project.warc.index_url, project.content.store_url)
         return (
             command
-            if is_usual
+            if is_in_project
             else f"{command} --store {shlex.quote(parse_store_url(self._store_url).shown)}"
         )
 
     def _stats(self) -> dict[str, Any]:
-        # Until the end the filter's own figures are not among them.
+        # The stats contain the figures of the URL filter only after the crawl: add the live figures.
         figures = self._session.live.url_figures
         urls = {} if figures is None else {f"dedupe/url/{name}": value for name, value in figures().items()}
         return {**urls, **self._session.counters.all()}
@@ -164,11 +168,13 @@ class ReportExtension(Observer):
         stats = self._stats()
         try:
             await self._session.on_worker(self._write, stats)
-        except Exception as error:  # noqa: BLE001 - the crawl itself has ended well
+        except Exception as error:  # noqa: BLE001 - the crawl itself has finished
             if isinstance(error, OSError):
-                error = ArchiveError(f"The page {self._page} cannot be written: {error.strerror or error}.")
-            self._session.counters.error("report", error, "That changes nothing of the crawl itself.")
-            # An earlier error of this kind may be the one that is in the log.
+                error = ArchiveError(
+                    f"The report page {self._page} cannot be written: {error.strerror or error}."
+                )
+            self._session.counters.error("report", error, "The crawl itself is not affected.")
+            # The error may not be in the log, which shows only the first error of a layer.
             self._session.notes["report"] = f"{self._page} was not written"
         else:
             self._session.notes["report"] = str(self._page)
@@ -186,7 +192,7 @@ class ReportExtension(Observer):
         )
 
     def _save(self, stats: dict[str, Any], *, is_last: bool = False) -> bool:
-        """Keep what was seen so far; whether that was done. The last time the store is asked whatever it did before."""
+        """Save the observations and return whether that succeeded. With *is_last*, try even if the breaker is open."""
         session, url = self._session, self._store_url
         if url is None:
             return False
@@ -195,48 +201,48 @@ class ReportExtension(Observer):
             return False
         try:
             reports = session.stores.open(url).reports
-            if not self._is_ours(reports.load(session.crawl_id)):
+            if not self._is_unchanged(reports.load(session.crawl_id)):
                 self._store_url = None
                 return False
             self._observations.set_stats(stats)
             self._tried = pack(self._observations)
             reports.save(session.crawl_id, self._tried)
-            self._kept = self._tried
+            self._saved = self._tried
         except StoreError as error:
             guard.failed(error)
-        except Exception as error:  # noqa: BLE001 - no fault of ours may cost a page
-            session.counters.error("report", error, "What was seen is not kept.")
+        except Exception as error:  # noqa: BLE001 - an internal error must not affect the crawl
+            session.counters.error("report", error, "The observations are not saved.")
         else:
             guard.worked(has_written=True)
             return True
         return False
 
-    def _is_ours(self, there: bytes | None) -> bool:
-        """Whether what the store has is what this run found or put there; what else it is, is told."""
-        # A save that failed may have come through all the same.
-        if there in (self._kept, self._tried):
+    def _is_unchanged(self, stored: bytes | None) -> bool:
+        """Return whether the store still has the observations that this run found or saved; log it if not."""
+        # A save that reported an error may have succeeded.
+        if stored in (self._saved, self._tried):
             return True
         crawl = self._session.crawl_id
-        if there is None:
+        if stored is None:
             self._session.loop.call(
                 logger.warning,
-                "What was seen during the crawl %s was forgotten meanwhile, as it is when the crawl is canceled or its"
-                " texts are purged. No more of it is kept.",
+                "The report data of the crawl %s was deleted, because the crawl was canceled or its texts were purged."
+                " No more report data is saved for this crawl.",
                 crawl,
             )
         else:
             self._session.counters.error(
                 "report",
                 CrawlStateError(
-                    f"Another process keeps what it sees under the crawl id {crawl} as well. What it kept was left as it"
-                    " is; no more is kept of this run."
+                    f"Another process has saved report data under the crawl id {crawl}. This data is not overwritten; the"
+                    " report data of this run is not saved."
                 ),
-                "Give each process an id of its own (DEDUPE_CRAWL_ID).",
+                "Set a different DEDUPE_CRAWL_ID for each process.",
             )
         return False
 
     def _write(self, stats: dict[str, Any]) -> None:
-        # It brings a template engine and a renderer with it.
+        # Imported lazily, since it imports a template engine and a renderer.
         from scrapy_dedupe.reports.page import page
 
         assert self._page is not None
@@ -263,13 +269,13 @@ class ReportExtension(Observer):
 
 
 def _is_due(tick: int) -> bool:
-    """Whether what was seen is to be kept at this tick, the first of which is 1."""
-    return tick in _EARLY_TICKS or tick % _TICKS_A_SAVE == 0
+    """Return whether the observations are saved at this tick. The first tick is 1."""
+    return tick in _EARLY_TICKS or tick % _TICKS_PER_SAVE == 0
 
 
 def _checked(page: Path) -> Path:
-    """The file that *page* is or links to. Raises :class:`SettingError` if no page can be written there."""
-    for name in _NEEDED:
+    """Return *page* with symbolic links resolved. Raises :class:`SettingError` if the file cannot be written."""
+    for name in _REQUIRED_PACKAGES:
         if find_spec(name) is None:
             raise SettingError(
                 f"DEDUPE_REPORT needs the package {name}, which is not installed. Run:"
@@ -280,5 +286,5 @@ def _checked(page: Path) -> Path:
     except OSError as error:
         reason, remedy = folder_fault(page.parent, error, "another file")
         raise SettingError(
-            f"The page of DEDUPE_REPORT cannot be written to {page}: {reason}. {remedy}"
+            f"The report page {page} (DEDUPE_REPORT) cannot be written: {reason}. {remedy}"
         ) from error
