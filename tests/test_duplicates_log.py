@@ -186,10 +186,10 @@ async def test_a_file_that_cannot_be_written_refuses_the_start(
     logged["DEDUPE_DUPLICATES_LOG"] = tmp_path
     with pytest.raises(
         SettingError,
-        match=r"DEDUPE_DUPLICATES_LOG cannot be written to .*Is a directory.*name another file, or none\.$",
+        match=r"\(DEDUPE_DUPLICATES_LOG\) cannot be written: .*Is a directory.*name another file, or none\.$",
     ):
         await crawl(LinkSpider, logged, urls=web.url())
-    assert "The crawl does not start. The file of DEDUPE_DUPLICATES_LOG" in caplog.text
+    assert "The crawl does not start. The duplicates log " in caplog.text
     assert web.paths == []
 
 
@@ -207,7 +207,7 @@ async def test_a_full_disk_is_told_once_and_the_crawl_goes_on(
     assert stats["dedupe/errors/log"] >= 1
     assert (stats.get("dedupe/log/lines", 0), stats["dedupe/log/lost"]) == (0, 2)
     assert caplog.text.count("/dev/full cannot be written: No space left on device.") == 1
-    assert "2 lines of the log of duplicates /dev/full could not be written and are lost." in caplog.text
+    assert "2 lines of the duplicates log /dev/full could not be written and are lost." in caplog.text
     assert len(records_of(tmp_path / "warcs")) > 2
 
 

@@ -135,7 +135,7 @@ def test_a_project_that_can_only_be_read(tmp_path: Path) -> None:
             f'DEDUPE_STORE_URL = "sqlite:///{tmp_path}/d.db"',
             "The crawl does not start. WARC files cannot be written to warcs: ",
         ),
-        ('JOBDIR = "job"', "The crawl does not start. The job folder job (JOBDIR) cannot be made: "),
+        ('JOBDIR = "job"', "The crawl does not start. The job folder job (JOBDIR) cannot be created: "),
     ):
         settings.write_text(common + more)
         told = said(project, CRAWL, mounted)

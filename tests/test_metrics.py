@@ -164,7 +164,7 @@ async def test_a_collector_that_keeps_nothing_changes_no_figure(
     (pages,) = [line for line in lines if line.startswith("  Pages")]
     assert pages.startswith("  Pages     2 of 4 pages (50%) were duplicates")
     (archived,) = [line for line in lines if line.startswith("  Bytes")]
-    assert "1 of 5 responses had been archived before" in archived
+    assert "1 of 5 responses was a duplicate" in archived
 
 
 @crawl_test
@@ -269,7 +269,7 @@ async def test_an_address_of_no_use_is_refused(
 ) -> None:
     with pytest.raises(Exception):  # noqa: B017
         await crawl(LinkSpider, {**settings, "DEDUPE_METRICS_ADDRESS": address}, urls=web.url())
-    assert f"The crawl does not start. The metrics cannot be read at {address}:{port}: " in caplog.text
+    assert f"The crawl does not start. The metrics server cannot listen on {address}:{port}: " in caplog.text
 
 
 @crawl_test
@@ -280,7 +280,7 @@ async def test_a_port_in_use_is_refused(
         await crawl(LinkSpider, settings, urls=web.url())
     assert "The crawl does not start." in caplog.text
     assert f"127.0.0.1:{port}" in caplog.text
-    assert "Set DEDUPE_METRICS_PORT to a port that is free" in caplog.text
+    assert "Set DEDUPE_METRICS_PORT to a free port" in caplog.text
     assert web.paths == []
     # Once it is free the same process can crawl.
     site(web)
@@ -296,7 +296,7 @@ async def test_a_file_that_cannot_be_written_is_refused_and_the_port_given_back(
     settings["DEDUPE_METRICS_FILE"] = str(tmp_path / "taken" / "x.prom")
     with pytest.raises(Exception):  # noqa: B017
         await crawl(LinkSpider, settings, urls=web.url())
-    words = f"The file of DEDUPE_METRICS_FILE cannot be written to {tmp_path}/taken/x.prom: {tmp_path}/taken is a file. Name"
+    words = f"The metrics file {tmp_path}/taken/x.prom (DEDUPE_METRICS_FILE) cannot be written: {tmp_path}/taken is a file. Name"
     assert words in caplog.text
     with socket.create_server(("127.0.0.1", port)):
         pass

@@ -270,7 +270,7 @@ async def test_an_index_that_another_process_writes_all_the_time_costs_no_page(
     assert stats_of(crawler)["documents"] == 0
     told = f"is being written by process {os.getpid()}"
     assert caplog.text.count(told) == 1
-    assert "4 pages of this crawl did not get into the index." in caplog.text
+    assert "4 pages of this crawl were not added to the index." in caplog.text
     assert "4 pages not added because of an error" in caplog.text
 
 
@@ -334,7 +334,7 @@ async def test_a_lock_that_is_held_for_long_is_told_once(
         crawler = await crawl(LinkSpider, {**settings, **ALONE}, urls=web.url())
     assert errors_of(crawler)["dedupe/errors/passages"] == 5  # each page, and the end
     assert caplog.text.count("(passages compact)") == 1
-    assert "The crawl goes on; what could not be written is kept and tried again." in caplog.text
+    assert "The crawl continues; the texts are kept in memory and the write is retried." in caplog.text
 
 
 @contextmanager
@@ -366,7 +366,7 @@ async def test_a_full_disk_costs_no_page(
     assert [item["url"] for item in items] == [web.url("/large"), web.url("/other")]
     assert errors_of(crawler) == {"dedupe/errors/passages": 1}
     assert stats_of(crawler)["lost"] == 2
-    assert "2 pages of this crawl did not get into the index." in caplog.text
+    assert "2 pages of this crawl were not added to the index." in caplog.text
     with indexed(tmp_path) as index:  # answers as before
         assert names(index, web) == ["/"]
         assert index.check(full=True).problems == ()
@@ -387,7 +387,7 @@ async def test_an_index_that_lacks_a_file_costs_no_page(
     assert errors_of(crawler) == {"dedupe/errors/passages": 1}
     assert stats_of(crawler)["lost"] == 4
     assert f"lacks the file {gone}" in caplog.text
-    assert "4 pages of this crawl did not get into the index." in caplog.text
+    assert "4 pages of this crawl were not added to the index." in caplog.text
 
 
 @crawl_test
@@ -412,7 +412,7 @@ async def test_an_index_that_is_removed_meanwhile_is_told_and_not_begun_again(
     crawler = await crawl(LinkSpider, {**settings, **ALONE}, urls=web.url())
     assert errors_of(crawler) == {"dedupe/errors/passages": 1}
     assert "lost" not in stats_of(crawler)
-    assert "What this crawl had written there is gone with it." in caplog.text
+    assert "The pages that this crawl had written are lost with it." in caplog.text
     assert not (tmp_path / "passages").exists()
 
 
@@ -560,7 +560,7 @@ async def test_pages_that_are_stored_are_not_lost_when_their_segments_cannot_be_
     assert (stats["documents"], stats.get("lost")) == (4, None)
     assert errors_of(crawler) == {"dedupe/errors/passages": 1}
     assert "There is no space for a merge." in caplog.text
-    assert "The pages are in the index; its small segments are merged another time." in caplog.text
+    assert "The pages are in the index; its small segments will be merged later." in caplog.text
     assert names(indexed(tmp_path), web) == ["/", "/copy", "/one", "/two"]
 
 

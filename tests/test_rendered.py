@@ -218,7 +218,7 @@ def index_of(wacz: zipfile.ZipFile) -> str:
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     records = [(record.levelname, record.getMessage()) for record in caplog.records]
-    return [(level, message) for level, message in records if "is not what the server sent" in message]
+    return [(level, message) for level, message in records if "differs from what the server sent" in message]
 
 
 @crawl_test
@@ -252,8 +252,8 @@ async def test_a_rendered_response_is_left_out_of_the_archive(
     ((level, message),) = messages(caplog)
     assert level == "WARNING"
     assert message.startswith(
-        f"The response of {SITE}/image.png is not what the server sent: the download handler {HANDLER} rendered or decoded"
-        ' it (flag playwright). It is left out of the archive. Set DEDUPE_WARC_RENDERED = "resource" to store'
+        f"The response of {SITE}/image.png differs from what the server sent: the download handler {HANDLER} rendered or decoded"
+        ' it (flag playwright). It is not archived. Set DEDUPE_WARC_RENDERED = "resource" to store'
     )
     assert "resource" not in records_of(tmp_path / "warcs")[0].payload.decode()
     assert "3 rendered or decoded responses not archived" in caplog.text

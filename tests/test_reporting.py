@@ -209,7 +209,7 @@ async def test_what_cannot_be_read_is_left_as_it_is(
     crawler = await crawl(LinkSpider, {**stored, "DEDUPE_CRAWL_ID": "c1"}, urls=site.url())
     stats = crawler.stats.get_stats()
     assert (stats["finish_reason"], stats["dedupe/errors/report"]) == ("finished", 1)
-    assert "What this run sees is not kept." in caplog.text
+    assert "The observations of this run are not saved." in caplog.text
     assert "scrapy dedupe report" not in caplog.text
     assert store.reports.load("c1") == data
     store.close()
@@ -282,7 +282,7 @@ async def test_two_processes_with_one_id_do_not_overwrite_each_other(
     assert store.reports.load("c1") == b"of the other process"
     store.close()
     assert crawler.stats.get_value("dedupe/errors/report") == 1
-    assert "Another process keeps what it sees under the crawl id c1 as well." in caplog.text
+    assert "Another process has saved report data under the crawl id c1." in caplog.text
     assert "scrapy dedupe report" not in caplog.text
 
 
@@ -405,9 +405,9 @@ async def test_a_page_that_cannot_be_written_refuses_the_start(
 ) -> None:
     (tmp_path / "file").write_text("x")
     for path in (tmp_path, tmp_path / "file" / "report.html", "/dev/null", "a\0b"):
-        with pytest.raises(SettingError, match="The page of DEDUPE_REPORT cannot be written"):
+        with pytest.raises(SettingError, match=r"The report page .* \(DEDUPE_REPORT\) cannot be written"):
             await crawl(LinkSpider, {**settings, "DEDUPE_REPORT": path}, urls=site.url())
-    assert caplog.text.count("The crawl does not start. The page of DEDUPE_REPORT cannot be written") == 4
+    assert caplog.text.count("The crawl does not start. The report page ") == 4
     assert site.paths == []
 
 

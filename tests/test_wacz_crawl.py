@@ -399,11 +399,11 @@ async def test_a_container_that_is_not_in_the_storage_is_told(
     storage.mkdir()
     packing["DEDUPE_WARC_UPLOAD_URL"] = str(storage)
     await crawl(LinkSpider, packing | {"DEDUPE_CRAWL_ID": "two"}, urls=web.url())
-    assert "refers to records in one.wacz, which is not beside it" in caplog.text
+    assert "refers to records in one.wacz, which is missing from its folder" in caplog.text
     caplog.clear()
     (tmp_path / "elsewhere" / "one.wacz").rename(storage / "one.wacz")
     await crawl(LinkSpider, packing | {"DEDUPE_CRAWL_ID": "three"}, urls=web.url())
-    assert "which is not beside it" not in caplog.text
+    assert "which is missing from its folder" not in caplog.text
 
 
 @crawl_test
@@ -412,7 +412,7 @@ async def test_files_are_not_moved_to_where_they_are_written(
 ) -> None:
     (tmp_path / "warcs").mkdir()
     settings["DEDUPE_WARC_UPLOAD_URL"] = str(tmp_path / "warcs" / ".." / "warcs")
-    with pytest.raises(Exception, match="where files are written in the first place"):
+    with pytest.raises(Exception, match="the folder in which the files are written"):
         await crawl(LinkSpider, settings, urls=web.url())
 
 

@@ -115,7 +115,7 @@ async def test_the_next_crawl_mends_what_a_dead_one_left(
         file.write(b"\x1f\x8b half a member")
     web.page("/one", "<p>one")
     await crawl(LinkSpider, settings | {"DEDUPE_STORE_URL": store}, urls=web.url("/one"))
-    assert "The crawl dead was cut" in caplog.text
+    assert "The crawl dead was interrupted" in caplog.text
     assert not list(folder.glob("*.open"))
     check(folder)
     with open_index(store) as index:

@@ -207,7 +207,7 @@ async def test_a_file_that_cannot_be_finished_is_told_of_at_the_end(
     assert crawler.stats.get_value("finish_reason") == "dedupe_archive_error"
     assert "nothing was recorded" not in caplog.text
     assert (
-        f"WARC      a file in {folder} was left open; mend it with `scrapy dedupe warc salvage`"
+        f"WARC      a file in {folder} is incomplete; repair it with `scrapy dedupe warc salvage`"
         in caplog.text
     )
     with open_index(settings["DEDUPE_STORE_URL"]) as index:

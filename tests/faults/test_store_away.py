@@ -106,7 +106,7 @@ async def test_a_server_that_can_only_be_read_is_told_of_once(
         "a page that can be read of is no sign of health"
     )
     assert caplog.text.count("The crawl continues without it") == 1
-    assert caplog.text.count("answers again. Further gaps are only counted") == 1
+    assert caplog.text.count("is available again. Further failures are only counted") == 1
     with open_index(redis_server.url) as index:
         (info,) = index.crawls()
     assert (info.state, info.incomplete, info.counts.total_urls) == ("committed", False, 31)

@@ -178,7 +178,7 @@ async def test_playwright(
         "/moved"
     }
     assert items["/page"]["kind"] != "unknown"
-    told = [record for record in caplog.records if "is not what the server sent" in record.getMessage()]
+    told = [record for record in caplog.records if "differs from what the server sent" in record.getMessage()]
     assert len(told) == 1
     assert (
         f"the download handler {PLAYWRIGHT} rendered or decoded it (flag playwright)" in told[0].getMessage()
