@@ -23,6 +23,7 @@ import pytest
 from offline.calling import PROGRAM
 from offline.outputs import snapshot
 from offline.planted import SITE, Copy, Planting, text
+from sampling import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,7 +207,7 @@ def prepared(case: Case, folder: Path, steps: Steps) -> Ground:
     return ground
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=sampled(CASES, ["dedupe in place", "restore"]))
 def ground(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, steps: Steps) -> Ground:
     ground = prepared(CASES[request.param], tmp_path_factory.mktemp("ground"), steps)
     assert ground.count > 0
@@ -286,7 +287,7 @@ def test_a_signal_before_any_step_is_told_in_one_sentence_and_costs_nothing(
 SIDE_BY_SIDE = ("dedupe", "dedupe in place", "restore", "restore in place", "arc2warc")
 
 
-@pytest.mark.parametrize("name", SIDE_BY_SIDE)
+@pytest.mark.parametrize("name", sampled(SIDE_BY_SIDE, ["dedupe"]))
 def test_processes_that_work_side_by_side_may_die_at_any_moment(
     name: str, steps: Steps, tmp_path: Path
 ) -> None:

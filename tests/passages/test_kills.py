@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from passages.killed_work import SHARED, documents, text
+from sampling import sampled
 
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.passages import PassageIndex
@@ -222,7 +223,7 @@ def prepared(case: Case, folder: Path, works: Works) -> Ground:
     return Ground(case, start, [state_of(start), state_of(whole)], count, seconds)
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=sampled(CASES, ["append", "compact verb"]))
 def ground(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, works: Works) -> Ground:
     ground = prepared(CASES[request.param], tmp_path_factory.mktemp("ground"), works)
     assert ground.count > 0
