@@ -72,6 +72,22 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
     server.stop()
 
 
+@pytest.fixture(params=["sqlite", "redis"])
+def each_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty store, once for each kind of store."""
+    if request.param == "redis":
+        return str(request.getfixturevalue("redis_url"))
+    return f"sqlite:///{tmp_path / 'store.sqlite'}"
+
+
+@pytest.fixture(scope="module")
+def unsynced() -> Iterator[None]:
+    """No waiting for the disk: most of the time of small files, and only a power cut shows the difference."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: None)
+        yield
+
+
 @pytest.fixture
 def web() -> Iterator[WebServer]:
     """A web server on 127.0.0.1 without pages; see :mod:`webserver`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import Counts, Original, SeenText
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -35,11 +34,8 @@ class Called:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def unsynced() -> Iterator[None]:
-    """No waiting for the disk, which is most of the time of small files; what is synced shows after a power cut alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda fd: None)
-        yield
+def _unsynced(unsynced: None) -> None:
+    """For all tests of this folder."""
 
 
 @pytest.fixture

@@ -60,11 +60,9 @@ def record(url: str, folder: Path, crawl: str, numbers: range) -> Path:
     return path
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "redis":
-        return str(request.getfixturevalue("redis_url"))
-    return f"sqlite:///{tmp_path / 'index.sqlite'}"
+@pytest.fixture
+def url(each_store_url: str) -> str:
+    return each_store_url
 
 
 @pytest.fixture

@@ -11,16 +11,13 @@ from scrapy_dedupe.stores.base import Counts, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 SOURCE = Source("theirs.wacz", "theirs", "/nowhere/theirs.wacz", True, "ab" * 32, 9_000)
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "redis":
-        return str(request.getfixturevalue("redis_url"))
-    return f"sqlite:///{tmp_path / 'index.sqlite'}"
+@pytest.fixture
+def store_url(each_store_url: str) -> str:
+    return each_store_url
 
 
 def test_one_whose_import_was_cut_off_is_not_committed(call: Callable[..., Any], store_url: str) -> None:

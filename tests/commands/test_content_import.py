@@ -32,11 +32,9 @@ TEXTS = ("One page with text", "TitleOne page with text")
 SEEN_S = 1_753_000_000.25
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "redis":
-        return str(request.getfixturevalue("redis_url"))
-    return f"sqlite:///{tmp_path / 'texts.sqlite'}"
+@pytest.fixture
+def store_url(each_store_url: str) -> str:
+    return each_store_url
 
 
 @pytest.fixture

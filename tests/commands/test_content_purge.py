@@ -23,11 +23,9 @@ LONG = "<p>" + " ".join(f"Sentence number {number} of a text that is long enough
 A, B, C, D = (f"http://example.com/{name}" for name in "abcd")
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Any) -> str:
-    if request.param == "redis":
-        return str(request.getfixturevalue("redis_url"))
-    return f"sqlite:///{tmp_path / 'texts.sqlite'}"
+@pytest.fixture
+def store_url(each_store_url: str) -> str:
+    return each_store_url
 
 
 def text_at(url: str, crawl: str, age_hours: float) -> SeenText:

@@ -10,6 +10,7 @@ import pytest
 from datasketch import MinHash
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.content import signature
 from scrapy_dedupe.content.banding import Banding
@@ -178,7 +179,7 @@ def test_a_shingle_size_that_is_not_allowed_is_refused(size: int) -> None:
 
 
 @given(text, size, num_perm)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_rows_are_those_of_datasketch(text: str, size: int, num_perm: int) -> None:
     wanted = with_datasketch(base_hashes(text, size).tolist(), num_perm)
     assert np.array_equal(minhash(text, size, num_perm), wanted)
@@ -192,7 +193,7 @@ def test_rows_of_long_texts_are_those_of_datasketch(length: int, num_perm: int) 
 
 
 @given(st.lists(st.integers(0, WORD), max_size=400), st.lists(st.integers(0, WORD), max_size=400), num_perm)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_minima_of_two_signatures_are_the_signature_of_the_union(
     one: list[int], other: list[int], num_perm: int
 ) -> None:
@@ -303,7 +304,7 @@ def test_bands_depend_on_their_number_and_namespace() -> None:
 
 
 @given(st.integers(1, 128), st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_band_is_shared_exactly_when_all_its_rows_are(rows_per_band: int, data: st.DataObject) -> None:
     banding = Banding(128 // rows_per_band, rows_per_band)
     rows = minhash("the quick brown fox jumps over the lazy dog")

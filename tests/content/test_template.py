@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.content.signature import min_equal, row_bytes, rows_of, shingle_hashes
 from scrapy_dedupe.content.template import MIN_OWN, MIN_RARE, MOST_PAGES, SLOTS, HostSketch, TemplateGuard
@@ -182,7 +183,7 @@ def test_one_huge_page_changes_nothing_for_the_others() -> None:
 # Bounds and forgetting
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(pages_of_few_slots, st.integers(1, 30))
 def test_no_counter_ever_exceeds_the_number_of_pages(pages: list[Hashes], rounds: int) -> None:
     sketch = HostSketch()
@@ -192,7 +193,7 @@ def test_no_counter_ever_exceeds_the_number_of_pages(pages: list[Hashes], rounds
         assert int(sketch._counters.max()) <= sketch.pages
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(pages_of_few_slots)
 def test_no_shingle_is_counted_too_low_before_the_first_halving(pages: list[Hashes]) -> None:
     sketch = sketch_of(*pages)
@@ -200,7 +201,7 @@ def test_no_shingle_is_counted_too_low_before_the_first_halving(pages: list[Hash
         assert int(sketch._counters[slot]) == sum(bool(np.isin(page(slot), one).all()) for one in pages)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.integers(0, MOST_PAGES), min_size=2, max_size=20))
 def test_halving_keeps_the_order_of_the_counters(times: list[int]) -> None:
     sketch = HostSketch()
@@ -260,7 +261,7 @@ def test_the_saved_form_is_the_documented_one() -> None:
     assert all_template(HostSketch.from_bytes(packed(6, 6 * 21, bytes(bits)))) == set(GOLDEN_SLOTS)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(pages_of_few_slots.filter(lambda pages: len(pages) >= 4), st.integers(1, 8))
 def test_the_saved_form_tells_the_same_template(pages: list[Hashes], rounds: int) -> None:
     sketch = sketch_of(*pages * rounds)
@@ -326,7 +327,7 @@ def test_a_damaged_or_foreign_form_is_refused_with_the_reason(data: bytes, reaso
         HostSketch.from_bytes(data)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.integers(0, len(GOOD) - 1), st.integers(1, 255))
 def test_a_changed_byte_is_noticed_or_changes_nothing(place: int, change: int) -> None:
     data = bytearray(GOOD)
@@ -468,7 +469,7 @@ def test_a_guard_without_room_for_a_host_is_refused(max_hosts: int) -> None:
         guard_on(Shelf(), max_hosts)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sets(st.integers(0, 12), max_size=10)), max_size=60))
 def test_the_same_pages_in_the_same_order_give_the_same_answers(visits: list[tuple[str, set[int]]]) -> None:
     def answers() -> list[list[bool]]:

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from recorded_crawls import record_crawl
 
-from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.dependencies import Dependencies
 from scrapy_dedupe.crawls.packing import requirements
 from scrapy_dedupe.stores.base import Counts, Need, Original, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+    import pytest
+
     from scrapy_dedupe.crawls import CrawlIndex
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CrawlIndex]:
-    is_redis = request.param == "redis"
-    url = str(request.getfixturevalue("redis_url")) if is_redis else f"sqlite:///{tmp_path / 'index.sqlite'}"
-    with open_index(url) as index:
-        yield index
 
 
 def test_a_crawl_needs_the_warc_file_of_the_crawl_that_its_revisits_refer_to(

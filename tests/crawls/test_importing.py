@@ -72,11 +72,9 @@ class Watcher:
         self.told.append(sentence)
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def index_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "redis":
-        return str(request.getfixturevalue("redis_url"))
-    return f"sqlite:///{tmp_path / 'index.sqlite'}"
+@pytest.fixture
+def index_url(each_store_url: str) -> str:
+    return each_store_url
 
 
 @pytest.fixture

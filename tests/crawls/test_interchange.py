@@ -60,17 +60,6 @@ class Quiet:
         pass
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CrawlIndex]:
-    """An index without anything in it, of either kind."""
-    if request.param == "redis":
-        url = str(request.getfixturevalue("redis_url"))
-    else:
-        url = f"sqlite:///{tmp_path / 'index.sqlite'}"
-    with open_index(url) as index:
-        yield index
-
-
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[CrawlIndex]:
     """The index against which the crawls were made."""

@@ -16,7 +16,6 @@ import pytest
 from import_files import id_of, line, record, request_record, warcinfo
 from recorded_crawls import OpenGuard
 
-from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.checking import Checker
 from scrapy_dedupe.crawls.findings import IndexFinding, Thoroughness
 from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
@@ -30,7 +29,6 @@ from scrapy_dedupe.warc.files import WarcWriter
 from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from scrapy_dedupe.crawls import CrawlIndex
@@ -157,16 +155,6 @@ class Quiet:
 
     def tell(self, sentence: str) -> None:
         pass
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CrawlIndex]:
-    if request.param == "redis":
-        url = str(request.getfixturevalue("redis_url"))
-    else:
-        url = f"sqlite:///{tmp_path / 'index.sqlite'}"
-    with open_index(url) as index:
-        yield index
 
 
 def state_of(index: CrawlIndex) -> object:

@@ -25,14 +25,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.crawls import CrawlIndex
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CrawlIndex]:
-    is_redis = request.param == "redis"
-    url = str(request.getfixturevalue("redis_url")) if is_redis else f"sqlite:///{tmp_path / 'index.sqlite'}"
-    with open_index(url) as index:
-        yield index
-
-
 def ids(index: CrawlIndex) -> list[str]:
     return sorted(info.id for info in index.crawls())
 

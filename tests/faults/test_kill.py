@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from archives import check, files_of, records_of
 from faults_site import Hold
+from sampling import sampled
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
@@ -56,7 +57,7 @@ def journaled(folder: Path) -> GrowingBloomFilter:
     return opened.filter
 
 
-@pytest.mark.parametrize("store", ["sqlite", "redis"])
+@pytest.mark.parametrize("store", sampled(["sqlite", "redis"], ["sqlite"]))
 def test_a_killed_crawl_goes_on_where_the_journal_ends(
     store: str, web: WebServer, settings: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from faults_site import Hold
+from sampling import sampled
 from scrapy import Request
 from scrapy.utils.request import fingerprint
 
@@ -107,7 +108,7 @@ def journaled(web: WebServer, job: Path, copy: Path) -> set[str]:
     return {path for path in web.pages if fingerprint(Request(web.url(path))) in opened.filter}
 
 
-@pytest.mark.parametrize("filter_", ["local", "confirmed", "shared"])
+@pytest.mark.parametrize("filter_", sampled(["local", "confirmed", "shared"], ["shared"]))
 def test_a_crawl_that_is_killed_again_and_again_asks_for_every_page_and_repeats_no_leaf_that_it_knew(
     filter_: str, web: WebServer, settings: dict[str, Any], redis_url: str, tmp_path: Path, runs: Any
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_lines import a_line, manifest_lines, texts
+from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError, UsageError
 from scrapy_dedupe.offline import manifest_lines as forms
@@ -120,7 +121,9 @@ def test_the_fast_look_accepts_nothing_that_the_other_refuses(text: str, place: 
     assert outcome(parse_text_line) == outcome(forms._parse_columns)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data(), st.sampled_from(FORMATS))
 def test_every_file_is_read_as_it_was(tmp_path: Path, data: st.DataObject, form: str) -> None:
     columns = data.draw(any_columns)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_lines import a_line, dates, manifest_lines, texts
+from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
 from scrapy_dedupe.offline import ordering
@@ -31,7 +32,9 @@ def in_cluster(line: ManifestLine) -> object:
     return line.digest, line.extension or 1, time, in_place(line)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(40)
+)
 @given(
     st.lists(manifest_lines(7) | manifest_lines(6), max_size=12),
     st.sampled_from([0, 3, 100]),

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from offline.calling import done
 from offline.outputs import assert_deduplicated, assert_restored, snapshot
 from offline.planted import SITE, Planting, Record, fates_of, text
+from sampling import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EXAMPLES = int(os.environ.get("DEDUPE_RANDOM_ARCHIVES", "12"))
+EXAMPLES = int(os.environ.get("DEDUPE_RANDOM_ARCHIVES", examples(12)))
 
 KINDS = ("gzip", "gzip", "gzip", "plain", "plain", "arc gzip", "arc")
 PATHS = ("", "a", "a?b=c", "ä ö", "a b", "%20", "?q=\x7f", "long" * 60)

@@ -24,6 +24,7 @@ from deduped_files import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.offline import restoring
@@ -777,7 +778,7 @@ PAGES = st.tuples(BODIES, st.booleans(), st.sampled_from([b"WARC/1.0", b"WARC/1.
 NAMES = st.sampled_from(["a.warc.gz", "b.warc", "c/d.warc.gz"])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.dictionaries(NAMES, st.lists(PAGES, min_size=1, max_size=5), min_size=1))
 def test_any_archive_survives_deduplication_and_restoration(
     drawn: dict[str, list[tuple[bytes, bool, bytes]]],

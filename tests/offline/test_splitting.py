@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_lines import a_line
+from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline import splitting
@@ -43,7 +44,9 @@ def check(parts: list[Part], lines: list[ManifestLine], folder: Path) -> None:
     assert set(folder.iterdir()) == set(paths)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(50)
+)
 @given(groups, st.integers(1, 8), st.randoms(use_true_random=False))
 def test_so_many_parts_are_the_manifest(tmp_path: Path, sizes: list[int], count: int, random: object) -> None:
     lines = lines_of(sizes)
@@ -54,7 +57,9 @@ def test_so_many_parts_are_the_manifest(tmp_path: Path, sizes: list[int], count:
     assert sum(1 for part in parts if part.lines) == min(count, len(sizes))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(50)
+)
 @given(groups, st.integers(1, 1_500))
 def test_parts_of_a_size_are_the_manifest(tmp_path: Path, sizes: list[int], size_bytes: int) -> None:
     lines = lines_of(sizes)

@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from offline.calling import call, done
 from offline.outputs import read
 from offline.planted import Planting, record_id, text
+from sampling import examples
 
 if TYPE_CHECKING:
     from offline.outputs import Seen
     from offline.planted import Record
 
-EXAMPLES = int(os.environ.get("DEDUPE_RANDOM_ARCHIVES", "12"))
+EXAMPLES = int(os.environ.get("DEDUPE_RANDOM_ARCHIVES", examples(12)))
 SITE = b"http://site.example/"
 PAGE = text("page", 4_000)
 URI, DATE, ID = b"WARC-Target-URI", b"WARC-Date", b"WARC-Record-ID"

@@ -27,6 +27,7 @@ from offline.archive_pairs import (
     response,
     sha1,
 )
+from sampling import examples
 
 from scrapy_dedupe.errors import DamagedInput, SettingError
 from scrapy_dedupe.offline.changes import digest_like
@@ -638,7 +639,7 @@ def test_an_arc_file_may_have_become_a_warc_file(tmp_path: Path) -> None:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(position=st.integers(0, 10**9), bit=st.integers(0, 7), name=st.sampled_from(["a.warc.gz", "b.warc"]))
 def test_no_flipped_bit_of_a_plain_or_compressed_file_goes_unseen(
     tmp_path_factory: pytest.TempPathFactory, position: int, bit: int, name: str

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.passages import blots as blots_module
@@ -96,7 +97,7 @@ def test_blots_are_those_of_a_plain_python_blotter(blotter: Any, texts: list[lis
     assert listed(blotter.blots(hashes, bounds)) == plain_blots(texts, blotter)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(st.lists(st.integers(0, 3), max_size=60), min_size=1, max_size=5),
     st.integers(2, 20),
@@ -134,7 +135,7 @@ def test_a_shared_run_of_the_guaranteed_length_has_a_shared_blot(
     assert first & second & inside
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(BLOTTERS, st.lists(st.lists(st.integers(0, 2), max_size=120), max_size=4), st.integers(1, 30))
 def test_a_text_that_is_worked_on_in_pieces_has_the_same_blots(
     blotter: Any, texts: list[list[int]], piece: int

@@ -33,12 +33,7 @@ DELETED = [GARDEN.pages[3].doc_id, GARDEN.pages[20].doc_id]
 ASKED = " ".join(TEXTS[span.doc_id] for span in GARDEN.planted[-1].places) + " ".join(GARDEN.planted[0].words)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def unsynced() -> Iterator[None]:
-    """No waiting for the disk; what is synced shows after a power cut alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda fd: None)
-        yield
+pytestmark = pytest.mark.usefixtures("unsynced")
 
 
 @pytest.fixture(scope="module", params=["with texts", "without texts"])

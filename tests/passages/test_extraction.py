@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.errors import SettingError, StoreUnavailable
 from scrapy_dedupe.passages import repeats
@@ -131,7 +132,7 @@ periodic = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     parts=st.lists(few_words | periodic, min_size=1, max_size=5),
     has_copy=st.booleans(),
@@ -145,7 +146,7 @@ def test_extract_gives_all_maximal_repeats(
         assert as_found(index.extract(nested=True), texts) == all_repeats(texts, LEAST)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     parts=st.lists(few_words, min_size=3, max_size=6),
     min_docs=st.integers(2, 4),
@@ -270,7 +271,7 @@ def test_one_place_in_ten_has_to_be_new_where_there_are_many(
     assert 20 in {passage.tokens for passage in index.extract(nested=True)}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     parts=st.lists(few_words | periodic, min_size=2, max_size=4),
     blotter=st.sampled_from(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.errors import SettingError, StoreError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.passages import IndexedDocument, PassageIndex, preparation
@@ -388,7 +389,7 @@ Steps = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(Steps, st.booleans())
 def test_an_index_is_a_mapping_of_names_to_texts(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]], store_text: bool

@@ -120,12 +120,7 @@ def works(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Works]:
     works.close()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def unsynced() -> Iterator[None]:
-    """No waiting for the disk, which is most of the time of small files; what is synced shows after a power cut alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda fd: None)
-        yield
+pytestmark = pytest.mark.usefixtures("unsynced")
 
 
 @dataclass(frozen=True, slots=True)

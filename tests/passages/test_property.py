@@ -12,16 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from passages.planted import assert_is_right, assert_place_is_right, is_within, tokens_of, words_of
+from sampling import examples
 
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.passages.blots import blotter_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from scrapy_dedupe.passages.values import Passage
 
-EXAMPLES = int(os.environ.get("DEDUPE_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("DEDUPE_EXAMPLES", examples(25)))
 HARD = settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 
 ALPHABETS = {
@@ -52,12 +51,7 @@ SPECS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def unsynced() -> Iterator[None]:
-    """No waiting for the disk; what is synced shows after a power cut alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda fd: None)
-        yield
+pytestmark = pytest.mark.usefixtures("unsynced")
 
 
 def separators(tokeniser: str) -> st.SearchStrategy[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.passages.index import PassageIndex
@@ -362,7 +363,9 @@ def test_without_texts_the_shortest_run_is_found_as_the_blots_in_it(tmp_path: Pa
 ALPHABET = st.sampled_from(["a", "b", "c"])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     st.lists(st.lists(ALPHABET, max_size=60).map(" ".join), min_size=1, max_size=4),
     st.lists(ALPHABET, max_size=60).map(" ".join),

@@ -27,6 +27,7 @@ from passages.segment_cases import (
     write,
     written,
 )
+from sampling import examples
 
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.passages.outlines import encode_outline
@@ -140,7 +141,7 @@ def test_the_bytes_of_blobs(tmp_path: Path) -> None:
 
 
 @given(cases(), st.booleans())
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_a_segment_is_read_as_it_was_written(case: Case, has_texts: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         segment = written(Path(folder), case, has_texts=has_texts)
@@ -178,7 +179,7 @@ def test_a_segment_is_read_as_it_was_written(case: Case, has_texts: bool) -> Non
 
 
 @given(cases(), st.booleans(), st.sets(st.integers(0, (1 << KEY_BITS) - 1), max_size=40))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_only_the_keys_that_are_asked_for_are_found(case: Case, has_texts: bool, asked: set[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         segment = written(Path(folder), case, has_texts=has_texts)
@@ -191,7 +192,7 @@ def test_only_the_keys_that_are_asked_for_are_found(case: Case, has_texts: bool,
 
 
 @given(cases(), st.integers(0, 1 << KEY_BITS), st.integers(0, 1 << KEY_BITS), st.integers(1, 20))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 def test_ranges_of_keys_are_cut_where_they_are_asked_for(case: Case, low: int, high: int, most: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         segment = written(Path(folder), case, has_texts=False)
@@ -539,7 +540,7 @@ def test_threads_may_ask_one_segment_for_names(tmp_path: Path) -> None:
 
 
 @given(st.sampled_from(["one.posts", "one.blobs"]), st.integers(0), st.integers(1, 255), st.booleans())
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_a_changed_byte_is_found_and_breaks_no_reader(
     name: str, place: int, change: int, has_texts: bool
 ) -> None:
@@ -562,7 +563,7 @@ def test_a_changed_byte_is_found_and_breaks_no_reader(
     st.lists(st.tuples(st.integers(0), st.binary(min_size=1, max_size=64)), min_size=1, max_size=20),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_much_damage_breaks_no_reader(changes: list[tuple[int, bytes]], has_texts: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         entry = write(Path(folder), "one", CASE, has_texts=has_texts)
@@ -580,7 +581,7 @@ def test_much_damage_breaks_no_reader(changes: list[tuple[int, bytes]], has_text
 
 
 @given(st.sampled_from(["one.posts", "one.blobs"]), st.integers(0))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_a_file_that_was_cut_is_refused(name: str, size: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         entry = write(Path(folder), "one", CASE, has_texts=True)

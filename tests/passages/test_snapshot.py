@@ -21,6 +21,7 @@ from passages.small_segments import (
     write_index,
     write_segment,
 )
+from sampling import examples
 
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.passages.catalogue import (
@@ -182,7 +183,7 @@ batches = st.dictionaries(
 changes = st.lists(st.one_of(batches, st.sampled_from("abcd")), max_size=6)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(changes=changes, parameters=st.sampled_from([WITH_TEXTS, WITHOUT_TEXTS]))
 def test_a_snapshot_is_what_was_added_and_not_deleted(
     tmp_path_factory: pytest.TempPathFactory,

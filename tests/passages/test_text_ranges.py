@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.passages import queries, text_ranges
 from scrapy_dedupe.passages.index import PassageIndex
@@ -48,7 +49,7 @@ def long_text(seed: int, pieces: list[str], gap: int) -> str:
     return " ".join([others(), *(f"{piece} {others()}" for piece in pieces)])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.integers(0, 10**6),
     st.lists(st.sampled_from(["shared", "again", "a a a", "long", "shared shared"]), min_size=1, max_size=8),

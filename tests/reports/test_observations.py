@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.reports.observations import KINDS, Observations
@@ -125,7 +126,10 @@ RECORDED = st.tuples(
 
 @given(st.lists(TEXTS, max_size=20), st.lists(JUDGED, max_size=30), st.lists(RECORDED, max_size=20))
 @settings(
-    suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=50, phases=[Phase.generate]
+    suppress_health_check=[HealthCheck.too_slow],
+    deadline=None,
+    max_examples=examples(50),
+    phases=[Phase.generate],
 )
 def test_whatever_comes_is_kept_as_it_was(
     filtered: list[str], judged: list[Any], recorded: list[Any]

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_reports import MADE, crawl, empty_report, full_report, share
 from parsel import Selector
+from sampling import examples
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.reports import page as page_module
@@ -137,7 +138,7 @@ def test_hostile_texts_are_shown_and_do_nothing() -> None:
     assert HOSTILE[7] in parsed.css("#groups bdi::attr(title)").getall()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.text(max_size=60), min_size=1, max_size=4))
 def test_no_text_changes_the_structure_of_the_page(texts: list[str]) -> None:
     html = page(hostile_report(texts))

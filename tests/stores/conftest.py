@@ -11,16 +11,13 @@ from scrapy_dedupe.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from scrapy_dedupe.stores.base import ContentStore, IndexStore, Store
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "redis":
-        return str(request.getfixturevalue("redis_url"))
-    return f"sqlite:///{tmp_path / 'texts.sqlite'}"
+@pytest.fixture
+def store_url(each_store_url: str) -> str:
+    return each_store_url
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from content_pages import (
 )
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.content import JudgeOptions
 from scrapy_dedupe.content.judge import Judge, Judgement, Page
@@ -151,7 +152,9 @@ steps = st.lists(
     st.booleans(),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_both_stores_answer_like_a_plain_model(
     tmp_path_factory: pytest.TempPathFactory,
     redis_url: str,
@@ -223,7 +226,9 @@ batches = st.lists(
 
 
 @given(batches, st.booleans(), st.booleans())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @example([[(A, "short", 0), (B, "short", 0), (A, "short", 0), (B, "short", 0)]], True, False)
 @example([[(A, TEXTS[1], 0), (B, TEXTS[1], 0), (B, TEXTS[2], 0), (A, TEXTS[2], 0)]], False, False)
 @example([[(A, "short", 0)], [(A, "short", 0)]], True, False)

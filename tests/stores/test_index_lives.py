@@ -27,6 +27,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from lives import CRAWLS, DIGESTS, SOURCES, URLS, Model, Step, differences, take
+from sampling import examples
 
 from scrapy_dedupe import stores
 from scrapy_dedupe.errors import CrawlStateError
@@ -579,7 +580,7 @@ def run(machine: type[Lives], **attributes: Any) -> None:
     run_state_machine_as_test(
         type(machine.__name__, (machine,), attributes),
         settings=settings(
-            max_examples=LIVES or 60,
+            max_examples=LIVES or examples(60),
             stateful_step_count=STEPS,
             deadline=None,
             derandomize=not LIVES,
@@ -590,9 +591,11 @@ def run(machine: type[Lives], **attributes: Any) -> None:
     )
 
 
+@pytest.mark.hypothesis
 def test_lives_with_kills_in_sqlite_agree_with_the_model(tmp_path: Path) -> None:
     run(SqliteLives, folder=tmp_path)
 
 
+@pytest.mark.hypothesis
 def test_lives_with_kills_in_redis_agree_with_the_model(hash_tables: str) -> None:
     run(RedisLives, url=hash_tables)

@@ -14,6 +14,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from sampling import examples
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.stores import open_store
@@ -431,12 +432,14 @@ def lives(machine: type[Lives], url: str, examples: int) -> None:
     )
 
 
+@pytest.mark.hypothesis
 def test_any_lives_of_several_crawls_agree_with_a_model(store_url: str) -> None:
-    lives(Lives, store_url, 20)
+    lives(Lives, store_url, examples(20))
 
 
+@pytest.mark.hypothesis
 def test_any_lives_with_kills_between_the_steps_agree_with_a_model(redis_url: str) -> None:
-    lives(LivesWithKills, redis_url, 40)
+    lives(LivesWithKills, redis_url, examples(40))
 
 
 @pytest.mark.parametrize("calls", range(8))

@@ -13,6 +13,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from sampling import examples
 
 from scrapy_dedupe.crawls import CrawlIndex
 from scrapy_dedupe.errors import CrawlStateError, SettingError, StoreRefused
@@ -502,11 +503,12 @@ def _order(capture: UrlCapture) -> tuple[str, int, str]:
     return capture.date.ljust(17, "0"), len(capture.date), capture.digest
 
 
+@pytest.mark.hypothesis
 def test_any_lives_of_several_crawls_agree_with_a_model(store_url: str) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         type("Here", (Lives,), {"url": store_url}),
         settings=settings(
-            max_examples=25,
+            max_examples=examples(25),
             stateful_step_count=25,
             deadline=None,
             database=None,

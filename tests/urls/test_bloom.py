@@ -10,6 +10,7 @@ from bitarray import bitarray
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pybloom_live import BloomFilter
+from sampling import examples
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.urls import bloom
@@ -39,7 +40,7 @@ def test_a_fingerprint_is_new_once() -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=4), max_size=400))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_it_answers_like_a_set_through_all_its_layers(items: list[bytes]) -> None:
     seen = GrowingBloomFilter(20, 1e-9)
     plain: set[bytes] = set()
@@ -83,7 +84,7 @@ def test_the_error_rate_holds_up_to_64_times_the_first_capacity(
     st.integers(1, 3_000_000) | st.integers(5_000, 30_000),
     st.floats(-9, -0.1).map(lambda exponent: 10**exponent),
 )
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_the_full_layers_of_64_times_the_first_capacity_add_up_to_no_more_than_the_error_rate(
     capacity: int, error_rate: float
 ) -> None:
@@ -100,7 +101,7 @@ def test_the_full_layers_of_64_times_the_first_capacity_add_up_to_no_more_than_t
     st.integers(1, 64),
     st.integers(0, 2**32),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_bits_that_are_set_keep_the_error_rate_at_any_size(
     capacity: int, error_rate: float, factor: int, seed: int
 ) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.errors import StoreError, StoreUnavailable
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
@@ -67,7 +68,9 @@ def test_every_false_positive_is_let_through_and_recorded(bad: Case) -> None:
     numbers=st.lists(st.integers(0, 60), max_size=200),
     writes=st.sets(st.integers(0, 199)),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_it_answers_as_a_plain_set_does(tmp_path: Path, numbers: list[int], writes: set[int]) -> None:
     case = Case(None, 0.3, capacity=20)
     seen: set[int] = set()

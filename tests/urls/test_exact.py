@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from sampling import examples
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.urls import exact as exact_module
@@ -125,6 +126,7 @@ class AgainstAPlainSet(RuleBasedStateMachine):
         self.path.unlink()
 
 
+@pytest.mark.hypothesis
 def test_it_answers_as_a_plain_set_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AgainstAPlainSet, "folder", tmp_path, raising=False)
     # Small parts, so that the seams between them are met.
@@ -133,7 +135,10 @@ def test_it_answers_as_a_plain_set_does(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(exact_file, "_READ_ROWS", 3)
     monkeypatch.setattr(exact_module, "_CACHE_FINGERPRINTS", 4)
     AgainstAPlainSet.TestCase.settings = settings(
-        max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples(40),
+        stateful_step_count=25,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
     )
     AgainstAPlainSet.TestCase().runTest()
 
@@ -597,7 +602,9 @@ def test_a_count_that_cannot_be_is_refused(path: Path) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_a_damaged_file_is_refused_or_never_says_seen_of_what_it_lacks(
     tmp_path: Path, data: st.DataObject
 ) -> None:

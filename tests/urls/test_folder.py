@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
@@ -119,7 +120,7 @@ def test_a_half_made_journal_is_that_of_a_new_job(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=20), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_journal_cut_anywhere_gives_its_whole_blocks(
     tmp_path_factory: pytest.TempPathFactory, items: list[bytes], data: st.DataObject
 ) -> None:

@@ -17,6 +17,7 @@ import redis
 import servers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.stores.redis import connect
@@ -633,7 +634,7 @@ def test_the_forgotten_ones_go_with_the_filter(client: redis.Redis) -> None:
     st.sampled_from([1e-9, 0.001]),
 )
 @settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     derandomize=True,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.snapshot import FilterSnapshot
@@ -39,7 +40,7 @@ def test_the_bytes_of_a_snapshot(tmp_path: Path) -> None:
     st.sampled_from([1e-6, 1e-3, 0.01, 0.3]),
     st.none() | st.integers(0, 2**40),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_snapshot_gives_back_what_was_written(
     tmp_path_factory: pytest.TempPathFactory,
     items: list[bytes],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.urls import stored as module
@@ -509,7 +510,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_tools_and_runs_in_any_order_agree_with_a_plain_model(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, list[bytes]]]
 ) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.warc import bodies, reading
 from scrapy_dedupe.warc.bodies import (
@@ -218,7 +219,7 @@ def test_what_chunks_say_besides_the_body_is_seen(tmp_path, monkeypatch, body, h
     st.booleans(),
     st.sampled_from([90, 8 << 20]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_payload_in_pieces_is_the_payload(tmp_path_factory, kind, body, field, packed, kept):
     data = warc(HEAD + field + b"\r\n\r\n" + body, kind)
     path = tmp_path_factory.mktemp("bodies") / "a.warc"
@@ -315,7 +316,7 @@ def test_an_endless_decoded_body_is_refused(tmp_path, monkeypatch):
     st.one_of(st.none(), st.tuples(st.integers(0, 3_000), st.integers(1, 255))),
     st.sampled_from([b"Transfer-Encoding: chunked", b"X: y"]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_hashing_in_passing_tells_what_reading_twice_tells(tmp_path_factory, packed, parts, flip, field):
     members = [warc(HEAD + field + b"\r\n\r\n" + body, kind) for kind, body in parts]
     data = bytearray(b"".join(gzip.compress(member) if packed else member for member in members))

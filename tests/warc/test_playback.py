@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.warc import records
@@ -498,7 +499,7 @@ exchanges = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(exchanges, max_size=12), st.sampled_from(["members", "one member", "plain", "wacz"]), st.data()
 )

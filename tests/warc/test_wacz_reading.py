@@ -13,6 +13,7 @@ import fsspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError
 from scrapy_dedupe.warc import records, wacz, zip_members
@@ -309,7 +310,7 @@ with zipfile.ZipFile(GOOD, "w") as _packed:
     _packed.writestr("indexes/b.cdx", LINES, zipfile.ZIP_DEFLATED)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(300))
 @given(
     st.lists(st.tuples(st.integers(0, len(GOOD.getvalue()) - 1), st.integers(0, 255)), max_size=4),
     st.integers(0, 2 * len(GOOD.getvalue())),
