@@ -130,20 +130,6 @@ def test_the_result_can_be_imported_at_once(call: Callable[..., Called], tmp_pat
 
 
 @pytest.mark.usefixtures("planting")
-def test_damage_is_named_and_passed_over_if_that_is_asked_for(call: Callable[..., Called]) -> None:
-    path = Path("in/a.warc.gz")
-    path.write_bytes(path.read_bytes()[:-30])
-    called = call("dedupe", "-r", "in", "-o", "out")
-    assert (called.code, called.out, called.err.count("\n")) == (4, "", 1)
-    assert "in/a.warc.gz, offset" in called.err
-    called = call("dedupe", "-r", "in", "-o", "out", "--keep-going")
-    assert called.code == 4
-    assert called.err == "scrapy-dedupe dedupe: 1 fault in the input skipped.\n"
-    assert "in/a.warc.gz, offset" in called.out
-    assert "now revisits        1\n" in called.out
-
-
-@pytest.mark.usefixtures("planting")
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [

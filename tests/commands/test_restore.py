@@ -42,11 +42,6 @@ def test_the_result_as_json(call: Callable[..., Any], deduped: Path, tmp_path: P
     assert done.json["faults"] == []
 
 
-def test_in_place(call: Callable[..., Any], first: Path, deduped: Path) -> None:
-    assert call("restore", str(deduped), "--in-place").code == 0
-    assert uncompressed(deduped / "b.warc.gz") == uncompressed(first / "b.warc.gz")
-
-
 @pytest.mark.parametrize("words", [[], ["-o", "out", "--in-place"], ["-o", "out", "--jobs", "-1"]])
 def test_wrong_words_are_one_sentence_and_code_2(
     call: Callable[..., Any], deduped: Path, words: list[str]

@@ -176,20 +176,6 @@ def test_a_second_time_there_is_nothing_to_do(folder: Path, planting: Planting) 
     assert_restored(planting, folder / "back")
 
 
-def test_a_dry_run_writes_nothing_and_counts_what_would_be_done(folder: Path, planting: Planting) -> None:
-    before = snapshot(folder)
-    called = done(
-        folder, "warcrefs", "numbered", "-o", "dry", "--dry-run", "--json", "--files", *all_files(folder)
-    )
-    assert snapshot(folder) == before
-    assert not (folder / "dry").exists()
-    copies = sum(isinstance(fate, Copy) for fate in planting.fates.values())
-    assert f": {copies}," in called.out
-    assert "garden.example" in called.out
-    # A dry run of an output that is there has nothing to refuse.
-    done(folder, "warcrefs", "numbered", "-o", "stepped", "--dry-run")
-
-
 def test_an_output_that_is_there_is_not_touched(folder: Path) -> None:
     for words in (
         ("warcsum", "-r", "in", "-o", "sums"),
