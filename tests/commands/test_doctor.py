@@ -313,7 +313,10 @@ def test_a_folder_that_cannot_be_made(project: Callable[..., Any], tmp_path: Pat
     assert "The setting is DEDUPE_WARC_DIR." in told
     if os.path.ismount("/proc") and os.geteuid() == 0:
         told = of(project(f'{ADDON}DEDUPE_WARC_DIR = "/proc/warcs"\n', code=3), "problem")
-        assert "The folder /proc/warcs for WARC files cannot be created: nothing can be created in /proc." in told
+        assert (
+            "The folder /proc/warcs for WARC files cannot be created: nothing can be created in /proc."
+            in told
+        )
         assert "The archive cannot be tested: nothing can be created in /proc. Name another folder." in told
 
 
