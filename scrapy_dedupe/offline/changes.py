@@ -404,7 +404,7 @@ def _former_faults(old: Head, new: Head, changed: Mapping[bytes, list[bytes]]) -
         has_older_value = any(field == name for field, _ in had)
         if not has_older_value:
             faults += [
-                f"Former-{_title(name)} does not keep its old value {_shown(value)}"
+                f"no Former-{_title(name)} keeps its old value {_shown(value)}"
                 for value in values
                 if (name, value) not in came and not (value == b"" and (name, _NONE) in came)
             ]

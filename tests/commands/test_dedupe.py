@@ -54,7 +54,7 @@ def test_all_is_done_in_one_go(call: Callable[..., Called], planting: Planting) 
         " 1 replayed as a sample."
     )
     assert where == (
-        "The new files are in out; the old ones are as they were. The manifest and the report are kept in"
+        "The new files are in out; the old ones are unchanged. The manifest and the report are kept in"
         " out/.dedupe."
     )
     assert undo == "To undo it: scrapy-dedupe restore out -o FOLDER"
@@ -137,7 +137,7 @@ def test_the_result_can_be_imported_at_once(call: Callable[..., Called], tmp_pat
         (("in", "-o", "out", "--in-place"), 2, "Give only one of them"),
         (("in", "--in-place", "--convert-arc"), 2, "only works with -o FOLDER"),
         (("in", "-o", "out", "--status", "ok"), 2, "not an HTTP status"),
-        (("in", "-o", "out", "--min-size", "-1"), 2, "from 0 on"),
+        (("in", "-o", "out", "--min-size", "-1"), 2, "must be 0 or more"),
         (("in", "-o", "out", "--jobs", "-1"), 2, "-1 jobs"),
         (("in", "-o", "out", "--crawl-id", "x"), 2, "--index"),
         (("in", "-o", "out", "--index", "--crawl-id", "a b"), 2, "a b"),
@@ -165,7 +165,7 @@ def test_files_in_folders_below_that_nobody_asked_for_are_counted(
 ) -> None:
     called = call("dedupe", "in", "-o", "out")
     assert called.code == 0
-    assert "1 WARC or ARC file in folders below left out; -r takes them, too." in called.out.splitlines()
+    assert "1 WARC or ARC file in subfolders left out; -r includes them." in called.out.splitlines()
     assert call("dedupe", "in", "-o", "out-2", "--json").json["left_below"] == 1
     assert "left out" not in call("dedupe", "-r", "in", "-o", "out-3").out
 
@@ -176,7 +176,7 @@ def test_files_that_a_crawl_has_open_are_named(call: Callable[..., Called], plan
     called = call("dedupe", "-r", "in", "-o", "out")
     assert (called.code, called.err) == (0, "")
     assert (
-        "2 files that a crawl has open, or left open, are left out: in/a.warc.gz.open, in/deep/b.warc.gz.open."
+        "2 files that a crawl has open, or did not close, are left out: in/a.warc.gz.open, in/deep/b.warc.gz.open."
         in called.out.splitlines()
     )
     assert_deduplicated(planting, Path("out"))

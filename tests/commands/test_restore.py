@@ -80,5 +80,5 @@ def test_former_fields_of_other_programs_are_counted_and_no_fault(
     write_file(deduped / "c.warc.gz", [other])
     done = call("restore", str(deduped), "-o", str(tmp_path / "out"))
     assert (done.code, done.err) == (0, "")
-    assert "Left: 1 record with Former- fields that are not those of warcrefs or dedupe." in done.out
+    assert "Not restored: 1 record with Former- fields that warcrefs or dedupe did not write." in done.out
     assert uncompressed(tmp_path / "out" / "c.warc.gz") == other

@@ -33,7 +33,7 @@ def test_a_right_rewriting_is_exit_0(call: Callable[..., Any], folders: tuple[st
     done = call("verify", *folders, "--seed", "7")
     assert (done.code, done.err) == (0, "")
     assert "12 records in 2 files" in done.out
-    assert "2 made a revisit" in done.out
+    assert "2 converted to revisits" in done.out
     assert "2 of 2 replayed byte for byte, drawn with --seed 7." in done.out
     assert "1 led nowhere before either" in done.out
     assert done.out.rstrip().endswith("Nothing is lost.")
@@ -54,7 +54,10 @@ def test_a_difference_is_exit_4_and_listed(
     after = wrong.write(tmp_path / "wrong")
     done = call("verify", folders[0], str(after))
     assert done.code == 4
-    assert "b.warc, offset 0: WARC-Refers-To-Target-URI and WARC-Refers-To-Date name no response" in done.out
+    assert (
+        "b.warc, offset 0: WARC-Refers-To-Target-URI and WARC-Refers-To-Date refer to no existing response"
+        in done.out
+    )
     assert done.err.count("\n") == 1
     assert "2 differences are not allowed" in done.err  # the reference, and the replay
     found = call("verify", folders[0], str(after), "--json").json
@@ -85,7 +88,7 @@ def test_damage_that_both_have_is_exit_4(call: Callable[..., Any], tmp_path: Pat
     done = call(*words, "--keep-going")
     assert done.code == 4
     assert "Damaged in both:" in done.out
-    assert "1 damaged place was passed over" in done.err
+    assert "1 damaged place was skipped" in done.err
 
 
 def test_wrong_words_are_told_in_one_sentence(

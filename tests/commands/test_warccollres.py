@@ -70,7 +70,7 @@ def test_the_manifest_gets_its_seventh_column(call: Call, archive: ListedFile, t
     assert (called.code, called.err) == (0, "")
     assert called.out == (
         "out: 5 records. 5 of them compared, since they share 1 digest: 1 digest of different payloads, 0 records that"
-        " may not stand for another.\n"
+        " must not replace another.\n"
     )
     assert extensions(Path("out")) == [1, 2, 1, 2, 3]
     first = Path("out").read_text().splitlines()[0]
@@ -156,7 +156,7 @@ def test_an_output_that_is_there_is_kept_unless_it_is_forced(
         (("--jobs", "-1"), "Cannot run -1 jobs"),
         (("--jobs", "many"), "invalid int value"),
         (("--format", "xml"), "invalid choice"),
-        (("--paths", "map"), "map, line 1: a name and a place"),
+        (("--paths", "map"), "map, line 1: expected a name and a place"),
         (("-o", "-", "--json"), "Name a file with -o"),
     ],
 )
@@ -207,7 +207,7 @@ def test_no_line_is_dropped_when_the_work_goes_on(
     words = ("warccollres", str(source), "-o", "out", "--keep-going", "--jobs", jobs)
     called = call(*words, "--root", str(tmp_path / "crawl"))
     assert called.code == 4
-    assert "2 faults in the input passed over" in called.err
+    assert "2 faults in the input skipped" in called.err
     assert f"{source}, line 6: it has 5 columns" in called.out
     assert f"gone.warc.gz, offset {lines[2].offset}: gone.warc.gz is not below" in called.out
     assert extensions(Path("out")) == [1, 2, 3, 2, 4]

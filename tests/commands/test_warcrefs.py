@@ -60,7 +60,7 @@ def test_files_beside_those_of_the_manifest_are_named(call: Callable[..., Called
     called = call("warcrefs", numbered, "-o", "out")
 
     assert called.code == 0
-    assert "1 file beside these in no manifest." in called.out
+    assert "1 file in these folders is in no manifest." in called.out
     assert "--files" in called.out
     assert "  more.warc\n" in called.out
     assert call("warcrefs", numbered, "--dry-run", "--json").json["unlisted"] == ["more.warc"]
@@ -102,9 +102,9 @@ def test_in_place_the_file_itself_changes(call: Callable[..., Called], numbered:
     ("words", "sentence"),
     [
         ((), "Name it with -o"),
-        (("-o", "out", "--min-size", "-1"), "--min-size -1 is no size"),
-        (("-o", "out", "--status", "ok"), "--status ok is no HTTP status"),
-        (("-o", "out", "--sample", "-1"), "--sample -1 is no number"),
+        (("-o", "out", "--min-size", "-1"), "--min-size -1 is not a size"),
+        (("-o", "out", "--status", "ok"), "--status ok is not an HTTP status"),
+        (("-o", "out", "--sample", "-1"), "--sample -1 is not a number"),
         (("-o", "out", "--jobs", "-1"), "-1 jobs"),
         (("-o", "out", "--in-place"), "Give only one of them"),
     ],

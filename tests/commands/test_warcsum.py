@@ -40,7 +40,7 @@ def test_a_manifest_has_a_line_for_each_response(call: Callable[..., Called]) ->
 def test_files_below_that_nobody_asked_for_are_counted(call: Callable[..., Called]) -> None:
     called = call("warcsum", "in", "-o", "sums")
     assert called.code == 0
-    assert "1 WARC or ARC file in folders below left out; -r takes them, too." in called.out
+    assert "1 WARC or ARC file in subfolders left out; -r includes them." in called.out
     for words in (("-r", "in"), ("in", "in/deep"), ("in/a.warc.gz",)):
         assert "left out" not in call("warcsum", *words, "-o", "sums", "--force").out
     assert call("warcsum", "in", "-o", "sums", "--force", "--json").json["left_below"] == 1
@@ -61,7 +61,7 @@ def test_wrong_digests_are_listed_and_nothing_is_lost(call: Callable[..., Called
     assert called.code == 4
     assert "2 stored digests compared, 1 different." in called.out
     assert "in/deep/b.warc, offset 0: WARC-Payload-Digest is sha1:" in called.out
-    assert called.err == "scrapy-dedupe warcsum: 1 record with a digest that is not that of the payload.\n"
+    assert called.err == "scrapy-dedupe warcsum: 1 record with a digest that does not match the payload.\n"
     assert len(Path("sums").read_text().splitlines()) == 2
 
 
@@ -76,7 +76,7 @@ def test_what_was_passed_over_when_files_were_added_is_said(call: Callable[..., 
     assert call("warcsum", "in", "-o", "sums").code == 0
     called = call("warcsum", "-r", "in", "-o", "sums", "--append")
     assert called.code == 0
-    assert "Passed over, since the manifest lists them: in/a.warc.gz." in called.out
+    assert "Skipped, since the manifest already lists them: in/a.warc.gz." in called.out
     assert len(Path("sums").read_text().splitlines()) == 2
 
 
@@ -135,7 +135,7 @@ def test_files_that_a_crawl_has_open_are_named(call: Callable[..., Called]) -> N
     called = call("warcsum", "in", "-o", "sums")
     assert (called.code, called.err) == (0, "")
     assert (
-        "1 file that a crawl has open, or left open, is left out: in/c.warc.gz.open."
+        "1 file that a crawl has open, or did not close, is left out: in/c.warc.gz.open."
         in called.out.splitlines()
     )
     assert call("warcsum", "in", "-o", "sums-2", "--json").json["left_open"] == ["in/c.warc.gz.open"]

@@ -30,7 +30,7 @@ def manifest(tmp_path: Path) -> Path:
 def test_the_earliest_capture_is_the_original(call: Callable[..., Called], manifest: Path) -> None:
     done = call("warcsumproc", str(manifest), "-o", "out.txt")
     assert (done.code, done.err) == (0, "")
-    assert done.out == "out.txt has 3 records of 2 payloads; 1 are copies, with 10 B as stored.\n"
+    assert done.out == "out.txt has 3 records of 2 payloads; 1 are copies, with a stored size of 10 B.\n"
     assert Path("out.txt").read_text().splitlines() == [
         f"{LINES[1]} 1 1 - -",
         f"{LINES[0]} 1 2 http://b/ 2012-01-01T00:00:00Z",

@@ -264,7 +264,7 @@ def test_a_date_that_is_none_is_a_fault_of_its_record_alone(
     assert sums.faults == [
         Fault(
             f"{path}, offset {len(records[0])}",
-            f"{date!r} is not a date as WARC-Date has it, in UTC and with a Z at its end",
+            f"{date!r} is not a valid WARC-Date, which is in UTC and ends in Z",
         )
     ]
 

@@ -90,10 +90,10 @@ def test_spaces_and_percent_signs_in_a_path_map_are_escaped(listed, tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("a b c\n", "map, line 1: a name and a place"),
-        ("a\n", "map, line 1: a name and a place"),
+        ("a b c\n", "map, line 1: expected a name and a place"),
+        ("a\n", "map, line 1: expected a name and a place"),
         ("x y\na b\na c\n", "map, line 3: a has two places"),
-        ('{"a": 1}', "the place of a is no text"),
+        ('{"a": 1}', "the place of a is not a string"),
         ('{"a": ', "is not a path map"),
     ],
 )
@@ -134,7 +134,7 @@ def test_a_bare_name_is_no_name_with_folders(listed, tmp_path):
     [
         (Places(), "none.warc.gz", "is not in the working folder. Name its folder with --root"),
         (Places(), "/none/none.warc.gz", "does not exist. Give its location with --paths"),
-        (Places((), {"a": "/none/a"}), "a", "/none/a does not exist; the path map says that a is"),
+        (Places((), {"a": "/none/a"}), "a", "/none/a does not exist; the path map names it for a"),
     ],
 )
 def test_a_file_that_is_not_there_is_told_with_the_remedy(places, name, reason):
@@ -157,10 +157,10 @@ def test_members_of_a_wacz_are_found_by_their_names(listed, tmp_path):
     [
         (
             {"uri": "http://example.org/2"},
-            "is of http://example.org/1, the manifest says http://example.org/2",
+            "URI is http://example.org/1, but http://example.org/2",
         ),
-        ({"date": "2020-01-01T00:00:00.001Z"}, "is of 2020-01-01T00:00:00Z, the manifest says"),
-        ({"length": 77}, "bytes, the manifest says 77"),
+        ({"date": "2020-01-01T00:00:00.001Z"}, "date is 2020-01-01T00:00:00Z, but"),
+        ({"length": 77}, "bytes, but 77 in the manifest"),
     ],
 )
 def test_a_manifest_of_another_file_is_told(listed, tmp_path, changes, reason):
@@ -204,7 +204,7 @@ def test_a_manifest_of_another_file_of_that_name_is_told_where_no_record_begins(
     assert Places([str(tmp_path / "one")]).record(line).payload() == b"second"
     with pytest.raises(
         DamagedInput,
-        match=rf"two/{name}, offset {line.offset}: the manifest does not match the file: no record begins there",
+        match=rf"two/{name}, offset {line.offset}: the manifest does not match the file: no record begins at this offset",
     ):
         Places([str(tmp_path / "two")]).record(line)
 
@@ -328,7 +328,7 @@ def test_a_server_without_ranges_is_told_in_a_sentence(listed, web):
 
 
 def test_a_remote_file_that_is_not_there_is_told(listed, web):
-    with pytest.raises(ArchiveError, match=r"/a\.warc\.gz cannot be read: it does not exist"):
+    with pytest.raises(ArchiveError, match=r"/a\.warc\.gz cannot be read: it is not there"):
         Places([web.url("/")]).record(listed.lines[0])
 
 
@@ -399,7 +399,7 @@ def test_other_protocols_are_read_in_pieces(listed, monkeypatch):
         file.write(listed.path.read_bytes())
     places = Places(["memory://crawl"])
     assert payloads(places, listed) == PAYLOADS
-    with pytest.raises(ArchiveError, match="does not exist"):
+    with pytest.raises(ArchiveError, match="is not there"):
         places.record(replace(listed.lines[0], file="none"))
     with pytest.raises(SettingError, match="fsspec does not support the protocol nonsense"):
         places.record(replace(listed.lines[0], file="nonsense://a"))

@@ -491,10 +491,10 @@ def test_files_that_are_there_are_not_replaced_unless_asked(two_files: Path, tmp
     ("change", "reason"),
     [
         ({"offset": 7}, "no record begins"),
-        ({"length": 9}, "bytes, the manifest says 9"),
-        ({"uri": f"{SITE}/other"}, "the manifest says"),
-        ({"date": "2019-01-01T00:00:00Z"}, "the manifest says"),
-        ({"digest": "sha256:" + "00" * 32}, "another"),
+        ({"length": 9}, "bytes, but 9 in the manifest"),
+        ({"uri": f"{SITE}/other"}, "in the manifest"),
+        ({"date": "2019-01-01T00:00:00Z"}, "in the manifest"),
+        ({"digest": "sha256:" + "00" * 32}, "the digest of the payload differs"),
     ],
 )
 def test_a_manifest_of_other_files_converts_nothing(
