@@ -112,7 +112,7 @@ def salvage(
         if survey.damages and not skip_damaged:
             raise ArchiveError(
                 f"{survey.damages[0]}, and whole records follow. The file was not changed; `warc salvage"
-                " --skip-damaged` copies what is whole to a new file and keeps this one."
+                " --skip-damaged` copies the whole records to a new file and keeps this one."
             )
         if survey.damages:
             return _copy(path_open, survey, dry_run, info or {})

@@ -214,7 +214,7 @@ def test_skip_damaged_copies_what_is_whole_and_enters_it(
     assert "4 records would be copied" in trial.out
     called = call("warc", "salvage", "--skip-damaged", "--store", store_url)
     assert called.code == 4
-    assert called.err == "scrapy-dedupe warc salvage: 1 file is damaged; what is whole was copied.\n"
+    assert called.err == "scrapy-dedupe warc salvage: 1 file is damaged; the whole records were copied.\n"
     assert (
         f"{final}: 4 records were copied, 1 damaged place with {length:,} bytes and at least 1 record left out. The"
         f" damaged file is kept as {final}.damaged." in called.out
@@ -276,7 +276,7 @@ def test_skip_damaged_writes_a_warcinfo_that_names_the_crawl(
     index.mark_incomplete("second", True)
     damage(path_open, 0)
     called = call("warc", "salvage", "--skip-damaged", "--store", store_url)
-    assert "The crawl second: its entries were read anew from its files." in called.out
+    assert "The crawl second: its entries were read again from its files." in called.out
     first = next(read_records(path_open.with_name(path_open.name.removesuffix(".open"))))
     assert (first.info()["ispartof"], first.info()["dedupe-payload"]) == ("second", "stored")
     assert crawl_named(index, "second").counts.total_urls == 3
@@ -328,7 +328,7 @@ def test_entries_of_a_committed_crawl_follow_its_copied_file(
     damage(path_open, 1)
     called = call("warc", "salvage", "--skip-damaged", "--store", store_url)
     assert called.code == 4
-    assert "The crawl third: it is committed; its entries were read anew from its files." in called.out
+    assert "The crawl third: it is committed; its entries were read again from its files." in called.out
     assert crawl_named(index, "third").counts.total_urls == 2
     assert call("check", "third", "--store", store_url).code == 0
 

@@ -261,7 +261,7 @@ def test_a_salvage_that_was_killed_is_done_by_the_next_one(new_crawl: Any, step:
     killed = crawl.salvage(step)
     assert killed.code == -signal.SIGKILL, killed.steps
     done = crawl.salvage()
-    assert (done.code, "The crawl c: its entries were read anew" in done.out) == (0, True), done.out
+    assert (done.code, "The crawl c: its entries were read again" in done.out) == (0, True), done.out
     crawl.assert_sound(before, step)
 
 

@@ -1,4 +1,4 @@
-"""``warc salvage [PATH…]``: mends the files that a killed crawl left ``.open``."""
+"""``warc salvage [PATH…]``: repairs the ``.open`` files that a killed crawl left."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import CrawlInfo
 
 HELP = (
-    "Mend WARC files that a killed crawl left unfinished: whole records are kept, a broken end is cut off, and the file"
-    " gets its final name. Files of running crawls are left alone."
+    "Repair WARC files that a killed crawl left unfinished: complete records are kept, a broken end is cut off, and the"
+    " file gets its final name. Files of running crawls are not changed."
 )
 
 _SHOWN: Final = 20
@@ -46,7 +46,7 @@ _UNFINISHED: Final = re.compile(r"[^/]+\.warc(\.gz)?" + re.escape(OPEN_SUFFIX))
 
 @dataclass(frozen=True, slots=True)
 class DamagedPlace:
-    """A damaged place that was left out of a file: where it begins, its length in bytes, and what is wrong."""
+    """A damaged place that was not copied: its offset, its length in bytes, and the reason."""
 
     offset: int
     length: int
@@ -55,15 +55,15 @@ class DamagedPlace:
 
 @dataclass(frozen=True, slots=True)
 class MendedFile:
-    """What became of one file, or with ``dry_run`` would.
+    """The result for one file, or with ``dry_run`` the result to expect.
 
-    ``state`` is ``mended`` (``file`` is its name now), ``copied`` (``file`` is the new file with all whole records,
-    ``kept_as`` the name that the damaged one has now), ``removed`` (it did not even hold a whole warcinfo), ``running``
-    (a crawl writes it, or another file of the same crawl) or ``failed`` (it is as it was; ``reason`` says why).
-    ``crawl`` is what its warcinfo names, or else the crawl that has a file of this name in the index.
+    ``state`` is ``mended`` (``file`` is its new name), ``copied`` (``file`` is the new file with all whole records,
+    ``kept_as`` the new name of the damaged one), ``removed`` (it had no whole warcinfo), ``running`` (a crawl writes it,
+    or another file of the same crawl) or ``failed`` (it is unchanged; ``reason`` says why). ``crawl`` is the id in its
+    warcinfo, otherwise the crawl that has a file of this name in the index.
 
-    ``skipped_bytes`` are those of the ``damages``. At least ``skipped_records`` records are not whole because of them:
-    how many began in a stretch that cannot be read, nobody can tell.
+    ``skipped_bytes`` is the size of the ``damages``. ``skipped_records`` is a lower bound of the records that are lost: the
+    number of records in an unreadable place is unknown.
     """
 
     file: str
@@ -80,9 +80,9 @@ class MendedFile:
 
 @dataclass(frozen=True, slots=True)
 class MendedCrawl:
-    """A crawl whose files were mended, as the index knows it.
+    """A crawl whose files were repaired. ``state`` is its state in the index, or ``unknown``.
 
-    ``state`` is that of the index, or ``unknown``. ``rebuilt``: its entries were read anew from its files.
+    ``rebuilt``: its entries were read again from its files.
     """
 
     id: str
@@ -92,7 +92,7 @@ class MendedCrawl:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """The files, and the crawls of those that were mended. ``index_error`` says why the index could not be asked."""
+    """The files, and the crawls of the repaired files. ``index_error`` is the error of an unavailable index."""
 
     files: list[MendedFile]
     crawls: list[MendedCrawl]
@@ -106,14 +106,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         nargs="*",
         type=Path,
-        help="files that end in .open, or folders with such files (default: DEDUPE_WARC_DIR)",
+        help="files that end in .open, or folders of such files (default: DEDUPE_WARC_DIR)",
     )
     parser.add_argument(
         "--skip-damaged",
         action="store_true",
         help="copy the whole records of a file that is damaged in the middle to a new file, and keep the damaged one",
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what it would do, and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> Mended:
@@ -145,7 +145,7 @@ def _default_folders(place: CommandStores) -> list[Path]:
 
 
 class _Salvage:
-    """Mends files and enters their records. ``index`` is None if there is none, or it does not answer."""
+    """Repairs files and enters their records. *index* is None if there is no index or it does not answer."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class _Salvage:
         self._owners = {name: info.id for info in known for name in info.files}
         self._crawls: dict[Path, str | None] = {}
         for path in paths:
-            with contextlib.suppress(ArchiveError):  # reported when the file is mended
+            with contextlib.suppress(ArchiveError):  # reported when the file is repaired
                 # The index may know a file whose warcinfo was cut or damaged.
                 self._crawls[path] = crawl_of(path) or self._owners.get(str(final_path(path)))
         self._running = {
@@ -185,7 +185,7 @@ class _Salvage:
             )
         except ArchiveError as error:
             return MendedFile(str(path), "failed", crawl, reason=str(error))
-        if result is None:  # another process took or finished it just now
+        if result is None:  # locked, renamed or removed since is_held() was called
             return MendedFile(str(path), "running", crawl)
         if result.is_removed:
             return MendedFile(str(path), "removed", crawl, 0, result.cut_bytes)
@@ -207,7 +207,7 @@ class _Salvage:
         )
 
     def _mark(self, crawl: str | None) -> None:
-        """Note that a crawl lacks records, before a file gets the name by which nobody could tell that any more."""
+        """Mark a crawl as incomplete, before its file gets the final name that hides this."""
         if self._index is None or self._opts.dry_run or not self._is_uncommitted(crawl):
             return
         try:
@@ -220,7 +220,7 @@ class _Salvage:
         return info is not None and info.state == "uncommitted" and not info.imported
 
     def _warcinfo(self, crawl: str | None) -> dict[str, str]:
-        """The fields of a new warcinfo, where that of a file is damaged."""
+        """The fields of a new warcinfo record, which replaces a damaged one."""
         info = self._known.get(crawl or "")
         fields = {"software": f"scrapy-dedupe/{__version__}", "format": "WARC File Format 1.1"}
         if info is not None:
@@ -230,7 +230,7 @@ class _Salvage:
     def rebuild(
         self, files: list[MendedFile], folders: Sequence[Path], place: CommandStores
     ) -> list[MendedCrawl]:
-        """Read the entries of crawls whose files were changed, now or by a call that was cut off, from their files."""
+        """Read the entries of crawls whose files were changed, by this call or a killed one, from the files."""
         if self._index is None:
             return []
         settings = place.settings.warc
@@ -255,13 +255,13 @@ class _Salvage:
                 elif state == "committed" and crawl in copied:
                     is_rebuilt |= _repaired(self._index, crawl, folder, rules)
             if is_rebuilt and any(file.crawl == crawl and file.state == "failed" for file in files):
-                # In whichever folder that file is: its records are not entered yet.
+                # The records of the failed file are not entered yet, in any folder.
                 self._mark(crawl)
             crawls.append(MendedCrawl(crawl, state, is_rebuilt))
         return crawls
 
     def _left_incomplete(self, folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-        """Crawls, none of which is running, whose files in these folders have final names and are not all entered."""
+        """Yield the crawls that do not run, and whose finished files in these folders are not all entered, with the folder."""
         assert self._index is not None
         incomplete = [
             info for info in self._index.crawls() if info.incomplete and self._is_uncommitted(info.id)
@@ -270,7 +270,7 @@ class _Salvage:
             for info in incomplete:
                 found = files_of(self._index, info.id, folder)
                 is_here = any(isinstance(file, Path) and file.parent == folder for file in found)
-                # The files may be on another machine, where the crawl may be running: commit says what is missing.
+                # The files may be on another machine, where the crawl may be running. A commit reports missing files.
                 if not is_here or missing_files(self._index, info.id, found):
                     continue
                 try:
@@ -281,7 +281,7 @@ class _Salvage:
 
 
 def _repaired(index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules) -> bool:
-    """Make the entries of a committed crawl from its files; whether that was done."""
+    """Read the entries of a committed crawl again from its files; return whether that was done."""
     from scrapy_dedupe.crawls.checking import Checker
     from scrapy_dedupe.crawls.findings import Thoroughness
     from scrapy_dedupe.crawls.repairing import repair
@@ -334,17 +334,17 @@ def _copied_text(file: MendedFile, *, is_trial: bool) -> str:
 
 def _crawl_text(crawl: MendedCrawl) -> str:
     if crawl.rebuilt and crawl.state == "committed":
-        return f"The crawl {crawl.id}: it is committed; its entries were read anew from its files."
+        return f"The crawl {crawl.id}: it is committed; its entries were read again from its files."
     if crawl.rebuilt:
         return (
-            f"The crawl {crawl.id}: its entries were read anew from its files. Decide with"
-            f" `scrapy dedupe commit {crawl.id}` or `scrapy dedupe cancel {crawl.id}`, or let it go on."
+            f"The crawl {crawl.id}: its entries were read again from its files. Decide with"
+            f" `scrapy dedupe commit {crawl.id}` or `scrapy dedupe cancel {crawl.id}`, or continue it."
         )
     if crawl.state == "unknown":
         return (
             f"The crawl {crawl.id}: the index does not know it; `scrapy dedupe commit {crawl.id}` enters it."
         )
-    return f"The crawl {crawl.id}: it is {crawl.state}, its entries were left as they are."
+    return f"The crawl {crawl.id}: it is {crawl.state}, its entries were not changed."
 
 
 def caveat(result: Mended) -> str | None:
@@ -355,7 +355,7 @@ def caveat(result: Mended) -> str | None:
         sentences.append(f"{counted(failed, 'file')} could not be mended.")
     if copied:
         sentences.append(
-            f"{counted(copied, 'file')} {'is' if copied == 1 else 'are'} damaged; what is whole {'would be' if result.dry_run else 'was'} copied."
+            f"{counted(copied, 'file')} {'is' if copied == 1 else 'are'} damaged; the whole records {'would be' if result.dry_run else 'were'} copied."
         )
     if result.index_error is not None:
         sentences.append(
