@@ -259,7 +259,7 @@ async def test_a_crawl_that_is_canceled_while_it_runs_keeps_nothing_more(
     crawler = await crawl(Canceling, {**stored, "DEDUPE_CRAWL_ID": "c1"}, urls=site.url())
     assert crawler.stats.get_value("finish_reason") == "finished"
     assert kept_of(stored["DEDUPE_STORE_URL"]) == []
-    assert "was forgotten meanwhile" in caplog.text
+    assert "The report data of the crawl c1 was deleted" in caplog.text
     assert "scrapy dedupe report" not in caplog.text
 
 
@@ -435,7 +435,10 @@ async def test_a_page_that_fails_at_the_end_does_not_hurt_the_crawl(
 
     crawler = await crawl(Removing, settings, urls=site.url())
     assert crawler.stats.get_value("dedupe/errors/report") == 1
-    assert f"The page {folder / 'report.html'} cannot be written: No such file or directory." in caplog.text
+    assert (
+        f"The report page {folder / 'report.html'} cannot be written: No such file or directory."
+        in caplog.text
+    )
     assert f"  Report    {folder / 'report.html'} was not written" in caplog.text
     with open_index(settings["DEDUPE_STORE_URL"]) as index:
         assert [info.state for info in index.crawls()] == ["committed"]
