@@ -84,8 +84,13 @@ def pre_commit(words: list[str]) -> str | None:
 
 
 def pytest(words: list[str]) -> str | None:
-    """The suite does not run itself: whether the paths exist."""
-    missing = [word for word in words if not word.startswith("-") and not Path(word).exists()]
+    """The suite does not run itself: whether the paths exist. The options -m and -n take a value."""
+    paths = [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if not word.startswith("-") and before not in ("-m", "-n")
+    ]
+    missing = [path for path in paths if not (ROOT / path).exists()]
     return f"no such paths: {missing}" if missing else None
 
 
