@@ -34,7 +34,7 @@ def test_a_right_rewriting_is_exit_0(call: Callable[..., Any], folders: tuple[st
     assert (done.code, done.err) == (0, "")
     assert "12 records in 2 files" in done.out
     assert "2 converted to revisits" in done.out
-    assert "2 of 2 replayed byte for byte, drawn with --seed 7." in done.out
+    assert "2 of 2 replayed byte for byte, with --seed 7." in done.out
     assert "1 led nowhere before either" in done.out
     assert done.out.rstrip().endswith("Nothing is lost.")
 

@@ -257,7 +257,7 @@ def test_a_folder_with_something_in_it_is_refused_and_not_touched(folder: Path) 
     run(folder, force=True)
     done = snapshot(folder)
     assert done["out/mine"] == b"mine"
-    with pytest.raises(ArchiveError, match="already"):
+    with pytest.raises(ArchiveError, match="is not empty"):
         run(folder)
     assert snapshot(folder) == done
     run(folder, force=True)
