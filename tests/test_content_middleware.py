@@ -364,7 +364,13 @@ async def test_a_store_that_is_lost_costs_no_page_and_is_told_once(
     assert crawler.stats.get_value("dedupe/errors/content") is None
     assert len(calls) < 6, "the breaker kept pages from asking"
     assert (
-        len([record for record in caplog.records if "The crawl continues without it" in record.getMessage()])
+        len(
+            [
+                record
+                for record in caplog.records
+                if "The crawl continues without the store" in record.getMessage()
+            ]
+        )
         == 1
     )
     assert crawler.stats.get_value("finish_reason") == "finished"

@@ -56,7 +56,9 @@ async def test_a_crawl_goes_on_when_redis_is_stopped_and_its_archive_is_whole(
     stats = crawler.stats.get_stats()
     assert stats["finish_reason"] == "finished"
     assert stats["dedupe/errors/store"] > 0
-    assert sum("The crawl continues without it" in record.getMessage() for record in caplog.records) == 1
+    assert (
+        sum("The crawl continues without the store" in record.getMessage() for record in caplog.records) == 1
+    )
     assert "scrapy dedupe commit cut" in caplog.text
     check(tmp_path / "warcs")
     assert sum(record.type == "response" for record in records_of(tmp_path / "warcs")) == 13
@@ -105,7 +107,7 @@ async def test_a_server_that_can_only_be_read_is_told_of_once(
     assert crawler.stats.get_value("dedupe/errors/store") >= 20, (
         "a page that can be read of is no sign of health"
     )
-    assert caplog.text.count("The crawl continues without it") == 1
+    assert caplog.text.count("The crawl continues without the store") == 1
     assert caplog.text.count("is available again. Further failures are only counted") == 1
     with open_index(redis_server.url) as index:
         (info,) = index.crawls()
