@@ -86,7 +86,7 @@ class WarcWriter:
 
     *info* holds the fields of every warcinfo. A file of at least *file_size* bytes is finished before the next
     exchange; *on_new_file* is called with the final name of each file before its first exchange is written,
-    *on_finished* with the path of each file that got its final name. *name* is the template of file names, *crawl* the
+    *on_finished* with the path of each file that got its final name and is unlocked. *name* is the template of file names, *crawl* the
     value of ``{crawl}`` in it; names in *taken* are not used. Raises ArchiveError if the folder is not writable,
     SettingError for an invalid prefix, size, level or name. `has_unfinished` is True if a file could not get its final
     name.
@@ -254,13 +254,15 @@ class WarcWriter:
             raise
         self._last = file
         self.files.append(FinishedFile(file.path.name, file.size))
-        if self._on_finished is not None:
-            self._on_finished(file.path)
 
     def _release_last(self) -> None:
-        if self._last is not None:
-            self._last.release()
-            self._last = None
+        last, self._last = self._last, None
+        if last is None:
+            return
+        last.release()
+        # Not before: an upload locks the file as well.
+        if self._on_finished is not None:
+            self._on_finished(last.path)
 
 
 class _TakenAway(Exception):
@@ -453,7 +455,7 @@ def sync_folder(folder: Path) -> None:
 
 def name_is_taken(path: Path, final: Path) -> ArchiveError:
     return ArchiveError(
-        f"{path} cannot get its final name, {final.name} is there already. Move one of the two away, "
+        f"{path} cannot get its final name: {final.name} already exists. Move one of the two files away, "
         "then salvage the folder."
     )
 
