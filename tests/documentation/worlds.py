@@ -124,6 +124,7 @@ WORLDS: dict[str, World] = {
             "scrapy dedupe crawls show": (ANEW, f"scrapy crawl site -s DEDUPE_CRAWL_ID={ID}"),
         },
     ),
+    "docs/usage/handlers.rst": World(PROJECT),
     "docs/usage/monitoring.rst": World(PROJECT, ports=(9410,)),
     "docs/usage/replay.rst": World(
         PROJECT,
