@@ -245,7 +245,7 @@ async def test_a_wacz_refers_to_nothing_that_could_not_be_replayed_with_it(
     await crawl(LinkSpider, packing | {"DEDUPE_CRAWL_ID": "plain", "DEDUPE_WACZ": False}, urls=web.url())
     crawler = await crawl(LinkSpider, packing | {"DEDUPE_CRAWL_ID": "one"}, urls=web.url())
     assert crawler.stats.get_value("dedupe/warc/revisit") == 1, "a copy within the crawl"
-    assert "`scrapy dedupe warc pack plain` makes one" in caplog.text
+    assert "`scrapy dedupe warc pack plain` creates one" in caplog.text
     assert "relation" not in read_json(tmp_path / "wacz" / "one.wacz", "datapackage.json")
 
     web.page("/new", text("new"))
