@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import time
@@ -11,10 +10,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-try:
-    import fcntl
-except ImportError:  # no POSIX locks on this system
-    fcntl = None  # type: ignore[assignment]
+from scrapy_dedupe.files.locks import lock
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -125,7 +121,7 @@ def _is_torn(file: FileIO, path: Path, is_pipe_torn: bool) -> bool:
     if not stat.S_ISREG(status.st_mode):
         return False
     # If another process holds the lock, it is writing a line and will end it.
-    if not _locked(file, "LOCK_EX"):
+    if not lock(file.fileno()):
         _share(file)
         return False
     try:
@@ -144,18 +140,7 @@ def _is_torn(file: FileIO, path: Path, is_pipe_torn: bool) -> bool:
 def _share(file: FileIO) -> None:
     """Take a shared lock while this process writes: others may write too, but not check the end of *file*."""
     for _ in range(_MOST_TRIES):
-        if _locked(file, "LOCK_SH"):
+        if lock(file.fileno(), is_shared=True):
             return
         # Checks of the end release the lock within this time; any other holder must not block the crawl.
         time.sleep(0.001)
-
-
-def _locked(file: FileIO, kind: str) -> bool:
-    """Lock *file* until it is closed, without waiting; also True on systems without such locks."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(file, getattr(fcntl, kind) | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
-    return True

@@ -31,6 +31,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.files.locks import open_locked
 from scrapy_dedupe.offline.engine import CSV_BUFFER_BYTES, open_engine, rows_of
 from scrapy_dedupe.offline.manifest_lines import (
     ALGORITHMS,
@@ -47,7 +48,7 @@ from scrapy_dedupe.offline.manifest_lines import (
     text_line,
 )
 from scrapy_dedupe.tasks.faults import Faults
-from scrapy_dedupe.warc.files import is_same_file, lock, sync_folder
+from scrapy_dedupe.warc.files import sync_folder
 
 if TYPE_CHECKING:
     import io
@@ -183,16 +184,17 @@ class LineWriter:
 
     def _locked(self) -> IO[bytes]:
         """Open the temporary file, empty and locked by this process."""
-        while True:
-            fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-            if not lock(fd):
-                os.close(fd)
-                raise ArchiveError(
-                    f"Another process is writing {self.path}. Wait until it ends, or name another file."
-                )
-            if is_same_file(fd, self._temporary):
-                break
-            os.close(fd)  # the process that held the lock has just renamed or removed the file
+        try:
+            fd = open_locked(
+                self._temporary,
+                lambda: os.open(
+                    self._temporary, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666
+                ),
+            )
+        except BlockingIOError:
+            raise ArchiveError(
+                f"Another process is writing {self.path}. Wait until it ends, or name another file."
+            ) from None
         file = os.fdopen(fd, "wb", buffering=1 << 18)
         try:
             file.truncate(0)

@@ -9,23 +9,15 @@ free. On file systems without such locks, nothing protects the folder. Readers n
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import socket
 import stat
-import time
-import weakref
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable, folder_fault
-from scrapy_dedupe.warc.files import is_same_file
-
-try:
-    import fcntl
-except ImportError:  # no POSIX locks on this system
-    fcntl = None  # type: ignore[assignment]
+from scrapy_dedupe.files.locks import FileLock, LockFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,14 +27,8 @@ if TYPE_CHECKING:
 LOCK = "lock"
 """The name of the lock file."""
 
-_held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
-
-_POLL_S = 0.02
 _MOST_BYTES = 4096  # read of the file
 _MOST_CHARACTERS = 200  # shown of each value
-_HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
-# ENOLCK is not included: file systems with locks also report it when they have no resources for another lock.
-_NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 
 
 class WriterLock:
@@ -57,94 +43,45 @@ class WriterLock:
         self.folder = folder
         self.command = command
         self.timeout_s = timeout_s
-        self._fd = -1
-        self._pid = 0
+        self._lock = FileLock(folder / LOCK, self._open, is_required=True)
 
     @property
     def is_held(self) -> bool:
         """Whether this object holds the lock in this process."""
-        return self._fd >= 0 and self._pid == os.getpid()
+        return self._lock.is_held
 
     def __enter__(self) -> Self:
-        if self._fd >= 0:
+        if self._lock.fd >= 0:
             raise RuntimeError(f"This object already holds the lock of {self.folder}.")
-        deadline = time.monotonic() + self.timeout_s
-        fd = self._locked(deadline)
-        while fd is None:  # the file that was opened has been replaced
-            fd = self._locked(deadline)
-        self._fd, self._pid = fd, os.getpid()
-        _held.add(self)
+        try:
+            self._lock.acquire(self.timeout_s)
+        except BlockingIOError:
+            raise StoreUnavailable(
+                f"The index {self.folder} is being written by {_holder(self._lock.path)}. Wait until it has finished."
+            ) from None
+        except LockFailed as error:
+            raise StoreUnavailable(
+                f"{self._lock.path} cannot be locked: {error.strerror or error}. Check the locks of the file"
+                " system (on a network, its lock service), or name another folder with --root."
+            ) from error
+        except OSError as error:
+            raise self._unavailable(error) from error
+        try:
+            # The content is informative only: the lock is valid even if a full disk has no space for it.
+            with contextlib.suppress(OSError):
+                self._write_holder(self._lock.fd)
+        except BaseException:
+            self._lock.release()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _held.discard(self)
-        fd, self._fd = self._fd, -1
-        if fd < 0:
-            return  # in a fork
-        with contextlib.suppress(OSError):
-            if self._pid == os.getpid():
-                os.ftruncate(fd, 0)  # no longer name this process as the holder
-                if fcntl is not None:
-                    # Closing is not enough if a child process has inherited the descriptor.
-                    fcntl.flock(fd, fcntl.LOCK_UN)
-        with contextlib.suppress(OSError):
-            os.close(fd)
-
-    def _leave_to_parent(self) -> None:
-        """Close the file in a fork: the lock is kept as long as any descriptor of the file is open."""
-        fd, self._fd = self._fd, -1
-        with contextlib.suppress(OSError):
-            os.close(fd)
-
-    def _locked(self, deadline: float) -> int | None:
-        """The descriptor of the locked file; None if the file is no longer the one in the folder."""
-        fd = self._open()
-        try:
-            while not self._is_free(fd):
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise StoreUnavailable(self._refusal(fd))
-                time.sleep(min(_POLL_S, left))
-                if not self._is_in_place(fd):
-                    os.close(fd)
-                    return None
-            # A lock on a removed file excludes nobody.
-            if not self._is_in_place(fd):
-                os.close(fd)
-                return None
-            # The content is informative only: the lock is valid even if a full disk has no space for it.
+        if self._lock.is_held:
             with contextlib.suppress(OSError):
-                self._write_holder(fd)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.close(fd)
-            raise
-        return fd
-
-    def _is_free(self, fd: int) -> bool:
-        """Try to lock the file without waiting. Returns False if another process holds the lock."""
-        if fcntl is None:
-            return True
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in _HELD:
-                return False
-            if error.errno in _NO_LOCKS:
-                return True
-            raise StoreUnavailable(
-                f"{self.folder / LOCK} cannot be locked: {error.strerror or error}. Check the locks of the file"
-                " system (on a network, its lock service), or name another folder with --root."
-            ) from error
-        return True
-
-    def _is_in_place(self, fd: int) -> bool:
-        try:
-            return is_same_file(fd, self.folder / LOCK)
-        except OSError as error:
-            raise self._unavailable(error) from error
+                os.ftruncate(self._lock.fd, 0)  # no longer name this process as the holder
+        self._lock.release()
 
     def _open(self) -> int:
         path = self.folder / LOCK
@@ -179,24 +116,12 @@ class WriterLock:
         os.ftruncate(fd, 0)
         os.pwrite(fd, json.dumps(holder).encode() + b"\n", 0)
 
-    def _refusal(self, fd: int) -> str:
-        return f"The index {self.folder} is being written by {_holder(fd)}. Wait until it has finished."
 
-
-def _leave_all_to_parent() -> None:
-    for lock in list(_held):
-        lock._leave_to_parent()
-    _held.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_all_to_parent)
-
-
-def _holder(fd: int) -> str:
+def _holder(path: Path) -> str:
     """A description of the process that holds the lock."""
     try:
-        holder = json.loads(os.pread(fd, _MOST_BYTES, 0))
+        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            holder = json.loads(file.read(_MOST_BYTES))
         pid, host, since, command = (holder[name] for name in ("pid", "host", "since", "command"))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "another process"  # which has not written its description yet

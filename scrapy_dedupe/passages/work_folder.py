@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import StoreUnavailable
-from scrapy_dedupe.warc.files import lock
+from scrapy_dedupe.files.locks import lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

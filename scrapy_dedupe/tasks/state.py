@@ -12,7 +12,8 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.warc.files import is_same_file, lock, sync_folder
+from scrapy_dedupe.files.locks import FileLock
+from scrapy_dedupe.warc.files import sync_folder
 from scrapy_dedupe.warc.remote import shown
 
 if TYPE_CHECKING:
@@ -35,35 +36,27 @@ class StateFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd = -1
+        self._lock = FileLock(path / LOCK, self._opened)
 
     def __enter__(self) -> Self:
         with writing(self.path):
-            while True:
-                self.path.mkdir(parents=True, exist_ok=True)
-                try:
-                    self._fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-                except FileNotFoundError:  # another process has just removed the folder
-                    continue
-                if not lock(self._fd):
-                    self._close()
-                    raise ArchiveError(
-                        f"Another process is working in {self.path}. Wait until it has finished, or choose another output."
-                    )
-                if is_same_file(self._fd, self.path / LOCK):
-                    break
-                self._close()
+            try:
+                self._lock.acquire()
+            except BlockingIOError:
+                raise ArchiveError(
+                    f"Another process is working in {self.path}. Wait until it has finished, or choose another output."
+                ) from None
             try:
                 _remove_tree(self._gone)  # left by a process that was killed while it removed the folder
             except OSError:
-                self._close()
+                self._lock.release()
                 raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close()
+        self._lock.release()
 
     def read_json(self, name: str) -> Any:
         """The value written by `write_json`, None if there is none. Raises ArchiveError if it cannot be read."""
@@ -109,10 +102,13 @@ class StateFolder:
     def _gone(self) -> Path:
         return self.path.with_name(f".{self.path.name}.gone")
 
-    def _close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+    def _opened(self) -> int:
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                return os.open(self._lock.path, os.O_RDWR | os.O_CREAT, 0o644)
+            except FileNotFoundError:  # another process has just removed the folder
+                continue
 
 
 def _remove_tree(path: Path) -> None:

@@ -25,11 +25,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, StoreRefused, StoreUnavailable
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from scrapy_dedupe.files.locks import HAS_LOCKS, is_same_file, strict_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -85,18 +81,12 @@ class Journal:
         Raises :class:`~scrapy_dedupe.errors.ArchiveError` if another process has locked it.
         """
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
-        if fcntl is None:
-            return
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another process may have replaced the file meanwhile and locked the new one.
-            if not os.path.samestat(os.fstat(self._fd), self.path.stat()):
-                raise BlockingIOError
-        except BlockingIOError:
+        # Another process may have replaced the file meanwhile and locked the new one.
+        if not strict_lock(self._fd) or not is_same_file(self._fd, self.path):
             self.close()
             raise ArchiveError(
                 f"The URL filter {self.path} is in use by another process. Give each crawl its own JOBDIR."
-            ) from None
+            )
 
     def open(self, known_bytes: int | None = None) -> int:
         """Check the locked file, remove an interrupted write at its end, and return the number of removed bytes.
@@ -198,12 +188,12 @@ class Journal:
             while part := list(islice(rest, _PART)):
                 new.append(part)
             new.sync()
-            if fcntl is None:
+            if not HAS_LOCKS:
                 # Windows does not replace a file that is open.
                 new.close()
                 self.close()
             new.path.replace(self.path)
-            if fcntl is None:
+            if not HAS_LOCKS:
                 self.lock()
             else:
                 # The new file is already locked, and no other process has opened it.

@@ -34,13 +34,9 @@ from typing import TYPE_CHECKING
 from deflate import gzip_compress
 
 from scrapy_dedupe.errors import ArchiveError, SettingError, folder_fault
+from scrapy_dedupe.files.locks import HAS_LOCKS, is_same_file, lock
 from scrapy_dedupe.warc.dates import date_digits, format_date, now
 from scrapy_dedupe.warc.records import Record, new_record_id, warcinfo
-
-try:
-    import fcntl
-except ImportError:  # no POSIX locks on this system
-    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -308,7 +304,7 @@ class _OpenFile:
         try:
             self._cut_torn_tail()
             os.fsync(self._fd)
-            if fcntl is None:  # such systems do not rename open files
+            if not HAS_LOCKS:  # such systems do not rename open files
                 self.release()
             give_final_name(self.path_open)
         except ArchiveError:
@@ -367,28 +363,6 @@ def checked_name(template: str) -> str:
             " required."
         )
     return template
-
-
-def lock(fd: int) -> bool:
-    """Lock the file for this process, without waiting; False if another process holds the lock.
-
-    Also True on systems without such locks, where the file has no protection.
-    """
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-    return True
-
-
-def is_same_file(fd: int, path: Path) -> bool:
-    """Whether *path* still refers to the file that *fd* has open."""
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def warc_files(folder: Path, *, unfinished: bool = False) -> list[Path]:

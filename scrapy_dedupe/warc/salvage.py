@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from deflate import gzip_compress
 
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.files.locks import is_same_file, lock
 from scrapy_dedupe.warc.files import (
     DAMAGED_SUFFIX,
     DEFAULT_GZIP_LEVEL,
@@ -39,8 +40,6 @@ from scrapy_dedupe.warc.files import (
     final_path,
     give_final_name,
     give_name,
-    is_same_file,
-    lock,
     name_is_taken,
     refuse_taken_name,
 )

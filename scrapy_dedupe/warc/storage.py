@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
-from scrapy_dedupe.warc.files import OPEN_SUFFIX, PART_SUFFIX, lock, sync_folder
+from scrapy_dedupe.files.locks import lock
+from scrapy_dedupe.warc.files import OPEN_SUFFIX, PART_SUFFIX, sync_folder
 from scrapy_dedupe.warc.records import new_record_id
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ import zipfile
 from typing import IO, TYPE_CHECKING, cast
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.warc.files import OPEN_SUFFIX, give_final_name, is_same_file, lock
+from scrapy_dedupe.files.locks import is_same_file, lock
+from scrapy_dedupe.warc.files import OPEN_SUFFIX, give_final_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

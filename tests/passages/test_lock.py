@@ -239,7 +239,7 @@ def test_a_file_that_goes_while_it_is_locked_is_locked_anew(
         calls.append(operation)
         real(fd, operation)
 
-    monkeypatch.setattr("scrapy_dedupe.passages.lock.fcntl.flock", flock)
+    monkeypatch.setattr("scrapy_dedupe.files.locks.fcntl.flock", flock)
     with WriterLock(tmp_path):
         assert len(calls) == 2
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
@@ -251,7 +251,7 @@ def test_a_file_that_goes_while_it_is_locked_is_locked_anew(
 def test_a_lock_that_cannot_be_had_is_not_taken_for_one_that_is_not_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr("scrapy_dedupe.passages.lock.fcntl.flock", refusing(number))
+    monkeypatch.setattr("scrapy_dedupe.files.locks.fcntl.flock", refusing(number))
     with pytest.raises(StoreUnavailable, match=r"cannot be locked: .*lock service"), WriterLock(tmp_path):
         pass
 
@@ -260,7 +260,7 @@ def test_a_lock_that_cannot_be_had_is_not_taken_for_one_that_is_not_needed(
 def test_where_there_are_no_locks_nothing_guards_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr("scrapy_dedupe.passages.lock.fcntl.flock", refusing(number))
+    monkeypatch.setattr("scrapy_dedupe.files.locks.fcntl.flock", refusing(number))
     with WriterLock(tmp_path) as first, WriterLock(tmp_path) as second:
         assert first.is_held
         assert second.is_held

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import signal
@@ -265,6 +266,15 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="in use by another process"):
         folder_at(tmp_path).open(100, 1e-6)
     first.abandon()
+
+
+def test_a_folder_that_cannot_be_locked_is_unusable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(fd: int, operation: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr("scrapy_dedupe.files.locks.fcntl.flock", flock)
+    with pytest.raises(StoreUnavailable, match="cannot be used: Operation not supported"):
+        folder_at(tmp_path).open(100, 1e-6)
 
 
 FINGERPRINTS = [hashlib.sha1(bytes([n])).digest() for n in range(5)]

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
+from scrapy_dedupe.files.locks import lock
 from scrapy_dedupe.warc import files, records
 from scrapy_dedupe.warc.capture import Capture
-from scrapy_dedupe.warc.files import Location, WarcWriter, file_prefix, lock
+from scrapy_dedupe.warc.files import Location, WarcWriter, file_prefix
 from scrapy_dedupe.warc.reading import read_record, read_records
 
 if TYPE_CHECKING:

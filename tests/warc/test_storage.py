@@ -19,7 +19,7 @@ from sampling import sampled
 from servers import free_port
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
-from scrapy_dedupe.warc.files import lock
+from scrapy_dedupe.files.locks import lock
 from scrapy_dedupe.warc.mover import Mover
 from scrapy_dedupe.warc.storage import RefusedUpload, Storage
 

@@ -18,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
+from scrapy_dedupe.files.locks import lock
 from scrapy_dedupe.warc import records, wacz, wacz_file
 from scrapy_dedupe.warc.capture import Capture, target_uri
-from scrapy_dedupe.warc.files import WarcWriter, lock
+from scrapy_dedupe.warc.files import WarcWriter
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.wacz import Requirement, WaczPage, WaczResource, pack, write_multi_wacz
 
