@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from scrapy.settings import SETTINGS_PRIORITIES
 
-from .errors import ArchiveError, SettingError, folder_fault, nearest_there
+from .errors import ArchiveError, SettingError
+from .files.folders import folder_fault, nearest_there
 from .settings.placement import check_places
 from .settings.project import is_crawl
 from .settings.specs import read_settings

@@ -43,3 +43,54 @@ def test_a_class_name_is_used_for_one_class() -> None:
         node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
     )
     assert [name for name, count in names.items() if count > 1] == []
+
+
+# These write to files that stay open and grow, and sync them through their own descriptors.
+SYNC_THEMSELVES = {
+    "urls/journal.py",  # a journal that is appended to and truncated
+    "warc/files.py",  # an `.open` WARC file that is appended to
+    "warc/salvage.py",  # an `.open` WARC file that is truncated after its last whole record
+    "warc/wacz_file.py",  # the locked `.open` file, in which zipfile seeks
+}
+# These only move complete files and folders away, and write nothing.
+MOVE_AWAY = {
+    "offline/steps.py",  # the manifest and the report of an earlier run
+    "tasks/state.py",  # the state folder, before it is removed
+    "urls/folder.py",  # Scrapy's queue after a kill
+    "warc/storage.py",  # an uploaded file, before it is deleted
+}
+
+
+def calls_outside_files(names: set[str], arguments: int | None = None) -> set[str]:
+    """Modules outside ``files/`` that call a function with one of these names, and this number of arguments."""
+    return {
+        str(path.relative_to(PACKAGE))
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if path.parent.name != "files"
+        and isinstance(node, ast.Call)
+        and (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
+        in names
+        and (arguments is None or (len(node.args) == arguments and not node.keywords))
+    }
+
+
+def test_files_are_written_safely_by_one_module() -> None:
+    assert calls_outside_files({"fsync", "fdatasync"}) == SYNC_THEMSELVES
+    # `str.replace` has two arguments, and `datetime.replace` has keywords.
+    assert calls_outside_files({"replace"}, arguments=1) == set()
+    assert calls_outside_files({"rename"}, arguments=1) == MOVE_AWAY
+    assert calls_outside_files({"link"}, arguments=2) == set()
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+                assert node.attr not in {"rename", "replace"}, path
+
+
+def test_files_are_locked_by_one_module() -> None:
+    for path, tree in TREES.items():
+        imported = {
+            alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+        }
+        assert not {"fcntl", "msvcrt"} & imported or path == PACKAGE / "files" / "locks.py", path
+    assert calls_outside_files({"flock", "lockf"}) == set()

@@ -138,7 +138,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     place.board.add(source)
     place.open()
     before = file.read_bytes()
-    whole_file._beside(file).mkdir()
+    whole_file.temporary_path(file).mkdir()
     source.reading = {("dedupe_url_seen", ""): 4.0}
     place.publish_last()
     place.close()

@@ -114,7 +114,7 @@ def _checked(path: Path) -> Path:
 
 def _write(path: Path, text: str) -> None:
     try:
-        whole_file.replace(path, text.encode())
+        whole_file.replace(path, text.encode(), durable=False)
     except OSError as error:
         raise ArchiveError(f"The page {path} cannot be written: {error.strerror or error}.") from error
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.warc.containers import files_in
-from scrapy_dedupe.warc.files import sync_folder
 from scrapy_dedupe.warc.wacz import Requirement, WaczResource, pack, write_multi_wacz
 
 from .holders import Containers, needs_meant, wacz_name

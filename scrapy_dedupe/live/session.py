@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from scrapy import signals
 
 from scrapy_dedupe.crawls import new_crawl_id
-from scrapy_dedupe.errors import ArchiveError, DedupeError, folder_fault
+from scrapy_dedupe.errors import ArchiveError, DedupeError
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.files.folders import folder_fault
 from scrapy_dedupe.settings.names import warn_of_unknown
 from scrapy_dedupe.settings.placement import check_places
 from scrapy_dedupe.settings.project import is_crawl
@@ -151,9 +153,12 @@ class Session:
             folder = self.jobdir / "dedupe"
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                temporary = folder / f"{CRAWL_ID_FILE}.tmp"
-                temporary.write_text(f"{self._crawl_id}\n", encoding="ascii")
-                temporary.replace(folder / CRAWL_ID_FILE)
+                whole_file.replace(
+                    folder / CRAWL_ID_FILE,
+                    f"{self._crawl_id}\n".encode("ascii"),
+                    suffix=".tmp",
+                    durable=False,
+                )
             except OSError as error:
                 raise ArchiveError(
                     f"The job folder {self.jobdir} (JOBDIR) cannot be written: {'. '.join(folder_fault(folder, error))}"

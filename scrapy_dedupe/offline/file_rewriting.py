@@ -17,6 +17,7 @@ from deflate import gzip_compress
 from zlib_ng import zlib_ng
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.plan import Planned, RewritePlan
 from scrapy_dedupe.offline.record_ranges import START_BYTES, byte_ranges, exact_head, is_gzip_file
 from scrapy_dedupe.offline.reference_changes import MENTION, ReferenceChanges
@@ -27,7 +28,7 @@ from scrapy_dedupe.offline.revisits import (
     is_as_written,
     record_bytes,
 )
-from scrapy_dedupe.tasks.state import sync_folder, writing
+from scrapy_dedupe.tasks.state import writing
 from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.raw_heads import RawHead, raw_head
@@ -78,14 +79,13 @@ class FileRewrite:
 def rewrite_file(task: RewriteTask) -> FileRewrite:
     """Rewrite a file. It gets its name when it is complete and synced to disk. Raises ArchiveError, DamagedInput."""
     file = task.places.file(task.name)
-    temporary = task.target.with_name(f"{task.target.name}.new")
-    with writing(task.target, temporary):
+    with writing(task.target):
         task.target.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb", buffering=0) as output, RewritePlan(task.folder) as plan:
+        with (
+            whole_file.replacing(task.target, suffix=".new", buffering=0) as output,
+            RewritePlan(task.folder) as plan,
+        ):
             result = _rewritten(task, file, output, plan)
-            os.fsync(output.fileno())
-        temporary.replace(task.target)
-        sync_folder(task.target.parent)
     return result
 
 

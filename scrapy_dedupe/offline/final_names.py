@@ -14,8 +14,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.offline.restored_heads import is_own_revisit
-from scrapy_dedupe.tasks.state import reading, sync_folder, writing
+from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.warc.files import prove_writable
 from scrapy_dedupe.warc.reading import read_records
 
@@ -112,26 +114,25 @@ def move(new: Path, final: Path) -> None:
     """Move a new file to its final name in the output folder."""
     with writing(final):
         final.parent.mkdir(parents=True, exist_ok=True)
-        new.replace(final)
-        sync_folder(final.parent)
+        whole_file.put_in_place(new, final)
 
 
 def replace(new: Path, old: Path) -> None:
     """Replace *old* with *new*, keeping its permissions. The two may be on different file systems."""
-    temporary = old.with_name(f".{old.name}.dedupe")
-    with writing(old, temporary):
+    with writing(old):
         shutil.copymode(old, new)
         try:
-            new.replace(old)
+            whole_file.put_in_place(new, old, durable=False)
         except OSError:
-            with new.open("rb") as source, temporary.open("wb") as target:
+            with (
+                whole_file.replacing(old, suffix=".dedupe", is_hidden=True) as target,
+                new.open("rb") as source,
+            ):
                 shutil.copyfileobj(source, target, 1 << 20)
-                target.flush()
-                os.fsync(target.fileno())
-            shutil.copymode(old, temporary)
-            temporary.replace(old)
+                shutil.copymode(old, target.name)
             new.unlink()
-        sync_folder(old.parent)
+        else:
+            sync_folder(old.parent)
 
 
 def is_replaced(new: Path, old: Path, fact: list[object]) -> bool:

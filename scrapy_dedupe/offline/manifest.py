@@ -31,6 +31,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.locks import open_locked
 from scrapy_dedupe.offline.engine import CSV_BUFFER_BYTES, open_engine, rows_of
 from scrapy_dedupe.offline.manifest_lines import (
@@ -48,7 +49,6 @@ from scrapy_dedupe.offline.manifest_lines import (
     text_line,
 )
 from scrapy_dedupe.tasks.faults import Faults
-from scrapy_dedupe.warc.files import sync_folder
 
 if TYPE_CHECKING:
     import io
@@ -222,15 +222,13 @@ class LineWriter:
         if self.format == "parquet":
             self._write_table(self._table)
             finished = self._table
-            with self._table.open("rb+") as written:
-                os.fsync(written.fileno())
+            whole_file.sync_file(self._table)
         else:
-            os.fsync(file.fileno())
+            whole_file.sync(file)
         refuse_existing(self.path, force=self._force)
-        finished.replace(self.path)
+        whole_file.put_in_place(finished, self.path)
         if finished is not self._temporary:
             self._temporary.unlink()
-        sync_folder(self.path.parent)
 
     def _write_table(self, table: Path) -> None:
         names = NAMES[: self.columns]

@@ -12,7 +12,6 @@ The file depends only on the manifests, and does not change after it gets its na
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -20,7 +19,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import UsageError
-from scrapy_dedupe.tasks.state import sync_folder, writing
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.tasks.state import writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -111,9 +111,7 @@ def marked(lines: Iterable[ManifestLine], marks: hashlib.blake2b) -> Iterator[Ma
 @contextmanager
 def building(path: Path) -> Iterator[sqlite3.Connection]:
     """Create an SQLite file, which gets its name when it is complete and synced to disk."""
-    temporary = path.with_name(f"{path.name}.new")
-    with writing(path, temporary):
-        temporary.unlink(missing_ok=True)
+    with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
         connection = sqlite3.connect(temporary)
         try:
             # The file of a killed run is made again, so it need not survive a crash.
@@ -126,10 +124,6 @@ def building(path: Path) -> Iterator[sqlite3.Connection]:
             raise OSError(getattr(error, "sqlite_errorcode", 0), str(error)) from error
         finally:
             connection.close()
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
 
 
 class _Filler:

@@ -8,14 +8,14 @@ piece.
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING, Final
 
 from deflate import gzip_compress
 from zlib_ng import zlib_ng
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL, sync_folder
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -79,14 +79,12 @@ class RecordFile:
     def finish(self, check: Callable[[Path], None] | None = None) -> None:
         """Sync the file, call *check* with its temporary path, and rename it; an existing file is replaced."""
         with self._as_archive_errors():
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            whole_file.sync(self._file)
             self._file.close()
         if check is not None:
             check(self._part)
         with self._as_archive_errors():
-            self._part.replace(self.path)
-            sync_folder(self.path.parent)
+            whole_file.put_in_place(self._part, self.path)
 
     def __enter__(self) -> Self:
         return self

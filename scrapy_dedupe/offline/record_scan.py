@@ -15,7 +15,6 @@ is complete.
 from __future__ import annotations
 
 import base64
-import os
 import re
 import sqlite3
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from deflate import gzip_compress
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.plan import COPY, SINGLE, SURVEYED, PlannedLine, RewritePlan
 from scrapy_dedupe.offline.planned_lines import file_name, name_bytes
@@ -110,9 +110,7 @@ class _Row:
 
 def scan_file(task: ScanTask) -> None:
     """Scan a file. Raises ArchiveError, OSError, and DamagedInput for the first fault unless ``keep_going`` is set."""
-    temporary = task.part.with_name(f"{task.part.name}.new")
-    with writing(task.part, temporary):
-        temporary.unlink(missing_ok=True)
+    with writing(task.part), whole_file.replacing_from(task.part, suffix=".new") as temporary:
         connection = sqlite3.connect(temporary)
         try:
             connection.executescript(
@@ -129,9 +127,6 @@ def scan_file(task: ScanTask) -> None:
             raise OSError(getattr(error, "sqlite_errorcode", 0), str(error)) from error
         finally:
             connection.close()
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(task.part)
 
 
 def take_faults(part: Path, faults: Faults) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, UsageError
-from scrapy_dedupe.tasks.state import reading, sync_folder, writing
+from scrapy_dedupe.files.whole_file import put_in_place
+from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
 from scrapy_dedupe.warc.reading import read_record
@@ -114,8 +115,7 @@ def give_final_name(output: Output) -> None:
     if not output.waiting.exists():
         return
     with writing(output.final):
-        output.waiting.replace(output.final)
-        sync_folder(output.final.parent)
+        put_in_place(output.waiting, output.final)
 
 
 def remove_waiting(plan: RestorationPlan) -> None:

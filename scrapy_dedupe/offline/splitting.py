@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import array
 import itertools
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.files.folders import sync_folder
+from scrapy_dedupe.files.whole_file import put_in_place, sync
 from scrapy_dedupe.offline.manifest import json_line, text_line
 from scrapy_dedupe.offline.ordering import by_cluster
 from scrapy_dedupe.offline.work_folder import left_folder
 from scrapy_dedupe.tasks.state import LOCK
-from scrapy_dedupe.warc.files import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -130,7 +130,7 @@ def _split(
             for path in old:
                 path.unlink()
             for number, part in zip(_numbers(parts), parts, strict=True):
-                (scratch / f"part-{number}").replace(part.file)
+                put_in_place(scratch / f"part-{number}", Path(part.file), durable=False)
             sync_folder(prefix.parent)
     except OSError as error:
         raise ArchiveError(
@@ -215,8 +215,7 @@ def _write_part(
         for size, count in pairs:
             _copy(whole, file, size)
             size_bytes, lines, clusters = size_bytes + size, lines + count, clusters + 1
-        file.flush()
-        os.fsync(file.fileno())
+        sync(file)
     return Part(f"{prefix}.{number}", size_bytes, lines, clusters)
 
 

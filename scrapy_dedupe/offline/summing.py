@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, DedupeError, UsageError
+from scrapy_dedupe.files.whole_file import put_in_place
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import job_count, run_jobs
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, replay_faults, write_whole, writing
-from scrapy_dedupe.warc.files import sync_folder
 from scrapy_dedupe.warc.remote import is_url
 
 from .digests import COUNTED, Digester, DigestOptions, FileSums
@@ -126,8 +126,7 @@ def sum_files(
                 _write(writer, read_lines(part.lines))
         with writing(output):
             refuse_existing(output, force=options.force or options.append)
-            whole.replace(output)
-            sync_folder(output.parent)
+            put_in_place(whole, output)
         done = Sums(
             output=str(output),
             files=len(new),

@@ -12,7 +12,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
-from scrapy_dedupe.warc.files import sync_folder
+from scrapy_dedupe.files import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,28 +48,17 @@ def write_file(path: Path, data: bytes) -> None:
 
     Raises StoreUnavailable. Its message says whether the file is unchanged, since an error may come after the replacement.
     """
-    temporary = path.with_name(path.name + NEW_SUFFIX)
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        if isinstance(error, OSError):
-            raise StoreUnavailable(
-                f"{path} cannot be written: {error.strerror or error}. Check the free space and the permissions; the"
-                " index is unchanged."
-            ) from error
-        raise
-    try:
-        sync_folder(path.parent)
-    except OSError as error:
+        whole_file.replace(path, data, suffix=NEW_SUFFIX)
+    except whole_file.FolderNotSynced as error:
         raise StoreUnavailable(
             f"{path} was written, but the system cannot guarantee that it survives a power failure:"
             f" {error.strerror or error}. Check the disk."
+        ) from error
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{path} cannot be written: {error.strerror or error}. Check the free space and the permissions; the"
+            " index is unchanged."
         ) from error
 
 

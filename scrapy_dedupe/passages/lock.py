@@ -16,7 +16,8 @@ import stat
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import StoreRefused, StoreUnavailable, folder_fault
+from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
+from scrapy_dedupe.files.folders import folder_fault
 from scrapy_dedupe.files.locks import FileLock, LockFailed
 
 if TYPE_CHECKING:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import StoreUnavailable
+from scrapy_dedupe.files import whole_file
+
+from .folder_files import NEW_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +21,7 @@ class NewFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
-        self._new = path.with_name(f"{path.name}.new")
+        self._new = whole_file.temporary_path(path, NEW_SUFFIX)
         self._is_renamed = False
         with writing(path):
             self._file = self._new.open("wb", buffering=1 << 20)
@@ -39,14 +41,13 @@ class NewFile:
         with writing(self.path):
             self._file.seek(0)
             self._file.write(header)
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            whole_file.sync(self._file)
             self._file.close()
 
     def rename(self) -> None:
         """Rename the temporary file."""
         with writing(self.path):
-            self._new.replace(self.path)
+            whole_file.put_in_place(self._new, self.path, durable=False)
         self._is_renamed = True
 
     def remove(self) -> None:

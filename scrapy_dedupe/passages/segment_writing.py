@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from deflate import deflate_compress
 
-from scrapy_dedupe.warc.files import sync_folder
+from scrapy_dedupe.files.folders import sync_folder
 
 from .new_files import NewFile, writing
 from .post_stream import PostStream

@@ -15,7 +15,8 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import StoreRefused, StoreUnavailable, folder_fault
+from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
+from scrapy_dedupe.files.folders import folder_fault
 
 from . import sqlite_content, sqlite_content_tables, sqlite_index
 from .location import StoreLocation, parse_store_url

@@ -12,8 +12,9 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.files.locks import FileLock
-from scrapy_dedupe.warc.files import sync_folder
 from scrapy_dedupe.warc.remote import shown
 
 if TYPE_CHECKING:
@@ -129,31 +130,20 @@ def replay_faults(faults: Faults, count: int, first: Sequence[Fault]) -> None:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file atomically, so that it survives a crash. Raises ArchiveError."""
-    temporary = path.with_name(f"{path.name}.new")
-    with writing(path, temporary):
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
+    with writing(path):
+        whole_file.replace(path, data, suffix=".new")
 
 
 @contextlib.contextmanager
-def writing(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Turn an OSError while writing *path* into ArchiveError, and remove the file *temporary* after any error."""
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError while writing *path* into ArchiveError."""
     try:
         yield
-    except BaseException as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-        if isinstance(error, OSError):
-            raise ArchiveError(
-                f"{path} cannot be written: {error.strerror or error}. Check the free space and the permissions, or choose"
-                " another place."
-            ) from error
-        raise
+    except OSError as error:
+        raise ArchiveError(
+            f"{path} cannot be written: {error.strerror or error}. Check the free space and the permissions, or choose"
+            " another place."
+        ) from error
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from scrapy_dedupe.errors import StoreUnavailable
+from scrapy_dedupe.files import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,12 +165,10 @@ class LastAttachment:
 
     def write(self, path: Path) -> None:
         """Write the file. Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if it cannot be written."""
-        temporary = path.with_name(f"{path.name}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             words = [self.generation, self.token, *([_WHOLE] if self.is_clean else [])]
-            temporary.write_text(" ".join(words) + "\n", encoding="utf-8")
-            temporary.replace(path)
+            whole_file.replace(path, f"{' '.join(words)}\n".encode(), suffix=".tmp", durable=False)
         except OSError as exc:
             raise StoreUnavailable(
                 f"{path} cannot be written: {exc}. Make the job's folder writable."

@@ -40,7 +40,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
-from scrapy_dedupe.urls.journal import other_fingerprinter, other_version, sync_folder
+from scrapy_dedupe.files.folders import sync_folder
+from scrapy_dedupe.files.whole_file import sync_file
+from scrapy_dedupe.urls.journal import other_fingerprinter, other_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -362,11 +364,7 @@ def _sync(path: Path) -> None:
     # The WAL file still exists if another process has the set open.
     for file in (path.with_name(path.name + "-wal"), path):
         if file.exists():
-            fd = os.open(file, os.O_RDWR | getattr(os, "O_BINARY", 0))
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            sync_file(file)
     sync_folder(path.parent)
 
 

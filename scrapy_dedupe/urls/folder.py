@@ -33,12 +33,13 @@ from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
-from scrapy_dedupe.errors import StoreError, StoreRefused, StoreUnavailable, folder_fault
+from scrapy_dedupe.errors import StoreError, StoreRefused, StoreUnavailable
+from scrapy_dedupe.files.folders import folder_fault, sync_folder
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.confirmed import ConfirmedBloomFilter
 from scrapy_dedupe.urls.exact import ExactSet
 from scrapy_dedupe.urls.forgotten import Forgotten
-from scrapy_dedupe.urls.journal import DONE, Journal, Kind, sync_folder
+from scrapy_dedupe.urls.journal import DONE, Journal, Kind
 from scrapy_dedupe.urls.scrapy_file import SCRAPY_NAME, read_requests_seen, unread_from
 from scrapy_dedupe.urls.snapshot import FilterSnapshot
 

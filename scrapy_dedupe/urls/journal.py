@@ -25,7 +25,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, StoreRefused, StoreUnavailable
+from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.files.locks import HAS_LOCKS, is_same_file, strict_lock
+from scrapy_dedupe.files.whole_file import put_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -192,7 +194,7 @@ class Journal:
                 # Windows does not replace a file that is open.
                 new.close()
                 self.close()
-            new.path.replace(self.path)
+            put_in_place(new.path, self.path, durable=False)
             if not HAS_LOCKS:
                 self.lock()
             else:
@@ -321,17 +323,6 @@ def _cut_blocks(records: bytes) -> Iterator[bytes]:
         part = records[start:end]
         yield _BLOCK_START.pack(len(part), zlib.crc32(part)) + part
         start = end
-
-
-def sync_folder(folder: Path) -> None:
-    """Make created and renamed files in the folder durable. Does nothing on Windows."""
-    if os.name == "nt":
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def other_version(path: Path, version: int, ours: int) -> str:

@@ -28,8 +28,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO
 
 from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.urls.bloom import Geometry, GrowingBloomFilter
-from scrapy_dedupe.urls.journal import other_fingerprinter, other_version, sync_folder
+from scrapy_dedupe.urls.journal import other_fingerprinter, other_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,18 +56,9 @@ class FilterSnapshot:
 
     def write(self, path: Path) -> None:
         """Write the snapshot to ``path`` and replace an existing file. Raises OSError; the old file is then unchanged."""
-        temporary = path.with_name(path.name + ".tmp")
-        try:
-            with temporary.open("wb") as file:
-                for part in self._parts():
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync_folder(path.parent)
+        with whole_file.replacing(path, suffix=".tmp") as file:
+            for part in self._parts():
+                file.write(part)
 
     @classmethod
     def read(cls, path: Path, fingerprinter: str) -> FilterSnapshot:

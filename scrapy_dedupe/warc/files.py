@@ -23,7 +23,6 @@ level 9 and take less than a third of the time.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import socket
@@ -33,8 +32,10 @@ from typing import TYPE_CHECKING
 
 from deflate import gzip_compress
 
-from scrapy_dedupe.errors import ArchiveError, SettingError, folder_fault
+from scrapy_dedupe.errors import ArchiveError, SettingError
+from scrapy_dedupe.files.folders import folder_fault, try_folder
 from scrapy_dedupe.files.locks import HAS_LOCKS, is_same_file, lock
+from scrapy_dedupe.files.whole_file import put_in_free_place
 from scrapy_dedupe.warc.dates import date_digits, format_date, now
 from scrapy_dedupe.warc.records import Record, new_record_id, warcinfo
 
@@ -57,7 +58,6 @@ _WARC_NAME = re.compile(r"[^/]+\.warc(\.gz)?")
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME = re.compile(rf"(?!\.)(?:[A-Za-z0-9._-]|\{{(?:{'|'.join(NAME_FIELDS)})\}}){{1,200}}")
 _MAX_NAME_BYTES = 255  # on all common file systems
-_NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,19 +391,9 @@ def give_final_name(path_open: Path) -> Path:
 def give_name(path: Path, final: Path) -> Path:
     """Give a file another name in its folder and sync the folder. Raises ArchiveError if the name is taken."""
     try:
-        os.link(path, final)
-        path.unlink()
+        put_in_free_place(path, final)
     except FileExistsError:
-        if not final.samefile(path):
-            raise name_is_taken(path, final) from None
-        path.unlink()  # killed between the link and the removal of the old name
-    except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
-            raise
-        if final.exists():
-            raise name_is_taken(path, final) from None
-        path.rename(final)
-    sync_folder(final.parent)
+        raise name_is_taken(path, final) from None
     return final
 
 
@@ -411,20 +401,6 @@ def refuse_taken_name(path: Path, final: Path) -> None:
     """Raise ArchiveError if the name that a file is to get is that of another file."""
     if final.exists() and not final.samefile(path):
         raise name_is_taken(path, final)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in the folder durable, if the system supports that."""
-    if os.name == "nt":
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # the file system cannot sync folders
-            raise
-    finally:
-        os.close(fd)
 
 
 def name_is_taken(path: Path, final: Path) -> ArchiveError:
@@ -436,11 +412,9 @@ def name_is_taken(path: Path, final: Path) -> ArchiveError:
 
 def prove_writable(folder: Path, what: str, other: str = "another folder") -> None:
     """Create *folder* and a file in it. Raises ArchiveError: *what* cannot be written there, use *other*."""
-    probe = folder / f".probe-{new_record_id()[10:-1]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.touch(exist_ok=False)
-        probe.unlink()
+        try_folder(folder, b"")
     except OSError as error:
         raise ArchiveError(
             f"{what} cannot be written to {folder}: {'. '.join(folder_fault(folder, error, other))}"

@@ -32,6 +32,7 @@ from deflate import gzip_compress
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files.locks import is_same_file, lock
+from scrapy_dedupe.files.whole_file import sync
 from scrapy_dedupe.warc.files import (
     DAMAGED_SUFFIX,
     DEFAULT_GZIP_LEVEL,
@@ -251,8 +252,7 @@ def _write(part: Path, path_open: Path, survey: _Survey, info: Mapping[str, str]
                     raise ArchiveError(f"{path_open} changed while it was read. It was not salvaged.")
                 target.write(piece)
                 begin += len(piece)
-        target.flush()
-        os.fsync(target.fileno())
+        sync(target)
     damages: list[Damage] = []
     records = sum(
         frame.first("warc-type") != "warcinfo"

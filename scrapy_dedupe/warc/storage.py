@@ -33,7 +33,8 @@ from urllib.parse import unquote
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
 from scrapy_dedupe.files.locks import lock
-from scrapy_dedupe.warc.files import OPEN_SUFFIX, PART_SUFFIX, sync_folder
+from scrapy_dedupe.files.whole_file import put_in_free_place, sync_file
+from scrapy_dedupe.warc.files import OPEN_SUFFIX, PART_SUFFIX
 from scrapy_dedupe.warc.records import new_record_id
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ _OPTIONS: Final[dict[str, dict[str, object]]] = {"ftp": {"block_size": 8 << 20}}
 _BLOCK: Final = 1 << 20
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _PASSWORD: Final = re.compile(r"(?<=://)([^/@:]*):([^/]*)@")
-_NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 class RefusedUpload(ArchiveError):
@@ -279,7 +279,7 @@ class Storage:
             # Some drivers do not report progress.
             sent(None, local.size_bytes)
             if self._is_local:
-                _sync(sent_to)
+                sync_file(Path(sent_to))
             self._fs.invalidate_cache()
             copy = self._sum_of(sent_to, on_read)
             if copy != local:
@@ -306,20 +306,13 @@ class Storage:
         )
         if self._is_local:
             try:
-                os.link(part, final)
-                Path(part).unlink()
-                sync_folder(Path(final).parent)
-                return
+                put_in_free_place(Path(part), Path(final))
             except FileExistsError:
                 raise taken from None
-            except OSError as error:
-                if error.errno not in _NO_HARD_LINKS:
-                    raise
+            return
         if self._fs.exists(final):
             raise taken
         self._fs.mv(part, final)
-        if self._is_local:
-            sync_folder(Path(final).parent)
 
     def _sum_of(self, remote: str, on_read: Callable[[int], None]) -> _Sum:
         with self._fs.open(remote, "rb") as file:
@@ -429,11 +422,3 @@ def _sum(blocks: Iterator[bytes], on_read: Callable[[int], None]) -> _Sum:
         size += len(block)
         on_read(len(block))
     return _Sum(size, digest.hexdigest())
-
-
-def _sync(path: str) -> None:
-    fd = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

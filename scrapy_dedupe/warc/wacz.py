@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import tempfile
 import uuid
@@ -43,8 +42,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.warc.cdxj import INDEXED_TYPES, Indexer, LineSorter, idx_head, rekeyed, zipnum_blocks
-from scrapy_dedupe.warc.files import sync_folder
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.url_keys import load_surt
 from scrapy_dedupe.warc.wacz_file import PIECE_BYTES, OpenWacz, json_bytes, name_is_taken
@@ -183,17 +182,8 @@ def write_multi_wacz(target: Path, resources: Sequence[WaczResource]) -> None:
             entry["bytes"] = entry["size"] = resource.size
         entries.append({**entry, "crawlId": resource.crawl})
     data = json_bytes({"profile": "multi-wacz-package", "resources": entries})
-    temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
     try:
-        try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-            sync_folder(target.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
+        whole_file.replace(target, data)
     except OSError as error:
         raise ArchiveError(
             f"{target} cannot be written: {error.strerror}. Free some space or choose another folder for WACZ "

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
-from scrapy_dedupe.passages import PassageIndex, catalogue, folder_files, writer
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.passages import PassageIndex, catalogue, writer
 from scrapy_dedupe.passages import index as index_module
 from scrapy_dedupe.passages.catalogue import MANIFEST, read_manifest
 from scrapy_dedupe.passages.lock import WriterLock
@@ -109,7 +110,7 @@ def test_files_that_the_manifest_names_stay_whatever_comes_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None], error: type, work: str
 ) -> None:
     index = filled(tmp_path)
-    sync = Fault(monkeypatch, folder_files, "sync_folder")
+    sync = Fault(monkeypatch, whole_file, "sync_folder")
     if work == "add":
         index.add("new", words(9))
     # A file of deleted documents is written before the manifest.
@@ -128,7 +129,7 @@ def test_what_is_stored_is_not_pending_even_if_an_error_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = filled(tmp_path)
-    sync = Fault(monkeypatch, folder_files, "sync_folder")
+    sync = Fault(monkeypatch, whole_file, "sync_folder")
     index.add("new", words(9))
     sync.arm(io_error, turn=1)
     with pytest.raises(StoreUnavailable, match="was written, but") as raised:
@@ -167,7 +168,7 @@ def test_nothing_is_removed_while_the_manifest_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = filled(tmp_path)
-    sync = Fault(monkeypatch, folder_files, "sync_folder")
+    sync = Fault(monkeypatch, whole_file, "sync_folder")
     with suppress(StoreUnavailable), index.writing():
         read = Fault(monkeypatch, catalogue, "read_manifest")
         sync.arm(io_error)

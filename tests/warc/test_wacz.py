@@ -546,7 +546,7 @@ def test_multi_wacz_that_cannot_be_written_leaves_the_older_file(
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(wacz.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ArchiveError, match=r"multi-wacz\.json cannot be written: No space left"):
         write_multi_wacz(target, RESOURCES[:1])
     assert target.read_bytes() == before

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.commands.figures import number_text, size_text
-from scrapy_dedupe.errors import folder_fault
-from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.files.folders import folder_fault, nearest_there, try_folder
 from scrapy_dedupe.stores import parse_store_url
 
 from .finding import CheckFinding, ok, problem, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from .context import DoctorContext
 
@@ -87,19 +86,12 @@ def folders(context: DoctorContext) -> dict[str, Path]:
     return found
 
 
-def existing(folder: Path) -> Path:
-    """Return the folder itself, or its nearest existing parent."""
-    folder = folder.absolute()
-    # Path.exists raises PermissionError if a parent folder is not accessible.
-    return next((path for path in (folder, *folder.parents) if os.path.exists(path)), Path(folder.anchor))  # noqa: PTH110
-
-
 def _disk(folder: Path) -> int:
-    return existing(folder).stat().st_dev
+    return nearest_there(folder, follow_links=True).stat().st_dev
 
 
 def _look(shown: str, folder: Path) -> CheckFinding:
-    there = existing(folder)
+    there = nearest_there(folder, follow_links=True)
     if not there.is_dir():
         return problem(f"{shown} cannot be created, since {there} is a file.", "Name another folder.")
     is_there = there == folder.absolute()
@@ -119,7 +111,7 @@ def _look(shown: str, folder: Path) -> CheckFinding:
     if not usage.total:
         # A file system such as /proc reports no size, and does not show that it cannot be written to.
         try:
-            whole_file.try_folder(there)
+            try_folder(there)
         except OSError as error:
             reason, remedy = folder_fault(folder, error)
             return problem(f"{shown} cannot be {'written to' if is_there else 'created'}: {reason}.", remedy)

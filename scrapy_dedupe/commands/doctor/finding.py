@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from scrapy_dedupe.errors import DedupeError, folder_fault
+from scrapy_dedupe.errors import DedupeError
+from scrapy_dedupe.files.folders import folder_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.commands.figures import counted
 from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.files.folders import nearest_there, try_folder
 from scrapy_dedupe.settings.placement import named_components
 
-from .disks import existing
 from .finding import CheckFinding, note, ok, problem, run_probe, warning
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ def _file(setting: str, path: Path) -> CheckFinding:
             return problem(
                 f"The file {path} of {setting} cannot be replaced: {error.strerror or error}.", "Name a file."
             )
-        whole_file.try_folder(existing(found.parent))
+        try_folder(nearest_there(found.parent, follow_links=True))
     elif not path.exists():
-        whole_file.try_folder(existing(path.parent))
+        try_folder(nearest_there(path.parent, follow_links=True))
     elif not os.access(path, os.W_OK):
         return problem(
             f"The file {path} of {setting} cannot be written to.",

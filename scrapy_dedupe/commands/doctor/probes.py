@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.commands.figures import counted, size_text
 from scrapy_dedupe.crawls.index import CrawlIndex
+from scrapy_dedupe.files.folders import nearest_there
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.base import Counts, Original
 from scrapy_dedupe.stores.base import SeenText as SeenPage
@@ -25,7 +26,6 @@ from scrapy_dedupe.warc.files import WarcWriter
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.records import response
 
-from .disks import existing
 from .finding import CheckFinding, note, ok, problem, run_probe
 
 if TYPE_CHECKING:
@@ -196,7 +196,9 @@ def _opened(url: str, context: DoctorContext) -> Iterator[tuple[Store, str]]:
         finally:
             store.close()
         return
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=existing(path.parent)) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix=_PREFIX, dir=nearest_there(path.parent, follow_links=True)
+    ) as folder:
         store = open_store(
             f"sqlite:///{Path(folder).absolute() / 'probe.sqlite'}", timeout_s=context.timeout_s
         )
@@ -209,7 +211,7 @@ def _opened(url: str, context: DoctorContext) -> Iterator[tuple[Store, str]]:
 def _archive(context: DoctorContext) -> CheckFinding:
     settings = context.settings
     assert settings is not None
-    warc, there = settings.warc, existing(settings.warc.folder)
+    warc, there = settings.warc, nearest_there(settings.warc.folder, follow_links=True)
     body = b"<p>A probe of the archive." * 40
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=there) as folder:
         writer = WarcWriter(

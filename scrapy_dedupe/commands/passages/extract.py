@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, TextIO
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import counted
 from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.passages.extraction import extract
 from scrapy_dedupe.tasks.state import writing
 
@@ -145,11 +147,12 @@ def _output(opts: argparse.Namespace) -> Iterator[TextIO]:
     path = Path(opts.output)
     if path.exists() and not opts.force:
         raise UsageError(f"{path} already exists. Choose another file, or replace it with --force.")
-    temporary = path.with_name(f"{path.name}.new")
-    with writing(path, temporary):
-        with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            yield cast("TextIO", file)
-        temporary.replace(path)
+    with (
+        writing(path),
+        whole_file.replacing(path, suffix=".new", durable=False) as file,
+        io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="") as text_file,
+    ):
+        yield text_file
 
 
 def text(result: ExtractResult) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,8 @@ from scrapy import version_info
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import counted, number_text
 from scrapy_dedupe.errors import ArchiveError, StoreError, UsageError
+from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.urls.folder import LastStop
-from scrapy_dedupe.urls.journal import sync_folder
 from scrapy_dedupe.urls.scrapy_file import write_requests_seen
 
 from .filters import FilterTarget, add_filter_arguments
@@ -81,18 +80,9 @@ def _write(path: Path, fingerprints: Iterator[bytes], *, as_text: bool, force: b
     """Write a temporary file, sync it and rename it to ``path``; return the number of fingerprints."""
     if path.exists() and not force:
         raise ArchiveError(f"The file {path} exists already. Name another file, or replace it with --force.")
-    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        try:
-            with temporary.open("wb") as file:
-                written = write_requests_seen(file, fingerprints, as_text=as_text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        sync_folder(path.parent)
+        with whole_file.replacing(path, suffix=".tmp") as file:
+            written = write_requests_seen(file, fingerprints, as_text=as_text)
     except OSError as error:
         raise ArchiveError(
             f"The file {path} cannot be written: {error.strerror or error}. Name another file, or check its folder."

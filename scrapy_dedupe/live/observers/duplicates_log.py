@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
-from scrapy_dedupe.errors import ArchiveError, SettingError, folder_fault
+from scrapy_dedupe.errors import ArchiveError, SettingError
 from scrapy_dedupe.files.appended_lines import AppendedLines, is_pipe
+from scrapy_dedupe.files.folders import folder_fault
 from scrapy_dedupe.live.events import Observer
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.reports.texts import without_user

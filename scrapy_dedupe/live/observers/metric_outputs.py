@@ -23,8 +23,9 @@ from prometheus_client.core import (
 from prometheus_client.utils import floatToGoString
 
 from scrapy_dedupe.content.latency import BOUNDS_S
-from scrapy_dedupe.errors import ArchiveError, SettingError, folder_fault
+from scrapy_dedupe.errors import ArchiveError, SettingError
 from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.files.folders import folder_fault
 
 from .metric_families import BY_NAME, FAMILIES, Family, Histogram, Reading
 from .metric_server import MetricServer
@@ -199,7 +200,7 @@ class MetricsFile(MetricsOutput):
 
     def _write(self) -> None:
         with self._lock:
-            whole_file.replace(self._path, self.board.text())
+            whole_file.replace(self._path, self.board.text(), durable=False)
 
 
 # Outputs are never removed: they hold the counters of finished crawls.

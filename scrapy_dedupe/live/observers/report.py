@@ -23,8 +23,9 @@ from scrapy.exceptions import NotConfigured
 from scrapy_dedupe.content.content_type import mime_of
 from scrapy_dedupe.crawls.dependencies import Dependencies
 from scrapy_dedupe.crawls.index import CrawlIndex
-from scrapy_dedupe.errors import ArchiveError, CrawlStateError, SettingError, StoreError, folder_fault
+from scrapy_dedupe.errors import ArchiveError, CrawlStateError, SettingError, StoreError
 from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.files.folders import folder_fault
 from scrapy_dedupe.live.events import Observer
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.reports.observations import Observations
@@ -248,7 +249,7 @@ class ReportExtension(Observer):
         assert self._page is not None
         self._observations.set_stats(stats)
         text = page(self._report())
-        whole_file.replace(self._page, text.encode())
+        whole_file.replace(self._page, text.encode(), durable=False)
 
     def _report(self) -> Report:
         from scrapy_dedupe.reports.reported_crawls import graph_of

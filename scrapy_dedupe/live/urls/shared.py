@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import StoreUnavailable
+from scrapy_dedupe.files.whole_file import put_in_place
 from scrapy_dedupe.live.stores import explain_unavailable
 from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.urls.attachment import LastAttachment
@@ -223,7 +224,7 @@ class SharedUrls:
             # The snapshot is out of date from now on and must not be used if a later run has a local filter again.
             snapshot = folder / SNAPSHOT_NAME
             if snapshot.exists():
-                snapshot.replace(snapshot.with_name(f"{SNAPSHOT_NAME}.unused"))
+                put_in_place(snapshot, snapshot.with_name(f"{SNAPSHOT_NAME}.unused"), durable=False)
         except OSError as exc:
             raise StoreUnavailable(
                 f"The folder {folder} of this job cannot be used: {exc}. Make it readable and writable."
