@@ -134,6 +134,6 @@ def caveat(report: MadeReport) -> str | None:
         return None
     were = "was" if len(report.unreadable) == 1 else "were"
     return (
-        f"the details of {counted(len(report.unreadable), 'crawl')} {were} not read, since they are damaged or of a newer"
+        f"the details of {counted(len(report.unreadable), 'crawl')} {were} not read: damaged, or of a newer"
         f" version. The first one is {report.unreadable[0]}."
     )

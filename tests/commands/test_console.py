@@ -224,7 +224,7 @@ def test_ids_of_others_do_not_steer_the_terminal(call: Callable[..., Any], store
     store.reports.save(crawl, b"")
     store.close()
     table, refused = call("report", "--store", store_url), call("report", crawl, "--store", store_url)
-    assert r"What is kept of a\x1b[2J\x9b31m\u202eb" in table.out
+    assert r"The observations of a\x1b[2J\x9b31m\u202eb" in table.out
     assert r"The report of the crawl a\x1b[2J\x9b31m\u202eb" in refused.err
     assert not set(table.out + table.err + refused.err) & {"\x1b", "\x9b", "\u202e"}
     assert call("report", "--store", store_url, "--json").json["unreadable"] == [crawl]

@@ -203,4 +203,4 @@ def test_a_file_that_cannot_be_mended_keeps_no_other_from_it(
         "c.warc.gz.open",
         "notes.open",
     }
-    assert caplog.text.count("holds no whole record") == 3
+    assert caplog.text.count("has no whole record") == 3

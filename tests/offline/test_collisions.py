@@ -177,7 +177,7 @@ def test_a_payload_that_cannot_be_decoded_is_a_fault(listed, resolve):
     faults = Faults(keep_going=True)
     assert extensions(resolve(listed.lines, faults=faults)) == [1, 2]
     assert [str(fault) for fault in faults.first] == [
-        "a.warc.gz, offset 0: the payload cannot be decoded: it is its gzip data is damaged or incomplete"
+        "a.warc.gz, offset 0: the payload cannot be decoded: its gzip data is damaged or incomplete"
     ]
 
 

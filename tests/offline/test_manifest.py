@@ -209,7 +209,7 @@ def test_a_wrong_line_is_named_with_file_and_line(line: str, reason: str, tmp_pa
         ('{"name": "x"}', "'name' is not a member of a manifest line"),
         ('{"file": "a", "file": "b"}', "the same member twice"),
         ('{"file": "a", "offset": 0, "length": 1, "uri": "x", "date": "2012"}', "it has no digest"),
-        ('{"file": "a"', "it is not valid JSON"),
+        ('{"file": "a"', "it is not JSON"),
         ("[1]", "it is not a JSON object"),
         ("  ", "it is empty"),
         ('{"file": ' + "[" * 100_000, "it is nested too deeply"),

@@ -328,7 +328,7 @@ def test_a_server_without_ranges_is_told_in_a_sentence(listed, web):
 
 
 def test_a_remote_file_that_is_not_there_is_told(listed, web):
-    with pytest.raises(ArchiveError, match=r"/a\.warc\.gz cannot be read: it is not there"):
+    with pytest.raises(ArchiveError, match=r"/a\.warc\.gz cannot be read: it does not exist"):
         Places([web.url("/")]).record(listed.lines[0])
 
 
@@ -399,7 +399,7 @@ def test_other_protocols_are_read_in_pieces(listed, monkeypatch):
         file.write(listed.path.read_bytes())
     places = Places(["memory://crawl"])
     assert payloads(places, listed) == PAYLOADS
-    with pytest.raises(ArchiveError, match="is not there"):
+    with pytest.raises(ArchiveError, match="does not exist"):
         places.record(replace(listed.lines[0], file="none"))
     with pytest.raises(SettingError, match="fsspec does not support the protocol nonsense"):
         places.record(replace(listed.lines[0], file="nonsense://a"))

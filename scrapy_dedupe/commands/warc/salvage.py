@@ -300,16 +300,18 @@ def text(result: Mended) -> str:
 
 def _file_text(file: MendedFile, *, is_trial: bool) -> str:
     if file.state == "running":
-        return f"{file.file}: left alone, the crawl {file.crawl or 'that writes it'} is running."
+        return f"{file.file}: skipped, the crawl {file.crawl or 'that writes it'} is running."
     if file.state == "failed":
-        return f"{file.file}: NOT mended. {file.reason}"
+        return f"{file.file}: NOT repaired. {file.reason}"
     if file.state == "removed":
         verb = "would be removed" if is_trial else "removed"
-        return f"{file.file}: {verb}, there is no whole record in its {number_text(file.cut_bytes)} bytes."
+        return (
+            f"{file.file}: {verb}, since its {number_text(file.cut_bytes)} bytes contain no complete record."
+        )
     if file.state == "copied":
         return _copied_text(file, is_trial=is_trial)
     records = "1 record" if file.records == 1 else f"{number_text(file.records)} records"
-    cut = f"{number_text(file.cut_bytes)} bytes of a broken one" if file.cut_bytes else "nothing"
+    cut = f"{number_text(file.cut_bytes)} bytes of an incomplete one" if file.cut_bytes else "nothing"
     return f"{file.file}: {records} {'would be ' if is_trial else ''}kept, {cut} cut off."
 
 
@@ -341,10 +343,8 @@ def _crawl_text(crawl: MendedCrawl) -> str:
             f" `scrapy dedupe commit {crawl.id}` or `scrapy dedupe cancel {crawl.id}`, or continue it."
         )
     if crawl.state == "unknown":
-        return (
-            f"The crawl {crawl.id}: the index does not know it; `scrapy dedupe commit {crawl.id}` enters it."
-        )
-    return f"The crawl {crawl.id}: it is {crawl.state}, its entries were not changed."
+        return f"The crawl {crawl.id}: it is not in the index; `scrapy dedupe commit {crawl.id}` enters it."
+    return f"The crawl {crawl.id}: it is {crawl.state}; its entries were not changed."
 
 
 def caveat(result: Mended) -> str | None:
@@ -352,13 +352,13 @@ def caveat(result: Mended) -> str | None:
     copied = sum(file.state == "copied" for file in result.files)
     sentences = []
     if failed:
-        sentences.append(f"{counted(failed, 'file')} could not be mended.")
+        sentences.append(f"{counted(failed, 'file')} could not be repaired.")
     if copied:
         sentences.append(
             f"{counted(copied, 'file')} {'is' if copied == 1 else 'are'} damaged; the whole records {'would be' if result.dry_run else 'were'} copied."
         )
     if result.index_error is not None:
         sentences.append(
-            f"The index was not brought up to date, which `scrapy dedupe commit` does later: {result.index_error}"
+            f"The index was not updated, which `scrapy dedupe commit` does later: {result.index_error}"
         )
     return " ".join(sentences) or None
