@@ -35,7 +35,7 @@ CREATED = datetime(2026, 11, 28, 12, 0, 0, tzinfo=UTC)
 
 
 def crawl(folder: Path, urls: Iterable[str], *, prefix: str = "test", file_size: int = 1 << 30) -> list[Path]:
-    """WARC files in which every third capture is a revisit and one in seven is a POST."""
+    """WARC files in which every third capture is a revisit, if one can refer to its URL, and one in seven is a POST."""
     with WarcWriter(folder, prefix, info={"software": "tests"}, file_size=file_size) as writer:
         for number, url in enumerate(urls):
             is_post = number % 7 == 6
@@ -50,10 +50,10 @@ def crawl(folder: Path, urls: Iterable[str], *, prefix: str = "test", file_size:
                 body=f"<p>{url}".encode() * 9,
             )
             digest = captured.payload_digest()
-            if number % 3 == 2 and not is_post:
-                principal = records.revisit(
-                    captured, digest=digest, refers_to_uri=url, refers_to_date="2026-11-01T00:00:00.000Z"
-                )
+            date = "2026-11-01T00:00:00.000Z"
+            is_referable = records.can_be_referred_to(url.encode(), date.encode())
+            if number % 3 == 2 and not is_post and is_referable:
+                principal = records.revisit(captured, digest=digest, refers_to_uri=url, refers_to_date=date)
             else:
                 principal = records.response(captured, digest=digest)
             writer.write([principal, records.request(captured, concurrent_to=principal.id)])
