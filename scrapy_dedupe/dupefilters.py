@@ -30,7 +30,6 @@ from .errors import DedupeError
 from .live.page_progress import PageProgress
 from .live.session import Session
 from .live.urls.local import LocalUrls
-from .live.urls.shared import SharedUrls
 from .urls.journal import MAX_FINGERPRINT_BYTES
 
 if TYPE_CHECKING:
@@ -108,11 +107,13 @@ class BloomDupeFilter(BaseDupeFilter):
         assert crawler.request_fingerprinter is not None
         self._make_fingerprint = crawler.request_fingerprinter.fingerprint
         fingerprinter = self._fingerprinter_path()
-        self._urls: UrlFilter = (
-            LocalUrls(session, fingerprinter)
-            if self._settings.store_url is None
-            else SharedUrls(session, fingerprinter, queue_is_shared=queue_is_shared)
-        )
+        self._urls: UrlFilter
+        if self._settings.store_url is None:
+            self._urls = LocalUrls(session, fingerprinter)
+        else:
+            from .live.urls.shared import SharedUrls  # imports redis
+
+            self._urls = SharedUrls(session, fingerprinter, queue_is_shared=queue_is_shared)
         self._latency, self._is_timed = session.live.latency("url"), session.live.is_watched
         self._pages = PageProgress(crawler)
         self._is_open = self._is_refused = self._is_closed = False

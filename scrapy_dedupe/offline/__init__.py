@@ -5,3 +5,57 @@ manifest of digests, `collisions` compares payloads, `numbering` chooses origina
 `rewriting` writes revisits, `verifying` compares both archives, `restoring` reverts the change. `arc_conversion`
 converts ARC files to WARC.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from .arc_conversion import convert_arc
+    from .collisions import resolve_collisions
+    from .manifest import LineWriter, ManifestLine, read_lines
+    from .numbering import number
+    from .ordering import by_cluster
+    from .places import Places
+    from .restoring import restore
+    from .rewriting import rewrite
+    from .summing import sum_files
+    from .verifying import verify
+
+__all__ = [
+    "LineWriter",
+    "ManifestLine",
+    "Places",
+    "by_cluster",
+    "convert_arc",
+    "number",
+    "read_lines",
+    "resolve_collisions",
+    "restore",
+    "rewrite",
+    "sum_files",
+    "verify",
+]
+
+_MODULES: Final = {
+    "LineWriter": "manifest",
+    "ManifestLine": "manifest",
+    "Places": "places",
+    "by_cluster": "ordering",
+    "convert_arc": "arc_conversion",
+    "number": "numbering",
+    "read_lines": "manifest",
+    "resolve_collisions": "collisions",
+    "restore": "restoring",
+    "rewrite": "rewriting",
+    "sum_files": "summing",
+    "verify": "verifying",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when first used, so that using one module does not import all others.
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
