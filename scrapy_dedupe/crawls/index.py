@@ -241,9 +241,8 @@ class CrawlIndex:
         needs: Sequence[Need] = (),
         waiting: Sequence[Waiting] = (),
     ) -> None:
-        """End a source: its records are found from now on, and its counts are added, once."""
         """Complete a source: its records become visible, and its counts are added once."""
-        self._store.end_source(source, counts, needs, _plain_waiting(waiting))
+        self._store.end_source(source, counts, _checked_needs(source.crawl, needs), _plain_waiting(waiting))
 
     def drop_source(self, source: Source) -> None:
         """Remove the records of a source that is not complete. Safe to repeat."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import threading
+import uuid
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final
 
@@ -141,16 +141,16 @@ def sync_file(path: Path) -> None:
 
 
 def temporary_path(path: Path, suffix: str | None = None, *, is_hidden: bool = False) -> Path:
-    """The temporary name for *path*: the name with *suffix*, or without one a hidden name used by this thread only.
+    """The temporary name for *path*: the name with *suffix*, or without one a hidden name that is unique.
 
     With a suffix, the next process overwrites the file that a killed process has left, so only one process may write
     *path* at a time. *is_hidden* adds a dot before such a name.
     """
     if suffix is not None:
         return path.with_name(f"{'.' if is_hidden else ''}{path.name}{suffix}")
-    # Several crawls, also in this process, may write one file. The suffix must differ from that of the file, so that
-    # searches for such files do not find the temporary one.
-    return path.with_name(f".{path.name[:40]}.{os.getpid()}-{threading.get_ident()}.tmp")
+    # Several crawls, also in this process or in containers with equal process ids, may write one file. The suffix must
+    # differ from that of the file, so that searches for such files do not find the temporary one.
+    return path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex}.tmp")
 
 
 @contextmanager

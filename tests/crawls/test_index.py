@@ -15,7 +15,7 @@ from scrapy_dedupe.crawls import CrawlIndex, new_crawl_id, open_index
 from scrapy_dedupe.crawls.index import checked_crawl_id
 from scrapy_dedupe.crawls.values import date_digits, plain_digest, plain_url
 from scrapy_dedupe.errors import SettingError, StoreUnavailable
-from scrapy_dedupe.stores.base import Counts, Original
+from scrapy_dedupe.stores.base import Counts, Need, Original, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,3 +157,18 @@ def test_an_index_can_be_closed_twice(tmp_path: Path) -> None:
     index.close()
     with pytest.raises(StoreUnavailable):
         index.crawls()
+
+
+def test_a_need_that_names_no_container_is_refused(index: CrawlIndex) -> None:
+    wrong = [Need("", 0, "a.wacz"), Need("other", -1, "a.wacz")]
+    source = Source("old", "old", "/archive/old.wacz", True, HEX, 5)
+    index.queue_sources([source])
+    claimed = index.claim_source()
+    assert claimed is not None
+    index.begin_source(claimed, "stored")
+    index.start("new")
+    for need in wrong:
+        with pytest.raises(SettingError, match="names no container of a crawl"):
+            index.end_source(claimed, Counts(), [need])
+        with pytest.raises(SettingError, match="names no container of a crawl"):
+            index.add("new", [], needs=[need])
