@@ -220,7 +220,7 @@ class _BarPart:
 
 
 class _StderrAboveBars:
-    """Standard error while there are bars: complete lines are written above them."""
+    """Standard error while progress bars are shown: complete lines are written above the bars."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream

@@ -35,7 +35,7 @@ _ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The findings, or those that are left after a repair.
+    """The findings; after a repair, the remaining findings.
 
     ``records`` were read from ``files`` in ``seconds``. ``sample`` is the number of entries of each crawl that were
     compared, chosen with ``seed``; None: all. ``passed_over`` are running crawls, which are not checked. ``notes`` are

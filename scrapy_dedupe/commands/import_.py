@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--crawl-id",
         metavar="ID",
-        help="the crawl id of sources for which no manifest has one (default: the id in the file, or else the file name)",
+        help="the crawl id of sources whose crawl id is in no manifest (default: the id in the file, or else the file name)",
     )
     parser.add_argument(
         "--payload",

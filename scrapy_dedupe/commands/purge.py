@@ -46,7 +46,7 @@ class PurgedCrawl:
 
 @dataclass(frozen=True, slots=True)
 class PurgedCrawls:
-    """The purged crawls, or with ``dry_run`` those that would be purged.
+    """The crawls that were purged, or with ``dry_run`` would be purged.
 
     ``before`` is the limit that ``--older-than`` sets, ISO 8601 in UTC; ``undated`` are crawls that were kept because
     their commit time is unknown. ``ended`` are the crawls of an earlier, interrupted purge that was completed now.

@@ -126,7 +126,7 @@ def add_verbs(
 
 
 class _VerbsAction(argparse._SubParsersAction):
-    """Suggests the nearest verb for an unknown one, where argparse would list all verbs."""
+    """Suggests the nearest verb for an unknown one, instead of the list of all verbs that argparse prints."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -56,7 +56,7 @@ _NOT_MODIFIED = frozenset({None, 304})
 
 @dataclass(frozen=True, slots=True)
 class EnteredSource:
-    """The result for a source: its counts, the number of possible originals, and missing WARC files that it names."""
+    """The result for a source: its counts, the number of possible originals, and the missing WARC files that it names."""
 
     counts: Counts
     originals: int

@@ -38,8 +38,9 @@ class Originals:
     """Finds originals in an index.
 
     Originals with a known status that is not in ``statuses`` are ignored, since replay programs may show another status
-    as 200. Also ignored are originals that a revisit cannot name reliably for every reader, with ``check_files`` those
-    whose file is gone or was replaced, and with ``containers_only`` those of other crawls that are in no WACZ.
+    as 200. Originals that a revisit cannot name reliably for every reader are ignored too. ``check_files`` ignores
+    originals whose file is gone or was replaced; ``containers_only`` ignores originals of other crawls that are in no
+    WACZ.
     """
 
     def __init__(

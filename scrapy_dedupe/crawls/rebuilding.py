@@ -63,7 +63,7 @@ def settle(
     refuse_running(index, crawl, folder)
     unfinished = _unfinished(index, crawl, folder)
     if unfinished:
-        # Before the files get their final names, by which nobody could tell that they are not entered.
+        # Before the files get their final names, which do not show that their records are not in the index.
         index.mark_incomplete(crawl, True)
     results = (salvage_watched(path, watch) for path in unfinished)
     salvaged = [result for result in results if result is not None]
@@ -384,7 +384,7 @@ def files_of(index: CrawlIndex, crawl: str, folder: Path) -> list[ReadableFile]:
         file = readable(name)
         if file is not None and not file.name.endswith(OPEN_SUFFIX):
             found[str(file)] = file
-    # A file that is being moved exists twice for a moment.
+    # While a file is moved, it briefly exists in both places.
     names = {file.name for file in found.values()}
     for path in warc_files(folder.absolute()):
         if path.name not in names and _is_part_of(path, crawl):

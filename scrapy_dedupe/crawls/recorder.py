@@ -289,7 +289,7 @@ class Recorder:
             self._writer.close()
 
     def _finish(self) -> list[Path]:
-        # The last file stays locked until the index is up to date, so that nobody mends the crawl meanwhile.
+        # The last file stays locked until the index is up to date, so that no other process repairs the crawl.
         files = self._writer.finish()
         self._index.flush()
         index, crawl = self._index.index, self._crawl

@@ -49,8 +49,8 @@ class Repair:
 def repair(checker: Checker, check: Check, *, forget_missing: bool = False) -> list[Repair]:
     """Repair the findings of *check* that reading files again can repair.
 
-    With *forget_missing* entries whose records cannot be read are removed, even all entries of a crawl. A failure with
-    one crawl does not stop the others. Raises :class:`~scrapy_dedupe.errors.StoreUnavailable`.
+    With *forget_missing*, entries whose records cannot be read are removed, even if a crawl then has no entries. A
+    failure with one crawl does not stop the others. Raises :class:`~scrapy_dedupe.errors.StoreUnavailable`.
     """
     index = checker.index
     repairs = [Repair(crawl, f"The removal of {crawl} was completed.") for crawl in end_unfinished(index)]

@@ -60,9 +60,9 @@ class RevisitRules:
 
 
 def may_be_original(record: StoredRecord, method: str, rules: RevisitRules | None = None) -> bool:
-    """Whether other records may refer to the payload of a stored record; *method* is that of its request.
+    """Whether other records may refer to the payload of a stored record; *method* is the method of its request.
 
-    ``rules`` are those of the crawl that wrote the record, None for an imported one. Raises
+    ``rules`` are the rules of the crawl that wrote the record; None for an imported record. Raises
     :class:`~scrapy_dedupe.errors.DamagedInput` if a long block cannot be read again.
     """
     if method != "GET" or not is_whole_original(record):

@@ -290,7 +290,7 @@ def members_by_name(files: Sequence[ReadableFile]) -> Callable[[str], str]:
 
 
 def required(index: CrawlIndex, requires: Sequence[Requirement], crawl: str) -> set[Need]:
-    """The needs from the metadata of a WACZ of *crawl*; a container that is not in the index is noted by file name."""
+    """Return what a WACZ of *crawl* needs, by its metadata. A container that is not in the index is given by file name."""
     containers: dict[str, list[object]] = {}
     needs: set[Need] = set()
     for requirement in requires:

@@ -1,7 +1,8 @@
 """Events of a crawl, and the observers that receive them: report, duplicates log, page limits and page progress.
 
-An observer receives each filtered request, each judged page and each recorded exchange, after the fact. It must not
-affect the crawl: one that raises is counted under ``dedupe/errors/report``, logged once and removed.
+An observer receives each filtered request, each judged page and each recorded exchange, after the fact. An error
+in an observer must not affect the crawl: it is counted under ``dedupe/errors/report`` and logged once, and the observer
+is removed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compare records with the same digest byte by byte, and separate those that differ.
+"""Compare records with the same digest byte by byte, and number their different payloads.
 
 Each different payload of a digest has a number, the extension, from 1 in the order of (date, file, offset) of its first
 record. Records with the same digest and extension have the same payload and may be deduplicated. The only record of a
@@ -237,7 +237,7 @@ def _in_batches(
     folder: Path,
     counts: CollisionCounts,
 ) -> Iterator[ManifestLine]:
-    """Resolve in batches: digests of few lines in other processes, others in this one. The result is the same."""
+    """Resolve in batches: digests with few lines in worker processes, all others in this process."""
     work = partial(_resolve_batch, places=places, keep_going=faults.keep_going)
     digests = _Digests(lines)
     while not digests.is_at_end:

@@ -167,7 +167,7 @@ class Digester:
             self._faults.add(str(self._file), "the file is empty")
 
     def _is_writable(self, line: ManifestLine) -> bool:
-        """Count a line; a line that a manifest cannot hold is a fault of its record."""
+        """Count a line. A line that a manifest cannot hold is reported as a fault of its record."""
         reason = why_unwritable(line)
         if reason is None:
             self._sums.lines += 1

@@ -519,6 +519,6 @@ def _as_archive_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise ArchiveError(
-            f"Cannot use {path.parent}, where the verification stores its data: {error}. It needs about 300 bytes for each"
-            " record."
+            f"Cannot use {path.parent}, where the verification stores its data: {error}. The verification needs about"
+            " 300 bytes for each record."
         ) from error

@@ -2,8 +2,9 @@
 
 Table ``file``: id, name (the bytes of its file name), is_output (the file is rewritten), is_listed (1: it has
 lines, 2: only lines of originals, 0: none). Table ``line``: id, file, offset, length, digest (label, colon
-and raw bytes), extension, copy, uri, date, refers_uri, refers_date, original (the id of the line that a copy
-refers to in the manifest) and role (0: no duplicates; 1: may be the original of a copy; 2: a copy, which may be the
+and raw bytes), extension (distinguishes different payloads with equal digests), copy (number among the records of one
+payload; 1: original), uri, date, refers_uri, refers_date, original (the id of the line that a copy refers to in the
+manifest) and role (0: no duplicates; 1: may be the original of a copy; 2: a copy, which may be the
 original of another one). Table ``note``: key, value.
 
 The file depends only on the manifests, and does not change after it gets its name.

@@ -50,7 +50,7 @@ L = TypeVar("L", bound=ListedRecord)
 class ByteRange(NamedTuple):
     """A range of bytes of a file. ``head`` is the WARC head of a record with its blank line, as far as it was read.
 
-    ``start`` is the beginning of its block; with ``has_block`` it is exactly the whole block. ``is_exact`` means that
+    ``start`` is the beginning of the record's block; if ``has_block`` is true, it is the whole block. ``is_exact`` means that
     ``head`` has the same bytes as the file.
     """
 

@@ -55,7 +55,8 @@ class References:
     ``file_of`` returns the file of a capture by its number. ``pair_count`` is the number of pairs before the pairs of
     originals. `resolved` counts the revisits after that lead to a payload, and `by_digest` those of them that refer to
     a missing record and can be resolved only by digest. `dangling_before` counts revisits that led nowhere before either.
-    `ambiguous` counts new revisits whose original shares its URI and second with another payload.
+    `ambiguous` counts new revisits whose original has the same URI, and a date in the same second, as a record with
+    another payload.
     """
 
     def __init__(
@@ -143,8 +144,8 @@ class References:
         if len(_shas(self._evidence.at_place(reference.place, AFTER))) > 1:
             self.ambiguous += 1
             self._note(
-                row, "the original shares its URI and second with another payload; a program that ignores fractions of a"
-                " second may replay the other payload"
+                row, "a record with another payload has the same URI, and a date in the same second, as the original; a program"
+                " that ignores fractions of a second may replay the other payload"
             )  # fmt: skip
 
     def _check_digest(self, row: RevisitRow, reference: ReferenceRow, originals: list[Held]) -> None:

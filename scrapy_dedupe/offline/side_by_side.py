@@ -49,7 +49,7 @@ _OF_A_FILE = ("warcinfo", "metadata", "request")
 
 @dataclass(frozen=True, slots=True)
 class PairComparison:
-    """The task of one process: pair *number*, either file of which may be missing, and the file for its evidence.
+    """The task of one process: the files of pair *number*, one of which may be None, and the file for the evidence.
 
     ``is_original``: both are the same file, which belongs to neither archive and is only read for its payloads.
     """

@@ -49,8 +49,9 @@ class Verification:
 
     ``resolved`` counts the revisits after that lead to the right payload; ``by_digest`` those of them whose original
     is in neither archive, so that they are resolved only by digest; ``dangling_before`` revisits that lead nowhere,
-    before and after; ``ambiguous`` new revisits whose original shares its URI and second with another payload, which
-    programs without fractions of a second cannot distinguish; ``notes`` lists the last three. ``replayed`` counts the
+    before and after; ``ambiguous`` new revisits whose original has the same URI, and a date in the same second, as a
+    record with another payload: programs that ignore fractions of a second cannot distinguish the two. ``notes`` lists
+    the last three. ``replayed`` counts the
     revisits of the sample, chosen with ``seed``, that replayed the right payload. ``findings`` and ``faults`` (damage
     that both archives have) hold the first thousand of their counts. ``size_bytes`` of both archives were read, in
     ``seconds``.

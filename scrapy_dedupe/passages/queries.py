@@ -93,7 +93,7 @@ def like(
     :param boilerplate_share: None includes boilerplate.
     :param taboo: texts whose windows are excluded from passages.
     :param left_out: ids of documents that are not returned.
-    :param host: the host of *text*. Its boilerplate in the index is then ignored in all documents.
+    :param host: the host of *text*. If given, this host's boilerplate in the index is ignored in all documents.
 
     Texts are compared in descending order of the maximum number of tokens that they can share; a text that is equal to
     *text* comes first. The search ends when *top* documents have been found and the remaining texts are unlikely to be
@@ -325,7 +325,7 @@ def blots_of(text: str, parameters: Parameters, *, every: bool = False) -> list[
 def unblot(snapshot: IndexSnapshot, blots: Sequence[int]) -> list[LocatedBlot]:
     """Return the places of each blot, in the order in which the documents were added.
 
-    The result has each blot once, in the order given, without the blots that the index keeps of no text. Since winnowing
+    The result has each blot once, in the order given. Blots that the index keeps for no text are left out. Since winnowing
     keeps only about two in nine blots, the tokens of a missing blot may still occur in a text. For a text of which the
     index keeps the blot, all places in the text are returned; in an index without texts, only the kept ones.
 

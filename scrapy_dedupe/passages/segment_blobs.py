@@ -40,7 +40,7 @@ class Blobs:
         """Return the decompressed blob of a text."""
         data, size = self.stored(text)
         checksums = self._table.checksums
-        # The size is limited by the best possible compression, so that a wrong size cannot exhaust the memory.
+        # No text is compressed by more than MAX_INFLATION. Without this check, a wrong size could exhaust the memory.
         if zlib.crc32(data) != int(checksums[text]) or size > len(data) * MAX_INFLATION:
             self.refuse_text(text)
         try:

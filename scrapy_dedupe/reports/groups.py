@@ -60,7 +60,7 @@ class Groups(HeavyHitters[Group]):
         return Group()
 
     def merge(self, other: Groups) -> None:
-        """Add the groups of *other*. The result may exceed the bounds."""
+        """Add the groups of *other*. The result may exceed the limits."""
         for name, group in self._rows.items():
             if name not in other._rows:
                 group.missed += other.floor
@@ -97,7 +97,7 @@ class Groups(HeavyHitters[Group]):
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values, within the bounds."""
+        """Return the groups as plain values, cut to the row and byte limits."""
         self.cut()
         return {"floor": self.floor, "rows": [_plain(name, group) for name, group in self]}
 

@@ -83,7 +83,7 @@ class HeavyHitters(Generic[RowT]):
         self._text_bytes += size
 
     def cut(self) -> None:
-        """Remove rows until the bounds are met. The rows with the highest counts are kept."""
+        """Remove rows until the limits are met. The rows with the highest counts are kept."""
         if len(self._rows) <= self._most_rows and self._text_bytes <= self._most_bytes:
             return
         kept: dict[str, RowT] = {}

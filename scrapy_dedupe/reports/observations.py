@@ -195,7 +195,7 @@ class Observations:
         return min(max(self._now(), 0.0), float(LAST_SECOND))
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values for JSON; less than 400 kB."""
+        """Return all observations as plain values for JSON, which has less than 400 kB."""
         with self._lock:
             if self._is_running:
                 self._at_this_time()

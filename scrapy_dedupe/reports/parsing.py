@@ -35,7 +35,7 @@ def list_of(value: object) -> list[Any]:
 
 
 def text_of(value: object) -> str:
-    """A string of at most 3,000 characters, made harmless: other programs write to a shared store too."""
+    """A string of at most 3,000 characters, cleaned by `harmless`, since other programs may write to a shared store."""
     if not isinstance(value, str) or len(value) > _MOST_CHARS:
         raise ValueError("not a short string")
     return harmless(value, _MOST_CHARS)

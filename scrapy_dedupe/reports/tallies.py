@@ -27,7 +27,7 @@ class Tally(Row):
 
 
 class Tallies(HeavyHitters[Tally]):
-    """Counters in *columns* columns for each name, with the bounds of :class:`.heavy_hitters.HeavyHitters`."""
+    """Counters in *columns* columns for each name, with the limits of :class:`.heavy_hitters.HeavyHitters`."""
 
     def __init__(self, columns: int, most_rows: int, most_bytes: int) -> None:
         super().__init__(most_rows, most_bytes)
@@ -46,7 +46,7 @@ class Tallies(HeavyHitters[Tally]):
         return [sum(row.counts[column] for row in rows) for column in range(self._columns)]
 
     def merge(self, other: Tallies) -> None:
-        """Add the counters of *other*. The result may exceed the bounds until the next :meth:`cut`."""
+        """Add the counters of *other*. The result may exceed the limits until the next :meth:`cut`."""
         for name, row in self._rows.items():
             if name not in other._rows:
                 row.missed += other.floor
@@ -62,7 +62,7 @@ class Tallies(HeavyHitters[Tally]):
         self.others.add(other.others)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values, within the bounds."""
+        """Return the counts as plain values, cut to the row and byte limits."""
         self.cut()
         return {
             "rows": [[name, row.calls, row.missed, *row.counts] for name, row in self],

@@ -87,7 +87,7 @@ class Timeline:
         return [(slot * self.seconds, row) for slot, row in sorted(self._slots.items())]
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values."""
+        """Return the slots as plain values."""
         return {"seconds": self.seconds, "slots": [[slot, *row] for slot, row in sorted(self._slots.items())]}
 
     def take(self, data: object) -> None:

@@ -121,7 +121,7 @@ class UrlPatterns(HeavyHitters[Pattern]):
         return Pattern()
 
     def merge(self, other: UrlPatterns) -> None:
-        """Add the counts of *other*. The result may exceed the bounds."""
+        """Add the counts of *other*. The result may exceed the limits."""
         for name, row in other:
             ours = self._rows.get(name)
             if ours is None:
@@ -168,7 +168,7 @@ class UrlPatterns(HeavyHitters[Pattern]):
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values, within the bounds."""
+        """Return the patterns as plain values, cut to the row and byte limits."""
         self.cut()
         rows = [
             [name, row.calls, row.missed, row.exact, row.near, row.unchanged, row.bare, *row.examples]

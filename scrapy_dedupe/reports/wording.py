@@ -214,7 +214,7 @@ def time(iso: str | None, *, to_the_second: bool = False) -> str:
 
 
 def until(start: str | None, end: str | None) -> str:
-    """The end of a time span, without the day if it is the same as that of the start.
+    """The end of a time span, without the day if the start is on the same day.
 
     >>> until("2026-11-29T09:07:31Z", "2026-11-29T10:00:00Z"), until("2026-11-29T09:07:31Z", "2026-11-30T10:00:00Z")
     ('10:00', '2026-11-30 10:00')

@@ -21,9 +21,9 @@ _SHELL: Final = "scrapy.commands.shell"
 
 
 def is_crawl(crawler: Crawler) -> bool:
-    """Whether *crawler* crawls, and is not one of ``scrapy check``, ``parse``, ``fetch``, ``view`` and ``shell``.
+    """Whether *crawler* runs a crawl, and not ``scrapy check``, ``parse``, ``fetch``, ``view`` or ``shell``.
 
-    These commands look at pages, and nothing is recorded or remembered.
+    These commands only show pages: nothing is recorded for later crawls.
     """
     # The first four put a function of their own in the place of the spider's start().
     if getattr(getattr(crawler.spidercls, "start", None), "__module__", None) in _LOOKING:

@@ -142,7 +142,7 @@ class SqliteStore:
             self._connection.execute(statement)
 
     def _enter_wal(self) -> None:
-        # SQLite does not wait for the lock that this change of mode needs, whatever the timeout is.
+        # Changing the mode needs a lock, for which SQLite does not wait, whatever the timeout is.
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:

@@ -6,8 +6,8 @@ lease expires.
 
 **Generations.** A filter gets a random name, its generation, when it is created. A job stores a line of text in
 a file: the generation, the token of the last attachment, and the word "whole" if the run ended cleanly,
-separated by spaces. The process of that token is no longer running when the job starts again, even if the job now
-runs on another machine.
+separated by spaces. When the job starts again, the process of that token no longer runs, even if it ran on
+another machine.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class ConfirmedBloomFilter:
 
     @property
     def expected_lost(self) -> float:
-        """Always 0. Fingerprints can only be lost while the exact set fails."""
+        """Always 0: the exact set confirms each hit, so a fingerprint can be lost only if the exact set fails."""
         return 0.0
 
     def _passes_once(self, fingerprint: bytes) -> bool:

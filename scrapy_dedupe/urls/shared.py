@@ -40,8 +40,8 @@ uses is deleted and recreated by the next process that attaches, unless that pro
 its own job has used, if it is not marked as cut, or any generation (``"*"``), if the queue is in Redis too.
 
 **Forgetting.** A fingerprint cannot be removed from a layer. A forgotten fingerprint is therefore added to a set. The
-first process that asks for it gets the answer "new" and removes it from the set. A process that has cached it as
-seen continues to do so until it attaches again.
+first process that asks for it gets the answer "new" and removes it from the set. A process that has cached
+the fingerprint as seen treats it as seen until it attaches again.
 
 **Repeated calls.** redis-py may send a call again after a connection error. The second call would find the
 fingerprints of the first as seen. Therefore the last call of each process is stored with its answers, and a

@@ -90,8 +90,8 @@ class AddedFingerprints:
 class StoredFilter:
     """The filter in ``folder``, as a context manager.
 
-    ``capacity`` and ``error_rate`` are used if the filter must be created: after an unclean stop, as the next run would
-    do, and with ``create`` if the job has no filter. Entering the context raises
+    ``capacity`` and ``error_rate`` apply only when a filter is created: after an unclean stop, as the next run would do,
+    or with ``create=True`` if the job has none. Entering the context raises
     :class:`~scrapy_dedupe.errors.StoreUnavailable` if there is no filter or it cannot be read or written;
     :class:`~scrapy_dedupe.errors.StoreRefused` if it is damaged or has another fingerprinter;
     :class:`~scrapy_dedupe.errors.ArchiveError` if another process has it open. All methods may raise the first two.

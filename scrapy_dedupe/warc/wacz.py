@@ -230,7 +230,7 @@ def _entries(
         for record in read_records(file):
             on_read(record.offset - offset)
             offset = record.offset
-            # A response to another method than GET is not a page; its request record follows it.
+            # Only a response to GET is a page. The method is known from the request record, which follows the response.
             if page is not None and _is_other_request(record, exchange):
                 page = None
             if record.format == "arc":

@@ -240,7 +240,7 @@ class _Slice(io.RawIOBase):
 
 
 class _DirectoryReader:
-    """A file wrapper that limits each read of zipfile to the maximum size of a directory."""
+    """A file wrapper that makes zipfile raise BadZipFile when one read exceeds the maximum size of a ZIP directory."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self._file = file

@@ -182,9 +182,9 @@ def test_where_nobody_can_be_asked_it_forgets_nothing(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "No texts are selected."),
-        (("--all", "--crawl", "first"), "No texts are selected."),
-        (("--url", A, "--older-than", "1"), "No texts are selected."),
+        ((), "Select texts in exactly one way"),
+        (("--all", "--crawl", "first"), "Select texts in exactly one way"),
+        (("--url", A, "--older-than", "1"), "Select texts in exactly one way"),
         (("--older-than", "soon"), "--older-than is 'soon'"),
         (("--older-than=-1",), "--older-than is '-1'"),
         (("--older-than", "99999999999"), "too long ago"),

@@ -829,7 +829,7 @@ def test_another_payload_of_the_same_second_is_noted(tmp_path: Path) -> None:
     result = run(before, after, tmp_path)
     assert reasons(result) == ""
     assert (result.ambiguous, result.dangling_before) == (2, 1)
-    assert sum("shares its URI and second" in note for note in result.notes) == 2
+    assert sum("a date in the same second" in note for note in result.notes) == 2
 
 
 def test_a_field_may_be_folded_before_its_value(tmp_path: Path) -> None:

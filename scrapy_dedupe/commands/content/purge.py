@@ -66,7 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(place: CommandStores, opts: argparse.Namespace) -> PurgedTexts:
     is_by_age_or_crawl = opts.older_than is not None or opts.crawl is not None
     if is_by_age_or_crawl + bool(opts.url) + opts.all != 1:
-        raise UsageError("No texts are selected. Use --older-than, --crawl or both; or --url; or --all.")
+        raise UsageError(
+            "Select texts in exactly one way: with --older-than, --crawl or both; with --url; or with --all."
+        )
     before = None if opts.older_than is None else time_before(opts.older_than, datetime.now(UTC))
     before_ms = None if before is None else round(before.timestamp() * 1000)
     crawl = None if opts.crawl is None else checked_crawl_id(opts.crawl)

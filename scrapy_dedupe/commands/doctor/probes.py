@@ -147,7 +147,7 @@ def _content_in(content: ContentStore, where: str) -> CheckFinding:
         first = content.claim_texts([seen])
         found = content.find_texts([other])
     finally:
-        # Remove the text like that of a failed page. Deleting it by URL would scan all texts.
+        # Settle the text as that of a failed page, which removes it. Deleting it by URL would scan all texts.
         content.settle([], [seen])
     gone = content.find_texts([other])
     if first != [None] or found[0] is None or gone != [None]:
@@ -186,7 +186,10 @@ def _index(context: DoctorContext) -> CheckFinding:
 
 @contextmanager
 def _opened(url: str, context: DoctorContext) -> Iterator[tuple[Store, str]]:
-    """Open the server at the URL, or a new SQLite file in the folder of the real one: a forgotten crawl leaves its name there."""
+    """Open the server at the URL, or, for SQLite, a new file in the folder of the real one.
+
+    The real file is not used, since the name of a crawl stays in it after the crawl was forgotten.
+    """
     location = parse_store_url(url)
     path = location.path
     if path is None:

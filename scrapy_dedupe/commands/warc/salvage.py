@@ -255,13 +255,13 @@ class _Salvage:
                 elif state == "committed" and crawl in copied:
                     is_rebuilt |= _repaired(self._index, crawl, folder, rules)
             if is_rebuilt and any(file.crawl == crawl and file.state == "failed" for file in files):
-                # The records of the failed file are not entered yet, in any folder.
+                # The records of the failed file are not in the index yet.
                 self._mark(crawl)
             crawls.append(MendedCrawl(crawl, state, is_rebuilt))
         return crawls
 
     def _left_incomplete(self, folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-        """Yield the crawls that do not run, and whose finished files in these folders are not all entered, with the folder."""
+        """Yield (crawl id, folder) for each stopped, uncommitted crawl whose files in the folder are not all indexed."""
         assert self._index is not None
         incomplete = [
             info for info in self._index.crawls() if info.incomplete and self._is_uncommitted(info.id)
