@@ -15,6 +15,8 @@ extensions = ["sphinx_scrapy"]
 exclude_patterns = ["_build"]
 html_theme = "sphinx_rtd_theme"
 html_theme_options = {"navigation_depth": 2}
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 
