@@ -769,6 +769,7 @@ async def test_a_length_that_the_body_does_not_have_is_no_sign_of_a_rendered_res
     assert bodies == {path: answer.body for path, answer in answers.items() if path not in failed}
 
 
+@needs_reactor
 @needs_h2
 @crawl_test
 async def test_http2_is_recorded_as_http11_with_its_own_protocol(tmp_path: Path) -> None:
