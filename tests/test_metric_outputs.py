@@ -131,14 +131,16 @@ def test_the_file_is_written_again_and_again(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "x.prom"
     place = MetricsFile(file, 3600.0)
     source = Counting("a", {("dedupe_url_seen", ""): 3.0})
     place.board.add(source)
     place.open()
     before = file.read_bytes()
-    whole_file.temporary_path(file).mkdir()
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    monkeypatch.setattr(whole_file, "temporary_path", lambda path, *args, **options: taken)
     source.reading = {("dedupe_url_seen", ""): 4.0}
     place.publish_last()
     place.close()
