@@ -26,9 +26,8 @@ from scrapy_dedupe.extensions import PassageExtension
 from scrapy_dedupe.live.archive.replay import ReplayMiddleware
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.pipelines import WarcPipeline
-from scrapy_dedupe.settings.names import unknown_names
 from scrapy_dedupe.settings.placement import misplaced, order_faults
-from scrapy_dedupe.settings.specs import faults_of
+from scrapy_dedupe.settings.specs import faults_of, unknown_names
 from scrapy_dedupe.spidermiddlewares import ProvenanceSpiderMiddleware
 from scrapy_dedupe.warc.files import WarcWriter
 

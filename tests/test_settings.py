@@ -7,8 +7,7 @@ import pytest
 from scrapy.settings import Settings as ScrapySettings
 
 from scrapy_dedupe.errors import SettingError
-from scrapy_dedupe.settings.names import warn_of_unknown
-from scrapy_dedupe.settings.specs import SPECS, read_settings
+from scrapy_dedupe.settings.specs import SPECS, read_settings, warn_of_unknown
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,10 +16,9 @@ from scrapy_dedupe.crawls import new_crawl_id
 from scrapy_dedupe.errors import ArchiveError, DedupeError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import folder_fault
-from scrapy_dedupe.settings.names import warn_of_unknown
 from scrapy_dedupe.settings.placement import check_places
 from scrapy_dedupe.settings.project import is_crawl
-from scrapy_dedupe.settings.specs import Settings, read_settings
+from scrapy_dedupe.settings.specs import Settings, read_settings, warn_of_unknown
 from scrapy_dedupe.settings.values import fill_in
 
 from .counters import Counters

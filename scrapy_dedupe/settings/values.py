@@ -1,10 +1,14 @@
-"""Functions that check and convert the raw value of a setting. They raise ValueError or TypeError if it is wrong."""
+"""How a setting is declared, and the functions that check and convert its raw value.
+
+These functions raise ValueError or TypeError if the value is wrong.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -18,6 +22,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOCAL: Final = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One setting. ``read`` converts the raw value, which is never None, and raises ValueError if it is wrong."""
+
+    name: str
+    default: Any
+    read: Callable[[Any], Any]
+    allowed: str
+    help: str
+    unit: str = ""
+
+
+def setting(
+    name: str, default: Any, read: Callable[[Any], Any], allowed: str, text: str, unit: str = ""
+) -> Any:
+    """Return the field of a dataclass that is read from the setting *name*."""
+    return field(metadata={"spec": Spec(name, default, read, allowed, text, unit)})
+
+
+def flag(name: str, default: bool | None, text: str) -> Any:
+    """Return the field of a dataclass that is read from a setting that is True or False."""
+    return setting(name, default, boolean, "True or False", text)
 
 
 def boolean(value: Any) -> bool:
@@ -125,12 +153,12 @@ def _sequence(value: Any) -> list[Any]:
     raise ValueError
 
 
-def statuses(value: Any) -> frozenset[int]:
+def status_list(value: Any) -> frozenset[int]:
     read = integer(100, 599)
     return frozenset(read(status) for status in _sequence(value))
 
 
-def mime_types(value: Any) -> frozenset[str]:
+def mime_type_list(value: Any) -> frozenset[str]:
     return frozenset(mime_type(mime).lower() for mime in _sequence(value))
 
 

@@ -6,9 +6,8 @@ import warnings
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import SettingError
-from scrapy_dedupe.settings.names import unknown_names
 from scrapy_dedupe.settings.placement import PLACES, named_components
-from scrapy_dedupe.settings.specs import faults_of
+from scrapy_dedupe.settings.specs import faults_of, unknown_names
 
 from .context import loading_spiders, spider_loader
 from .finding import CheckFinding, note, problem, warning
