@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 from scrapes import LAYERS, samples
 
 from scrapy_dedupe.errors import DedupeError
-from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.live.figures import LiveFigures
 from scrapy_dedupe.live.observers.metric_families import Reading, read_crawl
 from scrapy_dedupe.live.observers.metric_outputs import Board, MetricsFile
@@ -45,7 +47,7 @@ def test_counters_never_go_back() -> None:
     board.add(second)
 
     def value(key: str) -> float | None:
-        return samples(board.text().decode()).get((key,))
+        return samples(generate_latest(board.registry).decode()).get((key,))
 
     assert (value(name[0]), value(seen[0])) == (11, 5)
     first.reading = {name: 4.0}  # whoever sets a stat back
@@ -68,9 +70,9 @@ def test_a_crawl_that_cannot_be_read_leaves_the_last_figures() -> None:
 
     board, source = Board(), Broken("a", {("dedupe_url_seen", ""): 3.0})
     board.add(source)
-    before = board.text()
+    before = generate_latest(board.registry)
     source.is_broken = True
-    assert board.text() == before
+    assert generate_latest(board.registry) == before
     assert [str(error) for error in source.errors] == ["no stats"]
 
 
@@ -87,7 +89,7 @@ def test_whatever_is_counted_the_text_can_be_read(name: str) -> None:
     reading = read_crawl(stats, live, name, 5, is_running=True)
     board = Board()
     board.add(Counting("a", reading))
-    text = board.text().decode()
+    text = generate_latest(board.registry).decode()
     assert samples(text)["dedupe_warc_queue_bytes",] == 5
     assert len(text) < 100_000
     errors = next(f for f in parse(text) if f.name == "dedup_errors")
@@ -131,16 +133,15 @@ def test_the_file_is_written_again_and_again(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     file = tmp_path / "x.prom"
     place = MetricsFile(file, 3600.0)
     source = Counting("a", {("dedupe_url_seen", ""): 3.0})
     place.board.add(source)
     place.open()
     before = file.read_bytes()
-    taken = tmp_path / "taken"
-    taken.mkdir()
-    monkeypatch.setattr(whole_file, "temporary_path", lambda path, *args, **options: taken)
+    # The name of the temporary file of prometheus-client.
+    (tmp_path / f"x.prom.{os.getpid()}.{threading.get_ident()}").mkdir()
     source.reading = {("dedupe_url_seen", ""): 4.0}
     place.publish_last()
     place.close()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import promql_parser
 import pytest
 from crawling import LinkSpider, crawl, crawl_test
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from scrapy_dedupe.content.latency import Latency
@@ -140,7 +141,7 @@ def test_the_layers_of_the_latencies_are_documented() -> None:
     documented = re.findall(r"^    \* - ``(\w+)``$", REFERENCE, re.MULTILINE)
     board = Board()
     board.add(Everything())
-    families = {family.name: family for family in parse(board.text().decode())}
+    families = {family.name: family for family in parse(generate_latest(board.registry).decode())}
     layers = {sample.labels["layer"] for sample in families["dedup_latency_seconds"].samples}
     assert set(documented) == layers
 
@@ -149,7 +150,7 @@ def test_the_errors_of_every_layer_begin_at_0() -> None:
     stats = (DOCS / "reference" / "stats.rst").read_text(encoding="utf-8")
     board = Board()
     board.add(Everything())
-    families = {family.name: family for family in parse(board.text().decode())}
+    families = {family.name: family for family in parse(generate_latest(board.registry).decode())}
     counted = {sample.labels["layer"]: sample.value for sample in families["dedup_errors"].samples}
     assert counted == dict.fromkeys(re.findall(r"^\.\. stat:: dedupe/errors/(\w+)$", stats, re.MULTILINE), 0)
 

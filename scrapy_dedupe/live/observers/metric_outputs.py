@@ -13,7 +13,7 @@ import threading
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -28,7 +28,6 @@ from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import folder_fault
 
 from .metric_families import BY_NAME, FAMILIES, Family, Histogram, Reading
-from .metric_server import MetricServer
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -95,10 +94,6 @@ class Board:
             _add_to(metrics[name], BY_NAME[name], spider, value, figure)
         return (metric for metric in metrics.values() if metric.samples)
 
-    def text(self) -> bytes:
-        """Return all metrics in the Prometheus text format 0.0.4."""
-        return generate_latest(self.registry)
-
     def _read(self) -> _Values:
         with self._lock:
             values = dict(self._ended)
@@ -134,7 +129,7 @@ class MetricsOutput:
 
 
 class Port(MetricsOutput):
-    """Publishes metrics on an HTTP port, with a server on a separate thread."""
+    """Publishes metrics on an HTTP port, with the server of prometheus-client on separate threads."""
 
     def __init__(self, address: str, port: int) -> None:
         super().__init__()
@@ -142,7 +137,7 @@ class Port(MetricsOutput):
 
     def open(self) -> None:
         try:
-            self._server = MetricServer(self._address, self._port, self.board.registry)
+            self._server, self._thread = start_http_server(self._port, self._address, self.board.registry)
         except (OSError, UnicodeError) as error:
             shown = f"[{self._address}]" if ":" in self._address else self._address
             raise SettingError(
@@ -152,7 +147,9 @@ class Port(MetricsOutput):
             ) from error
 
     def close(self) -> None:
-        self._server.end()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 class MetricsFile(MetricsOutput):
@@ -200,7 +197,7 @@ class MetricsFile(MetricsOutput):
 
     def _write(self) -> None:
         with self._lock:
-            whole_file.replace(self._path, self.board.text(), durable=False)
+            write_to_textfile(str(self._path), self.board.registry)
 
 
 # Outputs are never removed: they hold the counters of finished crawls.
