@@ -21,7 +21,7 @@ from webserver import Page
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.live.observers import report
-from scrapy_dedupe.reports.serialization import unpack
+from scrapy_dedupe.reports.observations import unpack
 from scrapy_dedupe.stores import open_store
 
 if TYPE_CHECKING:

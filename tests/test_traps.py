@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import traps_site
 from crawling import LinkSpider, crawl, crawl_test
 
-from scrapy_dedupe.reports.serialization import unpack
+from scrapy_dedupe.reports.observations import unpack
 from scrapy_dedupe.reports.sums import CrawlSeen, report_of
 from scrapy_dedupe.stores import open_store
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from .figures import DuplicateGroup, Example
-from .heavy_hitters import HeavyHitters, Row
 from .parsing import count_of, dict_of, list_of, share_of, text_of
+from .tallies import HeavyHitters, Row
 from .texts import key_of, shown_url
 
 MOST_EXAMPLES = 5

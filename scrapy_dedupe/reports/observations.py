@@ -1,13 +1,18 @@
 """Observations of a crawl, in bounded memory.
 
 Counters are exact. Hosts, MIME types, statuses, groups of duplicates and URL patterns have rows only for the most
-frequent ones (see :mod:`.heavy_hitters`); the sums include all others.
+frequent ones (see :mod:`.tallies`); the sums include all others.
+
+A store keeps them as JSON in UTF-8 (the result of :meth:`Observations.as_dict`, which has a ``format``), compressed with
+zlib.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import time
+import zlib
 from datetime import UTC, datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -66,6 +71,8 @@ SUMMED_STATS = ("dedupe/url/confirmed", "dedupe/url/false_positives", "dedupe/er
 
 _MOST_STATS = 200
 _STATS_PREFIXES = ("dedupe/", "dupefilter/")
+# The JSON has less than 400 kB. Nested lists take up to forty times as much memory, so more is refused.
+_MOST_BYTES = 1_000_000
 
 
 class Observations:
@@ -274,6 +281,41 @@ class Observations:
         new.set_stats(dict_of(plain["stats"]))
         new._earlier = {key: new.stats[key] for key in SUMMED_STATS if key in new.stats}
         return new
+
+
+def pack(observations: Observations) -> bytes:
+    """Serialise observations for a :class:`~scrapy_dedupe.stores.base.ReportStore`: a few kB, about 100 kB at most."""
+    text = json.dumps(observations.as_dict(), ensure_ascii=False, separators=(",", ":"))
+    return zlib.compress(text.encode(), 6)
+
+
+def unpack(data: bytes, crawl: str, now: Callable[[], float] = time.time) -> Observations:
+    """Deserialise the observations of *crawl*.
+
+    Raises :class:`~scrapy_dedupe.errors.StoreRefused` for damaged data and for data of a newer version.
+    """
+    try:
+        plain = json.loads(_inflated(data))
+    except (zlib.error, ValueError, RecursionError) as error:
+        raise StoreRefused(
+            _message(crawl, f"The observations of the crawl are damaged ({error}).")
+        ) from error
+    try:
+        return Observations.from_dict(plain, now)
+    except StoreRefused as error:
+        raise StoreRefused(_message(crawl, str(error))) from error
+
+
+def _inflated(data: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    text = stream.decompress(data, _MOST_BYTES)
+    if not stream.eof:
+        raise ValueError("it is truncated, or too long")
+    return text
+
+
+def _message(crawl: str, sentence: str) -> str:
+    return f"The report of the crawl {crawl} cannot be read. {sentence} It was not changed."
 
 
 def iso_time(seconds: float) -> str:

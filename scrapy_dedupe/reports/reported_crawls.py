@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 from scrapy_dedupe.reports.figures import CrawlGraph, GraphEdge, GraphNode
-from scrapy_dedupe.reports.serialization import unpack
+from scrapy_dedupe.reports.observations import unpack
 from scrapy_dedupe.reports.sums import CrawlSeen
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 

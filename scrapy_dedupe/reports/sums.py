@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe import __version__
 
-from . import stats_figures
-from .figures import OTHERS, Bin, CrawlFigures, CrawlGraph, Report, Share, TimeSlice, Totals
+from .figures import OTHERS, Bin, CrawlFigures, CrawlGraph, Report, Share, TimeSlice, Totals, UrlFilterFigures
 from .observations import (
     BINS,
     DUPLICATES,
@@ -20,10 +19,11 @@ from .observations import (
     Observations,
     iso_time,
 )
+from .parsing import is_number
 from .tallies import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from scrapy_dedupe.stores.base import CrawlInfo
 
@@ -38,6 +38,7 @@ MOST_TRAPS = 30
 _NO_GRAPH = CrawlGraph([], [])
 _NAMED = 5
 _NARROW = BINS * 8 // 10
+_MOST_OF_STAT = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,7 @@ def report_of(
     figures = [_crawl_figures(crawl) for crawl in seen]
     own_notes = [*notes, *_notes(seen)]
     dropped = sum(_dropped(crawl) for crawl in seen)
-    url_filters = [
-        found for crawl in seen if (found := stats_figures.url_filter(crawl.id, _stats(crawl))) is not None
-    ]
+    url_filters = [found for crawl in seen if (found := _url_filter(crawl.id, _stats(crawl))) is not None]
     # Merging changes the first observations, so it must come last.
     whole = _merged(seen)
     hosts = _shares(whole.hosts, MOST_HOSTS)
@@ -126,7 +125,7 @@ def _stats(crawl: CrawlSeen) -> dict[str, object]:
     """The stats of a crawl. Those of the commit are the newest, but cover only the last run."""
     seen = {} if crawl.observations is None else dict(crawl.observations.stats)
     committed = {} if crawl.info is None or crawl.info.stats is None else crawl.info.stats
-    summed = {key: max(seen[key], stats_figures.count(committed, key)) for key in SUMMED_STATS if key in seen}
+    summed = {key: max(seen[key], count_in(committed, key)) for key in SUMMED_STATS if key in seen}
     return {**seen, **committed, **summed}
 
 
@@ -135,11 +134,11 @@ def _crawl_figures(crawl: CrawlSeen) -> CrawlFigures:
     stats = _stats(crawl)
     responses, revisits, written, conserved = _archived(crawl)
     if seen is None:
-        filtered = stats_figures.count(stats, "dupefilter/filtered")
-        verdicts = {kind: stats_figures.count(stats, f"dedupe/content/{kind}") for kind in KINDS}
+        filtered = count_in(stats, "dupefilter/filtered")
+        verdicts = {kind: count_in(stats, f"dedupe/content/{kind}") for kind in KINDS}
         # The stats count changed pages as near, too.
         verdicts["near"] = max(verdicts["near"] - verdicts["changed"], 0)
-        ended = stats_figures.time(stats, "finish_time")
+        ended = time_in(stats, "finish_time")
     else:
         filtered, verdicts, ended = (
             seen.totals["requests_filtered"],
@@ -204,7 +203,7 @@ def _has_unknown_size(crawl: CrawlSeen) -> bool:
 def _dropped(crawl: CrawlSeen) -> int:
     if crawl.observations is not None:
         return crawl.observations.totals["dropped"]
-    return stats_figures.count(_stats(crawl), "dedupe/content/dropped")
+    return count_in(_stats(crawl), "dedupe/content/dropped")
 
 
 def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:
@@ -226,7 +225,7 @@ def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:
             f"The index gets the size of the files at the end of a crawl, so {_named(unsized)} may have written more bytes"
             " than shown."
         )
-    if failed := [crawl.id for crawl in crawls if stats_figures.count(_stats(crawl), "dedupe/errors/report")]:
+    if failed := [crawl.id for crawl in crawls if count_in(_stats(crawl), "dedupe/errors/report")]:
         notes.append(
             f"Observing {_named(failed)} failed at times (dedupe/errors/report; see its log). Figures may be too low."
         )
@@ -302,3 +301,65 @@ def _bins(similarities: Sequence[int]) -> list[Bin]:
         Bin(low / BINS, (low + step) / BINS, sum(similarities[low : low + step]))
         for low in range(lowest - lowest % step, BINS, step)
     ]
+
+
+def count_in(stats: Mapping[str, object], key: str) -> int:
+    """A count; 0 if it is missing or not a number.
+
+    >>> count_in({"a": 3}, "a"), count_in({"a": "3"}, "a"), count_in({}, "a")
+    (3, 0, 0)
+    """
+    return _count_or_none(stats.get(key)) or 0
+
+
+def time_in(stats: Mapping[str, object], key: str) -> str | None:
+    """A time as ISO 8601 in UTC; None if it is missing or invalid.
+
+    >>> time_in({"finish_time": "2026-11-28T10:00:00+00:00"}, "finish_time")
+    '2026-11-28T10:00:00.000Z'
+    """
+    value = stats.get(key)
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) else None
+        if found is None:
+            return None
+        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _url_filter(crawl: str, stats: Mapping[str, object]) -> UrlFilterFigures | None:
+    """The URL filter of a crawl; None if the crawl did not use one of this project."""
+    if _count_or_none(stats.get("dedupe/url/capacity")) is None:
+        return None
+    counts = {
+        name: _count_or_none(stats.get(f"dedupe/url/{name}"))
+        for name in ("seen", "capacity", "layers", "bytes", "confirmed", "false_positives")
+    }
+    numbers = {
+        name: _number_or_none(stats.get(f"dedupe/url/{name}"))
+        for name in ("fill_ratio", "estimated_error", "expected_lost")
+    }
+    return UrlFilterFigures(
+        crawl=crawl,
+        seen=counts["seen"],
+        capacity=counts["capacity"],
+        layers=counts["layers"],
+        bytes=counts["bytes"],
+        fill_ratio=numbers["fill_ratio"],
+        estimated_error=numbers["estimated_error"],
+        expected_lost=numbers["expected_lost"],
+        confirmed=counts["confirmed"],
+        false_positives=counts["false_positives"],
+    )
+
+
+def _count_or_none(value: object) -> int | None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        return None
+    return min(value, _MOST_OF_STAT)
+
+
+def _number_or_none(value: object) -> float | None:
+    return float(min(value, _MOST_OF_STAT)) if is_number(value) and value >= 0 else None

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .figures import Trap
-from .heavy_hitters import HeavyHitters, Row
 from .parsing import count_of, dict_of, list_of, text_of
+from .tallies import HeavyHitters, Row
 from .texts import shown_url
 from .url_forms import is_folder, patterns_of
 

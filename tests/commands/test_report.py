@@ -7,8 +7,7 @@ import pytest
 
 from scrapy_dedupe.commands import report as verb
 from scrapy_dedupe.reports import reported_crawls
-from scrapy_dedupe.reports.observations import Observations
-from scrapy_dedupe.reports.serialization import pack
+from scrapy_dedupe.reports.observations import Observations, pack
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import Counts, Need
 

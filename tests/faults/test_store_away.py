@@ -15,7 +15,7 @@ from servers import RedisServer, free_port
 
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.live import breaker
-from scrapy_dedupe.reports.serialization import unpack
+from scrapy_dedupe.reports.observations import unpack
 from scrapy_dedupe.stores import open_store
 
 if TYPE_CHECKING:

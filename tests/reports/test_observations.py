@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from scrapy_dedupe.errors import StoreRefused
-from scrapy_dedupe.reports.observations import KINDS, Observations
-from scrapy_dedupe.reports.serialization import pack, unpack
+from scrapy_dedupe.reports.observations import KINDS, Observations, pack, unpack
 
 T = 1_793_000_000.0
 

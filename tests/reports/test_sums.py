@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from scrapy_dedupe.reports.figures import OTHERS, CrawlGraph, GraphNode, Report
-from scrapy_dedupe.reports.observations import Observations
-from scrapy_dedupe.reports.serialization import pack, unpack
+from scrapy_dedupe.reports.observations import Observations, pack, unpack
 from scrapy_dedupe.reports.sums import CrawlSeen, report_of
 from scrapy_dedupe.stores.base import Counts, CrawlInfo
 

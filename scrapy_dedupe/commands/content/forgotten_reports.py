@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import StoreRefused
-from scrapy_dedupe.reports.serialization import unpack
+from scrapy_dedupe.reports.observations import unpack
 
 if TYPE_CHECKING:
     from datetime import datetime

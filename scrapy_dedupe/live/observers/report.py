@@ -28,8 +28,7 @@ from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import folder_fault
 from scrapy_dedupe.live.events import Observer
 from scrapy_dedupe.live.session import Session
-from scrapy_dedupe.reports.observations import Observations
-from scrapy_dedupe.reports.serialization import pack, unpack
+from scrapy_dedupe.reports.observations import Observations, pack, unpack
 from scrapy_dedupe.settings.project import settings_of_file
 from scrapy_dedupe.stores import parse_store_url
 
