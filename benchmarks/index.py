@@ -44,7 +44,7 @@ from scrapy_dedupe.stores.base import Counts, Original, UrlCapture
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from scrapy_dedupe.stores.base import IndexStore
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 ADDED_AT_ONCE = 500
 BLOCK = 50
@@ -102,7 +102,7 @@ def original_of(number: int, crawl: str) -> Original:
     )
 
 
-def fill(index: IndexStore, crawl: str, numbers: Sequence[int]) -> float:
+def fill(index: CrawlIndex, crawl: str, numbers: Sequence[int]) -> float:
     """Add payloads with their URLs, as a crawl does; return the seconds."""
     index.start(crawl, "stored")
     seconds = 0.0
@@ -228,7 +228,7 @@ def commit_like_browsertrix(url: str, count: int) -> tuple[object, ...]:
 
 
 def lookup_rows(
-    kind: str, url: str, index: IndexStore, count: int, options: Options
+    kind: str, url: str, index: CrawlIndex, count: int, options: Options
 ) -> list[tuple[object, ...]]:
     rng = random.Random(7)
     blocks = 40 if options.quick else 400

@@ -22,7 +22,7 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.python import global_object_name
 
-from .crawls.index import CrawlIndex, plain_name
+from .crawls.index import plain_name
 from .crawls.packing import container_name
 from .crawls.payloads import FIELD
 from .crawls.rebuilding import files_of, mend_others, settle
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Headers, Request, Response
 
+    from .stores.crawl_index import CrawlIndex
     from .warc.capture import Rendering
 
 logger = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class WarcPipeline:
 
     def _start(self) -> None:
         session, settings = self._session, self._settings
-        index = CrawlIndex(session.stores.open(settings.index_url).index)
+        index = session.stores.open(settings.index_url).index
         try:
             str(settings.folder.absolute()).encode()
         except UnicodeEncodeError as error:

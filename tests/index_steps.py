@@ -10,7 +10,7 @@ from scrapy_dedupe.stores.base import Counts, Original, Source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from scrapy_dedupe.stores.base import IndexStore
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 HOME = "https://example.com/"
 HASH = "f" * 64
@@ -29,13 +29,13 @@ def source(name: str = "a.wacz", crawl: str = "a") -> Source:
     return Source(name, crawl, f"/archives/{name}", True, HASH, 5_000)
 
 
-def crawl_with(index: IndexStore, crawl: str, *digests: str) -> None:
+def crawl_with(index: CrawlIndex, crawl: str, *digests: str) -> None:
     index.start(crawl, "stored")
     index.add(crawl, [record(digest, crawl) for digest in digests], Counts(len(digests), 0, 0, 10))
     index.commit(crawl)
 
 
-def import_of(index: IndexStore, of: Source, *digests: str) -> None:
+def import_of(index: CrawlIndex, of: Source, *digests: str) -> None:
     index.begin_source(of, "stored")
     index.add_imported(of, [record(digest, of.crawl, f"{of.place}/x.warc.gz") for digest in digests])
     index.end_source(of, Counts(len(digests), 0, 0, 5_000))

@@ -1,6 +1,6 @@
 """A plain model in memory of what a crawl index holds, and the steps that change it.
 
-A step is one call of :class:`~scrapy_dedupe.stores.base.IndexStore`. It says whether the index may take it, what it
+A step is one call of :class:`~scrapy_dedupe.stores.base.CrawlIndex`. It says whether the index may take it, what it
 changes in the model, and what may be done in its place if it was cut off. The size of an original depends on its
 payload alone, so that counts do not depend on which of several crawls owns a payload.
 """
@@ -19,7 +19,7 @@ from scrapy_dedupe.stores.base import Counts, Need, Original, Source, UrlCapture
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scrapy_dedupe.stores.base import IndexStore
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 CRAWLS = ("a", "b", "c")
 STRANGER = "stranger"
@@ -158,7 +158,7 @@ class Model:
 # What is seen of the index
 
 
-def differences(index: IndexStore, model: Model, dirty: frozenset[str] = frozenset()) -> list[str]:
+def differences(index: CrawlIndex, model: Model, dirty: frozenset[str] = frozenset()) -> list[str]:
     """In what the index differs from the model. What is hidden in *dirty* crawls may be there in part."""
     return [text for look in _LOOKS for text in look(index, model, dirty)]
 
@@ -168,7 +168,7 @@ def _differs(what: str, found: object, expected: object) -> Iterator[str]:
         yield f"{what}: found {found}, expected {expected}"
 
 
-def _crawls(index: IndexStore, model: Model, dirty: frozenset[str]) -> Iterator[str]:
+def _crawls(index: CrawlIndex, model: Model, dirty: frozenset[str]) -> Iterator[str]:
     infos = {info.id: info for info in index.crawls()}
     yield from _differs(
         "states",
@@ -190,10 +190,10 @@ def _crawls(index: IndexStore, model: Model, dirty: frozenset[str]) -> Iterator[
             yield from _differs(f"concurrent {crawl}", info.concurrent, life.is_concurrent)
         if not life.files <= set(info.files):
             yield f"files of {crawl}: found {info.files}, expected {life.files}"
-    yield from _differs("totals", index.totals(), model.totals)
+    yield from _differs("totals", index.counts, model.totals)
 
 
-def _payloads(index: IndexStore, model: Model, dirty: frozenset[str]) -> Iterator[str]:
+def _payloads(index: CrawlIndex, model: Model, dirty: frozenset[str]) -> Iterator[str]:
     for reader in (*CRAWLS, STRANGER):
         own = model.crawls[reader].records if reader in model.crawls else {}
         for digest, found in zip(DIGESTS, index.find(reader, DIGESTS), strict=True):
@@ -219,7 +219,7 @@ def _payloads(index: IndexStore, model: Model, dirty: frozenset[str]) -> Iterato
                 yield f"{reader} looks for {digest[:4]}: found {found}, expected one of {allowed}"
 
 
-def _urls(index: IndexStore, model: Model, dirty: frozenset[str]) -> Iterator[str]:
+def _urls(index: CrawlIndex, model: Model, dirty: frozenset[str]) -> Iterator[str]:
     for reader in (*(crawl for crawl in CRAWLS if crawl not in dirty), STRANGER):
         for url, found in zip(URLS, index.find_urls(reader, URLS), strict=True):
             life = model.crawls.get(reader)
@@ -253,7 +253,7 @@ def _urls(index: IndexStore, model: Model, dirty: frozenset[str]) -> Iterator[st
                 yield f"{reader} looks for {url}: found {found}, expected one of {allowed}"
 
 
-def _rest(index: IndexStore, model: Model, dirty: frozenset[str]) -> Iterator[str]:
+def _rest(index: CrawlIndex, model: Model, dirty: frozenset[str]) -> Iterator[str]:
     for crawl in CRAWLS:
         life = model.crawls.get(crawl)
         if crawl in dirty and model.state_of(crawl) != "committed":
@@ -322,7 +322,7 @@ class Step:
         """Whether the index takes it; if not, it raises CrawlStateError."""
         return True
 
-    def call(self, index: IndexStore, model: Model) -> Any:
+    def call(self, index: CrawlIndex, model: Model) -> Any:
         raise NotImplementedError
 
     def change(self, model: Model, answer: Any) -> None:
@@ -355,7 +355,7 @@ class Nothing(Step):
     def crawls(self) -> tuple[str, ...]:
         return ()
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         pass
 
     def change(self, model: Model, answer: Any) -> None:
@@ -392,7 +392,7 @@ class Start(OnCrawl):
         life = model.crawls.get(self.crawl)
         return life is None or life.state == "canceled" or model.open(self.crawl) is not None
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         index.start(self.crawl, "stored", concurrent=self.is_concurrent)
 
     def change(self, model: Model, answer: Any) -> None:
@@ -432,7 +432,7 @@ class Add(OnOpenCrawl):
     def is_offered(self, model: Model) -> bool:
         return super().is_offered(model) and self.needed != self.crawl
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         originals, counts, urls, needs, waiting = self._parts()
         index.add(self.crawl, originals, counts, urls, needs, waiting)
 
@@ -455,7 +455,7 @@ class Add(OnOpenCrawl):
 class AddFile(OnOpenCrawl):
     serial: int
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         index.add_file(self.crawl, f"{self.crawl}-{self.serial % 3}.warc.gz")
 
     def change(self, model: Model, answer: Any) -> None:
@@ -484,7 +484,7 @@ class Rename(OnCrawl):
             and not life.is_being_imported
         )
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         index.rename_file(self.crawl, self._old(model), f"moved/{self.serial}.warc.gz")
 
     def change(self, model: Model, answer: Any) -> None:
@@ -508,7 +508,7 @@ class SetContainer(OnOpenCrawl):
 
     is_packed: bool
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         if self.is_packed:
             index.set_container(self.crawl, f"{self.crawl}.wacz", "ab" * 32, 77)
         else:
@@ -527,7 +527,7 @@ class SetContainer(OnOpenCrawl):
 class SetCounts(OnOpenCrawl):
     serial: int
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         index.set_counts(self.crawl, Counts(self.serial, 3, 2, 1))
 
     def change(self, model: Model, answer: Any) -> None:
@@ -538,7 +538,7 @@ class SetCounts(OnOpenCrawl):
 class Mark(OnOpenCrawl):
     flag: bool
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         index.mark_incomplete(self.crawl, self.flag)
 
     def change(self, model: Model, answer: Any) -> None:
@@ -551,7 +551,7 @@ class Reset(OnOpenCrawl):
     def dirty(self) -> tuple[str, ...]:
         return (self.crawl,)
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         index.reset(self.crawl)
 
     def change(self, model: Model, answer: Any) -> None:
@@ -568,8 +568,9 @@ class Commit(OnCrawl):
     def is_allowed(self, model: Model) -> bool:
         return model.state_of(self.crawl) == "committed" or model.open(self.crawl) is not None
 
-    def call(self, index: IndexStore, model: Model) -> None:
-        index.commit(self.crawl)
+    def call(self, index: CrawlIndex, model: Model) -> None:
+        # Without resolving, which is a step of its own.
+        index._commit(self.crawl, None, None)
 
     def change(self, model: Model, answer: Any) -> None:
         model.crawls[self.crawl].state = "committed"
@@ -589,7 +590,7 @@ class Cancel(OnCrawl):
     def is_allowed(self, model: Model) -> bool:
         return model.state_of(self.crawl) in ("uncommitted", "canceled")
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         index.cancel(self.crawl)
 
     def change(self, model: Model, answer: Any) -> None:
@@ -626,7 +627,7 @@ class Replace(Step):
             and self.crawl not in {need.crawl for need in by.needs}
         )
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         index.replace(self.crawl, self.by)
 
     def change(self, model: Model, answer: Any) -> None:
@@ -652,7 +653,7 @@ class Purge(Step):
     def is_allowed(self, model: Model) -> bool:
         return all(model.state_of(crawl) != "uncommitted" for crawl in self.purged)
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         index.purge(self.purged)
 
     def change(self, model: Model, answer: Any) -> None:
@@ -678,7 +679,7 @@ class Resolve(Step):
         # Whether a crawl that is not committed may still lose what is referred to, the index cannot know.
         return not any(life.is_concurrent and life.state == "uncommitted" for life in model.crawls.values())
 
-    def call(self, index: IndexStore, model: Model) -> tuple[int, dict[str, set[Need]]]:
+    def call(self, index: CrawlIndex, model: Model) -> tuple[int, dict[str, set[Need]]]:
         resolved = index.resolve()
         return resolved, {crawl: set(index.needs(crawl)) for crawl in model.crawls}
 
@@ -713,7 +714,7 @@ class Rebuild(Step):
     def crawls(self) -> tuple[str, ...]:
         return ()
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         index.rebuild_merged()
 
     def change(self, model: Model, answer: Any) -> None:
@@ -757,7 +758,7 @@ class Begin(OnSource):
         life = model.crawls.get(self.source.crawl)
         return life is None or life.state == "canceled" or life.is_imported
 
-    def call(self, index: IndexStore, model: Model) -> int:
+    def call(self, index: CrawlIndex, model: Model) -> int:
         return index.begin_source(model.held(self.source), "stored")
 
     def change(self, model: Model, answer: Any) -> None:
@@ -802,7 +803,7 @@ class AddImported(OnSource):
     def _urls(self) -> list[UrlCapture]:
         return [] if self.url is None else [capture_of(self.url, self.serial)]
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         index.add_imported(model.held(self.source), self._originals(model), self._urls())
 
     def change(self, model: Model, answer: Any) -> None:
@@ -834,7 +835,7 @@ class End(OnSource):
     def is_offered(self, model: Model) -> bool:
         return super().is_offered(model) or self.source.name in model.done
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         index.end_source(model.held(self.source), *self._parts())
 
     def change(self, model: Model, answer: Any) -> None:
@@ -871,7 +872,7 @@ class Drop(OnSource):
     def is_offered(self, model: Model) -> bool:
         return self.source.name not in model.done and model.is_held(self.source)
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         index.drop_source(model.held(self.source))
 
     def change(self, model: Model, answer: Any) -> None:
@@ -894,7 +895,7 @@ class Queue(Step):
     def crawls(self) -> tuple[str, ...]:
         return ()
 
-    def call(self, index: IndexStore, model: Model) -> int:
+    def call(self, index: CrawlIndex, model: Model) -> int:
         return index.queue_sources([SOURCES[number] for number in self.numbers])
 
     def change(self, model: Model, answer: Any) -> None:
@@ -916,7 +917,7 @@ class Claim(Step):
     def is_offered(self, model: Model) -> bool:
         return True
 
-    def call(self, index: IndexStore, model: Model) -> Source | None:
+    def call(self, index: CrawlIndex, model: Model) -> Source | None:
         return index.claim_source(600)
 
     def change(self, model: Model, answer: Any) -> None:
@@ -945,7 +946,7 @@ class Release(Step):
     def is_offered(self, model: Model) -> bool:
         return model.is_held(SOURCES[self.number])
 
-    def call(self, index: IndexStore, model: Model) -> None:
+    def call(self, index: CrawlIndex, model: Model) -> None:
         index.release_source(model.held(SOURCES[self.number]))
 
     def change(self, model: Model, answer: Any) -> None:
@@ -985,7 +986,7 @@ def _clock(serial: int) -> str:
     return f"{serial // 3_600:02}{serial // 60 % 60:02}{serial % 60:02}"
 
 
-def take(step: Step, index: IndexStore, model: Model) -> Model:
+def take(step: Step, index: CrawlIndex, model: Model) -> Model:
     """Do a step to its end; the model after it."""
     is_allowed = step.is_allowed(model)
     try:

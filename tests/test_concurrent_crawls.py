@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from webserver import WebServer
 
-    from scrapy_dedupe.crawls.index import CrawlIndex
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 TESTS = Path(__file__).parent
 

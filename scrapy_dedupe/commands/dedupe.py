@@ -111,9 +111,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(place: CommandStores, opts: argparse.Namespace) -> DedupeReport:
     # The command line imports this module on every start, so slow imports are deferred.
-    from scrapy_dedupe.crawls.index import checked_crawl_id
     from scrapy_dedupe.offline.inputs import find_inputs, left_below, left_open, refuse_own_folder
     from scrapy_dedupe.offline.steps import run_steps
+    from scrapy_dedupe.stores.crawl_index import checked_crawl_id
     from scrapy_dedupe.tasks.faults import Faults
 
     options = _options(opts)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.importing import ImportOptions, ImportStopped, import_sources
-from scrapy_dedupe.crawls.index import PAYLOAD_MODES, checked_crawl_id
 from scrapy_dedupe.crawls.sources import places_of
 from scrapy_dedupe.errors import UsageError
+from scrapy_dedupe.stores.crawl_index import PAYLOAD_MODES, checked_crawl_id
 
 from .bars import Bars
 from .figures import counted, number_text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from .index import CrawlIndex, new_crawl_id, open_index
+from scrapy_dedupe.stores.crawl_index import CrawlIndex
+
+from .index import new_crawl_id, open_index
 
 __all__ = ["CrawlIndex", "new_crawl_id", "open_index"]

@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from scrapy_dedupe.stores.base import Original
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
-
-    from .index import CrawlIndex
 
 
 class CrawlArchive:

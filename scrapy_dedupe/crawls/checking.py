@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError
+from scrapy_dedupe.stores.crawl_index import REPAIR_SUFFIX, did_you_mean
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 
 from .comparing import CrawlComparison
@@ -22,7 +23,6 @@ from .container_faults import container_fault
 from .crawl_files import CrawlFiles, Recognition, find_crawl_files, strays_by_crawl
 from .dependencies import Dependencies
 from .findings import IndexFinding
-from .index import REPAIR_SUFFIX, did_you_mean
 from .places import WACZ_SUFFIX, size_of, sizes_of
 from .rebuilding import refuse_running
 from .recounting import Recount
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapy_dedupe.stores.base import Counts, CrawlInfo
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.tasks.progress import Progress
 
     from .findings import Thoroughness
-    from .index import CrawlIndex
     from .rules import RevisitRules
 
 

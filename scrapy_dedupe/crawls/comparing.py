@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.stores.normal_forms import known_digest, plain_url
 from scrapy_dedupe.tasks.progress import Reached, counted
 from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.codings import Undecodable, codings_of, decoded_body
@@ -20,7 +21,6 @@ from scrapy_dedupe.warc.reading import read_record, read_records
 from .exchanges import exchanges
 from .findings import IndexFinding
 from .rebuilding import principals
-from .values import known_digest, plain_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from scrapy_dedupe.stores.base import CrawlInfo, Need
-
-    from .index import CrawlIndex
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput, SettingError
+from scrapy_dedupe.stores.normal_forms import EMPTY_PAYLOADS, digest_and_form, plain_url
 from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.references import is_unmodified
 
 from .originals import validators_of
 from .rules import is_http, may_be_original
-from .values import EMPTY_PAYLOADS, digest_and_form, plain_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from scrapy_dedupe.stores.base import CrawlInfo, Need, Original, UrlCapture
-
-    from .index import CrawlIndex
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 T = TypeVar("T")
 

@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, overload
 
 from scrapy_dedupe.errors import CrawlStateError, DamagedInput, SettingError, TakenOver
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
+from scrapy_dedupe.stores.normal_forms import EMPTY_PAYLOADS, digest_and_form
 from scrapy_dedupe.warc.cdxj_reading import CdxFault, read_cdxj
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.references import CaptureTable, Reference, is_unmodified, reference_of
@@ -35,18 +36,16 @@ from .exchanges import exchanges, imported_record
 from .rebuilding import CONSERVES_NOTHING
 from .rules import is_http, line_may_be_original
 from .sources import unreadable
-from .values import EMPTY_PAYLOADS, digest_and_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
     from scrapy_dedupe.stores.base import Source
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.cdxj_reading import CdxCapture
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
-
-    from .index import CrawlIndex
 
 _BATCH = 1_000
 _SPOOL_BYTES = 4 << 20

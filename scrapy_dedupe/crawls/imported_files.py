@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.stores.base import Counts, Original, UrlCapture, Waiting
+from scrapy_dedupe.stores.normal_forms import EMPTY_PAYLOADS
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, Reached, part
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.references import is_unmodified
@@ -21,17 +22,16 @@ from .comparing import differences
 from .exchanges import counted_record, exchanges
 from .places import WACZ_SUFFIX, size_of, sizes_of
 from .rebuilding import CONSERVES_NOTHING, container_number
-from .values import EMPTY_PAYLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
     from .exchanges import ImportedRecord
-    from .index import CrawlIndex
     from .sorted_entries import SortedEntries
 
 logger = logging.getLogger(__name__)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scrapy_dedupe.stores.base import Source
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
-    from .index import CrawlIndex
     from .sources import FoundSources
 
 LEASE_S = 120.0

@@ -11,13 +11,13 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import DedupeError
+from scrapy_dedupe.stores.normal_forms import known_digest
 from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.raw_heads import stored_uri
 from scrapy_dedupe.warc.reading import read_record
 
 from .places import is_present, is_remote, readable
 from .rules import is_whole_original
-from .values import known_digest
 
 if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import Original

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from scrapy_dedupe.stores.base import Source
-
-    from .index import CrawlIndex
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 
 class KnownSources:

@@ -30,12 +30,11 @@ from .rebuilding import files_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
     from scrapy_dedupe.warc.wacz import PackedWacz, WaczPage
-
-    from .index import CrawlIndex
 
 logger = logging.getLogger(__name__)
 

@@ -11,17 +11,16 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError, SettingError
+from scrapy_dedupe.stores.crawl_index import checked_crawl_id, did_you_mean
 
 from .dependencies import Dependencies
-from .index import checked_crawl_id, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.stores.index_model import OnDone
     from scrapy_dedupe.warc.manifests import ListedFile
-
-    from .index import CrawlIndex
 
 _MAX_LINES = 20
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
+from scrapy_dedupe.stores.normal_forms import EMPTY_PAYLOADS, known_digest
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, Reached, part
 from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
@@ -25,17 +26,16 @@ from .originals import validators_of
 from .places import WACZ_SUFFIX, readable, size_of, sizes_of
 from .rules import may_be_original
 from .sorted_entries import SortedEntries
-from .values import EMPTY_PAYLOADS, known_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
-    from .index import CrawlIndex
     from .rules import RevisitRules
 
 logger = logging.getLogger(__name__)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
+from scrapy_dedupe.stores.normal_forms import formed_digest
 from scrapy_dedupe.warc import codings, records
 from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.dates import date_digits, date_from_digits
@@ -28,18 +29,17 @@ from .guarded_index import GuardedIndex
 from .originals import Originals, validators_of
 from .rebuilding import rebuild
 from .rules import RevisitRules
-from .values import formed_digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.capture import Capture
     from scrapy_dedupe.warc.files import WarcWriter
     from scrapy_dedupe.warc.records import Record
 
     from .guarded_index import StoreGuard
-    from .index import CrawlIndex
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.stores.base import Counts
+from scrapy_dedupe.stores.normal_forms import EMPTY_PAYLOADS, known_digest, plain_url
 from scrapy_dedupe.warc.references import reference_of
 
 from .comparing import digits_of
 from .exchanges import counted_record
 from .findings import IndexFinding
 from .rules import may_be_original
-from .values import EMPTY_PAYLOADS, known_digest, plain_url
 
 if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import Original
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.references import Reference
 
-    from .index import CrawlIndex
     from .rules import RevisitRules
     from .sorted_entries import SortedEntries
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DedupeError, StoreUnavailable
+from scrapy_dedupe.stores.crawl_index import REPAIR_SUFFIX
 from scrapy_dedupe.tasks.progress import counted, part
 from scrapy_dedupe.warc.salvage import salvage
 
 from .checking import crawl_sizes
 from .findings import REBUILT_KINDS
 from .imported_files import enter_imported_files
-from .index import REPAIR_SUFFIX
 from .payloads import payload_of_files
 from .purging import end_unfinished
 from .rebuilding import enter_files, settle
@@ -30,9 +30,9 @@ from .sorted_entries import SortedEntries
 
 if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import CrawlInfo
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
     from .checking import Check, CheckedCrawl, Checker
-    from .index import CrawlIndex
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.stores.normal_forms import EMPTY_PAYLOADS, known_digest
 from scrapy_dedupe.warc.bodies import has_payload, has_whole_page, why_no_original
 from scrapy_dedupe.warc.dates import date_digits
-
-from .values import EMPTY_PAYLOADS, known_digest
 
 if TYPE_CHECKING:
     from scrapy_dedupe.warc.capture import Capture

@@ -15,9 +15,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.stores.normal_forms import plain_digest
 from scrapy_dedupe.warc.references import CaptureTable
-
-from .values import plain_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

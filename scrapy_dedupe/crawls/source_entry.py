@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.stores.base import Need
+from scrapy_dedupe.stores.crawl_index import PAYLOAD_MODES
 from scrapy_dedupe.warc.cdxj_reading import cdxj_lines
 from scrapy_dedupe.warc.payload_modes import payload_mode
 from scrapy_dedupe.warc.remote import is_url, open_in_order, place_file, shown
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
 from .import_entries import SourceEntries
-from .index import PAYLOAD_MODES
 from .places import size_of
 from .sources import first_record, kind_of
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from typing import IO
 
     from scrapy_dedupe.stores.base import Source
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.sources import ReadableFile
     from scrapy_dedupe.warc.wacz import Requirement
 
     from .import_entries import EnteredSource
-    from .index import CrawlIndex
 
 _BATCH = 1_000
 _PIECE_BYTES = 1 << 20

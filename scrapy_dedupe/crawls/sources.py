@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, SettingError, UsageError
 from scrapy_dedupe.stores.base import Source
+from scrapy_dedupe.stores.crawl_index import checked_crawl_id
 from scrapy_dedupe.warc.containers import ZIP_MAGIC
 from scrapy_dedupe.warc.manifests import ListedFile, read_manifest
 from scrapy_dedupe.warc.reading import read_records
@@ -27,7 +28,6 @@ from scrapy_dedupe.warc.remote import check_regular, is_url, place_file, shown
 from scrapy_dedupe.warc.sources import ARC_LINE, GZIP_MAGIC, WARC_START
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
-from .index import checked_crawl_id
 from .places import WACZ_SUFFIX
 
 if TYPE_CHECKING:

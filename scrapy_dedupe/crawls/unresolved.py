@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapy_dedupe.stores.base import CrawlInfo
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.sources import ReadableFile
 
     from .dependencies import Needed
-    from .index import CrawlIndex
     from .recounting import CountedRevisit
     from .sorted_entries import SortedEntries
 

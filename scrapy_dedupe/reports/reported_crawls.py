@@ -53,10 +53,9 @@ def reported_crawls(
     :class:`~scrapy_dedupe.errors.CrawlStateError` for an unknown id, and :class:`~scrapy_dedupe.errors.StoreRefused`
     for a named crawl whose observations cannot be read.
     """
-    from scrapy_dedupe.crawls import CrawlIndex
     from scrapy_dedupe.crawls.dependencies import Dependencies
 
-    index = CrawlIndex(stores[0].index)
+    index = stores[0].index
     dependencies = Dependencies(index, wacz_folder)
     kept = _Kept(stores)
     known = dependencies.crawls

@@ -17,7 +17,6 @@ from .index_model import (
     Counts,
     CrawlInfo,
     ImportNotes,
-    IndexStore,
     Need,
     Original,
     Source,
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
+    from .crawl_index import CrawlIndex
+
     OnForgotten: TypeAlias = Callable[[str, int], None]
 
 __all__ = [
@@ -36,7 +37,6 @@ __all__ = [
     "Counts",
     "CrawlInfo",
     "ImportNotes",
-    "IndexStore",
     "NearAnswer",
     "Need",
     "Original",
@@ -241,7 +241,7 @@ class Store(Protocol):
         """The seen texts."""
 
     @property
-    def index(self) -> IndexStore:
+    def index(self) -> CrawlIndex:
         """The crawl index."""
 
     @property

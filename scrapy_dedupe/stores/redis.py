@@ -87,6 +87,6 @@ class RedisStore:
     def close(self) -> None:
         """Close the connections. Safe to repeat."""
         self.content.close()
-        self.index.close()
+        self.index.release_connection()
         with redis_faults(self.url):
             self._client.close()

@@ -55,15 +55,11 @@ _CRAWLS_AT_ONCE = 100
 
 
 class RedisIndex(RedisMerged):
-    """An :class:`~.base.IndexStore` on a client with ``decode_responses=False``.
-
-    ``unreadable`` counts the stored values that were skipped because they cannot be parsed.
-    """
+    """The crawl index on a client with ``decode_responses=False``."""
 
     # Crawls
 
-    def start(self, crawl: str, payload: str, *, concurrent: bool = False) -> None:
-        """Begin a crawl, or continue one that is not committed."""
+    def _start(self, crawl: str, payload: str, *, concurrent: bool) -> None:
         words: list[str] = []
         for key, kind in keys_of.types(crawl).items():
             words += (key, kind)
@@ -76,8 +72,7 @@ class RedisIndex(RedisMerged):
             self.reset(crawl)
         self._require_start(crawl, payload, answer, "crawled again")
 
-    def find(self, crawl: str, digests: Sequence[str], *, lasting: bool = False) -> list[Original | None]:
-        """Look up payloads: in the crawl itself first, then in committed and concurrent crawls. In one round trip."""
+    def _find(self, crawl: str, digests: Sequence[str], *, lasting: bool) -> list[Original | None]:
         if not digests:
             return []
         self._check()
@@ -87,8 +82,7 @@ class RedisIndex(RedisMerged):
             for digest, found in zip(digests, answer, strict=True)
         ]
 
-    def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
-        """Look up URLs: in the crawl itself first, then the latest capture of the committed crawls."""
+    def _find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
         if not urls:
             return []
         self._check()
@@ -100,16 +94,15 @@ class RedisIndex(RedisMerged):
         self.unreadable += captures.count(None) - answer.count(None)
         return captures
 
-    def add(
+    def _add(
         self,
         crawl: str,
         originals: Sequence[Original],
         counts: Counts,
-        urls: Sequence[UrlCapture] = (),
-        needs: Sequence[Need] = (),
-        waiting: Sequence[Waiting] = (),
+        urls: Sequence[UrlCapture],
+        needs: Sequence[Need],
+        waiting: Sequence[Waiting],
     ) -> None:
-        """Add records that are on disk, URLs, needs and waiting revisits, and add ``counts``, in one step."""
         self._check()
         words: list[str | bytes | int] = [
             crawl, secrets.token_bytes(8), *numbers(counts), len(originals), len(urls), len(needs)
@@ -126,12 +119,10 @@ class RedisIndex(RedisMerged):
             words += pair
         self._require(crawl, text_of(self._run("index_add", *words)), "added to")
 
-    def add_file(self, crawl: str, name: str) -> None:
-        """Record a WARC file of the crawl."""
+    def _add_file(self, crawl: str, name: str) -> None:
         self._note(crawl, "added to", "file", name)
 
-    def rename_file(self, crawl: str, old: str, new: str) -> None:
-        """Record that a WARC file of the crawl has another name now."""
+    def _rename_file(self, crawl: str, old: str, new: str) -> None:
         self._check()
         state = text_of(self._run("index_rename_file", crawl, old, new))
         if state == "no file":
@@ -144,24 +135,19 @@ class RedisIndex(RedisMerged):
         for first in range(0, len(crawls), _CRAWLS_AT_ONCE):
             self._run("index_rename_needs", *words, *crawls[first : first + _CRAWLS_AT_ONCE])
 
-    def add_container(self, crawl: str, filename: str) -> int:
-        """Add a container that is not packed yet. Return its position among those of the crawl."""
+    def _add_container(self, crawl: str, filename: str) -> int:
         return self._note_container(crawl, filename, container_json(filename), "add")
 
-    def set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
-        """Record the hash and the size in bytes of a packed container."""
+    def _set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
         self._note_container(crawl, filename, container_json(filename, sha256_hex, size), "fill")
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
-        """Replace the counts of a crawl."""
         self._note(crawl, "recounted", "counts", *numbers(counts))
 
     def mark_incomplete(self, crawl: str, flag: bool) -> None:
-        """Record whether some records of the crawl are on disk and not yet in the index."""
         self._note(crawl, "marked", "incomplete" if flag else "complete")
 
     def reset(self, crawl: str) -> None:
-        """Forget an uncommitted crawl except its files and containers."""
         self._check()
         answer = self._run("index_note", crawl, "closed", secrets.token_hex(8))
         if isinstance(answer, bytes):
@@ -170,10 +156,7 @@ class RedisIndex(RedisMerged):
         self._release(crawl, token)
         self._note(crawl, "reset", "reset", token)
 
-    def commit(
-        self, crawl: str, stats: Mapping[str, object] | None = None, on_done: OnDone | None = None
-    ) -> None:
-        """Make the crawl's records visible to other crawls."""
+    def _commit(self, crawl: str, stats: Mapping[str, object] | None, on_done: OnDone | None) -> None:
         self._check()
         answer = self._run("index_commit_begin", crawl, stats_json(stats) or "", secrets.token_hex(8))
         state = text_of(answer[0])
@@ -193,7 +176,6 @@ class RedisIndex(RedisMerged):
     # Queries
 
     def crawls(self) -> list[CrawlInfo]:
-        """All crawls, in the order of their start; those without a known start come first."""
         self._check()
         with redis_faults(self._url):
             pipeline = self._client.pipeline()
@@ -245,15 +227,14 @@ class RedisIndex(RedisMerged):
             )
         return sorted(crawls, key=lambda info: (info.started or "", info.id))
 
-    def totals(self) -> Counts:
-        """The sums over the committed crawls."""
+    @property
+    def counts(self) -> Counts:
         self._check()
         with redis_faults(self._url):
             counts = cast("list[bytes | None]", self._client.hmget(TOTALS, COUNTS))
         return self._read_counts(counts)
 
     def containers(self, crawl: str) -> list[dict[str, object]]:
-        """The WACZ files of a crawl, as in ``c:{crawl}:wacz``."""
         self._check()
         with redis_faults(self._url):
             items = cast("list[bytes]", self._client.lrange(keys_of.wacz(crawl), 0, -1))
@@ -262,7 +243,6 @@ class RedisIndex(RedisMerged):
         return [container or {} for container in found]
 
     def needs(self, crawl: str) -> list[Need]:
-        """The containers of other crawls that the crawl's revisits refer to."""
         self._check()
         with redis_faults(self._url):
             values = cast("set[bytes]", self._client.smembers(keys_of.needs(crawl)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 
 from .base import Counts, Original
+from .crawl_index import CrawlIndex
 from .index_values import (
     digest_key,
     other_spelling,
@@ -69,17 +70,16 @@ def _script(name: str) -> IndexScript:
     return IndexScript(name)
 
 
-class RedisIndexBase:
-    """An open index. ``unreadable`` counts the stored values that were skipped because they cannot be parsed."""
+class RedisIndexBase(CrawlIndex):
+    """What the parts of the index share."""
 
     def __init__(self, client: redis.Redis, url: str) -> None:
+        super().__init__(url)
         self._client = client
-        self._url = url
         self._is_checked = False
         self._scripts = ScriptCaller(client, url)
-        self.unreadable = 0
 
-    def close(self) -> None:
+    def release_connection(self) -> None:
         """Return the connection of the scripts to the pool."""
         self._scripts.close()
 

@@ -58,12 +58,11 @@ if TYPE_CHECKING:
 
 
 class RedisImports(RedisIndexBase):
-    """The methods of :class:`~.base.IndexStore` for imports."""
+    """The methods of :class:`~.crawl_index.CrawlIndex` for imports."""
 
     # The queue
 
-    def queue_sources(self, sources: Sequence[Source]) -> int:
-        """Append sources to the queue, except those that are queued or done already. Return the number appended."""
+    def _queue_sources(self, sources: Sequence[Source]) -> int:
         self._check()
         added = 0
         for first in range(0, len(sources), SCAN_BATCH):
@@ -76,8 +75,7 @@ class RedisImports(RedisIndexBase):
             added += answer
         return added
 
-    def claim_source(self, lease_s: float) -> Source | None:
-        """Take the next source of the queue; None if there is none."""
+    def claim_source(self, lease_s: float = 300.0) -> Source | None:
         self._check()
         token = secrets.token_hex(8)
         while answer := self._run("index_queue", "claim", _milliseconds(lease_s), token):
@@ -89,23 +87,19 @@ class RedisImports(RedisIndexBase):
             self.unreadable += 1
         return None
 
-    def renew_lease(self, source: Source, lease_s: float) -> None:
-        """Extend the claim of a source to *lease_s* seconds from now."""
+    def renew_lease(self, source: Source, lease_s: float = 300.0) -> None:
         state = self._run("index_queue", "renew", source.name, source.token, _milliseconds(lease_s))
         self._require_source(source, state, "imported into")
 
     def release_source(self, source: Source) -> None:
-        """Remove a source that could not be imported from the queue."""
         state = self._run("index_queue", "release", source.name, source.token)
         self._require_source(source, state, "imported into")
 
     def queue_length(self) -> tuple[int, int]:
-        """The numbers of queued and of claimed sources."""
         with redis_faults(self._url):
             return int(self._client.llen(QUEUE)), int(self._client.llen(CLAIMED))
 
     def done_sources(self, names: Sequence[str]) -> list[bool]:
-        """Whether sources with these names were imported, or are containers of committed crawls."""
         with redis_faults(self._url):
             pipeline = self._client.pipeline(transaction=False)
             for name in names:
@@ -114,8 +108,7 @@ class RedisImports(RedisIndexBase):
 
     # Sources
 
-    def begin_source(self, source: Source, payload: str) -> int:
-        """Begin to import a source. Return the position of its container, 0 if it has none."""
+    def _begin_source(self, source: Source, payload: str) -> int:
         words: list[str] = []
         for key, kind in (keys_of.types(source.crawl) | keys_of.source_types(source.name)).items():
             words += (key, kind)
@@ -142,14 +135,9 @@ class RedisImports(RedisIndexBase):
         )
         return int(answer[1])
 
-    def add_imported(
-        self,
-        source: Source,
-        originals: Sequence[Original],
-        urls: Sequence[UrlCapture] = (),
-        files: Sequence[str] = (),
+    def _add_imported(
+        self, source: Source, originals: Sequence[Original], urls: Sequence[UrlCapture], files: Sequence[str]
     ) -> None:
-        """Add records of a begun source. Only its own crawl can find them."""
         if files:
             noted = [word for name in files for word in ("", "", "", name, "")]
             self._require_source(
@@ -168,14 +156,9 @@ class RedisImports(RedisIndexBase):
                 words += (url_hash(capture.url), packed_capture(capture))
             self._require_source(source, self._run("index_source_add", *words))
 
-    def end_source(
-        self,
-        source: Source,
-        counts: Counts,
-        needs: Sequence[Need] = (),
-        waiting: Sequence[Waiting] = (),
+    def _end_source(
+        self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]
     ) -> None:
-        """End a source: its records become visible, its crawl is committed, and its counts are added."""
         staged = waiting_sizes(waiting)
         state = b"again"
         while state == b"again":
@@ -199,12 +182,10 @@ class RedisImports(RedisIndexBase):
         self._merge_source(source.name)
 
     def drop_source(self, source: Source) -> None:
-        """Forget the records of a source that has not ended."""
         state = self._drop(source.name, "owner", source.token)
         self._require_source(source, state, "imported into")
 
     def unfinished_sources(self) -> list[Source]:
-        """Sources that were begun and have not ended, sorted by name."""
         found = self._begun()
         with redis_faults(self._url):
             pipeline = self._client.pipeline()
@@ -218,7 +199,6 @@ class RedisImports(RedisIndexBase):
     # Waiting revisits
 
     def resolve(self) -> int:
-        """Look up the originals of waiting revisits. Return the number of revisits that were resolved."""
         self._check()
         with redis_faults(self._url):
             merging = cast("list[bytes]", self._client.hkeys(MERGING))
@@ -229,8 +209,8 @@ class RedisImports(RedisIndexBase):
         resolved = sum(self._resolve_crawl(text_of(crawl)) for crawl in sorted(waiters))
         return resolved + self._resolve_revs()
 
+    @property
     def import_notes(self) -> ImportNotes:
-        """The notes on imports."""
         with redis_faults(self._url):
             progress, crawls, size = cast(
                 "list[bytes | None]",
@@ -245,7 +225,6 @@ class RedisImports(RedisIndexBase):
         )
 
     def note_imports(self, notes: ImportNotes) -> None:
-        """Replace the notes on imports."""
         with redis_faults(self._url):
             last = self._client.get(LAST_IMPORT)
             # If another program has imported since the last scan, its revisits must still be scanned.

@@ -33,10 +33,9 @@ _POLL_S = 0.02
 
 
 class RedisMerged(RedisImports):
-    """The methods of :class:`~.base.IndexStore` for removal and repair."""
+    """The methods of :class:`~.crawl_index.CrawlIndex` for removal and repair."""
 
-    def cancel(self, crawl: str, on_done: OnDone | None = None) -> None:
-        """Forget an uncommitted crawl, and the records of its sources that have not ended."""
+    def _cancel(self, crawl: str, on_done: OnDone | None = None) -> None:
         self._check()
         answer = self._run("index_cancel", crawl, "begin", secrets.token_hex(8))
         state = text_of(answer[0])
@@ -51,7 +50,6 @@ class RedisMerged(RedisImports):
         self._run("index_cancel", crawl, "end", token)
 
     def purge(self, crawls: Sequence[str], on_done: OnDone | None = None) -> None:
-        """Forget committed or canceled crawls."""
         self._check()
         states = self._states(crawls)
         for crawl, state in states.items():
@@ -59,22 +57,19 @@ class RedisMerged(RedisImports):
                 raise CrawlStateError(state_message(crawl, state, "purged", self._url))
         for crawl, state in states.items():
             if state == "canceling":
-                self.cancel(crawl)
+                self._cancel(crawl)
         known = [crawl for crawl, state in states.items() if state != "unknown"]
         if known:
             self._rebuild("purged", known, "purge", *known, on_done=on_done)
 
     def forget_canceled(self, crawl: str) -> None:
-        """Remove a canceled crawl from the list of crawls."""
         self._check()
         self._run("index_forget_canceled", crawl)
 
     def unfinished_purge(self) -> list[str]:
-        """Always empty: a purge takes effect and ends in one step."""
         return []
 
     def replace(self, crawl: str, by: str) -> None:
-        """Replace the data of a committed crawl by that of the uncommitted crawl ``by``, and forget ``by``."""
         self._check()
         with redis_faults(self._url):
             replaced = cast("bytes | None", self._client.hget(keys_of.meta(crawl), "replaced"))
@@ -87,12 +82,10 @@ class RedisMerged(RedisImports):
         self._rebuild("replaced", [by], "replace", crawl, by, sources={crawl: by})
 
     def rebuild_merged(self) -> None:
-        """Build a new merged index, and replace the old one by it."""
         self._check()
         self._rebuild("rebuilt", [], "rebuild")
 
     def merged_faults(self) -> int:
-        """The number of differences between the merged index and the data of the committed crawls."""
         self._check()
         with redis_faults(self._url):
             committed = cast("set[bytes]", self._client.smembers(COMMITTED))
@@ -109,7 +102,6 @@ class RedisMerged(RedisImports):
         return faults
 
     def records(self, crawl: str) -> Iterator[Original]:
-        """The originals of a crawl, in batches and in no particular order; without hidden ones."""
         self._check()
         names: list[bytes] = []
         cursor = b"0"

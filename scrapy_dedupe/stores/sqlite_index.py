@@ -54,15 +54,11 @@ WHERE u.hash = ?1 AND (c.state = 'committed' OR coalesce(m.id, c.id) = ?2)
 
 
 class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
-    """An :class:`~.base.IndexStore` on an autocommit connection, used by one thread at a time.
-
-    ``unreadable`` counts the stored values that were skipped because they cannot be parsed.
-    """
+    """The crawl index on an autocommit connection."""
 
     # Crawls
 
-    def start(self, crawl: str, payload: str, *, concurrent: bool = False) -> None:
-        """Begin a crawl, or continue one that is not committed."""
+    def _start(self, crawl: str, payload: str, *, concurrent: bool) -> None:
         with self._transaction():
             mode = self._other_payload(payload)
             if mode is not None:
@@ -78,29 +74,24 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
             if state != "uncommitted":
                 self._begin(crawl, concurrent=concurrent)
 
-    def find(self, crawl: str, digests: Sequence[str], *, lasting: bool = False) -> list[Original | None]:
-        """Look up payloads: in the crawl itself first, then in committed and concurrent crawls.
-
-        ``lasting`` has no effect: only Browsertrix marks crawls, and it does not use SQLite.
-        """
+    def _find(self, crawl: str, digests: Sequence[str], *, lasting: bool) -> list[Original | None]:
+        # ``lasting`` has no effect: only Browsertrix marks crawls, and it does not use SQLite.
         with sqlite_faults(self._url):
-            return [self._find(crawl, digest) for digest in digests]
+            return [self._original_of(crawl, digest) for digest in digests]
 
-    def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
-        """Look up URLs: in the crawl itself first, then the latest capture of the committed crawls."""
+    def _find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
         with sqlite_faults(self._url):
-            return [self._find_url(crawl, url) for url in urls]
+            return [self._capture_of(crawl, url) for url in urls]
 
-    def add(
+    def _add(
         self,
         crawl: str,
         originals: Sequence[Original],
         counts: Counts,
-        urls: Sequence[UrlCapture] = (),
-        needs: Sequence[Need] = (),
-        waiting: Sequence[Waiting] = (),
+        urls: Sequence[UrlCapture],
+        needs: Sequence[Need],
+        waiting: Sequence[Waiting],
     ) -> None:
-        """Add records that are on disk, URLs, needs and waiting revisits, and add ``counts``, in one transaction."""
         with self._change(crawl, "added to") as number:
             entered = crawl_files.add_originals(self._connection, number, number, originals)
             crawl_files.add_urls(self._connection, number, urls, entered)
@@ -108,13 +99,11 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
             crawl_files.add_waiting(self._connection, number, waiting)
             crawl_files.add_counts(self._connection, number, counts)
 
-    def add_file(self, crawl: str, name: str) -> None:
-        """Record a WARC file of the crawl."""
+    def _add_file(self, crawl: str, name: str) -> None:
         with self._change(crawl, "added to") as number:
             crawl_files.file_number(self._connection, number, name)
 
-    def rename_file(self, crawl: str, old: str, new: str) -> None:
-        """Record that a WARC file of the crawl has another name now."""
+    def _rename_file(self, crawl: str, old: str, new: str) -> None:
         with self._transaction():
             number, state, _ = self._row(crawl)
             if state not in ("uncommitted", "committed"):
@@ -122,13 +111,11 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
             if not crawl_files.rename_file(self._connection, crawl, self._numbers(number), old, new):
                 raise CrawlStateError(unknown_file_message(crawl, old, self._url))
 
-    def add_container(self, crawl: str, filename: str) -> int:
-        """Add a container that is not packed yet. Return its position among those of the crawl."""
+    def _add_container(self, crawl: str, filename: str) -> int:
         with self._change(crawl, "added to") as number:
             return crawl_files.container_number(self._connection, number, filename)
 
-    def set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
-        """Record the hash and the size in bytes of a packed container."""
+    def _set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
         with self._change(crawl, "added to", allow_committed=True) as number:
             known = crawl_files.containers_of(self._connection, number)
             packed = {"filename": filename, "hash": sha256_hex, "size": size}
@@ -138,7 +125,6 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
             crawl_files.set_container(self._connection, number, filename, sha256_hex, size)
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
-        """Replace the counts of a crawl."""
         with self._change(crawl, "counted anew") as number:
             self._connection.execute(
                 f"UPDATE crawl SET ({COUNTS}) = (?, ?, ?, ?) WHERE number = ?",  # noqa: S608 - a constant
@@ -146,22 +132,17 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
             )
 
     def mark_incomplete(self, crawl: str, flag: bool) -> None:
-        """Record whether some records of the crawl are on disk and not yet in the index."""
         with self._change(crawl, "marked") as number:
             self._connection.execute("UPDATE crawl SET incomplete = ? WHERE number = ?", (int(flag), number))
 
     def reset(self, crawl: str) -> None:
-        """Forget an uncommitted crawl except its files and containers."""
         with self._change(crawl, "reset") as old:
             new = self._renew(old)
             for table in ("crawl_file", "crawl_container"):
                 self._connection.execute(f"UPDATE {table} SET crawl = ? WHERE crawl = ?", (new, old))  # noqa: S608
         self._clear([old])
 
-    def commit(
-        self, crawl: str, stats: Mapping[str, object] | None = None, on_done: OnDone | None = None
-    ) -> None:
-        """Make the crawl's records visible to other crawls."""
+    def _commit(self, crawl: str, stats: Mapping[str, object] | None, on_done: OnDone | None) -> None:
         text = stats_json(stats)
         with self._transaction():
             number, state, imported = self._row(crawl)
@@ -177,8 +158,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
                 (utc_now(), text, number),
             )
 
-    def cancel(self, crawl: str, on_done: OnDone | None = None) -> None:
-        """Forget an uncommitted crawl."""
+    def _cancel(self, crawl: str, on_done: OnDone | None = None) -> None:
         with self._transaction():
             number, state, _ = self._row(crawl)
             if state not in ("uncommitted", "canceled"):
@@ -197,7 +177,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
 
     # Helpers
 
-    def _find(self, own: str, digest: str) -> Original | None:
+    def _original_of(self, own: str, digest: str) -> Original | None:
         rows = self._connection.execute(_FIND, (packed_digest(digest), own)).fetchall()
         if not rows:
             return None
@@ -205,7 +185,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
         row = rows[0] if len(rows) == 1 else min(rows, key=lambda row: _owner_order(row, own))
         return self._original(digest, row[:8])
 
-    def _find_url(self, own: str, url: str) -> UrlCapture | None:
+    def _capture_of(self, own: str, url: str) -> UrlCapture | None:
         rows = self._connection.execute(_FIND_URL, (url_hash(url), own)).fetchall()
         if not rows:
             return None

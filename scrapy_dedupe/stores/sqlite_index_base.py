@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dedupe.errors import CrawlStateError
 
 from .base import Original
+from .crawl_index import CrawlIndex
 from .index_values import is_date, read_details, software, state_message, utc_now
 from .sqlite_faults import sqlite_faults
 from .sqlite_index_tables import LATER_COLUMNS, LATER_NAMES, LATER_SCHEMA
@@ -37,16 +38,12 @@ _FORGOTTEN_AT_ONCE = 1_000
 _LONGEST_PAUSE_S = 0.02
 
 
-class SqliteIndexBase:
-    """An autocommit connection, used by one thread at a time.
-
-    ``unreadable`` counts the stored values that were skipped because they cannot be parsed.
-    """
+class SqliteIndexBase(CrawlIndex):
+    """What the parts of the index share."""
 
     def __init__(self, connection: sqlite3.Connection, url: str) -> None:
+        super().__init__(url)
         self._connection = connection
-        self._url = url
-        self.unreadable = 0
         self._add_later_tables()
 
     def _add_later_tables(self) -> None:

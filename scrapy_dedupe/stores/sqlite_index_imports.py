@@ -59,10 +59,9 @@ ORDER BY coalesce(oc.part_of, oc.number) != coalesce(c.part_of, c.number), oc.co
 
 
 class SqliteImports(SqliteSourceQueue):
-    """The methods of :class:`~.base.IndexStore` that import sources and resolve revisits."""
+    """The methods of :class:`~.crawl_index.CrawlIndex` that import sources and resolve revisits."""
 
-    def begin_source(self, source: Source, payload: str) -> int:
-        """Begin to import a source. Return the position of its container, 0 if it has none."""
+    def _begin_source(self, source: Source, payload: str) -> int:
         with self._transaction():
             self._require_holder(source)
             if self._was_ended_by_another(source):
@@ -97,14 +96,9 @@ class SqliteImports(SqliteSourceQueue):
         self._clear(earlier)
         return place
 
-    def add_imported(
-        self,
-        source: Source,
-        originals: Sequence[Original],
-        urls: Sequence[UrlCapture] = (),
-        files: Sequence[str] = (),
+    def _add_imported(
+        self, source: Source, originals: Sequence[Original], urls: Sequence[UrlCapture], files: Sequence[str]
     ) -> None:
-        """Add records of a begun source. Only its own crawl can find them."""
         if files:
             with self._transaction():
                 _, part = self._part(source)
@@ -125,14 +119,9 @@ class SqliteImports(SqliteSourceQueue):
             with sqlite_faults(self._url):
                 self._part(source)
 
-    def end_source(
-        self,
-        source: Source,
-        counts: Counts,
-        needs: Sequence[Need] = (),
-        waiting: Sequence[Waiting] = (),
+    def _end_source(
+        self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]
     ) -> None:
-        """End a source: its records become visible, its crawl is committed, and its counts are added."""
         if self._is_ended(source):
             return
         self._enter_waiting(source, waiting)
@@ -162,7 +151,6 @@ class SqliteImports(SqliteSourceQueue):
             self._connection.execute("DELETE FROM source_queue WHERE name = ?", (source.name,))
 
     def drop_source(self, source: Source) -> None:
-        """Forget the records of a source that has not ended."""
         with self._transaction():
             self._require_holder(source)
             self._forget_begun(source, None)
@@ -170,7 +158,6 @@ class SqliteImports(SqliteSourceQueue):
         self._clear()
 
     def unfinished_sources(self) -> list[Source]:
-        """Sources that were begun and have not ended."""
         with sqlite_faults(self._url):
             rows = self._connection.execute("SELECT source FROM source_begun ORDER BY name").fetchall()
         found = [read_source(text) for (text,) in rows]
@@ -178,7 +165,6 @@ class SqliteImports(SqliteSourceQueue):
         return [source for source in found if source is not None]
 
     def resolve(self) -> int:
-        """Look up the originals of waiting revisits. Return the number of revisits that were resolved."""
         resolved = 0
         last: tuple[int, bytes, int] = (0, b"", 0)
         while True:
@@ -190,8 +176,8 @@ class SqliteImports(SqliteSourceQueue):
             with self._transaction():
                 resolved += sum(self._resolve(row) for row in rows)
 
+    @property
     def import_notes(self) -> ImportNotes:
-        """The notes on imports."""
         with sqlite_faults(self._url):
             text = self._mark("imports")
         if text is None:
@@ -202,7 +188,6 @@ class SqliteImports(SqliteSourceQueue):
         )
 
     def note_imports(self, notes: ImportNotes) -> None:
-        """Replace the notes on imports."""
         text = json.dumps(
             {
                 "progress": notes.progress,

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
 
 class SqliteRemoval(SqliteIndexBase):
-    """The methods of :class:`~.base.IndexStore` for removal and repair."""
+    """The methods of :class:`~.crawl_index.CrawlIndex` for removal and repair."""
 
     def purge(self, crawls: Sequence[str], on_done: OnDone | None = None) -> None:
-        """Forget committed or canceled crawls."""
         with self._transaction():
             rows = {crawl: self._row(crawl) for crawl in crawls}
             for crawl, (_, state, imported) in rows.items():
@@ -42,7 +41,6 @@ class SqliteRemoval(SqliteIndexBase):
         self._clear(on_done=on_done)
 
     def forget_canceled(self, crawl: str) -> None:
-        """Remove a canceled crawl from the list of crawls."""
         with self._transaction():
             number, state, _ = self._row(crawl)
             if number is not None and state == "canceled":
@@ -50,7 +48,6 @@ class SqliteRemoval(SqliteIndexBase):
         self._clear()
 
     def unfinished_purge(self) -> list[str]:
-        """The crawls of a purge that was interrupted after it took effect."""
         with sqlite_faults(self._url):
             rows = self._connection.execute(
                 "SELECT id FROM crawl WHERE state = 'purging' ORDER BY id"
@@ -58,7 +55,6 @@ class SqliteRemoval(SqliteIndexBase):
         return [crawl.rpartition("/")[0] for (crawl,) in rows]
 
     def replace(self, crawl: str, by: str) -> None:
-        """Replace the data of a committed crawl by that of the uncommitted crawl ``by``, and forget ``by``."""
         action = f"used to replace {crawl}"
         with self._transaction():
             old, state, _ = self._row(crawl)
@@ -78,7 +74,6 @@ class SqliteRemoval(SqliteIndexBase):
         self._clear()
 
     def merged_faults(self) -> int:
-        """Always 0: the crawls themselves are searched, so there is no separate merged index."""
         return 0
 
     def rebuild_merged(self) -> None:

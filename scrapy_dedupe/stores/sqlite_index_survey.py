@@ -49,10 +49,9 @@ AND NOT EXISTS (
 
 
 class SqliteSurvey(SqliteIndexBase):
-    """The methods of :class:`~.base.IndexStore` that query the index."""
+    """The methods of :class:`~.crawl_index.CrawlIndex` that query the index."""
 
     def crawls(self) -> list[CrawlInfo]:
-        """All crawls, in the order of their start."""
         with sqlite_faults(self._url):
             files: dict[int, list[str]] = {}
             for number, name in self._connection.execute(_FILES):
@@ -96,8 +95,8 @@ class SqliteSurvey(SqliteIndexBase):
             ) in rows
         ]
 
-    def totals(self) -> Counts:
-        """The sums over the committed crawls."""
+    @property
+    def counts(self) -> Counts:
         with sqlite_faults(self._url):
             row = self._connection.execute(
                 "SELECT total(total_urls), total(dupe_urls), total(conserved_size), total(total_crawl_size)"
@@ -106,17 +105,14 @@ class SqliteSurvey(SqliteIndexBase):
         return Counts(*(int(number) for number in row))
 
     def containers(self, crawl: str) -> list[dict[str, object]]:
-        """The WACZ files of a crawl."""
         with sqlite_faults(self._url):
             return crawl_files.containers_of(self._connection, self._number(crawl))
 
     def needs(self, crawl: str) -> list[Need]:
-        """The containers of other crawls that the crawl's revisits refer to."""
         with sqlite_faults(self._url):
             return crawl_files.needs_of(self._connection, self._number(crawl))
 
     def records(self, crawl: str) -> Iterator[Original]:
-        """The originals of a crawl, in batches and in no particular order; without hidden ones."""
         with sqlite_faults(self._url):
             number = self._number(crawl)
             rows = self._connection.execute(

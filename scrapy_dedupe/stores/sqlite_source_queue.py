@@ -49,10 +49,9 @@ SELECT coalesce(
 
 
 class SqliteSourceQueue(SqliteIndexBase):
-    """The methods of :class:`~.base.IndexStore` for the queue."""
+    """The methods of :class:`~.crawl_index.CrawlIndex` for the queue."""
 
-    def queue_sources(self, sources: Sequence[Source]) -> int:
-        """Append sources to the queue, except those that are queued or done already. Return the number appended."""
+    def _queue_sources(self, sources: Sequence[Source]) -> int:
         queued = 0
         for first in range(0, len(sources), _QUEUED_AT_ONCE):
             began = time.monotonic()
@@ -67,8 +66,7 @@ class SqliteSourceQueue(SqliteIndexBase):
                 let_others_write(began)
         return queued
 
-    def claim_source(self, lease_s: float) -> Source | None:
-        """Take the next source of the queue; None if there is none."""
+    def claim_source(self, lease_s: float = 300.0) -> Source | None:
         with self._transaction():
             while True:
                 now = time.time()
@@ -87,8 +85,7 @@ class SqliteSourceQueue(SqliteIndexBase):
                 self.unreadable += 1
                 self._connection.execute("DELETE FROM source_queue WHERE position = ?", (position,))
 
-    def renew_lease(self, source: Source, lease_s: float) -> None:
-        """Extend the claim of a source to *lease_s* seconds from now."""
+    def renew_lease(self, source: Source, lease_s: float = 300.0) -> None:
         with self._transaction():
             self._require_holder(source)
             self._connection.execute(
@@ -97,13 +94,11 @@ class SqliteSourceQueue(SqliteIndexBase):
             )
 
     def release_source(self, source: Source) -> None:
-        """Remove a source that could not be imported from the queue."""
         with self._transaction():
             self._require_holder(source)
             self._connection.execute("DELETE FROM source_queue WHERE name = ?", (source.name,))
 
     def queue_length(self) -> tuple[int, int]:
-        """The numbers of queued and of claimed sources."""
         with sqlite_faults(self._url):
             row = self._connection.execute(
                 "SELECT count(*) - count(claimed_until), count(claimed_until) FROM source_queue"
@@ -111,7 +106,6 @@ class SqliteSourceQueue(SqliteIndexBase):
         return int(row[0]), int(row[1])
 
     def done_sources(self, names: Sequence[str]) -> list[bool]:
-        """Whether sources with these names were imported, or are containers of committed crawls."""
         with sqlite_faults(self._url):
             return [self._is_done(name) for name in names]
 

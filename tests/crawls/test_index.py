@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_dedupe.crawls import CrawlIndex, new_crawl_id, open_index
-from scrapy_dedupe.crawls.index import checked_crawl_id
-from scrapy_dedupe.crawls.values import date_digits, plain_digest, plain_url
 from scrapy_dedupe.errors import SettingError, StoreUnavailable
 from scrapy_dedupe.stores.base import Counts, Need, Original, Source
+from scrapy_dedupe.stores.crawl_index import checked_crawl_id
+from scrapy_dedupe.stores.normal_forms import date_digits, plain_digest, plain_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +122,7 @@ def test_dates_keep_their_milliseconds(time: datetime) -> None:
 
 @pytest.mark.parametrize("crawl", ["", "a b", "a:counts", "a/b", "ä", "a" * 129, "a\n"])
 def test_a_crawl_id_that_is_not_allowed_is_refused(index: CrawlIndex, crawl: str) -> None:
-    for use in (index.start, index.commit, index.cancel, index.reset):
+    for use in (index.start, index.commit, index.cancel):
         with pytest.raises(SettingError, match=r"The crawl id is .* Allowed: 1 to 128 letters"):
             use(crawl)
     assert index.crawls() == []

@@ -19,8 +19,8 @@ from replay.wayback import IS_MISSING, Wayback
 from replay_site import DECODERS, Site
 
 from scrapy_dedupe.crawls import open_index
-from scrapy_dedupe.crawls.values import digest_form
 from scrapy_dedupe.stores.base import Counts, Original, Source
+from scrapy_dedupe.stores.normal_forms import digest_form
 from scrapy_dedupe.warc import capture as exchanges
 from scrapy_dedupe.warc import records
 from scrapy_dedupe.warc.files import WarcWriter

@@ -12,7 +12,8 @@ from scrapy_dedupe.stores import open_store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scrapy_dedupe.stores.base import ContentStore, IndexStore, Store
+    from scrapy_dedupe.stores.base import ContentStore, Store
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def content(store: Store) -> ContentStore:
 
 
 @pytest.fixture
-def index(store: Store) -> IndexStore:
+def index(store: Store) -> CrawlIndex:
     return store.index
 
 
@@ -44,7 +45,7 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def redis_index(redis_url: str) -> Iterator[IndexStore]:
+def redis_index(redis_url: str) -> Iterator[CrawlIndex]:
     store = open_store(redis_url)
     yield store.index
     store.close()

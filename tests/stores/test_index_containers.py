@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import CrawlStateError
-from scrapy_dedupe.stores.base import Counts, IndexStore, Need, Original
+from scrapy_dedupe.stores.base import Counts, Need, Original
 from scrapy_dedupe.stores.index_values import (
     container_json,
     need_order,
@@ -23,6 +23,8 @@ from scrapy_dedupe.stores.index_values import (
 
 if TYPE_CHECKING:
     import redis
+
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 ONE, TWO = "1" * 64, "2" * 64
 HASH = "ab" * 32
@@ -39,14 +41,14 @@ def original(digest: str, file: str | None, crawl: str = "a") -> Original:
     return Original(digest, crawl, "20260801120000123", "https://example.com/", 99, 0, None, file, 7)
 
 
-def files(index: IndexStore) -> dict[str, tuple[str, ...]]:
+def files(index: CrawlIndex) -> dict[str, tuple[str, ...]]:
     return {info.id: info.files for info in index.crawls()}
 
 
 # Containers
 
 
-def test_containers_are_numbered_in_their_order(index: IndexStore) -> None:
+def test_containers_are_numbered_in_their_order(index: CrawlIndex) -> None:
     index.start("a", "stored")
     assert index.containers("a") == []
     assert [index.add_container("a", name) for name in ("x.wacz", "ü y.wacz", "x.wacz")] == [0, 1, 0]
@@ -54,7 +56,7 @@ def test_containers_are_numbered_in_their_order(index: IndexStore) -> None:
     assert index.containers("other") == []
 
 
-def test_a_packed_container_keeps_its_place(index: IndexStore) -> None:
+def test_a_packed_container_keeps_its_place(index: CrawlIndex) -> None:
     index.start("a", "stored")
     index.add_container("a", "x.wacz")
     index.add_container("a", "y.wacz")
@@ -66,14 +68,14 @@ def test_a_packed_container_keeps_its_place(index: IndexStore) -> None:
     assert index.containers("a")[0] == packed
 
 
-def test_a_container_that_is_packed_again_has_its_new_hash(index: IndexStore) -> None:
+def test_a_container_that_is_packed_again_has_its_new_hash(index: CrawlIndex) -> None:
     index.start("a", "stored")
     index.set_container("a", "x.wacz", HASH, 5)
     index.set_container("a", "x.wacz", "cd" * 32, 6)
     assert index.containers("a") == [{"filename": "x.wacz", "hash": "cd" * 32, "size": 6}]
 
 
-def test_the_containers_of_crawls_are_apart_and_stay_after_the_commit(index: IndexStore) -> None:
+def test_the_containers_of_crawls_are_apart_and_stay_after_the_commit(index: CrawlIndex) -> None:
     for number, crawl in enumerate("ab"):
         index.start(crawl, "stored")
         assert index.add_container(crawl, f"{crawl}.wacz") == 0
@@ -84,7 +86,7 @@ def test_the_containers_of_crawls_are_apart_and_stay_after_the_commit(index: Ind
 
 
 @pytest.mark.parametrize("state", ["committed", "canceled", "unknown"])
-def test_only_an_uncommitted_crawl_gets_containers(index: IndexStore, state: str) -> None:
+def test_only_an_uncommitted_crawl_gets_containers(index: CrawlIndex, state: str) -> None:
     if state != "unknown":
         index.start("a", "stored")
         index.set_container("a", "x.wacz", HASH, 5)
@@ -98,7 +100,7 @@ def test_only_an_uncommitted_crawl_gets_containers(index: IndexStore, state: str
     assert index.containers("a") == before
 
 
-def test_a_committed_crawl_without_a_container_can_be_given_one(index: IndexStore) -> None:
+def test_a_committed_crawl_without_a_container_can_be_given_one(index: CrawlIndex) -> None:
     for crawl in ("none", "unpacked", "other"):
         index.start(crawl, "stored")
     index.add_container("unpacked", "unpacked.wacz")
@@ -116,7 +118,7 @@ def test_a_committed_crawl_without_a_container_can_be_given_one(index: IndexStor
     assert index.containers("other") == [{"filename": "other.wacz"}]
 
 
-def test_reset_keeps_containers_and_files_and_cancel_forgets_them(index: IndexStore) -> None:
+def test_reset_keeps_containers_and_files_and_cancel_forgets_them(index: CrawlIndex) -> None:
     index.start("a", "stored")
     index.add_file("a", "a.warc.gz")
     index.set_container("a", "x.wacz", HASH, 5)
@@ -128,7 +130,7 @@ def test_reset_keeps_containers_and_files_and_cancel_forgets_them(index: IndexSt
     assert index.add_container("a", "y.wacz") == 0
 
 
-def test_the_list_of_containers_is_that_of_browsertrix(redis_index: IndexStore, client: redis.Redis) -> None:
+def test_the_list_of_containers_is_that_of_browsertrix(redis_index: CrawlIndex, client: redis.Redis) -> None:
     redis_index.start("a", "stored")
     client.rpush("c:a:wacz", '{"filename":"\\u00fc.wacz"}')
     redis_index.add_container("a", "x.wacz")
@@ -153,7 +155,7 @@ def test_a_container_that_cannot_be_read_keeps_its_place(redis_index: Any, clien
 # Needs
 
 
-def test_needs_are_told_once_and_in_order(index: IndexStore) -> None:
+def test_needs_are_told_once_and_in_order(index: CrawlIndex) -> None:
     index.start("z", "stored")
     assert index.needs("z") == []
     index.add("z", [], Counts(), needs=NEEDS[::-1])
@@ -165,7 +167,7 @@ def test_needs_are_told_once_and_in_order(index: IndexStore) -> None:
 
 
 @pytest.mark.parametrize("action", ["reset", "cancel"])
-def test_reset_and_cancel_forget_the_needs_of_the_crawl_alone(index: IndexStore, action: str) -> None:
+def test_reset_and_cancel_forget_the_needs_of_the_crawl_alone(index: CrawlIndex, action: str) -> None:
     for crawl in ("y", "z"):
         index.start(crawl, "stored")
         index.add(crawl, [], Counts(), needs=NEEDS)
@@ -177,7 +179,7 @@ def test_reset_and_cancel_forget_the_needs_of_the_crawl_alone(index: IndexStore,
     assert index.needs("z") == NEEDS[:1]
 
 
-def test_a_refused_addition_leaves_no_needs(index: IndexStore) -> None:
+def test_a_refused_addition_leaves_no_needs(index: CrawlIndex) -> None:
     index.start("z", "stored")
     index.add("z", [], Counts(), needs=NEEDS[:1])
     index.commit("z")
@@ -242,7 +244,7 @@ def test_a_container_is_read_as_it_was_written(filename: str, size: int | None) 
 
 
 @pytest.mark.parametrize("is_committed", [False, True])
-def test_records_are_found_in_the_renamed_file(index: IndexStore, is_committed: bool) -> None:
+def test_records_are_found_in_the_renamed_file(index: CrawlIndex, is_committed: bool) -> None:
     index.start("a", "stored")
     index.add_file("a", "x.warc.gz")
     index.add("a", [original(ONE, "x.warc.gz"), original(TWO, "y.warc.gz")], Counts())
@@ -255,7 +257,7 @@ def test_records_are_found_in_the_renamed_file(index: IndexStore, is_committed: 
     assert files(index) == {"a": ("s3://bucket/a file/x.warc.gz", "y.warc.gz")}
 
 
-def test_a_file_that_gets_the_name_of_another_takes_its_records_along(index: IndexStore) -> None:
+def test_a_file_that_gets_the_name_of_another_takes_its_records_along(index: CrawlIndex) -> None:
     index.start("a", "stored")
     index.add("a", [original(ONE, "x"), original(TWO, "y")], Counts())
     index.rename_file("a", "x", "y")
@@ -270,7 +272,7 @@ def test_a_file_that_gets_the_name_of_another_takes_its_records_along(index: Ind
     assert files(index) == {"a": ("v",)}
 
 
-def test_a_renaming_leaves_the_files_of_other_crawls_alone(index: IndexStore) -> None:
+def test_a_renaming_leaves_the_files_of_other_crawls_alone(index: CrawlIndex) -> None:
     for crawl in ("a", "b"):
         index.start(crawl, "stored")
         index.add(crawl, [original(ONE, "x", crawl)], Counts())
@@ -279,7 +281,7 @@ def test_a_renaming_leaves_the_files_of_other_crawls_alone(index: IndexStore) ->
     assert index.find("b", [ONE]) == [original(ONE, "x", "b")]
 
 
-def test_needs_of_other_crawls_follow_a_renamed_file(index: IndexStore) -> None:
+def test_needs_of_other_crawls_follow_a_renamed_file(index: CrawlIndex) -> None:
     index.start("a", "stored")
     index.add_file("a", "old name")
     index.commit("a")
@@ -296,7 +298,7 @@ def test_needs_of_other_crawls_follow_a_renamed_file(index: IndexStore) -> None:
     assert index.needs("z") == expected
 
 
-def test_more_crawls_than_one_call_takes_follow_a_renamed_file(index: IndexStore) -> None:
+def test_more_crawls_than_one_call_takes_follow_a_renamed_file(index: CrawlIndex) -> None:
     index.start("a", "stored")
     index.add_file("a", "old")
     for number in range(250):
@@ -327,7 +329,7 @@ def test_a_renaming_that_was_killed_is_finished_by_the_next_one(redis_index: Any
     assert redis_index.needs("z") == [Need("a", 0, "new")]
 
 
-def test_a_file_that_the_crawl_does_not_have_cannot_be_renamed(index: IndexStore) -> None:
+def test_a_file_that_the_crawl_does_not_have_cannot_be_renamed(index: CrawlIndex) -> None:
     index.start("a", "stored")
     index.add_file("a", "x")
     for old, new in (("y", "z"), ("y", "y")):

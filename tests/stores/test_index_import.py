@@ -15,21 +15,14 @@ import pytest
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
 from scrapy_dedupe.stores import open_store, sqlite_source_queue
-from scrapy_dedupe.stores.base import (
-    Counts,
-    ImportNotes,
-    IndexStore,
-    Need,
-    Original,
-    Source,
-    UrlCapture,
-    Waiting,
-)
+from scrapy_dedupe.stores.base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiting
 from scrapy_dedupe.stores.index_values import FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
 HOME = "https://example.com/"
@@ -62,7 +55,7 @@ def capture(digest: str = ONE, date: str = "20260801120000", url: str = HOME) ->
 
 
 def import_whole(
-    index: IndexStore,
+    index: CrawlIndex,
     entered: Source,
     *originals: Original,
     counts: Counts | None = None,
@@ -74,26 +67,26 @@ def import_whole(
     index.end_source(entered, counts or Counts(), needs, waiting)
 
 
-def crawl_whole(index: IndexStore, crawl: str, *originals: Original, counts: Counts | None = None) -> None:
+def crawl_whole(index: CrawlIndex, crawl: str, *originals: Original, counts: Counts | None = None) -> None:
     index.start(crawl, "stored")
     index.add(crawl, originals, counts or Counts())
     index.commit(crawl)
 
 
-def claim(index: IndexStore, lease_s: float = 60) -> Source:
+def claim(index: CrawlIndex, lease_s: float = 60) -> Source:
     claimed = index.claim_source(lease_s)
     assert claimed is not None
     return claimed
 
 
-def counts_of(index: IndexStore) -> dict[str, Counts]:
+def counts_of(index: CrawlIndex) -> dict[str, Counts]:
     return {info.id: info.counts for info in index.crawls()}
 
 
 # The life of a source
 
 
-def test_nobody_finds_a_record_before_its_source_has_ended(index: IndexStore) -> None:
+def test_nobody_finds_a_record_before_its_source_has_ended(index: CrawlIndex) -> None:
     entered = source()
     assert index.begin_source(entered, "stored") == 0
     index.add_imported(entered, [record()], [capture()])
@@ -110,12 +103,12 @@ def test_nobody_finds_a_record_before_its_source_has_ended(index: IndexStore) ->
     assert (info.state, info.imported, info.counts) == ("committed", True, Counts(5, 2, 300, 5_000))
     assert info.committed is not None
     assert info.files == ("/archives/a.wacz/archive/x.warc.gz",)
-    assert index.totals() == Counts(5, 2, 300, 5_000)
+    assert index.counts == Counts(5, 2, 300, 5_000)
     assert index.containers("a") == [{"filename": "a.wacz", "hash": "f" * 64, "size": 5_000}]
     assert list(index.records("a")) == [record()]
 
 
-def test_a_further_source_extends_the_committed_crawl_and_is_hidden_until_it_ends(index: IndexStore) -> None:
+def test_a_further_source_extends_the_committed_crawl_and_is_hidden_until_it_ends(index: CrawlIndex) -> None:
     import_whole(index, source(), record(), counts=Counts(1, 0, 0, 10))
     (before,) = index.crawls()
     second = source("b.wacz")
@@ -125,7 +118,7 @@ def test_a_further_source_extends_the_committed_crawl_and_is_hidden_until_it_end
     assert index.find("x", [ONE, TWO]) == [record(), None]
     assert index.find_urls("x", [HOME]) == [None]
     assert list(index.records("a")) == [record()]
-    assert index.totals() == Counts(1, 0, 0, 10)
+    assert index.counts == Counts(1, 0, 0, 10)
     index.end_source(second, Counts(2, 0, 0, 20))
     assert index.find("x", [ONE, TWO]) == [record(), late]
     assert index.find_urls("x", [HOME]) == [capture(TWO)]
@@ -135,7 +128,7 @@ def test_a_further_source_extends_the_committed_crawl_and_is_hidden_until_it_end
     assert {found.digest for found in index.records("a")} == {ONE, TWO}
 
 
-def test_the_first_record_of_a_payload_wins_in_its_source_and_over_later_ones(index: IndexStore) -> None:
+def test_the_first_record_of_a_payload_wins_in_its_source_and_over_later_ones(index: CrawlIndex) -> None:
     first, second = source(), source("b.wacz")
     index.begin_source(first, "stored")
     index.add_imported(first, [record(offset=1), record(offset=2)])
@@ -146,7 +139,7 @@ def test_the_first_record_of_a_payload_wins_in_its_source_and_over_later_ones(in
     assert sorted(found.offset or 0 for found in index.records("a")) == [1, 5]
 
 
-def test_the_latest_capture_of_a_url_is_found_in_whatever_order_sources_come(index: IndexStore) -> None:
+def test_the_latest_capture_of_a_url_is_found_in_whatever_order_sources_come(index: CrawlIndex) -> None:
     for name, date in (("a.wacz", "20260803000000"), ("b.wacz", "20260801000000")):
         index.begin_source(source(name), "stored")
         index.add_imported(source(name), [record()], [capture(ONE, date), capture(TWO, "20260701000000")])
@@ -154,7 +147,7 @@ def test_the_latest_capture_of_a_url_is_found_in_whatever_order_sources_come(ind
     assert index.find_urls("x", [HOME]) == [capture(ONE, "20260803000000")]
 
 
-def test_a_crawl_that_was_committed_before_the_import_owns_the_payload(index: IndexStore) -> None:
+def test_a_crawl_that_was_committed_before_the_import_owns_the_payload(index: CrawlIndex) -> None:
     crawl_whole(index, "b", record(crawl="b"))
     import_whole(index, source(), record())
     assert index.find("x", [ONE]) == [record(crawl="b")]
@@ -164,7 +157,7 @@ def test_a_crawl_that_was_committed_before_the_import_owns_the_payload(index: In
 @pytest.mark.parametrize("status", [None, 404])
 @pytest.mark.parametrize("form", FORMS)
 def test_the_status_and_the_form_of_an_imported_record_come_back(
-    index: IndexStore, status: int | None, form: str
+    index: CrawlIndex, status: int | None, form: str
 ) -> None:
     added = record(status=status, form=form)
     import_whole(index, source(), added)
@@ -172,7 +165,7 @@ def test_the_status_and_the_form_of_an_imported_record_come_back(
     assert list(index.records("a")) == [added]
 
 
-def test_every_step_of_an_import_can_be_repeated(index: IndexStore) -> None:
+def test_every_step_of_an_import_can_be_repeated(index: CrawlIndex) -> None:
     entered = source()
     counts = Counts(1, 1, 5, 100)
     needs, waiting = [Need("z", 2, "z.warc.gz")], [Waiting(TWO, 10)]
@@ -184,7 +177,7 @@ def test_every_step_of_an_import_can_be_repeated(index: IndexStore) -> None:
         index.add_imported(entered, [record()], [capture()])
     for _ in range(3):
         index.end_source(entered, counts, needs, waiting)
-    assert index.totals() == counts
+    assert index.counts == counts
     assert index.needs("a") == needs
     assert [info.waiting for info in index.crawls()] == [1]
     assert list(index.records("a")) == [record()]
@@ -194,7 +187,7 @@ def test_every_step_of_an_import_can_be_repeated(index: IndexStore) -> None:
     assert index.queue_length() == (0, 0)
 
 
-def test_a_source_that_was_cut_off_is_entered_anew_though_its_content_changed(index: IndexStore) -> None:
+def test_a_source_that_was_cut_off_is_entered_anew_though_its_content_changed(index: CrawlIndex) -> None:
     entered = source()
     index.begin_source(entered, "stored")
     index.add_imported(entered, [record(), record(TWO, offset=9)], [capture()])
@@ -209,11 +202,11 @@ def test_a_source_that_was_cut_off_is_entered_anew_though_its_content_changed(in
         None,
         capture(TWO, url="https://example.org/"),
     ]
-    assert index.totals() == Counts(1)
+    assert index.counts == Counts(1)
     assert index.containers("a") == [{"filename": "a.wacz", "hash": "f" * 64, "size": 5_000}]
 
 
-def test_drop_forgets_exactly_what_the_source_entered(index: IndexStore) -> None:
+def test_drop_forgets_exactly_what_the_source_entered(index: CrawlIndex) -> None:
     import_whole(index, source(), record(), counts=Counts(1))
     before = index.crawls()
     second, third = source("b.wacz"), source("c.wacz")
@@ -230,11 +223,11 @@ def test_drop_forgets_exactly_what_the_source_entered(index: IndexStore) -> None
     index.end_source(third, Counts(1))
     assert index.find("x", [ONE, TWO, THREE]) == [record(), record(TWO, file="c"), record(THREE, file="c")]
     assert index.find_urls("x", [HOME]) == [None]
-    assert index.totals() == Counts(2)
+    assert index.counts == Counts(2)
     assert index.containers("a")[2]["filename"] == "c.wacz"
 
 
-def test_a_crawl_that_has_nothing_but_a_dropped_source_is_forgotten(index: IndexStore) -> None:
+def test_a_crawl_that_has_nothing_but_a_dropped_source_is_forgotten(index: CrawlIndex) -> None:
     entered = source()
     index.begin_source(entered, "stored")
     index.add_imported(entered, [record()])
@@ -246,7 +239,7 @@ def test_a_crawl_that_has_nothing_but_a_dropped_source_is_forgotten(index: Index
     assert [(info.state, info.imported) for info in index.crawls()] == [("uncommitted", False)]
 
 
-def test_a_dropped_source_that_was_never_begun_changes_nothing(index: IndexStore) -> None:
+def test_a_dropped_source_that_was_never_begun_changes_nothing(index: CrawlIndex) -> None:
     import_whole(index, source(), record())
     before = index.crawls()
     index.drop_source(source("other.wacz"))
@@ -254,7 +247,7 @@ def test_a_dropped_source_that_was_never_begun_changes_nothing(index: IndexStore
     assert index.crawls() == before
 
 
-def test_a_large_source_is_entered_and_dropped_whole(index: IndexStore) -> None:
+def test_a_large_source_is_entered_and_dropped_whole(index: CrawlIndex) -> None:
     import_whole(index, source(), record())
     entered = source("large.wacz")
     originals = [record(numbered(number), offset=number) for number in range(3_500)]
@@ -271,7 +264,7 @@ def test_a_large_source_is_entered_and_dropped_whole(index: IndexStore) -> None:
     assert None not in index.find_urls("x", [url.url for url in urls])
 
 
-def test_each_record_keeps_the_place_of_its_container(index: IndexStore) -> None:
+def test_each_record_keeps_the_place_of_its_container(index: CrawlIndex) -> None:
     names = ["c.wacz", "a.wacz", "b.wacz"]
     for number, name in enumerate(names):
         place = index.begin_source(source(name), "stored")
@@ -284,7 +277,7 @@ def test_each_record_keeps_the_place_of_its_container(index: IndexStore) -> None
         assert index.containers("a")[found.wacz_index]["filename"] == name
 
 
-def test_a_source_that_is_no_container_gives_the_crawl_none(index: IndexStore) -> None:
+def test_a_source_that_is_no_container_gives_the_crawl_none(index: CrawlIndex) -> None:
     entered = source("/archives/x.warc.gz", is_container=False, hash=None, size=None)
     assert index.begin_source(entered, "stored") == 0
     index.end_source(entered, Counts())
@@ -295,7 +288,7 @@ def test_a_source_that_is_no_container_gives_the_crawl_none(index: IndexStore) -
 # States
 
 
-def test_a_crawl_that_was_crawled_here_takes_no_source(index: IndexStore) -> None:
+def test_a_crawl_that_was_crawled_here_takes_no_source(index: CrawlIndex) -> None:
     index.start("a", "stored")
     with pytest.raises(CrawlStateError, match=r"The crawl a is not committed"):
         index.begin_source(source(), "stored")
@@ -305,14 +298,14 @@ def test_a_crawl_that_was_crawled_here_takes_no_source(index: IndexStore) -> Non
     assert index.unfinished_sources() == []
 
 
-def test_a_crawl_whose_import_was_cut_off_is_neither_crawled_nor_committed(index: IndexStore) -> None:
+def test_a_crawl_whose_import_was_cut_off_is_neither_crawled_nor_committed(index: CrawlIndex) -> None:
     index.begin_source(source(), "stored")
     for action in (lambda: index.start("a", "stored"), lambda: index.commit("a")):
         with pytest.raises(CrawlStateError, match=r"The crawl a is only partly imported"):
             action()
 
 
-def test_a_crawl_whose_import_was_cut_off_can_be_canceled_and_imported_again(index: IndexStore) -> None:
+def test_a_crawl_whose_import_was_cut_off_can_be_canceled_and_imported_again(index: CrawlIndex) -> None:
     index.begin_source(source(), "stored")
     index.add_imported(source(), [record()], [capture()])
     index.cancel("a")
@@ -326,7 +319,7 @@ def test_a_crawl_whose_import_was_cut_off_can_be_canceled_and_imported_again(ind
     assert [info.state for info in index.crawls()] == ["committed"]
 
 
-def test_an_import_with_the_other_payload_mode_is_refused(index: IndexStore) -> None:
+def test_an_import_with_the_other_payload_mode_is_refused(index: CrawlIndex) -> None:
     import_whole(index, source(), record())
     with pytest.raises(StoreRefused, match=r"The source b\.wacz holds .*--payload stored") as refusal:
         index.begin_source(source("b.wacz", "b"), "decoded")
@@ -337,23 +330,23 @@ def test_an_import_with_the_other_payload_mode_is_refused(index: IndexStore) -> 
     assert [info.id for info in index.crawls()] == ["a"]
 
 
-def drop_all(index: IndexStore) -> None:
+def drop_all(index: CrawlIndex) -> None:
     index.begin_source(source(), "stored")
     index.add_imported(source(), [record()])
     index.drop_source(source())
 
 
-def cancel_all(index: IndexStore) -> None:
+def cancel_all(index: CrawlIndex) -> None:
     index.start("a", "stored")
     index.cancel("a")
 
 
-def cancel_an_import(index: IndexStore) -> None:
+def cancel_an_import(index: CrawlIndex) -> None:
     index.begin_source(source(), "stored")
     index.cancel("a")
 
 
-def purge_all(index: IndexStore) -> None:
+def purge_all(index: CrawlIndex) -> None:
     import_whole(index, source(), record())
     crawl_whole(index, "b", record(crawl="b"))
     index.start("c", "stored")
@@ -363,7 +356,7 @@ def purge_all(index: IndexStore) -> None:
 
 @pytest.mark.parametrize("empty", [drop_all, cancel_all, cancel_an_import, purge_all])
 def test_an_index_whose_crawls_are_all_gone_takes_either_payload_mode(
-    index: IndexStore, empty: Callable[[IndexStore], None]
+    index: CrawlIndex, empty: Callable[[CrawlIndex], None]
 ) -> None:
     empty(index)
     index.start("decoded", "decoded")
@@ -372,7 +365,7 @@ def test_an_index_whose_crawls_are_all_gone_takes_either_payload_mode(
         index.begin_source(source("d.wacz", "d"), "stored")
 
 
-def test_a_crawl_that_is_begun_keeps_the_payload_mode(index: IndexStore) -> None:
+def test_a_crawl_that_is_begun_keeps_the_payload_mode(index: CrawlIndex) -> None:
     crawl_whole(index, "b", record(crawl="b"))
     index.begin_source(source(), "stored")
     index.purge(["b"])
@@ -384,7 +377,7 @@ def test_a_crawl_that_is_begun_keeps_the_payload_mode(index: IndexStore) -> None
         index.start("d", "decoded")
 
 
-def test_a_source_that_is_done_is_not_begun_again(index: IndexStore) -> None:
+def test_a_source_that_is_done_is_not_begun_again(index: CrawlIndex) -> None:
     entered = source()
     import_whole(index, entered, record(), counts=Counts(1))
     index.start("b", "stored")
@@ -404,14 +397,22 @@ def test_a_source_that_is_done_is_not_begun_again(index: IndexStore) -> None:
 
 
 @pytest.mark.parametrize("date", ["05430101000000", "05430101000000123"])
-def test_a_record_from_before_the_year_1000_comes_back(index: IndexStore, date: str) -> None:
-    import_whole(index, source(), record(date=date))
+def test_a_record_from_before_the_year_1000_comes_back(index: CrawlIndex, date: str) -> None:
+    index.begin_source(source(), "stored")
+    # Such dates are refused today.
+    index._add_imported(source(), [record(date=date)], [], [])
+    index.end_source(source(), Counts())
     assert index.find("x", [ONE]) == list(index.records("a")) == [record(date=date)]
 
 
-def test_a_file_of_an_imported_crawl_can_be_renamed_everywhere(index: IndexStore) -> None:
+def test_a_file_of_an_imported_crawl_can_be_renamed_everywhere(index: CrawlIndex) -> None:
     for name in ("a.wacz", "b.wacz"):
-        import_whole(index, source(name), record(numbered(len(name)), file="old.warc.gz"), record(name * 8))
+        import_whole(
+            index,
+            source(name),
+            record(numbered(len(name)), file="old.warc.gz"),
+            record(numbered(ord(name[0]))),
+        )
     crawl_whole(index, "b")
     index.start("c", "stored")
     index.add("c", [], Counts(), needs=[Need("a", 0, "old.warc.gz")])
@@ -424,12 +425,12 @@ def test_a_file_of_an_imported_crawl_can_be_renamed_everywhere(index: IndexStore
 
 
 @pytest.mark.parametrize("is_import", [True, False])
-def test_a_capture_has_its_digest_whenever_its_record_was_entered(index: IndexStore, is_import: bool) -> None:
+def test_a_capture_has_its_digest_whenever_its_record_was_entered(index: CrawlIndex, is_import: bool) -> None:
     urls = [
         UrlCapture(f"{HOME}{number}", digest, "20260801120000123", b"v" * number)
-        for number, digest in enumerate((ONE, TWO, THREE, "A" * 32, numbered(1)))
+        for number, digest in enumerate((ONE, TWO, THREE, "Z" * 32, numbered(1)))
     ]
-    first, second = [record(), record("A" * 32)], [record(TWO), record(TWO), record(THREE)]
+    first, second = [record(), record("Z" * 32)], [record(TWO), record(TWO), record(THREE)]
     if is_import:
         index.begin_source(source(), "stored")
         index.add_imported(source(), first)
@@ -447,7 +448,7 @@ def test_a_capture_has_its_digest_whenever_its_record_was_entered(index: IndexSt
 # The queue
 
 
-def test_sources_leave_the_queue_in_their_order_and_each_once(index: IndexStore) -> None:
+def test_sources_leave_the_queue_in_their_order_and_each_once(index: CrawlIndex) -> None:
     sources = [source(f"{number}.wacz") for number in range(3)]
     assert index.queue_sources(sources[:2]) == 2
     assert index.queue_sources(sources) == 1
@@ -463,7 +464,7 @@ def test_sources_leave_the_queue_in_their_order_and_each_once(index: IndexStore)
     assert index.queue_sources(sources) == 0
 
 
-def test_what_a_source_says_of_itself_comes_back_from_the_queue(index: IndexStore) -> None:
+def test_what_a_source_says_of_itself_comes_back_from_the_queue(index: CrawlIndex) -> None:
     sources = [
         Source("https://example.com/ü x.warc.gz", "a", "https://example.com/ü x.warc.gz"),
         Source("b.wacz", "b", "s3://archive/b.wacz", True, "e" * 64, 0),
@@ -472,7 +473,7 @@ def test_what_a_source_says_of_itself_comes_back_from_the_queue(index: IndexStor
     assert [index.claim_source(60), index.claim_source(60)] == sources
 
 
-def test_a_lease_that_ran_out_is_given_to_the_next_before_the_rest_of_the_queue(index: IndexStore) -> None:
+def test_a_lease_that_ran_out_is_given_to_the_next_before_the_rest_of_the_queue(index: CrawlIndex) -> None:
     first, second = source("1.wacz"), source("2.wacz")
     index.queue_sources([first, second])
     assert index.claim_source(0.05) == first
@@ -482,7 +483,7 @@ def test_a_lease_that_ran_out_is_given_to_the_next_before_the_rest_of_the_queue(
     assert index.claim_source(60) is None
 
 
-def test_a_renewed_lease_does_not_run_out(index: IndexStore) -> None:
+def test_a_renewed_lease_does_not_run_out(index: CrawlIndex) -> None:
     index.queue_sources([source()])
     claimed = claim(index, 0.2)
     assert claimed == source()
@@ -491,7 +492,7 @@ def test_a_renewed_lease_does_not_run_out(index: IndexStore) -> None:
     assert index.claim_source(60) is None
 
 
-def test_a_released_source_can_be_queued_again(index: IndexStore) -> None:
+def test_a_released_source_can_be_queued_again(index: CrawlIndex) -> None:
     index.queue_sources([source()])
     claimed = claim(index)
     index.release_source(claimed)
@@ -504,7 +505,7 @@ def test_a_released_source_can_be_queued_again(index: IndexStore) -> None:
 # What another process took over
 
 
-def taken_over(index: IndexStore, *, is_begun: bool = True) -> tuple[Source, Source]:
+def taken_over(index: CrawlIndex, *, is_begun: bool = True) -> tuple[Source, Source]:
     """A source as the process has it whose lease ran out, and as that one which has claimed it since."""
     index.queue_sources([source()])
     first = claim(index, 0.05)
@@ -518,7 +519,7 @@ def taken_over(index: IndexStore, *, is_begun: bool = True) -> tuple[Source, Sou
     return first, second
 
 
-STEPS: dict[str, Callable[[IndexStore, Source], object]] = {
+STEPS: dict[str, Callable[[CrawlIndex, Source], object]] = {
     "renew": lambda index, entered: index.renew_lease(entered, 60),
     "begin": lambda index, entered: index.begin_source(entered, "stored"),
     "add": lambda index, entered: index.add_imported(entered, [record(TWO)]),
@@ -532,7 +533,7 @@ STEPS: dict[str, Callable[[IndexStore, Source], object]] = {
 @pytest.mark.parametrize("is_begun_again", [False, True])
 @pytest.mark.parametrize("step", STEPS)
 def test_who_was_silent_for_too_long_changes_nothing_of_a_source_that_another_claimed(
-    index: IndexStore, step: str, is_begun_again: bool
+    index: CrawlIndex, step: str, is_begun_again: bool
 ) -> None:
     first, second = taken_over(index)
     if is_begun_again:
@@ -551,7 +552,7 @@ def test_who_was_silent_for_too_long_changes_nothing_of_a_source_that_another_cl
     assert index.queue_length() == (0, 0)
 
 
-def test_a_source_that_another_has_ended_is_ended(index: IndexStore) -> None:
+def test_a_source_that_another_has_ended_is_ended(index: CrawlIndex) -> None:
     first, second = taken_over(index)
     index.begin_source(second, "stored")
     index.add_imported(second, [record()])
@@ -562,11 +563,11 @@ def test_a_source_that_another_has_ended_is_ended(index: IndexStore) -> None:
     index.end_source(first, Counts(1))
     index.drop_source(first)
     index.release_source(first)
-    assert index.totals() == Counts(1)
+    assert index.counts == Counts(1)
     assert list(index.records("a")) == [record()]
 
 
-def test_nobody_has_what_was_begun_before_without_beginning_it(index: IndexStore) -> None:
+def test_nobody_has_what_was_begun_before_without_beginning_it(index: CrawlIndex) -> None:
     _, second = taken_over(index)
     for step in ("add", "end"):
         with pytest.raises(CrawlStateError, match=r"was not begun"):
@@ -577,7 +578,7 @@ def test_nobody_has_what_was_begun_before_without_beginning_it(index: IndexStore
     assert index.queue_length() == (0, 0)
 
 
-def test_a_source_that_nobody_took_over_is_still_that_of_who_was_silent(index: IndexStore) -> None:
+def test_a_source_that_nobody_took_over_is_still_that_of_who_was_silent(index: CrawlIndex) -> None:
     index.queue_sources([source()])
     entered = claim(index, 0.05)
     index.begin_source(entered, "stored")
@@ -589,16 +590,16 @@ def test_a_source_that_nobody_took_over_is_still_that_of_who_was_silent(index: I
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_claimed_source_is_not_touched_by_who_has_not_claimed_it(index: IndexStore, step: str) -> None:
+def test_a_claimed_source_is_not_touched_by_who_has_not_claimed_it(index: CrawlIndex, step: str) -> None:
     _, second = taken_over(index, is_begun=False)
     with pytest.raises(TakenOver):
         STEPS[step](index, source())
     index.begin_source(second, "stored")
     index.end_source(second, Counts(1))
-    assert index.totals() == Counts(1)
+    assert index.counts == Counts(1)
 
 
-def test_done_are_sources_that_ended_and_containers_of_committed_crawls(index: IndexStore) -> None:
+def test_done_are_sources_that_ended_and_containers_of_committed_crawls(index: CrawlIndex) -> None:
     import_whole(index, source())
     index.begin_source(source("begun.wacz"), "stored")
     index.start("b", "stored")
@@ -639,20 +640,19 @@ def test_two_processes_never_claim_the_same_source(store_url: str) -> None:
 # Revisits that wait
 
 
-def test_a_revisit_that_waits_is_resolved_once(index: IndexStore) -> None:
+def test_a_revisit_that_waits_is_resolved_once(index: CrawlIndex) -> None:
     import_whole(index, source(), counts=Counts(1, 1), waiting=[Waiting(ONE, 300), Waiting(ONE, 300)])
     assert index.resolve() == 0
-    crawl_whole(index, "b", record(crawl="b", wacz_index=0, file="b.warc.gz"))
     assert [info.waiting for info in index.crawls() if info.id == "a"] == [1]
-    assert index.resolve() == 2
+    crawl_whole(index, "b", record(crawl="b", wacz_index=0, file="b.warc.gz"))
     assert index.resolve() == 0
     assert counts_of(index)["a"] == Counts(1, 1, 1_400)
-    assert index.totals() == Counts(1, 1, 1_400)
+    assert index.counts == Counts(1, 1, 1_400)
     assert index.needs("a") == [Need("b", 0, "b.warc.gz")]
     assert [info.waiting for info in index.crawls()] == [0, 0]
 
 
-def test_an_original_of_the_own_crawl_comes_first_and_is_no_need(index: IndexStore) -> None:
+def test_an_original_of_the_own_crawl_comes_first_and_is_no_need(index: CrawlIndex) -> None:
     crawl_whole(index, "b", record(crawl="b", size=9_000))
     import_whole(index, source(), waiting=[Waiting(ONE, 300), Waiting(TWO, 2_000)])
     import_whole(index, source("b.wacz"), record(), record(TWO))
@@ -661,7 +661,7 @@ def test_an_original_of_the_own_crawl_comes_first_and_is_no_need(index: IndexSto
     assert index.needs("a") == []
 
 
-def test_a_revisit_waits_for_a_commit_and_not_for_what_is_hidden(index: IndexStore) -> None:
+def test_a_revisit_waits_for_a_commit_and_not_for_what_is_hidden(index: CrawlIndex) -> None:
     import_whole(index, source(), waiting=[Waiting(ONE, 300), Waiting(TWO, 300)])
     index.start("b", "stored")
     index.add("b", [record(crawl="b")], Counts())
@@ -669,12 +669,12 @@ def test_a_revisit_waits_for_a_commit_and_not_for_what_is_hidden(index: IndexSto
     index.add_imported(source("b.wacz"), [record(TWO)])
     assert index.resolve() == 0
     index.commit("b")
-    assert index.resolve() == 1
+    assert [info.waiting for info in index.crawls() if info.id == "a"] == [1]
     index.end_source(source("b.wacz"), Counts())
     assert index.resolve() == 1
 
 
-def test_revisits_of_a_running_crawl_can_wait(index: IndexStore) -> None:
+def test_revisits_of_a_running_crawl_can_wait(index: CrawlIndex) -> None:
     index.start("a", "stored")
     index.add("a", [], Counts(1, 1), waiting=[Waiting(ONE, 300)])
     assert [info.waiting for info in index.crawls()] == [1]
@@ -688,7 +688,7 @@ def test_revisits_of_a_running_crawl_can_wait(index: IndexStore) -> None:
     assert [info.waiting for info in index.crawls()] == [0, 0]
 
 
-def test_what_an_unfinished_source_waits_for_is_not_resolved(index: IndexStore) -> None:
+def test_what_an_unfinished_source_waits_for_is_not_resolved(index: CrawlIndex) -> None:
     crawl_whole(index, "b", record(crawl="b"))
     import_whole(index, source())
     index.begin_source(source("b.wacz"), "stored")
@@ -700,7 +700,7 @@ def test_what_an_unfinished_source_waits_for_is_not_resolved(index: IndexStore) 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_counts_and_needs_are_the_same_in_whatever_order_sources_come(
-    index: IndexStore, order: tuple[int, ...]
+    index: CrawlIndex, order: tuple[int, ...]
 ) -> None:
     """One source has the original, two have revisits: one of the same crawl, one of another."""
     steps = [
@@ -722,11 +722,10 @@ def test_counts_and_needs_are_the_same_in_whatever_order_sources_come(
     assert (needed, file) == ("a", "1")
 
 
-def test_many_revisits_are_resolved(index: IndexStore) -> None:
+def test_many_revisits_are_resolved(index: CrawlIndex) -> None:
     digests = [numbered(number) for number in range(2_300)]
     import_whole(index, source(), waiting=[Waiting(digest, 10) for digest in digests])
     crawl_whole(index, "b", *(record(digest, "b", size=11) for digest in digests[::2]))
-    assert index.resolve() == 1_150
     assert counts_of(index)["a"] == Counts(0, 0, 1_150)
     (info, _) = sorted(index.crawls(), key=lambda info: info.id)
     assert info.waiting == 1_150
@@ -735,13 +734,13 @@ def test_many_revisits_are_resolved(index: IndexStore) -> None:
 # Notes
 
 
-def test_notes_of_imports_come_back(index: IndexStore) -> None:
-    assert index.import_notes() == ImportNotes()
+def test_notes_of_imports_come_back(index: CrawlIndex) -> None:
+    assert index.import_notes == ImportNotes()
     notes = ImportNotes(0.25, "2026-08-01T12:00:00.000Z", 3, 123_456)
     index.note_imports(notes)
-    assert index.import_notes() == notes
+    assert index.import_notes == notes
     index.note_imports(ImportNotes())
-    assert index.import_notes() == ImportNotes()
+    assert index.import_notes == ImportNotes()
 
 
 # Several processes

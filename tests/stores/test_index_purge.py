@@ -10,19 +10,12 @@ import pytest
 
 from scrapy_dedupe.errors import CrawlStateError, StoreUnavailable
 from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import (
-    Counts,
-    ImportNotes,
-    IndexStore,
-    Need,
-    Original,
-    Source,
-    UrlCapture,
-    Waiting,
-)
+from scrapy_dedupe.stores.base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiting
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
 HOME = "https://example.com/"
@@ -41,31 +34,31 @@ def source(name: str = "a.wacz", crawl: str = "a") -> Source:
     return Source(name, crawl, f"/archives/{name}", is_container=True, hash="f" * 64, size=5_000)
 
 
-def enter(index: IndexStore, crawl: str, *digests: str, counts: Counts | None = None) -> None:
+def enter(index: CrawlIndex, crawl: str, *digests: str, counts: Counts | None = None) -> None:
     index.start(crawl, "stored")
     url = UrlCapture(HOME, digests[0] if digests else ONE, "20260801120000", crawl.encode())
     index.add(crawl, [record(digest, crawl) for digest in digests], counts or Counts(), [url])
 
 
-def commit(index: IndexStore, crawl: str, *digests: str, counts: Counts | None = None) -> None:
+def commit(index: CrawlIndex, crawl: str, *digests: str, counts: Counts | None = None) -> None:
     enter(index, crawl, *digests, counts=counts)
     index.commit(crawl)
 
 
-def import_whole(index: IndexStore, entered: Source, *digests: str, counts: Counts | None = None) -> None:
+def import_whole(index: CrawlIndex, entered: Source, *digests: str, counts: Counts | None = None) -> None:
     index.begin_source(entered, "stored")
     index.add_imported(entered, [record(digest, entered.crawl) for digest in digests])
     index.end_source(entered, counts or Counts())
 
 
-def states(index: IndexStore) -> dict[str, str]:
+def states(index: CrawlIndex) -> dict[str, str]:
     return {info.id: info.state for info in index.crawls()}
 
 
 # Purge
 
 
-def test_a_payload_that_a_kept_crawl_has_too_is_that_crawls_after_the_purge(index: IndexStore) -> None:
+def test_a_payload_that_a_kept_crawl_has_too_is_that_crawls_after_the_purge(index: CrawlIndex) -> None:
     for crawl in ("a", "b", "c"):
         commit(index, crawl, ONE, *([TWO] if crawl == "a" else [THREE]))
     assert index.find("x", [ONE, TWO, THREE]) == [record(), record(TWO), record(THREE, "b")]
@@ -76,7 +69,7 @@ def test_a_payload_that_a_kept_crawl_has_too_is_that_crawls_after_the_purge(inde
     assert states(index) == {"c": "committed"}
 
 
-def test_nothing_of_a_purged_crawl_is_shown_or_counted(index: IndexStore) -> None:
+def test_nothing_of_a_purged_crawl_is_shown_or_counted(index: CrawlIndex) -> None:
     commit(index, "a", ONE, counts=Counts(1, 2, 3, 4))
     enter(index, "b", TWO, counts=Counts(10, 20, 30, 40))
     index.set_container("b", "b.wacz", "e" * 64, 9)
@@ -84,7 +77,7 @@ def test_nothing_of_a_purged_crawl_is_shown_or_counted(index: IndexStore) -> Non
     index.commit("b")
     index.purge(["b"])
     assert states(index) == {"a": "committed"}
-    assert index.totals() == Counts(1, 2, 3, 4)
+    assert index.counts == Counts(1, 2, 3, 4)
     assert index.containers("b") == index.needs("b") == list(index.records("b")) == []
     assert index.find("b", [TWO]) == [None]
     assert index.find_urls("b", [HOME]) == index.find_urls("x", [HOME])
@@ -93,7 +86,7 @@ def test_nothing_of_a_purged_crawl_is_shown_or_counted(index: IndexStore) -> Non
     assert index.resolve() == 0
 
 
-def test_the_captures_of_a_purged_crawl_are_forgotten(index: IndexStore) -> None:
+def test_the_captures_of_a_purged_crawl_are_forgotten(index: CrawlIndex) -> None:
     commit(index, "a", ONE)
     commit(index, "b", TWO)
     index.purge(["b"])
@@ -102,7 +95,7 @@ def test_the_captures_of_a_purged_crawl_are_forgotten(index: IndexStore) -> None
     assert index.find_urls("x", [HOME]) == [None]
 
 
-def test_what_others_need_of_a_purged_crawl_stays_known(index: IndexStore) -> None:
+def test_what_others_need_of_a_purged_crawl_stays_known(index: CrawlIndex) -> None:
     commit(index, "a", ONE)
     enter(index, "b")
     index.add("b", [], Counts(), needs=[Need("a", 0, "a.warc.gz")])
@@ -111,18 +104,18 @@ def test_what_others_need_of_a_purged_crawl_stays_known(index: IndexStore) -> No
     assert index.needs("b") == [Need("a", 0, "a.warc.gz")]
 
 
-def test_a_purge_can_be_repeated_and_of_unknown_crawls_there_is_nothing_to_do(index: IndexStore) -> None:
+def test_a_purge_can_be_repeated_and_of_unknown_crawls_there_is_nothing_to_do(index: CrawlIndex) -> None:
     commit(index, "a", ONE)
     commit(index, "b", ONE, counts=Counts(1))
     for _ in range(3):
         index.purge(["a", "never", "a"])
     index.purge([])
-    assert index.totals() == Counts(1)
+    assert index.counts == Counts(1)
     assert states(index) == {"b": "committed"}
     assert index.unfinished_purge() == []
 
 
-def test_a_purge_with_an_uncommitted_crawl_does_nothing(index: IndexStore) -> None:
+def test_a_purge_with_an_uncommitted_crawl_does_nothing(index: CrawlIndex) -> None:
     commit(index, "a", ONE)
     enter(index, "b", TWO)
     index.begin_source(source("c.wacz", "c"), "stored")
@@ -135,7 +128,7 @@ def test_a_purge_with_an_uncommitted_crawl_does_nothing(index: IndexStore) -> No
     assert index.unfinished_purge() == []
 
 
-def test_a_canceled_crawl_is_shown_until_it_is_purged(index: IndexStore) -> None:
+def test_a_canceled_crawl_is_shown_until_it_is_purged(index: CrawlIndex) -> None:
     enter(index, "a", ONE)
     index.cancel("a")
     assert states(index) == {"a": "canceled"}
@@ -143,12 +136,12 @@ def test_a_canceled_crawl_is_shown_until_it_is_purged(index: IndexStore) -> None
     assert states(index) == {}
 
 
-def test_a_purged_id_can_be_crawled_and_imported_again(index: IndexStore) -> None:
+def test_a_purged_id_can_be_crawled_and_imported_again(index: CrawlIndex) -> None:
     commit(index, "a", ONE, TWO, counts=Counts(5))
     index.purge(["a"])
     commit(index, "a", TWO, counts=Counts(1))
     assert index.find("x", [ONE, TWO]) == [None, record(TWO)]
-    assert index.totals() == Counts(1)
+    assert index.counts == Counts(1)
     index.purge(["a"])
     import_whole(index, source(), THREE, counts=Counts(2))
     assert index.find("x", [ONE, TWO, THREE]) == [None, None, record(THREE)]
@@ -157,7 +150,7 @@ def test_a_purged_id_can_be_crawled_and_imported_again(index: IndexStore) -> Non
     ]
 
 
-def test_a_purged_import_can_be_imported_again(index: IndexStore) -> None:
+def test_a_purged_import_can_be_imported_again(index: CrawlIndex) -> None:
     import_whole(index, source(), ONE, counts=Counts(1))
     import_whole(index, source("b.wacz"), TWO, counts=Counts(1))
     index.purge(["a"])
@@ -167,7 +160,7 @@ def test_a_purged_import_can_be_imported_again(index: IndexStore) -> None:
     assert index.queue_sources([source()]) == 1
     import_whole(index, source(), TWO, counts=Counts(7))
     assert index.find("x", [ONE, TWO]) == [None, record(TWO)]
-    assert index.totals() == Counts(7)
+    assert index.counts == Counts(7)
     assert [container["filename"] for container in index.containers("a")] == ["a.wacz"]
 
 
@@ -185,7 +178,7 @@ def test_another_connection_sees_a_purge_and_the_crawl_that_comes_after_it(store
     other.close()
 
 
-def test_a_large_crawl_is_purged_whole(index: IndexStore) -> None:
+def test_a_large_crawl_is_purged_whole(index: CrawlIndex) -> None:
     digests = [numbered(number) for number in range(3_000)]
     commit(index, "a", *digests)
     commit(index, "b", *digests[::3])
@@ -197,7 +190,7 @@ def test_a_large_crawl_is_purged_whole(index: IndexStore) -> None:
 
 
 @pytest.mark.parametrize("change", ["purge", "cancel", "commit"])
-def test_long_work_tells_how_many_are_done_of_all(index: IndexStore, store_url: str, change: str) -> None:
+def test_long_work_tells_how_many_are_done_of_all(index: CrawlIndex, store_url: str, change: str) -> None:
     records = [record(numbered(number)) for number in range(2_500)]
     seen = UrlCapture(HOME, ONE, "20260801120000", b"a")
     index.start("a", "stored")
@@ -233,7 +226,7 @@ def test_long_work_tells_how_many_are_done_of_all(index: IndexStore, store_url: 
         assert urls_told[0] == (1_000, pytest.approx(1_500, rel=0.2))
 
 
-def test_the_merged_index_agrees_with_the_crawls_and_can_be_made_anew(index: IndexStore) -> None:
+def test_the_merged_index_agrees_with_the_crawls_and_can_be_made_anew(index: CrawlIndex) -> None:
     commit(index, "a", ONE, TWO, counts=Counts(2, 0, 0, 20))
     commit(index, "b", TWO, THREE, counts=Counts(2, 0, 0, 20))
     import_whole(index, source("c.wacz", "c"), THREE, counts=Counts(1))
@@ -241,13 +234,13 @@ def test_the_merged_index_agrees_with_the_crawls_and_can_be_made_anew(index: Ind
     index.rebuild_merged()
     assert index.merged_faults() == 0
     assert index.find("x", [ONE, TWO, THREE]) == [record(), record(TWO), record(THREE, "b")]
-    assert index.totals() == Counts(5, 0, 0, 40)
+    assert index.counts == Counts(5, 0, 0, 40)
 
 
 # Replace
 
 
-def test_a_committed_crawl_takes_over_what_the_other_one_has(index: IndexStore) -> None:
+def test_a_committed_crawl_takes_over_what_the_other_one_has(index: CrawlIndex) -> None:
     enter(index, "a", ONE, TWO, counts=Counts(2, 0, 0, 20))
     index.set_container("a", "a.wacz", "e" * 64, 9)
     index.add("a", [], Counts(), needs=[Need("z")])
@@ -268,22 +261,22 @@ def test_a_committed_crawl_takes_over_what_the_other_one_has(index: IndexStore) 
     assert after == replace(before, counts=Counts(7, 1, 5, 70), files=("new.warc.gz",))
     assert "new" not in states(index)
     assert index.find("new", [THREE]) == [taken[1]]
-    assert index.totals() == Counts(7, 1, 5, 70)
+    assert index.counts == Counts(7, 1, 5, 70)
     assert index.merged_faults() == 0
 
 
-def test_a_replacement_can_be_repeated(index: IndexStore) -> None:
+def test_a_replacement_can_be_repeated(index: CrawlIndex) -> None:
     commit(index, "a", ONE, counts=Counts(1))
     enter(index, "new", TWO, counts=Counts(2))
     for _ in range(3):
         index.replace("a", "new")
     assert states(index) == {"a": "committed"}
     assert index.find("x", [ONE, TWO]) == [None, record(TWO, file="new.warc.gz")]
-    assert index.totals() == Counts(2)
+    assert index.counts == Counts(2)
     assert index.unfinished_purge() == []
 
 
-def test_an_id_is_free_after_it_took_the_place_of_another(index: IndexStore) -> None:
+def test_an_id_is_free_after_it_took_the_place_of_another(index: CrawlIndex) -> None:
     commit(index, "a", ONE)
     enter(index, "new", TWO)
     index.replace("a", "new")
@@ -302,7 +295,7 @@ def test_an_id_is_free_after_it_took_the_place_of_another(index: IndexStore) -> 
     ]
 
 
-def test_an_imported_crawl_can_be_replaced(index: IndexStore) -> None:
+def test_an_imported_crawl_can_be_replaced(index: CrawlIndex) -> None:
     import_whole(index, source(), ONE, counts=Counts(1))
     import_whole(index, source("b.wacz"), TWO, counts=Counts(1))
     enter(index, "new", TWO, THREE, counts=Counts(9))
@@ -314,12 +307,12 @@ def test_an_imported_crawl_can_be_replaced(index: IndexStore) -> None:
     assert [(info.imported, info.counts) for info in index.crawls()] == [(True, Counts(9))]
     import_whole(index, source("c.wacz"), ONE, counts=Counts(1))
     assert index.find("x", [ONE]) == [record()]
-    assert index.totals() == Counts(10)
+    assert index.counts == Counts(10)
 
 
 @pytest.mark.parametrize(("crawl", "by"), [("a", "unknown"), ("a", "b"), ("c", "d"), ("unknown", "c")])
 def test_only_an_uncommitted_crawl_takes_the_place_of_a_committed_one(
-    index: IndexStore, crawl: str, by: str
+    index: CrawlIndex, crawl: str, by: str
 ) -> None:
     commit(index, "a", ONE)
     commit(index, "b", TWO)
@@ -334,7 +327,7 @@ def test_only_an_uncommitted_crawl_takes_the_place_of_a_committed_one(
 
 @pytest.mark.parametrize("is_ended", [True, False])
 def test_a_crawl_that_was_added_to_while_it_was_repaired_is_not_replaced(
-    index: IndexStore, is_ended: bool
+    index: CrawlIndex, is_ended: bool
 ) -> None:
     import_whole(index, source(), ONE, counts=Counts(1))
     enter(index, "new", ONE, counts=Counts(1))
@@ -348,17 +341,17 @@ def test_a_crawl_that_was_added_to_while_it_was_repaired_is_not_replaced(
     assert states(index) == {"a": "committed", "new": "uncommitted"}
     index.end_source(late, Counts(1))
     assert index.find("x", [ONE, TWO]) == [record(), record(TWO)]
-    assert index.totals() == Counts(2)
+    assert index.counts == Counts(2)
     index.cancel("new")
     index.purge(["new"])
     enter(index, "new", ONE, TWO, counts=Counts(2))
     index.replace("a", "new")
-    assert index.totals() == Counts(2)
+    assert index.counts == Counts(2)
     assert None not in index.find("x", [ONE, TWO])
     assert index.merged_faults() == 0
 
 
-def test_a_source_that_was_begun_and_dropped_does_not_stop_a_repair(index: IndexStore) -> None:
+def test_a_source_that_was_begun_and_dropped_does_not_stop_a_repair(index: CrawlIndex) -> None:
     import_whole(index, source(), ONE)
     late = source("late.wacz")
     index.begin_source(late, "stored")
@@ -368,7 +361,7 @@ def test_a_source_that_was_begun_and_dropped_does_not_stop_a_repair(index: Index
     assert index.find("x", [ONE, TWO]) == [None, record(TWO, file="new.warc.gz")]
 
 
-def test_a_source_that_was_begun_before_the_repair_and_ended_since_is_not_lost(index: IndexStore) -> None:
+def test_a_source_that_was_begun_before_the_repair_and_ended_since_is_not_lost(index: CrawlIndex) -> None:
     import_whole(index, source(), ONE)
     late = source("late.wacz")
     index.begin_source(late, "stored")
@@ -380,7 +373,7 @@ def test_a_source_that_was_begun_before_the_repair_and_ended_since_is_not_lost(i
     assert index.find("x", [TWO]) == [record(TWO)]
 
 
-def test_a_payload_is_listed_once_after_a_replacement_and_a_further_import(index: IndexStore) -> None:
+def test_a_payload_is_listed_once_after_a_replacement_and_a_further_import(index: CrawlIndex) -> None:
     import_whole(index, source(), ONE)
     enter(index, "new", ONE, TWO)
     index.replace("a", "new")
@@ -390,12 +383,12 @@ def test_a_payload_is_listed_once_after_a_replacement_and_a_further_import(index
     assert index.find("x", [ONE]) == [record(file="new.warc.gz")]
 
 
-def test_a_purge_forgets_how_many_crawls_a_manifest_did_not_name(index: IndexStore) -> None:
+def test_a_purge_forgets_how_many_crawls_a_manifest_did_not_name(index: CrawlIndex) -> None:
     commit(index, "a", ONE)
     commit(index, "b", TWO)
     index.note_imports(ImportNotes(1.0, "2026-08-01T12:00:00.000Z", 2, 123))
     index.purge(["a"])
-    assert index.import_notes() == ImportNotes(1.0, "2026-08-01T12:00:00.000Z", 0, 0)
+    assert index.import_notes == ImportNotes(1.0, "2026-08-01T12:00:00.000Z", 0, 0)
 
 
 # SQLite alone: what is cut off
@@ -445,7 +438,7 @@ def test_a_purge_that_was_cut_off_has_taken_effect_and_is_ended_later(sqlite_url
     assert store.index.unfinished_purge() == ([] if ended else ["a"])
     assert store.index.find("a", digests) == [None] * 2_500
     assert store.index.find_urls("x", [HOME]) == [None]
-    assert (store.index.crawls(), store.index.totals()) == ([], Counts())
+    assert (store.index.crawls(), store.index.counts) == ([], Counts())
     store.index.purge(["a"])
     assert store.index.unfinished_purge() == []
     assert left_over(store.index) == {}
@@ -501,7 +494,7 @@ def test_what_was_cut_off_while_it_forgot_is_ended_by_the_next_purge(
     store.close()
 
 
-def test_a_canceled_crawl_is_forgotten_without_a_trace_and_no_other(index: IndexStore) -> None:
+def test_a_canceled_crawl_is_forgotten_without_a_trace_and_no_other(index: CrawlIndex) -> None:
     commit(index, "kept", TWO)
     for crawl in ("a", "running"):
         enter(index, crawl, ONE, THREE)
@@ -518,7 +511,7 @@ def test_a_canceled_crawl_is_forgotten_without_a_trace_and_no_other(index: Index
 
 
 def test_an_empty_server_is_empty_again_once_its_only_crawl_is_forgotten(
-    redis_index: IndexStore, client: Any
+    redis_index: CrawlIndex, client: Any
 ) -> None:
     enter(redis_index, "a", ONE)
     redis_index.cancel("a")

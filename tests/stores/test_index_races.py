@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
     import redis
 
-    from scrapy_dedupe.stores.base import IndexStore
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
 MANY = [hashlib.sha256(b"%d" % number).hexdigest() for number in range(3_000)]
 
 
-def claimed(index: IndexStore, of: Source, lease_s: float = 60) -> Source:
+def claimed(index: CrawlIndex, of: Source, lease_s: float = 60) -> Source:
     index.queue_sources([of])
     found = index.claim_source(lease_s)
     assert found is not None
     return found
 
 
-def owners(index: IndexStore, *digests: str) -> list[str | None]:
+def owners(index: CrawlIndex, *digests: str) -> list[str | None]:
     """Whose records another crawl is given."""
     return [found.crawl if found else None for found in index.find("reader", digests)]
 
 
 @pytest.fixture
-def other(store_url: str) -> Iterator[IndexStore]:
+def other(store_url: str) -> Iterator[CrawlIndex]:
     """The index as another process has it open."""
     store = open_store(store_url)
     yield store.index
@@ -93,7 +93,7 @@ def lose_answer(index: Any, script: str, between: Callable[[], object] = lambda:
 
 
 def test_a_process_that_was_taken_over_loses_nothing_of_the_one_that_did(
-    index: IndexStore, other: IndexStore
+    index: CrawlIndex, other: CrawlIndex
 ) -> None:
     first = claimed(index, source(), 0.01)
     index.begin_source(first, "stored")
@@ -109,12 +109,12 @@ def test_a_process_that_was_taken_over_loses_nothing_of_the_one_that_did(
     other.add_imported(second, [record(ONE), record(TWO)])
     other.end_source(second, Counts(2))
     assert owners(index, ONE, TWO) == ["a", "a"]
-    assert index.totals() == Counts(2)
+    assert index.counts == Counts(2)
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
 def test_a_crawl_that_was_added_to_while_it_was_repaired_stays_as_it_is(
-    index: IndexStore, other: IndexStore, has_ended: bool
+    index: CrawlIndex, other: CrawlIndex, has_ended: bool
 ) -> None:
     import_of(index, source("first.wacz"), ONE)
     index.start("a~repair", "stored")
@@ -130,7 +130,7 @@ def test_a_crawl_that_was_added_to_while_it_was_repaired_stays_as_it_is(
     if not has_ended:
         other.end_source(added, Counts(1, 0, 0, 5_000))
     assert owners(index, ONE, TWO) == ["a", "a"]
-    assert index.totals() == Counts(2, 0, 0, 10_000)
+    assert index.counts == Counts(2, 0, 0, 10_000)
     assert index.merged_faults() == 0
     index.cancel("a~repair")
     index.start("a~repair", "stored")
@@ -139,14 +139,14 @@ def test_a_crawl_that_was_added_to_while_it_was_repaired_stays_as_it_is(
     assert owners(index, ONE, TWO) == ["a", "a"]
 
 
-def test_a_container_that_a_committed_crawl_is_given_is_done(index: IndexStore) -> None:
+def test_a_container_that_a_committed_crawl_is_given_is_done(index: CrawlIndex) -> None:
     crawl_with(index, "a", ONE)
     index.set_container("a", "a.wacz", "f" * 64, 5_000)
     assert index.done_sources(["a.wacz"]) == [True]
     assert index.queue_sources([source()]) == 0
 
 
-def test_a_source_of_the_other_payload_mode_is_refused_by_its_name(index: IndexStore) -> None:
+def test_a_source_of_the_other_payload_mode_is_refused_by_its_name(index: CrawlIndex) -> None:
     crawl_with(index, "b", ONE)
     with pytest.raises(
         StoreRefused, match=r"The source a\.wacz .*decoded .*stored .*--payload stored"
@@ -177,7 +177,7 @@ def test_an_end_after_a_cancel_is_refused(mine: Any, theirs: Any) -> None:
         mine.end_source(source(), Counts(1))
     theirs.cancel("a")
     assert [(info.id, info.state) for info in mine.crawls()] == [("a", "canceled")]
-    assert (mine.totals(), mine.done_sources(["a.wacz"])) == (Counts(), [False])
+    assert (mine.counts, mine.done_sources(["a.wacz"])) == (Counts(), [False])
     assert mine.merged_faults() == 0
 
 
@@ -208,7 +208,7 @@ def test_a_reset_that_was_overtaken_takes_nothing_out(mine: Any, theirs: Any) ->
         mine.reset("a")
     theirs.commit("a")
     assert owners(mine, ONE, TWO) == [None, "a"]
-    assert mine.totals() == Counts(1)
+    assert mine.counts == Counts(1)
 
 
 def test_a_cancel_that_was_overtaken_takes_nothing_out_of_the_next_crawl(mine: Any, theirs: Any) -> None:

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     import redis
 
-    from scrapy_dedupe.stores.base import IndexStore
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
 SHA1, SHA1_HEX = "3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ", "da39a3ee5e6b4b0d3255bfef95601890afd80709"
 
 
 @pytest.fixture
-def other(redis_url: str) -> Iterator[IndexStore]:
+def other(redis_url: str) -> Iterator[CrawlIndex]:
     """The index as another process has it open."""
     store = open_store(redis_url)
     yield store.index
@@ -39,7 +39,7 @@ def other(redis_url: str) -> Iterator[IndexStore]:
 # Browsertrix's keys
 
 
-def test_an_import_writes_the_keys_of_browsertrix(redis_index: IndexStore, client: redis.Redis) -> None:
+def test_an_import_writes_the_keys_of_browsertrix(redis_index: CrawlIndex, client: redis.Redis) -> None:
     redis_index.queue_sources([source()])
     entry = json.loads(client.lrange("src:q", 0, -1)[0])
     assert entry == {
@@ -63,33 +63,33 @@ def test_an_import_writes_the_keys_of_browsertrix(redis_index: IndexStore, clien
     assert not client.exists("pending:q", "pending:q:a.wacz", "src:qset", "uncommittedcrawls")
 
 
-def test_nothing_of_ours_is_left_of_a_source_that_ended(redis_index: IndexStore, client: redis.Redis) -> None:
+def test_nothing_of_ours_is_left_of_a_source_that_ended(redis_index: CrawlIndex, client: redis.Redis) -> None:
     import_of(redis_index, source(), ONE, TWO)
     assert set(client.keys("dedupe:*")) == {
         b"dedupe:index", b"dedupe:crawl:a", b"dedupe:files:a", b"dedupe:where:a", b"dedupe:sources:a"
     }  # fmt: skip
 
 
-def test_a_dropped_source_of_a_new_crawl_leaves_no_key(redis_index: IndexStore, client: redis.Redis) -> None:
+def test_a_dropped_source_of_a_new_crawl_leaves_no_key(redis_index: CrawlIndex, client: redis.Redis) -> None:
     redis_index.begin_source(source(), "stored")
     redis_index.add_imported(source(), [record(ONE)], [UrlCapture(HOME, ONE, DATE)])
     redis_index.drop_source(source())
     assert client.keys() == [b"dedupe:index"]
 
 
-def test_the_notes_of_imports_are_those_of_browsertrix(redis_index: IndexStore, client: redis.Redis) -> None:
+def test_the_notes_of_imports_are_those_of_browsertrix(redis_index: CrawlIndex, client: redis.Redis) -> None:
     redis_index.note_imports(ImportNotes(0.5, "2026-08-01T12:00:00.000Z", 2, 77))
     assert client.hmget("allcounts", ["updateProgress", "removedCrawls", "removedCrawlSize"]) == [
         b"0.5", b"2", b"77"
     ]  # fmt: skip
     assert client.get("last_update_ts") == b"2026-08-01T12:00:00.000Z"
     client.hset("allcounts", "updateProgress", "soon")
-    assert redis_index.import_notes().progress is None
+    assert redis_index.import_notes.progress is None
     assert redis_index.unreadable == 1  # type: ignore[attr-defined]
 
 
 def test_a_crawl_of_browsertrix_is_extended_and_stays_readable_for_it(
-    redis_index: IndexStore, client: redis.Redis
+    redis_index: CrawlIndex, client: redis.Redis
 ) -> None:
     client.sadd("allcrawls", "a")
     client.hset("h:a", ONE, f"0 {DATE} {HOME} 1000")
@@ -110,7 +110,7 @@ def test_a_crawl_of_browsertrix_is_extended_and_stays_readable_for_it(
 
 
 def test_a_digest_that_another_program_spelt_otherwise_is_found_as_it_was_asked_for(
-    redis_index: IndexStore, client: redis.Redis
+    redis_index: CrawlIndex, client: redis.Redis
 ) -> None:
     client.sadd("allcrawls", "b")
     client.hset("h:b", SHA1_HEX, f"0 {DATE} {HOME} 1000")
@@ -123,7 +123,7 @@ def test_a_digest_that_another_program_spelt_otherwise_is_found_as_it_was_asked_
 
 
 def test_revisits_that_browsertrix_left_waiting_are_credited_as_it_does(
-    redis_index: IndexStore, client: redis.Redis
+    redis_index: CrawlIndex, client: redis.Redis
 ) -> None:
     client.sadd("allcrawls", "a", "b")
     client.hset(f"rev:sha256:{ONE}:s", "b", 900)
@@ -163,7 +163,7 @@ def test_the_short_form_of_the_other_spelling_is_that_of_its_digest(raw: bytes, 
 
 @pytest.mark.parametrize("script", ["index_merged_batch", "index_merged_swap"])
 def test_a_commit_during_a_purge_is_in_the_new_index(
-    redis_index: Any, other: IndexStore, client: redis.Redis, script: str
+    redis_index: Any, other: CrawlIndex, client: redis.Redis, script: str
 ) -> None:
     crawl_with(other, "a", ONE, TWO)
     crawl_with(other, "kept", THREE)
@@ -175,7 +175,7 @@ def test_a_commit_during_a_purge_is_in_the_new_index(
     assert not client.exists("dedupe:alldupes", "dedupe:rebuilding", "dedupe:removing", "dedupe:rebuilt")
 
 
-def test_a_source_that_ends_during_a_purge_is_in_the_new_index(redis_index: Any, other: IndexStore) -> None:
+def test_a_source_that_ends_during_a_purge_is_in_the_new_index(redis_index: Any, other: CrawlIndex) -> None:
     crawl_with(other, "a", ONE)
     with before_script(redis_index, "index_merged_swap", lambda: import_of(other, source(crawl="b"), TWO)):
         redis_index.purge(["a"])
@@ -198,7 +198,7 @@ def test_a_source_that_was_ending_when_a_purge_began_is_whole_afterwards(
 
 @pytest.mark.parametrize("script", ["index_merged_begin", "index_merged_batch", "index_merged_swap"])
 def test_a_purge_that_is_killed_changed_nothing_and_can_be_repeated(
-    redis_index: Any, other: IndexStore, script: str
+    redis_index: Any, other: CrawlIndex, script: str
 ) -> None:
     crawl_with(other, "a", ONE, TWO)
     crawl_with(other, "b", TWO)
@@ -212,10 +212,10 @@ def test_a_purge_that_is_killed_changed_nothing_and_can_be_repeated(
     other.purge(["a"])
     assert [found and found.crawl for found in other.find("reader", [ONE, TWO, THREE])] == [None, "b", None]
     assert other.merged_faults() == 0
-    assert other.totals() == Counts(1, 0, 0, 10)
+    assert other.counts == Counts(1, 0, 0, 10)
 
 
-def test_two_purges_at_once_both_take_effect(redis_index: Any, other: IndexStore) -> None:
+def test_two_purges_at_once_both_take_effect(redis_index: Any, other: CrawlIndex) -> None:
     for crawl, digest in (("a", ONE), ("b", TWO), ("c", THREE)):
         crawl_with(other, crawl, digest)
     with before_script(redis_index, "index_merged_swap", lambda: other.purge(["b"])):
@@ -225,7 +225,7 @@ def test_two_purges_at_once_both_take_effect(redis_index: Any, other: IndexStore
 
 
 def test_readers_pass_over_what_a_source_that_is_ending_has_put_before_another_crawl(
-    redis_index: Any, other: IndexStore, client: redis.Redis
+    redis_index: Any, other: CrawlIndex, client: redis.Redis
 ) -> None:
     import_of(other, source("first.wacz", "imported"), THREE)
     redis_index.begin_source(source("second.wacz", "imported"), "stored")
@@ -244,7 +244,7 @@ def test_readers_pass_over_what_a_source_that_is_ending_has_put_before_another_c
 
 
 def test_what_a_source_had_first_goes_to_another_source_when_it_is_dropped(
-    redis_index: IndexStore, other: IndexStore
+    redis_index: CrawlIndex, other: CrawlIndex
 ) -> None:
     first, second = source("first.wacz"), source("second.wacz")
     for name in (first, second):
@@ -260,7 +260,7 @@ def test_what_a_source_had_first_goes_to_another_source_when_it_is_dropped(
 
 
 def test_a_source_that_is_added_to_after_it_was_dropped_refuses(
-    redis_index: IndexStore, other: IndexStore
+    redis_index: CrawlIndex, other: CrawlIndex
 ) -> None:
     redis_index.begin_source(source(), "stored")
     other.drop_source(source())
@@ -271,7 +271,7 @@ def test_a_source_that_is_added_to_after_it_was_dropped_refuses(
 
 
 def test_faults_of_the_merged_index_are_counted_and_mended(
-    redis_index: IndexStore, client: redis.Redis
+    redis_index: CrawlIndex, client: redis.Redis
 ) -> None:
     crawl_with(redis_index, "a", ONE, TWO)
     client.hdel("alldupes", ONE)
@@ -284,7 +284,7 @@ def test_faults_of_the_merged_index_are_counted_and_mended(
     assert client.hget("allcounts", "estimatedRedundantSize") == b"7"
 
 
-def test_many_records_are_listed_once_each(redis_index: IndexStore) -> None:
+def test_many_records_are_listed_once_each(redis_index: CrawlIndex) -> None:
     digests = [hashlib.sha256(b"%d" % number).hexdigest() for number in range(3_000)]
     crawl_with(redis_index, "a", *digests)
     found = list(redis_index.records("a"))

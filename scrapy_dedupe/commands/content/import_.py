@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text
 from scrapy_dedupe.content.quarrycore import PARAMETERS, is_hash, key_of
-from scrapy_dedupe.crawls.index import checked_crawl_id
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import SeenText
+from scrapy_dedupe.stores.crawl_index import checked_crawl_id
 
 if TYPE_CHECKING:
     import argparse

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.commands.ages import time_before
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import number_text
-from scrapy_dedupe.crawls.index import checked_crawl_id
 from scrapy_dedupe.errors import UsageError
+from scrapy_dedupe.stores.crawl_index import checked_crawl_id
 
 from .forgotten_reports import forget_reports
 

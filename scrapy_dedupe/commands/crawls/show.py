@@ -87,8 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(place: CommandStores, opts: argparse.Namespace) -> CrawlShown:
     from scrapy_dedupe.crawls.dependencies import Dependencies
-    from scrapy_dedupe.crawls.index import did_you_mean
     from scrapy_dedupe.crawls.places import is_present
+    from scrapy_dedupe.stores.crawl_index import did_you_mean
 
     with place.open_index() as index:
         dependencies = Dependencies(index, place.settings.wacz.folder)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.commands.figures import counted, size_text
-from scrapy_dedupe.crawls.index import CrawlIndex
 from scrapy_dedupe.files.folders import nearest_there
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.base import Counts, Original
@@ -164,7 +163,7 @@ def _index(context: DoctorContext) -> CheckFinding:
         return note("The crawl index was not tested, since its settings are wrong.")
     crawl, digest = f"doctor-{secrets.token_hex(8)}", sha256(secrets.token_bytes(16)).hexdigest()
     with _opened(url, context) as (store, where):
-        index = CrawlIndex(store.index)
+        index = store.index
         # Use the payload mode of the index. The section "stores" compares it with the settings.
         modes = {info.payload for info in index.crawls() if info.state != "canceled"}
         payload = context.settings.warc.payload if context.settings is not None else "stored"

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.commands.figures import counted
-from scrapy_dedupe.crawls.index import CrawlIndex
 from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
@@ -80,7 +79,7 @@ def _crawls(context: DoctorContext) -> Iterator[CheckFinding]:
     except DedupeError:
         return  # the section "stores" reports it
     try:
-        index = CrawlIndex(store.index)
+        index = store.index
         old = [info for info in index.crawls() if info.state == "uncommitted" and _is_old(info)]
         if old:
             names = ", ".join(info.id for info in old[:_SHOWN])

@@ -18,10 +18,10 @@ from scrapy_dedupe.stores import parse_store_url
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scrapy_dedupe.crawls.index import CrawlIndex
     from scrapy_dedupe.crawls.packing import PackedCrawl
     from scrapy_dedupe.crawls.recorder import Recorder
     from scrapy_dedupe.live.session import Session
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
     from .uploads import Uploads
 

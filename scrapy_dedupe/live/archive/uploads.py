@@ -13,8 +13,8 @@ from scrapy_dedupe.warc.mover import Mover
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from scrapy_dedupe.crawls.index import CrawlIndex
     from scrapy_dedupe.live.session import Session
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.storage import Storage
 
 logger = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from scrapy.settings import BaseSettings
 
-    from scrapy_dedupe.crawls.index import CrawlIndex
     from scrapy_dedupe.settings.specs import Settings
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.tasks.progress import Progress
 
 logger = logging.getLogger(__name__)

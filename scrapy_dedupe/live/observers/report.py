@@ -22,7 +22,6 @@ from scrapy.exceptions import NotConfigured
 
 from scrapy_dedupe.content.content_type import mime_of
 from scrapy_dedupe.crawls.dependencies import Dependencies
-from scrapy_dedupe.crawls.index import CrawlIndex
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, SettingError, StoreError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import folder_fault
@@ -258,7 +257,7 @@ class ReportExtension(Observer):
         url = session.layers.get("warc")
         if url is not None and not session.stores.breaker(url).open:
             try:
-                index = CrawlIndex(session.stores.open(url).index)
+                index = session.stores.open(url).index
                 dependencies = Dependencies(index, session.settings.wacz.folder)
                 graph, info = graph_of(dependencies, [crawl]), dependencies.crawls.get(crawl)
             except StoreError as error:

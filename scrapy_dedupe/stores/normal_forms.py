@@ -15,7 +15,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import SettingError
-from scrapy_dedupe.stores.index_values import FORMS
+
+from .index_values import FORMS
 
 if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
