@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from typing import cast
 
 import redis
 from redis.backoff import NoBackoff
@@ -15,11 +16,12 @@ from redis.retry import Retry
 
 from scrapy_dedupe.errors import SettingError, StoreUnavailable
 
+from . import redis_index_keys as keys_of
 from .location import StoreLocation, parse_store_url
 from .redis_content import RedisContent
 from .redis_faults import redis_faults
 from .redis_index import RedisIndex
-from .redis_reports import RedisReports
+from .redis_index_base import text_of
 
 
 def connect(
@@ -90,3 +92,34 @@ class RedisStore:
         self.index.release_connection()
         with redis_faults(self.url):
             self._client.close()
+
+
+class RedisReports:
+    """A :class:`~.base.ReportStore` on a client with ``decode_responses=False``."""
+
+    def __init__(self, client: redis.Redis, url: str) -> None:
+        self._client = client
+        self._url = url
+
+    def save(self, crawl: str, data: bytes) -> None:
+        with redis_faults(self._url):
+            pipeline = self._client.pipeline()
+            pipeline.sadd(keys_of.REPORTS, crawl)
+            pipeline.set(keys_of.report(crawl), data)
+            pipeline.execute()
+
+    def load(self, crawl: str) -> bytes | None:
+        with redis_faults(self._url):
+            return cast("bytes | None", self._client.get(keys_of.report(crawl)))
+
+    def delete(self, crawl: str) -> None:
+        with redis_faults(self._url):
+            pipeline = self._client.pipeline()
+            pipeline.delete(keys_of.report(crawl))
+            pipeline.srem(keys_of.REPORTS, crawl)
+            pipeline.execute()
+
+    def crawls(self) -> list[str]:
+        with redis_faults(self._url):
+            members = cast("set[bytes]", self._client.smembers(keys_of.REPORTS))
+        return sorted(text_of(member) for member in members)

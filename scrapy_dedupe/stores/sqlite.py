@@ -21,7 +21,6 @@ from scrapy_dedupe.files.folders import folder_fault
 from . import sqlite_content, sqlite_content_tables, sqlite_index
 from .location import StoreLocation, parse_store_url
 from .sqlite_faults import sqlite_faults
-from .sqlite_reports import SqliteReports
 
 if TYPE_CHECKING:
     from .sqlite_content import SqliteContent
@@ -188,3 +187,31 @@ class SqliteStore:
         """Close the file. Safe to repeat."""
         with sqlite_faults(self.url):
             self._connection.close()
+
+
+class SqliteReports:
+    """A :class:`~.base.ReportStore` on an autocommit connection. The index creates the table."""
+
+    def __init__(self, connection: sqlite3.Connection, url: str) -> None:
+        self._connection = connection
+        self._url = url
+
+    def save(self, crawl: str, data: bytes) -> None:
+        with sqlite_faults(self._url):
+            self._connection.execute("INSERT OR REPLACE INTO report VALUES (?, ?)", (crawl, data))
+
+    def load(self, crawl: str) -> bytes | None:
+        with sqlite_faults(self._url):
+            row = self._connection.execute(
+                "SELECT CAST(data AS BLOB) FROM report WHERE crawl = ?", (crawl,)
+            ).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def delete(self, crawl: str) -> None:
+        with sqlite_faults(self._url):
+            self._connection.execute("DELETE FROM report WHERE crawl = ?", (crawl,))
+
+    def crawls(self) -> list[str]:
+        with sqlite_faults(self._url):
+            rows = self._connection.execute("SELECT crawl FROM report ORDER BY crawl").fetchall()
+        return [str(crawl) for (crawl,) in rows]

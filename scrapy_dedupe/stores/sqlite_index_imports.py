@@ -2,14 +2,21 @@
 
 The records of a source belong to a part of its crawl. Only the crawl itself finds them until the source ends, which
 changes a few rows, whatever its size. A source that is begun again gets a new part, and the old part becomes waste.
+
+The queue is in the tables ``source_queue`` and ``source_done``. A claimed source stays in the queue until it has ended
+or is released. A claim is valid for a limited time, by the clock of the machine, in seconds since the epoch. After that
+time the source still belongs to the same process until another one claims it, which changes the token.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import CrawlStateError, StoreRefused
+from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
 
 from . import sqlite_crawl_files as crawl_files
 from .base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiting
@@ -22,8 +29,7 @@ from .index_values import (
     utc_now,
 )
 from .sqlite_faults import sqlite_faults
-from .sqlite_index_base import NEXT_ORDER
-from .sqlite_source_queue import SqliteSourceQueue
+from .sqlite_index_base import NEXT_ORDER, SqliteIndexBase, let_others_write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,9 +63,95 @@ WHERE w.crawl = ? AND w.digest = ? AND w.size = ? AND {_MATCH}
 ORDER BY coalesce(oc.part_of, oc.number) != coalesce(c.part_of, c.number), oc.commit_order, o.id LIMIT 1
 """  # noqa: S608 - constants
 
+_QUEUED_AT_ONCE = 1_000
 
-class SqliteImports(SqliteSourceQueue):
+# Containers of crawls that were crawled here are done with the commit; those of imported crawls when they have ended.
+_IS_DONE = """
+SELECT EXISTS (SELECT 1 FROM source_done WHERE name = ?1) OR EXISTS (
+    SELECT 1 FROM crawl_container k JOIN crawl c ON c.number = k.crawl
+    WHERE k.filename = ?1 AND c.state = 'committed' AND NOT c.imported
+)
+"""
+
+# Sources with an expired claim come first.
+_NEXT = """
+SELECT position, source FROM source_queue WHERE claimed_until IS NULL OR claimed_until <= ?
+ORDER BY claimed_until IS NULL, position LIMIT 1
+"""
+
+
+# A source belongs to the process that claimed it last, whichever process began it.
+_HOLDER = """
+SELECT coalesce(
+    (SELECT token FROM source_queue WHERE name = ?1), (SELECT token FROM source_begun WHERE name = ?1)
+)
+"""
+
+
+class SqliteImports(SqliteIndexBase):
     """The methods of :class:`~.crawl_index.CrawlIndex` that import sources and resolve revisits."""
+
+    # The queue
+
+    def _queue_sources(self, sources: Sequence[Source]) -> int:
+        queued = 0
+        for first in range(0, len(sources), _QUEUED_AT_ONCE):
+            began = time.monotonic()
+            with self._transaction():
+                for source in sources[first : first + _QUEUED_AT_ONCE]:
+                    if not self._is_done(source.name):
+                        queued += self._connection.execute(
+                            "INSERT OR IGNORE INTO source_queue (name, source) VALUES (?, ?)",
+                            (source.name, source_json(source)),
+                        ).rowcount
+            if first + _QUEUED_AT_ONCE < len(sources):
+                let_others_write(began)
+        return queued
+
+    def claim_source(self, lease_s: float = 300.0) -> Source | None:
+        with self._transaction():
+            while True:
+                now = time.time()
+                row = self._connection.execute(_NEXT, (now,)).fetchone()
+                if row is None:
+                    return None
+                position, text = row
+                source = read_source(text)
+                if source is not None:
+                    source = replace(source, token=secrets.token_hex(8))
+                    self._connection.execute(
+                        "UPDATE source_queue SET claimed_until = ?, token = ? WHERE position = ?",
+                        (now + lease_s, source.token, position),
+                    )
+                    return source
+                self.unreadable += 1
+                self._connection.execute("DELETE FROM source_queue WHERE position = ?", (position,))
+
+    def renew_lease(self, source: Source, lease_s: float = 300.0) -> None:
+        with self._transaction():
+            self._require_holder(source)
+            self._connection.execute(
+                "UPDATE source_queue SET claimed_until = ? WHERE name = ? AND claimed_until IS NOT NULL",
+                (time.time() + lease_s, source.name),
+            )
+
+    def release_source(self, source: Source) -> None:
+        with self._transaction():
+            self._require_holder(source)
+            self._connection.execute("DELETE FROM source_queue WHERE name = ?", (source.name,))
+
+    def queue_length(self) -> tuple[int, int]:
+        with sqlite_faults(self._url):
+            row = self._connection.execute(
+                "SELECT count(*) - count(claimed_until), count(claimed_until) FROM source_queue"
+            ).fetchone()
+        return int(row[0]), int(row[1])
+
+    def done_sources(self, names: Sequence[str]) -> list[bool]:
+        with sqlite_faults(self._url):
+            return [self._is_done(name) for name in names]
+
+    # Sources
 
     def _begin_source(self, source: Source, payload: str) -> int:
         with self._transaction():
@@ -271,3 +363,26 @@ class SqliteImports(SqliteSourceQueue):
         if owner != crawl:
             crawl_files.add_needs(self._connection, crawl, [Need(owner_id, wacz_index, file)])
         return int(revisits)
+
+    def _require_holder(self, source: Source) -> None:
+        """Raise TakenOver if another process has claimed or begun the source since."""
+        (token,) = self._connection.execute(_HOLDER, (source.name,)).fetchone()
+        if token is not None and token != source.token:
+            raise self._taken_over(source)
+
+    def _was_ended_by_another(self, source: Source) -> bool:
+        """Whether a source that this process has claimed is done and no longer in the queue."""
+        return bool(source.token) and bool(
+            self._connection.execute(
+                "SELECT EXISTS (SELECT 1 FROM source_done WHERE name = ?1)"
+                " AND NOT EXISTS (SELECT 1 FROM source_queue WHERE name = ?1)",
+                (source.name,),
+            ).fetchone()[0]
+        )
+
+    def _taken_over(self, source: Source) -> TakenOver:
+        action = f"extended by {source.name}"
+        return TakenOver(state_message(source.crawl, "taken", action, self._url))
+
+    def _is_done(self, name: str) -> bool:
+        return bool(self._connection.execute(_IS_DONE, (name,)).fetchone()[0])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
-from scrapy_dedupe.stores import open_store, sqlite_source_queue
+from scrapy_dedupe.stores import open_store, sqlite_index_imports
 from scrapy_dedupe.stores.base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiting
 from scrapy_dedupe.stores.index_values import FORMS
 
@@ -842,7 +842,7 @@ def test_others_may_write_while_many_sources_are_queued(
         other.index.note_imports(ImportNotes())
         written.append(began)
 
-    monkeypatch.setattr(sqlite_source_queue, "let_others_write", write)
+    monkeypatch.setattr(sqlite_index_imports, "let_others_write", write)
     sources = [source(f"{number}.wacz") for number in range(2_500)]
     assert store.index.queue_sources(sources) == 2_500
     assert store.index.queue_sources(sources[:10]) == 0
