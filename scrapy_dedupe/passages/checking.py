@@ -29,10 +29,9 @@ from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 from .catalogue import orphans, read_deleted, read_manifest, refuse_other_files
 from .folder_files import missing_file
 from .preparation import prepare
-from .segment_checking import check_segment
-from .segments import Segment
+from .segment_layout import DIGEST_SIZE, SPOT_BITS, name_head
+from .segments import Segment, key_bounds
 from .snapshot import IndexSnapshot, no_index, refuse_unknown_parameters
-from .spots import SPOT_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +43,132 @@ if TYPE_CHECKING:
 
     from .catalogue import Manifest
     from .segment_layout import SegmentEntry
+
+_POSTS = 1 << 19  # posts read at a time
+_MOST_TEXTS = 20  # damaged texts that are named individually
+
+
+def check_segment(segment: Segment, watch: Progress = NO_PROGRESS) -> Iterator[str]:
+    """Yield a sentence for each problem in *segment*.
+
+    Checksums are compared first; if one is wrong, no further checks are made. Then the order, ranges and counts of posts,
+    names and digests are checked, and every blob: it must decompress, and match the digest of its text.
+    """
+    damage = list(segment.damage())
+    yield from damage
+    if damage:
+        return
+    for unit, total, part_check in (
+        ("posts", segment.post_count, _check_posts),
+        ("texts", segment.text_count, _check_texts),
+        ("documents", segment.document_count, _check_documents),
+    ):
+        try:
+            with part(watch, f"{segment.path.name}: {unit}", total, unit):
+                yield from part_check(segment, watch)
+        except StoreRefused as error:
+            yield str(error)
+    with part(watch, segment.blobs.file.path.name, segment.text_count, "texts"):
+        yield from _check_blobs(segment, watch)
+
+
+def _check_posts(segment: Segment, watch: Progress) -> Iterator[str]:
+    counts = np.zeros(segment.text_count, np.int64)
+    seen = None if segment.has_texts else np.zeros(segment.post_count, np.bool_)
+    total = 0
+    bounds = key_bounds([segment], _POSTS)
+    for low_key, high_key in pairwise(bounds):
+        posts = segment.posts_between(low_key, high_key)
+        total += len(posts.keys)
+        watch.advance(len(posts.keys))
+        keys, texts, where = posts.keys, posts.texts, posts.where
+        # All posts of a key are in the same chunk, so order within the chunks is order throughout.
+        is_after = (
+            (keys[1:] > keys[:-1])
+            | (
+                (keys[1:] == keys[:-1])
+                & (
+                    (texts[1:] > texts[:-1])
+                    # A text has one post per key, except in an index without texts, which has one per blot.
+                    | ((seen is not None) & (texts[1:] == texts[:-1]) & (where[1:] > where[:-1]))
+                )
+            )
+        )
+        if not is_after.all():
+            yield f"{segment.path}: the posts of keys from {low_key} to {high_key} are out of order."
+        counts += np.bincount(texts, minlength=segment.text_count)
+        if seen is not None:
+            seen[segment.first_ordinals[texts] + where] = True
+    if total != segment.post_count:
+        yield f"{segment.path}: only {total} of {segment.post_count} posts can be reached."
+    wrong = np.flatnonzero(counts != segment.post_counts)
+    if len(wrong):
+        yield f"{segment.path}: {len(wrong)} texts have wrong post counts, the first is text {wrong[0]}."
+    if seen is not None and not seen.all():
+        yield f"{segment.path}: {np.count_nonzero(~seen)} blots have no post."
+
+
+def _check_texts(segment: Segment, watch: Progress) -> Iterator[str]:
+    texts = segment.digests.texts_of(segment.digests.array)
+    lost = np.flatnonzero(texts != np.arange(segment.text_count))
+    if len(lost):
+        yield f"{segment.path}: {len(lost)} texts are not found by their digests, the first is text {lost[0]}."
+
+
+def _check_documents(segment: Segment, watch: Progress) -> Iterator[str]:
+    _ = (
+        segment.documents.texts,
+        segment.documents.host_numbers,
+        segment.documents.hosts,
+    )  # accessing them checks their ranges
+    used = np.unique(segment.documents.texts[segment.documents.texts < 0])
+    if len(used) != len(segment.documents.foreign):
+        yield f"{segment.path}: {len(segment.documents.foreign) - len(used)} foreign digests have no document."
+    heads = np.fromiter(
+        (name_head(doc_id.encode()) for doc_id in counted(segment.documents.doc_ids(), watch)),
+        np.uint32,
+        segment.document_count,
+    )
+    order = np.argsort(heads, kind="stable")
+    sorted_heads, name_order = segment.documents.sorted_names()
+    if not (np.array_equal(heads[order], sorted_heads) and np.array_equal(order, name_order)):
+        yield f"{segment.path}: the order of its names is wrong."
+
+
+def _check_blobs(segment: Segment, watch: Progress) -> Iterator[str]:
+    found = 0
+    for text in counted(range(segment.text_count), watch):
+        try:
+            problem = _problem_of(segment, text)
+        except StoreRefused as error:
+            problem = str(error)
+        if problem:
+            found += 1
+            if found <= _MOST_TEXTS:
+                yield problem
+    if found > _MOST_TEXTS:
+        yield f"{segment.blobs.file.path}: {found - _MOST_TEXTS} more texts are damaged."
+
+
+def _problem_of(segment: Segment, text: int) -> str | None:
+    if not segment.has_texts:
+        segment.outline(text)
+        return None
+    raw = segment.blobs.inflated(text)
+    if hashlib.sha256(raw).digest()[:DIGEST_SIZE] != _digest(segment.digests.array, text):
+        return f"{segment.blobs.file.path}: text {text} does not match its digest."
+    try:
+        length = len(raw.decode())
+    except UnicodeDecodeError:
+        return f"{segment.blobs.file.path}: text {text} is not valid UTF-8."
+    if length != int(segment.char_counts[text]):
+        return f"{segment.blobs.file.path}: text {text} has a wrong length."
+    return None
+
+
+def _digest(digests: NDArray[np.uint8], text: int) -> bytes:
+    return digests[text].tobytes()
+
 
 MOST_PROBLEMS = 1_000
 """How many problems are reported at most."""
@@ -202,7 +327,7 @@ def _wrong_posts(segment: Segment, entry: SegmentEntry, manifest: Manifest, watc
     counts = np.zeros(segment.text_count, np.int64)
     sums = np.zeros(segment.text_count, np.uint64)
     has_texts = manifest.parameters.has_texts
-    bounds = segment.key_chunks(_MOST_POSTS)
+    bounds = key_bounds([segment], _MOST_POSTS)
     with part(watch, f"{entry.name}: posts", segment.post_count, "posts"):
         for low, high in pairwise(bounds):
             posts = segment.posts_between(low, high)
@@ -223,7 +348,7 @@ def _wrong_posts(segment: Segment, entry: SegmentEntry, manifest: Manifest, watc
 def _expected_of_texts(segment: Segment, manifest: Manifest) -> Iterator[tuple[int, int, int, int | None]]:
     """For each text its number, and the count and sum of its posts and its token count, computed again."""
     for numbers in _batches(segment):
-        found = [("x", "", segment.blob(number).decode(errors="replace")) for number in numbers]
+        found = [("x", "", segment.blobs.inflated(number).decode(errors="replace")) for number in numbers]
         prepared = prepare(found, manifest.parameters)
         ends = np.cumsum(prepared.post_counts)
         for number, text in zip(numbers, prepared.texts.tolist(), strict=True):

@@ -14,10 +14,9 @@ import numpy as np
 
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 
-from .segment_layout import DIGEST_SIZE, SegmentEntry
+from .segment_layout import DIGEST_SIZE, SPOT_BITS, SegmentEntry
 from .segment_writing import SegmentWriter
 from .segments import Segment, key_bounds
-from .spots import SPOT_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,7 +77,7 @@ class _Numbers:
 
 def _number_texts(segments: Sequence[Segment], texts_alive: Sequence[NDArray[np.bool_]]) -> _Numbers:
     digests = np.concatenate(
-        [np.zeros((0, DIGEST_SIZE), np.uint8), *(segment.digests for segment in segments)]
+        [np.zeros((0, DIGEST_SIZE), np.uint8), *(segment.digests.array for segment in segments)]
     )
     is_alive = np.concatenate([np.zeros(0, np.bool_), *texts_alive])
     if len(is_alive) != len(digests):
@@ -102,14 +101,14 @@ def _number_texts(segments: Sequence[Segment], texts_alive: Sequence[NDArray[np.
 
 def _copy_texts(segment: Segment, kept: NDArray[np.bool_], writer: SegmentWriter, watch: Progress) -> None:
     for start, stop in _runs(kept):
-        blobs, sizes, raw_sizes, checksums = segment.stored_texts(start, stop)
+        blobs, sizes, raw_sizes, checksums = segment.blobs.stored_many(start, stop)
         counts = np.stack(
             [
                 column[start:stop]
                 for column in (segment.token_counts, segment.char_counts, segment.post_counts)
             ]
         )
-        writer.add_stored_texts(segment.digests[start:stop], counts, blobs, sizes, raw_sizes, checksums)
+        writer.add_stored_texts(segment.digests.array[start:stop], counts, blobs, sizes, raw_sizes, checksums)
         segment.forget()
         watch.advance(stop - start)
 
@@ -132,11 +131,11 @@ def _copy_documents(
     segment = segments[place]
     if len(alive) != segment.document_count:
         raise ValueError("alive must have one value per document")
-    foreign = segment.foreign
+    foreign = segment.documents.foreign
     foreign_numbers = _numbers_of(foreign, segments, numbers)
-    hosts, document_hosts = segment.hosts, segment.document_hosts
-    texts = segment.document_texts
-    for number, doc_id in enumerate(segment.doc_ids()):
+    hosts, document_hosts = segment.documents.hosts, segment.documents.host_numbers
+    texts = segment.documents.texts
+    for number, doc_id in enumerate(segment.documents.doc_ids()):
         if not alive[number]:
             continue
         text = int(texts[number])
@@ -159,7 +158,7 @@ def _numbers_of(
     found = np.full(len(digests), -1, np.int64)
     wanted = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_SIZE)
     for segment, new in zip(segments, numbers.new, strict=True):
-        texts = segment.texts_of_digests(wanted)
+        texts = segment.digests.texts_of(wanted)
         is_here = texts >= 0
         found[is_here] = np.maximum(found[is_here], new[texts[is_here]])
     return found

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .packing import TAIL, pack_words
-from .segment_blocks import BlockChecksums
+from .packing import TAIL, BlockChecksums, pack_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,7 @@ from scrapy_dedupe.errors import SettingError
 
 from .blots import blotter_of, keys
 from .outlines import encode_outline
-from .spots import PART_BITS, parts_of, spots_between
+from .segment_layout import PART_BITS, parts_of, spots_between
 from .tokens import tokeniser_named, tokens_of_all
 from .values import Outline
 

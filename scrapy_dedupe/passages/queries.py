@@ -22,8 +22,7 @@ import numpy as np
 from scrapy_dedupe.errors import SettingError
 
 from .blots import blotter_of, keys
-from .boilerplate import SHARE
-from .boilerplate_posts import templates_of
+from .boilerplate import SHARE, templates_of
 from .occurrences import Occurrences
 from .preparation import digest_of
 from .shared_passages import QueryText, SharedPassage, shares_in_outline, shares_in_texts

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _KEPT_BLOCKS = 64
 
 
-class Names:
+class Documents:
     """The documents of a segment: their ids, hosts and texts. Raises StoreRefused where they are damaged."""
 
     def __init__(self, file: PostsFile) -> None:
@@ -43,13 +43,12 @@ class Names:
         for block in range(-(-self._count // NAMES_PER_BLOCK)):
             yield from self._block(block)
 
-    def documents_named(self, doc_ids: Sequence[str]) -> dict[int, int]:
+    def named(self, doc_ids: Sequence[str]) -> dict[int, int]:
         """Return the numbers of the documents with these ids, by position in *doc_ids*; the last document of each id."""
         found: dict[int, int] = {}
         if not self._count or not doc_ids:
             return found
-        sorted_heads: NDArray[np.uint32] = self._file.section(Section.NAME_HEADS, "<u4")
-        order: NDArray[np.uint32] = self._file.section(Section.NAME_ORDER, "<u4")
+        sorted_heads, order = self.sorted_names()
         # A string that cannot be encoded is no document's id: "surrogatepass" gives bytes that no stored id has.
         names = (doc_id.encode(errors="surrogatepass") for doc_id in doc_ids)
         heads = np.array([name_head(name) for name in names], np.uint32)
@@ -65,6 +64,14 @@ class Names:
                     found[asked] = max(number, found.get(asked, -1))
                 place += 1
         return found
+
+    def number_of(self, doc_id: str) -> int | None:
+        """Return the number of the last document with this doc id."""
+        return self.named([doc_id]).get(0)
+
+    def sorted_names(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Return the sorted heads of the doc ids, and the document numbers in this order."""
+        return self._file.section(Section.NAME_HEADS, "<u4"), self._file.section(Section.NAME_ORDER, "<u4")
 
     @cached_property
     def hosts(self) -> list[str]:
@@ -145,6 +152,11 @@ class Digests:
     def array(self) -> NDArray[np.uint8]:
         """The digests, n x 16."""
         return self._file.section(Section.DIGESTS, "u1").reshape(-1, DIGEST_SIZE)
+
+    def text_of(self, digest: bytes) -> int | None:
+        """Return the number of the text with this digest, None if it is not in this segment."""
+        text = int(self.texts_of(np.frombuffer(digest, np.uint8).reshape(1, DIGEST_SIZE))[0])
+        return text if text >= 0 else None
 
     def texts_of(self, digests: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Return the numbers of the texts with these digests, n x 16; -1 for a digest that is not in this segment."""

@@ -16,7 +16,7 @@ from deflate import deflate_compress
 
 from scrapy_dedupe.files.folders import sync_folder
 
-from .new_files import NewFile, writing
+from .folder_files import NewFile, writing
 from .post_stream import PostStream
 from .segment_layout import (
     BLOBS_HEADER_SIZE,
@@ -24,6 +24,8 @@ from .segment_layout import (
     GROUP_BITS,
     NAMES_PER_BLOCK,
     POSTS_HEADER_SIZE,
+    SPOT_BITS,
+    WHOLE,
     BlobsHeader,
     PostsHeader,
     Section,
@@ -36,7 +38,6 @@ from .segment_layout import (
     posts_name,
     value_bits_for,
 )
-from .spots import SPOT_BITS, WHOLE
 
 if TYPE_CHECKING:
     from pathlib import Path

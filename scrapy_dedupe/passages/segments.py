@@ -16,11 +16,9 @@ import numpy as np
 from scrapy_dedupe.errors import StoreRefused
 
 from .outlines import decode_outline
-from .segment_blobs import Blobs
-from .segment_files import PostsFile
-from .segment_layout import DIGEST_SIZE, GROUP_BITS, Section, SegmentEntry
-from .segment_names import Digests, Names
-from .spots import SPOT_BITS
+from .segment_files import Blobs, PostsFile
+from .segment_layout import GROUP_BITS, SPOT_BITS, Section, SegmentEntry
+from .segment_names import Digests, Documents
 from .values import Outline, Parameters, Posts
 
 if TYPE_CHECKING:
@@ -29,14 +27,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from .segment_blocks import CheckedBlocks
+    from .packing import CheckedBlocks
 
 __all__ = ["Segment", "SegmentEntry", "key_bounds"]
 
 _SCAN = 64  # buckets of up to this many posts are read completely; larger ones are searched for a key
 _SPLIT_BITS = 16  # key bounds are multiples of 2 ** -16 of the key space
 _NOTHING: NDArray[np.int64] = np.zeros(0, np.int64)
-_READ = ("_packed", "_blocks", "_bases", "_buckets", "post_counts", "_names", "_digests")
+_READ = ("_packed", "_blocks", "_bases", "_buckets", "post_counts", "documents", "digests")
 
 
 class Segment:
@@ -53,7 +51,7 @@ class Segment:
         self.post_count, self.text_count, self.document_count = entry.posts, entry.texts, entry.documents
         self._file = PostsFile(folder, entry)
         try:
-            self._blobs = Blobs(folder, entry)
+            self.blobs = Blobs(folder, entry)
         except BaseException:
             self._file.close()
             raise
@@ -70,26 +68,21 @@ class Segment:
         self._low_mask = np.uint64((1 << layout.low_bits) - 1)
         self._value_mask = np.uint64((1 << layout.value_bits) - 1)
         self._packed = self._file.posts()
-        self._names = Names(self._file)
-        self._digests = Digests(self._file)
+        self.documents = Documents(self._file)
+        self.digests = Digests(self._file)
 
     @property
     def path(self) -> Path:
         """The path of the posts file."""
         return self._file.path
 
-    @property
-    def blobs_path(self) -> Path:
-        """The path of the blobs file."""
-        return self._blobs.file.path
-
     def close(self) -> None:
         """Close the files. Arrays that were returned stay readable; the segment cannot be used any more."""
-        if "_names" in self.__dict__:
-            self._names.close()
+        if "documents" in self.__dict__:
+            self.documents.close()
         for name in _READ:
             self.__dict__.pop(name, None)
-        self._blobs.close()
+        self.blobs.close()
         self._file.close()
 
     # Posts
@@ -147,10 +140,6 @@ class Segment:
         values = (posts[inside] & self._value_mask).view(np.int64)
         return Posts(keys[inside], *self._texts_and_where(values))
 
-    def key_chunks(self, most_posts: int) -> list[int]:
-        """Return key bounds, as `key_bounds` does for several segments."""
-        return key_bounds([self], most_posts)
-
     def posts_below(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return lower and upper bounds of the number of posts with keys smaller than each of *keys*."""
         if not self.post_count:
@@ -183,79 +172,17 @@ class Segment:
             self._file.refuse_section(Section.POST_COUNTS)
         return counts
 
-    @property
-    def digests(self) -> NDArray[np.uint8]:
-        """The digests of the texts, n x 16."""
-        return self._digests.array
-
-    def text_of_digest(self, digest: bytes) -> int | None:
-        """Return the number of the text with this digest, None if it is not in this segment."""
-        text = int(self.texts_of_digests(np.frombuffer(digest, np.uint8).reshape(1, DIGEST_SIZE))[0])
-        return text if text >= 0 else None
-
-    def texts_of_digests(self, digests: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the numbers of the texts with these digests, n x 16; -1 for a digest that is not in this segment."""
-        return self._digests.texts_of(digests)
-
-    def blob(self, text: int) -> bytes:
-        """Return the decompressed blob of a text: its UTF-8, or its encoded outline."""
-        return self._blobs.inflated(text)
-
-    def stored_texts(
-        self, start: int, stop: int
-    ) -> tuple[memoryview, NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32]]:
-        """Return the blobs of consecutive texts, concatenated: data, sizes, decompressed sizes and checksums."""
-        return self._blobs.stored_many(start, stop)
-
     def outline(self, text: int) -> Outline:
         """Return the outline of a text. Only for an index without texts."""
         if self.has_texts:
             raise ValueError("an index that stores its texts has no outlines")
         try:
-            outline = decode_outline(self.blob(text))
+            outline = decode_outline(self.blobs.inflated(text))
         except ValueError:
-            self._blobs.refuse_text(text)
+            self.blobs.refuse_text(text)
         if len(outline.token_starts) != int(self.post_counts[text]):
-            self._blobs.refuse_text(text)
+            self.blobs.refuse_text(text)
         return outline
-
-    # Documents
-
-    @property
-    def hosts(self) -> list[str]:
-        """The hosts, by their numbers."""
-        return self._names.hosts
-
-    @property
-    def document_texts(self) -> NDArray[np.int64]:
-        """For each document the number of its text, or -1 - i for the i-th digest in `foreign`."""
-        return self._names.texts
-
-    @property
-    def document_hosts(self) -> NDArray[np.int32]:
-        """For each document the number of its host."""
-        return self._names.host_numbers
-
-    @property
-    def foreign(self) -> list[bytes]:
-        """The digests of texts that other segments hold."""
-        return self._names.foreign
-
-    def doc_id(self, number: int) -> str:
-        """Return the doc id of a document."""
-        return self._names.doc_id(number)
-
-    def doc_ids(self) -> Iterator[str]:
-        """Yield all doc ids, in the order of their numbers."""
-        return self._names.doc_ids()
-
-    def document_number(self, doc_id: str) -> int | None:
-        """Return the number of the last document with this doc id."""
-        return self.documents_named([doc_id]).get(0)
-
-    def documents_named(self, doc_ids: Sequence[str]) -> dict[int, int]:
-        """Return the numbers of the documents with these ids, by position in *doc_ids*; the last document of each id."""
-        return self._names.documents_named(doc_ids)
 
     # Checks
 
@@ -263,24 +190,20 @@ class Segment:
         """Compare everything except the blobs with its checksum, and yield a sentence for each damaged file."""
         if problem := self._file.damage():
             yield f"{self.path}: {problem}."
-        if problem := self._blobs.damage():
-            yield f"{self.blobs_path}: {problem}."
+        if problem := self.blobs.damage():
+            yield f"{self.blobs.file.path}: {problem}."
 
     def refuse_damage(self) -> None:
         """Compare everything except the blobs with its checksum. Raises StoreRefused for damage."""
         if problem := self._file.damage():
             self._file.refuse(problem)
-        if problem := self._blobs.damage():
-            self._blobs.file.refuse(problem)
+        if problem := self.blobs.damage():
+            self.blobs.file.refuse(problem)
 
     def forget(self) -> None:
         """Let the operating system free the memory of pages that were read; they are read again when needed."""
         self._file.forget()
-        self._blobs.file.forget()
-
-    def name_tables(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        """Return the sorted heads of the doc ids, and the document numbers in this order."""
-        return self._file.section(Section.NAME_HEADS, "<u4"), self._file.section(Section.NAME_ORDER, "<u4")
+        self.blobs.file.forget()
 
     @cached_property
     def _bases(self) -> NDArray[np.int64]:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from .alignment import AlignedRuns, PartWindows, Windows, outermost, thinned
+from .alignment import AlignedRuns, Chains, PartWindows, Windows, outermost, thinned
 from .blots import Blots, keys
-from .chains import Chains
 from .groups import covered, group_bounds
 from .text_ranges import ReadRanges, TextRanges
 from .values import Passage, Place

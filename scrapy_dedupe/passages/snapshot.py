@@ -136,7 +136,7 @@ class IndexSnapshot:
             )
         segment, own = self._segment_and_number(number)
         try:
-            return segment.blob(own).decode()
+            return segment.blobs.inflated(own).decode()
         except UnicodeDecodeError as error:
             raise damaged(
                 self.folder / blobs_name(segment.name), f"has invalid UTF-8 in text {own}"
@@ -154,7 +154,7 @@ class IndexSnapshot:
     def text_of_digest(self, digest: bytes) -> int | None:
         """The number of the text with this digest, alive or not; None if no segment holds it."""
         for base, segment in zip(self._bases, self.segments, strict=False):
-            own = segment.text_of_digest(digest)
+            own = segment.digests.text_of(digest)
             if own is not None:
                 return base + own
         return None
@@ -166,7 +166,7 @@ class IndexSnapshot:
             left = np.flatnonzero(numbers < 0)
             if not left.size:
                 break
-            own = np.asarray(segment.texts_of_digests(digests[left]), np.int64)
+            own = np.asarray(segment.digests.texts_of(digests[left]), np.int64)
             numbers[left] = np.where(own < 0, -1, own + base)
         return numbers
 
@@ -184,7 +184,7 @@ class IndexSnapshot:
     def doc_id(self, number: int) -> str:
         """The id of a document, given its number across all segments."""
         segment = bisect.bisect_right(self._first_documents, number) - 1
-        return self.segments[segment].doc_id(number - self._first_documents[segment])
+        return self.segments[segment].documents.doc_id(number - self._first_documents[segment])
 
     def text_of_document(self, doc_id: str) -> int | None:
         """The number of the text of the document with this id; None if there is no such document."""
@@ -194,7 +194,7 @@ class IndexSnapshot:
     def document_number(self, doc_id: str) -> int | None:
         """The number, across all segments, of the document with this id; None if there is no such document."""
         for first, segment in zip(reversed(self._first_documents[:-1]), reversed(self.segments), strict=True):
-            own = segment.document_number(doc_id)
+            own = segment.documents.number_of(doc_id)
             if own is not None and self.is_alive_document[first + own]:
                 return first + own
         return None
@@ -228,8 +228,8 @@ class IndexSnapshot:
         numbers: dict[str, int] = {}
         parts = []
         for segment in self.segments:
-            here = [numbers.setdefault(name, len(numbers)) for name in segment.hosts]
-            parts.append(np.array(here, np.int64)[segment.document_hosts])
+            here = [numbers.setdefault(name, len(numbers)) for name in segment.documents.hosts]
+            parts.append(np.array(here, np.int64)[segment.documents.host_numbers])
         return list(numbers), _joined(parts, np.int64)
 
     @cached_property
@@ -338,7 +338,7 @@ class IndexSnapshot:
         """For each document, the number of its text across all segments; -1 if no segment holds it."""
         parts = []
         for base, segment in zip(self._bases, self.segments, strict=False):
-            own = np.asarray(segment.document_texts, np.int64)
+            own = np.asarray(segment.documents.texts, np.int64)
             foreign = np.flatnonzero(own < 0)
             own = own + base
             if foreign.size:
@@ -417,7 +417,7 @@ def refuse_unknown_parameters(folder: Path, parameters: Parameters) -> None:
 
 def _digests(segment: Segment) -> NDArray[np.uint8]:
     """The foreign digests of a segment, n x 16 bytes."""
-    return np.frombuffer(b"".join(segment.foreign), np.uint8).reshape(-1, DIGEST_SIZE)
+    return np.frombuffer(b"".join(segment.documents.foreign), np.uint8).reshape(-1, DIGEST_SIZE)
 
 
 def _joined(parts: Sequence[NDArray], dtype: type) -> NDArray:

@@ -255,16 +255,19 @@ class IndexWriter:
         found: dict[str, tuple[Segment, int]] = {}
         for segment in self._all_segments():
             living = self._living_documents(segment)
-            for place, number in segment.documents_named(asked).items():
+            for place, number in segment.documents.named(asked).items():
                 if living[number]:
                     found[asked[place]] = segment, number
         return found
 
     def _is_unchanged(self, segment: Segment, number: int, named: _NewDocument) -> bool:
         """Whether a document of a segment has the text and host of the document to be added."""
-        text = int(segment.document_texts[number])
-        digest = segment.foreign[-1 - text] if text < 0 else segment.digests[text].tobytes()
-        return digest == named.digest and segment.hosts[segment.document_hosts[number]] == named.host
+        text = int(segment.documents.texts[number])
+        digest = segment.documents.foreign[-1 - text] if text < 0 else segment.digests.array[text].tobytes()
+        return (
+            digest == named.digest
+            and segment.documents.hosts[segment.documents.host_numbers[number]] == named.host
+        )
 
     def _write_segment(
         self, batches: Sequence[Prepared], named: dict[str, _NewDocument]
@@ -293,7 +296,7 @@ class IndexWriter:
         array = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_SIZE)
         is_held = np.zeros(len(digests), bool)
         for segment in self._all_segments():
-            is_held |= segment.texts_of_digests(array) >= 0
+            is_held |= segment.digests.texts_of(array) >= 0
         return {digests[number] for number in np.flatnonzero(is_held)}
 
     def _apply_deletions(
@@ -378,16 +381,18 @@ class IndexWriter:
         """For each text of these segments, whether any segment has a document with this text that is not deleted."""
         living = [np.zeros(segment.text_count, bool) for segment in segments]
         for segment, texts in zip(segments, living, strict=True):
-            own = segment.document_texts[self._living_documents(segment)]
+            own = segment.documents.texts[self._living_documents(segment)]
             texts[own[own >= 0]] = True
         for other in self._all_segments():
-            own = other.document_texts[self._living_documents(other)]
+            own = other.documents.texts[self._living_documents(other)]
             numbers = np.unique(-1 - own[own < 0])
             if not len(numbers):
                 continue
-            digests = np.frombuffer(b"".join(other.foreign), np.uint8).reshape(-1, DIGEST_SIZE)[numbers]
+            digests = np.frombuffer(b"".join(other.documents.foreign), np.uint8).reshape(-1, DIGEST_SIZE)[
+                numbers
+            ]
             for segment, texts in zip(segments, living, strict=True):
-                found = segment.texts_of_digests(digests)
+                found = segment.digests.texts_of(digests)
                 texts[found[found >= 0]] = True
         return living
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.passages import chains
-from scrapy_dedupe.passages.chains import Chains
+from scrapy_dedupe.passages import alignment
+from scrapy_dedupe.passages.alignment import Chains
 
 GUARANTEE = 15
 
@@ -87,8 +87,8 @@ def test_keys_at_too_many_places_make_bounds_larger_and_never_smaller(
     most: int, windows: list[int], has: dict[int, set[int]], least: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chains, "_MOST_PLACES", most)
-        patch.setattr(chains, "_LIMITS", (2, 1))
+        patch.setattr(alignment, "_MOST_PLACES", most)
+        patch.setattr(alignment, "_LIMITS", (2, 1))
         found = bounds(windows, has, least)
     for text, keys in has.items():
         assert found.get(text, 0) >= covered(windows, keys, least)

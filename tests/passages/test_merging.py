@@ -14,8 +14,8 @@ from passages.segment_cases import Case, Name, Text, cases, parameters, posts_of
 
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.passages import merging
+from scrapy_dedupe.passages.checking import check_segment
 from scrapy_dedupe.passages.merging import merge
-from scrapy_dedupe.passages.segment_checking import check_segment
 from scrapy_dedupe.passages.segment_layout import Section
 from scrapy_dedupe.passages.segments import Segment
 
@@ -141,8 +141,8 @@ def test_a_name_finds_the_copy_of_its_text_that_is_alive(tmp_path: Path) -> None
         everything(Case((), (Name("alias", "", text.digest),))),
     ]
     segment = merged(tmp_path, some, has_texts=True)
-    assert segment.document_texts.tolist() == [1]
-    assert segment.blob(1) == b"twice"
+    assert segment.documents.texts.tolist() == [1]
+    assert segment.blobs.inflated(1) == b"twice"
 
 
 def test_nothing_merges_to_an_empty_segment(tmp_path: Path) -> None:

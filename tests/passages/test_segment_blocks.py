@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import StoreRefused
-from scrapy_dedupe.passages.segment_blocks import BLOCK_SIZE, BlockChecksums, CheckedBlocks, block_count
+from scrapy_dedupe.passages.packing import BLOCK_SIZE, BlockChecksums, CheckedBlocks, block_count
 
 
 def refuse() -> NoReturn:

@@ -8,8 +8,8 @@ from deflate import deflate_compress
 from passages.segment_cases import Case, Name, Text, parameters, posts_of, spot_of, write
 
 from scrapy_dedupe.errors import StoreUnavailable
+from scrapy_dedupe.passages.checking import check_segment
 from scrapy_dedupe.passages.post_stream import PostStream
-from scrapy_dedupe.passages.segment_checking import check_segment
 from scrapy_dedupe.passages.segment_writing import SegmentWriter
 from scrapy_dedupe.passages.segments import Segment
 
@@ -161,7 +161,7 @@ def test_a_document_that_cannot_be_stored_is_refused(
             writer.add_document(doc_id, host, text)
         writer.add_document("good", "host", 0)
         segment = Segment(tmp_path, writer.close(), given_parameters)
-    assert list(segment.doc_ids()) == ["good"]
+    assert list(segment.documents.doc_ids()) == ["good"]
     assert list(check_segment(segment)) == []
 
 

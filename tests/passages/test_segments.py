@@ -30,9 +30,9 @@ from passages.segment_cases import (
 from sampling import examples
 
 from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.passages.checking import check_segment
 from scrapy_dedupe.passages.outlines import encode_outline
 from scrapy_dedupe.passages.packing import PackedArray, pack
-from scrapy_dedupe.passages.segment_checking import check_segment
 from scrapy_dedupe.passages.segment_layout import Section
 from scrapy_dedupe.passages.segment_writing import SegmentWriter
 from scrapy_dedupe.passages.segments import Segment, key_bounds
@@ -156,24 +156,24 @@ def test_a_segment_is_read_as_it_was_written(case: Case, has_texts: bool) -> Non
             len(case.documents),
         )
         for number, text in enumerate(case.texts):
-            assert segment.text_of_digest(text.digest) == number
+            assert segment.digests.text_of(text.digest) == number
             assert segment.char_counts[number] == len(text.text)
             assert segment.token_counts[number] == 3 * len(text.text)
             if has_texts:
-                assert segment.blob(number).decode() == text.text
+                assert segment.blobs.inflated(number).decode() == text.text
             else:
-                assert segment.blob(number) == encode_outline(outline_of(text))
+                assert segment.blobs.inflated(number) == encode_outline(outline_of(text))
                 assert np.array_equal(segment.outline(number).char_ends, outline_of(text).char_ends)
-        assert segment.text_of_digest(bytes(16)) is None
-        hosts, texts, foreign = segment.hosts, segment.document_texts, segment.foreign
-        assert list(segment.doc_ids()) == [document.doc_id for document in case.documents]
+        assert segment.digests.text_of(bytes(16)) is None
+        hosts, texts, foreign = segment.documents.hosts, segment.documents.texts, segment.documents.foreign
+        assert list(segment.documents.doc_ids()) == [document.doc_id for document in case.documents]
         for number, document in enumerate(case.documents):
-            assert segment.doc_id(number) == document.doc_id
-            assert segment.document_number(document.doc_id) == number
-            assert hosts[segment.document_hosts[number]] == document.host
+            assert segment.documents.doc_id(number) == document.doc_id
+            assert segment.documents.number_of(document.doc_id) == number
+            assert hosts[segment.documents.host_numbers[number]] == document.host
             text_number = int(texts[number])
             assert (text_number if text_number >= 0 else foreign[-1 - text_number]) == document.text
-        assert segment.document_number("not there") is None
+        assert segment.documents.number_of("not there") is None
         assert list(check_segment(segment)) == []
         segment.close()
 
@@ -201,7 +201,7 @@ def test_ranges_of_keys_are_cut_where_they_are_asked_for(case: Case, low: int, h
         assert posts_of(found.keys, found.texts, found.where) == [
             post for post in posts if low <= post[0] < high
         ]
-        bounds = segment.key_chunks(most)
+        bounds = key_bounds([segment], most)
         assert (bounds[0], bounds[-1]) == (0, 1 << KEY_BITS)
         assert sorted(set(bounds)) == bounds
         chunks = [segment.posts_between(*pair) for pair in pairwise(bounds)]
@@ -272,7 +272,7 @@ def test_chunks_hold_no_more_posts_than_asked_for_but_for_single_keys(
 
 def test_a_document_that_is_there_twice_is_told_by_its_last_number(tmp_path: Path) -> None:
     case = Case((Text("a", (1,)),), (Name("x", "", 0), Name("y", "", 0), Name("x", "", 0)))
-    assert written(tmp_path, case, has_texts=True).documents_named(["x", "z", "y"]) == {0: 2, 2: 1}
+    assert written(tmp_path, case, has_texts=True).documents.named(["x", "z", "y"]) == {0: 2, 2: 1}
 
 
 def test_digests_with_the_same_head_are_told_apart(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_digests_with_the_same_head_are_told_apart(tmp_path: Path) -> None:
             writer.add_text(digest, 0, 0, 0, b"", 0)
         segment = Segment(tmp_path, writer.close(), parameters(has_texts=True))
     asked = np.frombuffer(b"".join([*digests, b"head" + bytes(12)]), np.uint8).reshape(-1, 16)
-    assert segment.texts_of_digests(asked).tolist() == [0, 1, 2, -1]
+    assert segment.digests.texts_of(asked).tolist() == [0, 1, 2, -1]
 
 
 def test_keys_of_all_bits_in_the_directory_need_none_in_the_posts(tmp_path: Path) -> None:
@@ -351,8 +351,8 @@ def test_a_damaged_text_is_named_when_it_is_read_and_by_the_check(tmp_path: Path
     with pytest.raises(
         StoreRefused, match=r"one\.blobs cannot be used: the blob of text 0 at byte 64 is damaged"
     ):
-        segment.blob(0)
-    assert segment.blob(1) == b"that is"
+        segment.blobs.inflated(0)
+    assert segment.blobs.inflated(1) == b"that is"
     (problem,) = check_segment(segment)
     assert "the blob of text 0 at byte 64 is damaged" in problem
 
@@ -376,21 +376,21 @@ USES = {
     Section.POST_CHECKSUMS: lambda segment: segment.find(np.array([7], np.uint64)),
     Section.BASES: lambda segment: segment.posts_between(0, 9),
     Section.BUCKETS: lambda segment: segment.find(np.array([7], np.uint64)),
-    Section.DIGESTS: lambda segment: segment.digests,
-    Section.DIGEST_HEADS: lambda segment: segment.text_of_digest(D1),
-    Section.DIGEST_ORDER: lambda segment: segment.text_of_digest(D1),
+    Section.DIGESTS: lambda segment: segment.digests.array,
+    Section.DIGEST_HEADS: lambda segment: segment.digests.text_of(D1),
+    Section.DIGEST_ORDER: lambda segment: segment.digests.text_of(D1),
     Section.TOKEN_COUNTS: lambda segment: segment.token_counts,
     Section.CHAR_COUNTS: lambda segment: segment.char_counts,
     Section.POST_COUNTS: lambda segment: segment.find(np.array([7], np.uint64)),
-    Section.DOCUMENT_TEXTS: lambda segment: segment.document_texts,
-    Section.DOCUMENT_HOSTS: lambda segment: segment.document_hosts,
-    Section.FOREIGN: lambda segment: segment.foreign,
-    Section.NAMES: lambda segment: segment.doc_id(0),
-    Section.NAME_ENDS: lambda segment: segment.doc_id(0),
-    Section.NAME_SIZES: lambda segment: list(segment.doc_ids()),
-    Section.NAME_HEADS: lambda segment: segment.document_number("other"),
-    Section.NAME_ORDER: lambda segment: segment.document_number("other"),
-    Section.HOSTS: lambda segment: segment.hosts,
+    Section.DOCUMENT_TEXTS: lambda segment: segment.documents.texts,
+    Section.DOCUMENT_HOSTS: lambda segment: segment.documents.host_numbers,
+    Section.FOREIGN: lambda segment: segment.documents.foreign,
+    Section.NAMES: lambda segment: segment.documents.doc_id(0),
+    Section.NAME_ENDS: lambda segment: segment.documents.doc_id(0),
+    Section.NAME_SIZES: lambda segment: list(segment.documents.doc_ids()),
+    Section.NAME_HEADS: lambda segment: segment.documents.number_of("other"),
+    Section.NAME_ORDER: lambda segment: segment.documents.number_of("other"),
+    Section.HOSTS: lambda segment: segment.documents.hosts,
 }
 
 
@@ -433,7 +433,7 @@ def test_a_damaged_table_of_blobs_is_refused_before_a_text_is_read(tmp_path: Pat
     path.write_bytes(data)
     segment = Segment(tmp_path, entry, parameters(has_texts=True))
     with pytest.raises(StoreRefused, match=r"one\.blobs cannot be used: its table is damaged"):
-        segment.blob(0)
+        segment.blobs.inflated(0)
 
 
 def forged(folder: Path, entry: SegmentEntry, change: Callable[[bytearray], object]) -> SegmentEntry:
@@ -518,8 +518,8 @@ def test_counts_of_posts_that_are_not_all_posts_are_refused(tmp_path: Path) -> N
 
 def test_an_id_that_cannot_be_encoded_names_no_document(tmp_path: Path) -> None:
     segment = written(tmp_path, CASE, has_texts=True)
-    assert segment.documents_named(["\udcff", "other", "a\ud800"]) == {1: 150}
-    assert segment.document_number("caf\udce9.txt") is None
+    assert segment.documents.named(["\udcff", "other", "a\ud800"]) == {1: 150}
+    assert segment.documents.number_of("caf\udce9.txt") is None
 
 
 def test_threads_may_ask_one_segment_for_names(tmp_path: Path) -> None:
@@ -528,7 +528,7 @@ def test_threads_may_ask_one_segment_for_names(tmp_path: Path) -> None:
 
     def ask(seed: int) -> bool:
         numbers = random.Random(seed).choices(range(len(names)), k=1_000)
-        return all(segment.doc_id(number) == f"doc/{number}" for number in numbers)
+        return all(segment.documents.doc_id(number) == f"doc/{number}" for number in numbers)
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -602,18 +602,18 @@ def read_everything(segment: Segment) -> None:
         lambda: segment.find(np.array([7], np.uint64)),
         lambda: segment.posts_between(0, 1 << KEY_BITS),
         lambda: segment.posts_between(100, 1000),
-        lambda: [segment.posts_between(*pair) for pair in pairwise(segment.key_chunks(50))],
-        lambda: segment.texts_of_digests(digests),
-        lambda: segment.texts_of_digests(segment.digests),
-        lambda: segment.hosts,
-        lambda: segment.document_texts,
-        lambda: segment.document_hosts,
-        lambda: segment.foreign,
-        lambda: list(segment.doc_ids()),
-        lambda: segment.documents_named([document.doc_id for document in CASE.documents]),
-        lambda: segment.stored_texts(0, 3),
-        *(lambda number=number: segment.doc_id(number) for number in range(151)),
-        *(lambda text=text: segment.blob(text) for text in range(3)),
+        lambda: [segment.posts_between(*pair) for pair in pairwise(key_bounds([segment], 50))],
+        lambda: segment.digests.texts_of(digests),
+        lambda: segment.digests.texts_of(segment.digests.array),
+        lambda: segment.documents.hosts,
+        lambda: segment.documents.texts,
+        lambda: segment.documents.host_numbers,
+        lambda: segment.documents.foreign,
+        lambda: list(segment.documents.doc_ids()),
+        lambda: segment.documents.named([document.doc_id for document in CASE.documents]),
+        lambda: segment.blobs.stored_many(0, 3),
+        *(lambda number=number: segment.documents.doc_id(number) for number in range(151)),
+        *(lambda text=text: segment.blobs.inflated(text) for text in range(3)),
         *(lambda text=text: segment.has_texts or segment.outline(text) for text in range(3)),
     ]
     for question in questions:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scrapy_dedupe.passages.blots import blotter_of, key_bits, keys
 from scrapy_dedupe.passages.preparation import prepare
-from scrapy_dedupe.passages.spots import WHOLE, characters_of, parts_of, spots_between
+from scrapy_dedupe.passages.segment_layout import WHOLE, characters_of, parts_of, spots_between
 from scrapy_dedupe.passages.tokens import tokeniser_named
 from scrapy_dedupe.passages.values import Parameters
 

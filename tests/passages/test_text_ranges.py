@@ -13,7 +13,7 @@ from sampling import examples
 from scrapy_dedupe.passages import queries, text_ranges
 from scrapy_dedupe.passages.index import PassageIndex
 from scrapy_dedupe.passages.queries import like
-from scrapy_dedupe.passages.token_counts import token_count
+from scrapy_dedupe.passages.text_ranges import token_count
 from scrapy_dedupe.passages.tokens import tokeniser_named
 
 if TYPE_CHECKING:

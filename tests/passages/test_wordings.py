@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scrapy_dedupe.passages.extraction import Wording
 from scrapy_dedupe.passages.tokens import tokeniser_named
-from scrapy_dedupe.passages.word_comparison import Wording
 
 written = st.text("aAb1_ \n,-éÉ\u0301\u00ad漢", max_size=8) | st.text("aAb1_ ,\x1f\x7f", max_size=8)
 

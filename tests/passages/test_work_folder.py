@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_dedupe.passages.work_folder import work_folder
+from scrapy_dedupe.passages.work_files import work_folder
 
 HOLDING = """
 import sys
 from pathlib import Path
-from scrapy_dedupe.passages.work_folder import work_folder
+from scrapy_dedupe.passages.work_files import work_folder
 with work_folder(Path("index"), Path(sys.argv[1])) as folder:
     (folder / "file").write_bytes(b"x")
     print(folder, flush=True)
