@@ -222,7 +222,7 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _BatchResult:
-    extensions: list[list[int]]  # of the lines of each digest; the lines are not sent back
+    extensions: list[list[int]]  # for the lines of each digest; the caller has the lines
     counts: CollisionCounts
     fault_count: int
     faults: tuple[Fault, ...]

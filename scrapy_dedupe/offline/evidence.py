@@ -168,7 +168,7 @@ def hashed_place(uri: str | None, date: str | None) -> bytes | None:
 
 
 def place_of_key(key: bytes, second: int) -> bytes:
-    """As `hashed_place`, from the key of a URI and the seconds since 1970."""
+    """Like `hashed_place`, from the key of a URI and the seconds since 1970."""
     return blake2b(key + b" %d" % second, digest_size=16).digest()
 
 

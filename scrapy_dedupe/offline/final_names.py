@@ -82,7 +82,7 @@ def check_outputs(
     *,
     replaces: bool,
 ) -> None:
-    """Raise ArchiveError if a file is in the way of *finals* (by name), or would be a copy of itself.
+    """Raise ArchiveError if a file blocks one of *finals* (by name), or would be a copy of itself.
 
     If one file has two names, one of them rewritten and the other only read, the rewritten file would refer to itself,
     under a name that is not in the new archive.

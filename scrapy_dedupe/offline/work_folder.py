@@ -33,7 +33,7 @@ def work_folder(output: Path) -> Iterator[StateFolder]:
 
 @contextlib.contextmanager
 def left_folder(output: Path) -> Iterator[StateFolder]:
-    """As `work_folder`, but keeps the data of an earlier run."""
+    """Like `work_folder`, but keeps the data of an earlier run."""
     with contextlib.ExitStack() as stack:
         if str(output) == "-":
             with writing(Path(tempfile.gettempdir())):
