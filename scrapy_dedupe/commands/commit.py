@@ -44,7 +44,7 @@ class Committed:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the crawl's id, as the verb crawls lists it")
+    parser.add_argument("id", metavar="ID", help="the crawl's id, see `scrapy dedupe crawls`")
     parser.add_argument(
         "--warc-dir",
         metavar="DIR",
