@@ -187,7 +187,7 @@ class SharedBloomFilter:
         if self._is_guest:
             raise RuntimeError("a filter that was opened with existing() cannot be attached to")
         first, _, following = plan(self.capacity, self.error_rate).partition("\n")
-        # Register the token first. Otherwise another thread could take it for the token of an ended process.
+        # Register the token first. Otherwise another thread could mistake it for the token of an ended process.
         register(self.token)
         values, others, discarded, cut = self._run(
             self._member_script, "attach", self.token, self._lease_ms, VERSION, HASH, self.fingerprinter, self.capacity,
