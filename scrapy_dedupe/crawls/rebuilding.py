@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONSERVES_NOTHING = 2**40 - 1
-"""The size of a revisit that saves nothing, whatever the size of its original: one that records a 304."""
+"""The size given for a revisit that records a 304: it saves nothing, whatever the size of its original."""
 
 _BATCH = 500
 

@@ -201,7 +201,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval, SqliteSurvey):
         rows = self._connection.execute(_FIND, (packed_digest(digest), own)).fetchall()
         if not rows:
             return None
-        # There is rarely more than one row: sorting here is free, a sorter in the query was not.
+        # There is rarely more than one row, so sorting here costs nothing; ORDER BY made the query slower.
         row = rows[0] if len(rows) == 1 else min(rows, key=lambda row: _owner_order(row, own))
         return self._original(digest, row[:8])
 

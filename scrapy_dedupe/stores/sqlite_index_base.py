@@ -27,7 +27,7 @@ SHIFT = 32
 COUNTS = "total_urls, dupe_urls, conserved_size, total_crawl_size"
 NEXT_ORDER = "(SELECT coalesce(max(commit_order), 0) + 1 FROM crawl)"
 
-# In one SELECT the two ends would be looked for among all.
+# SQLite searches for max() and min() in the index only if each has its own SELECT.
 _SPAN = """
 SELECT (SELECT max(id) FROM original WHERE id BETWEEN ?1 AND ?2)
 - (SELECT min(id) FROM original WHERE id BETWEEN ?1 AND ?2) + 1

@@ -20,7 +20,7 @@ SELECT coalesce(c.part_of, c.number), f.name FROM crawl_file f JOIN crawl c ON c
 WHERE c.state != 'hidden' ORDER BY f.crawl, f.number
 """
 
-# Rows that are not crawls, or no longer, have other states.
+# Rows that were never crawls, or are no longer crawls, have other states.
 _UNKNOWN_STATES = """
 SELECT count(*) FROM crawl WHERE part_of IS NULL
 AND state NOT IN ('uncommitted', 'committed', 'canceled', 'hidden', 'purging', 'waste', 'gone')
