@@ -50,7 +50,8 @@ class Names:
             return found
         sorted_heads: NDArray[np.uint32] = self._file.section(Section.NAME_HEADS, "<u4")
         order: NDArray[np.uint32] = self._file.section(Section.NAME_ORDER, "<u4")
-        # A string that cannot be encoded is no document's id: "surrogatepass" gives bytes that no stored id has.
+        # A string that cannot be encoded is not the id of any document: "surrogatepass" gives bytes that no stored id
+        # has.
         names = (doc_id.encode(errors="surrogatepass") for doc_id in doc_ids)
         heads = np.array([name_head(name) for name in names], np.uint32)
         places = np.searchsorted(sorted_heads, heads)
