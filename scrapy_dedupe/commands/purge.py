@@ -130,7 +130,7 @@ def _missing_from(index: CrawlIndex, manifest: str, *, allow_outside: bool) -> l
     faults: list[str] = []
     listed = list(read_manifest(manifest, allow_outside=allow_outside, on_fault=faults.append))
     if faults:
-        # An unreadable part may name a crawl.
+        # The unreadable part may name a crawl that would be purged.
         raise DamagedInput(f"Nothing was purged, since {manifest} has errors:\n" + "\n".join(faults))
     return missing_crawls(index, listed)
 

@@ -112,8 +112,8 @@ class Checker:
         for crawl in crawls:
             if crawl not in known and crawl not in strays:
                 raise CrawlStateError(
-                    f"The crawl {crawl} is neither in the index nor in {self._places()}. `scrapy dedupe crawls` lists the"
-                    f" crawls in the index; --warc-dir names another folder.{did_you_mean(crawl, known)}"
+                    f"The crawl {crawl} is unknown: it is neither in the index nor in {self._places()}. `scrapy dedupe"
+                    f" crawls` lists the crawls in the index; --warc-dir names another folder.{did_you_mean(crawl, known)}"
                 )
         run = _CheckRun(self, result, Dependencies(self.index, self.wacz_folder), strays, self._thoroughness)
         try:
