@@ -6,8 +6,8 @@ digest gets extension 1 and is not read. A record gets an extension that no othe
 another one (it is truncated or partial, or its chunks are truncated or hold more than the payload), if it cannot be
 read, or if the manifest lists it a second time. Such a record is never treated as a copy. No line is ever dropped.
 
-Memory does not grow with the number of lines or the size of payloads, only with the number of different payloads of
-one digest, of which lines and hashes are kept (`comparing`).
+Memory does not grow with the number of lines or the size of payloads, only with the number of different payloads of one
+digest, since their lines and hashes are kept (`comparing`).
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ def _is_date(stored: str, listed: str) -> bool:
 
 
 def _in_version_2(record: StoredRecord) -> StoredRecord:
-    """An ARC record whose header line is parsed as version 2, which only the start of the file would show."""
+    """An ARC record whose header line is parsed as version 2. Only the start of the file shows the version."""
     values = arc_values(" ".join(value for _, value in record.headers), 10)
     if len(values) != 10:
         return record

@@ -67,7 +67,7 @@ INSERT OR IGNORE INTO shared_id SELECT id_key FROM part.unlisted
 """
 
 # A cluster is a listed original and its copies. ``serving`` has the first records of each cluster that can be
-# originals, one without chunks and one in chunks, so that the choice is as fast in a large cluster.
+# originals, one without chunks and one in chunks, so that the choice is fast in a large cluster too.
 # 64: bytes for values that the estimated size does not include, such as the digits of another date.
 _DECIDE = """
 UPDATE surveyed SET unfit = 'unreadable' WHERE unfit IS NULL AND id_key IN (SELECT id_key FROM shared_id);

@@ -13,8 +13,9 @@ decoded body are accepted too. If the archive had a wrong digest from the start,
 the same digest in its own head and a WARC-Block-Digest that matches its block.
 
 The digest of a decoded body does not show its content coding. For revisits made by this project, the stored bytes were
-compared. A revisit of another program whose HTTP head names other codings than its original's gets the payload only if
-the payload is in these codings, or if the head names none and the digest is of the stored bytes.
+compared. If the HTTP head of another program's revisit names other codings than the head of its original, the revisit
+gets the payload only if the payload is in these codings, or if the head names none and the digest is of the stored
+bytes.
 """
 
 from __future__ import annotations

@@ -278,7 +278,7 @@ def _has_its_end(fd: int, frame: Frame, path: Path) -> bool:
 
 
 def _begins_as_warcinfo(path: Path) -> bool:
-    """Whether a file without whole records is empty or begins as those of this package, so that it can be removed."""
+    """Whether a file without whole records may be removed: it is empty or begins like a file of this package."""
     with path.open("rb") as file:
         start = file.read(1 << 16).lstrip(b"\0")
     if start.startswith(GZIP_MAGIC[: len(start)]):

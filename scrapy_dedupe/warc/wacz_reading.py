@@ -144,7 +144,7 @@ class StoredWacz:
 
 
 def _one_of_each(names: list[str]) -> list[str]:
-    """The indexes among the members: of those that differ only in their suffixes, the shortest name."""
+    """The indexes among the members. If some differ only in their suffixes, the one with the shortest name."""
     by_name: dict[str, str] = {}
     for name in sorted(names, key=lambda name: (len(name), name)):
         if match := _INDEX.fullmatch(name):
