@@ -63,7 +63,7 @@ def settle(
     refuse_running(index, crawl, folder)
     unfinished = _unfinished(index, crawl, folder)
     if unfinished:
-        # Before the files get their final names, which do not show that their records are not in the index.
+        # Before the files get their final names, because a final name hides that records are missing from the index.
         index.mark_incomplete(crawl, True)
     results = (salvage_watched(path, watch) for path in unfinished)
     salvaged = [result for result in results if result is not None]

@@ -1,6 +1,6 @@
 """Decides which payloads may become a revisit record, or the original of one.
 
-Only complete bodies of GET responses may: a replay program does not find a POST (pywb#762) and shows some other
+Only complete bodies of GET responses are allowed: a replay program does not find a POST (pywb#762) and shows some other
 statuses as 200, and a partial body must never replace a whole one.
 
 All code that adds a stored record to the index, or checks whether the record should be there, calls

@@ -111,7 +111,7 @@ def _folder(folder: Path | None) -> Iterator[Path]:
 def _digests(lines: Iterable[ManifestLine]) -> Iterator[tuple[str, Iterator[ManifestLine]]]:
     previous = ""
     for digest, group in groupby(lines, attrgetter("digest")):
-        # Two groups of one digest would both begin with extension 1, and different records would pass for copies.
+        # Two groups of one digest would both begin with extension 1, and different records would be treated as copies.
         if digest < previous:
             raise DamagedInput(f"The manifest is not sorted: the digest {digest} comes after {previous}.")
         previous = digest

@@ -416,7 +416,7 @@ class Evidence:
     def reused_ids(self) -> Iterator[tuple[int, int, int]]:
         """Pair and offsets of each new revisit whose id another record has too.
 
-        Revisits of records that shared one id may share one too, whenever they were made.
+        Revisits of records that shared an id may share an id too, regardless of when they were made.
         """
         yield from self._rows(
             "SELECT pair, b_offset, a_offset FROM renamed r WHERE change = ? AND new IS NOT NULL AND ("

@@ -145,7 +145,7 @@ def _latest(roots: _Roots, paths: Path | tuple[tuple[str, str], ...] | None) -> 
 
 
 def _places(roots: _Roots, paths: _Paths) -> Places:
-    """Unpickle a `Places`. The last one is cached, since every task brings one and its path map may be long."""
+    """Unpickle a `Places`. The last one is cached, since every task contains one and its path map may be long."""
     return _latest(roots, paths if isinstance(paths, Path) or paths is None else tuple(paths.items()))
 
 

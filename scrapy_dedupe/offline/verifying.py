@@ -41,7 +41,7 @@ DEFAULT_SAMPLE = 100
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of a verification. ``files`` counts pairs, ``records`` the records of the archive after.
+    """The result of a verification. ``files`` counts pairs, ``records`` the records of the new archive.
 
     Each record is one of: ``unchanged``; ``converted``, a response that became a revisit; ``repointed``, with changed
     references; ``restored``, a revisit that became a response again; ``rechunked``, with transfer chunks removed or

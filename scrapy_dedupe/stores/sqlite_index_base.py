@@ -180,7 +180,7 @@ class SqliteIndexBase:
     def _clear(self, numbers: Sequence[int] | None = None, on_done: OnDone | None = None) -> None:
         """Delete the data of waste rows, in small transactions; without ``numbers``, of all waste rows.
 
-        Waste rows are never used again, and their numbers neither. Therefore several processes may do this at once, and
+        Waste rows and their numbers are never used again. Therefore several processes may do this at once, and
         the next process completes what was interrupted.
         """
         with sqlite_faults(self._url):

@@ -2,7 +2,8 @@
 
 The file may be local or remote. Opening it reads only its ZIP directory, and refuses what `zip_members` refuses;
 everything else is read on demand. The index may have any of its forms: ``indexes/NAME.cdx`` or ``.cdxj``, plain or in
-gzip members (``.gz``). Of several forms with one NAME, one is read; another NAME is another index, which is read too.
+gzip members (``.gz``). If an index exists in several forms with the same NAME, only one form is read. Indexes with
+different NAMEs are all read.
 """
 
 from __future__ import annotations
