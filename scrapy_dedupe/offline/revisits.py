@@ -55,7 +55,7 @@ _OF_RESPONSES: Final = (_ID, _PAYLOAD_DIGEST, _BLOCK_DIGEST)
 _OF_REFERENCES: Final = (
     _CONCURRENT, _PAYLOAD_DIGEST, *(name.lower() for name in (_REFERS_TO, _REFERS_URI, _REFERS_DATE))
 )  # fmt: skip
-# Each field can be doubled by a Former-NAME field, and a reference may be added.
+# A Former-NAME field may be added for each field, and a reference may be added.
 _MAX_CHANGED_BYTES: Final = MAX_HEAD_BYTES // 3
 
 Field = tuple[bytes, bytes]
