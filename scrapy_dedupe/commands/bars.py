@@ -36,7 +36,8 @@ _TIME: Final = "{desc} [{elapsed}]"
 
 
 class Bars:
-    """A `Progress` that draws on stderr. It draws nothing if stderr is no terminal, with ``--json``, or with TQDM_DISABLE.
+    """A `Progress` that draws on stderr. It draws nothing if stderr is not a terminal, with ``--json``, or with
+    TQDM_DISABLE.
 
     The bar of a part that completes is first set to 100%. After an error or Ctrl-C the bars are cleared as they are.
     """

@@ -28,7 +28,7 @@ class Canceled:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the crawl's id, as the verb crawls lists it")
+    parser.add_argument("id", metavar="ID", help="the crawl's id, see `scrapy dedupe crawls`")
     parser.add_argument(
         "--force",
         action="store_true",

@@ -56,7 +56,7 @@ class CheckResult:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "ids", metavar="ID", nargs="*", help="crawls to check, as the verb crawls lists them (default: all)"
+        "ids", metavar="ID", nargs="*", help="the crawls to check, see `scrapy dedupe crawls` (default: all)"
     )
     parser.add_argument(
         "--payloads",

@@ -28,9 +28,9 @@ HELP = "Commit a crawl: other crawls may then refer to its records. Repeating it
 class Committed:
     """The committed crawl. ``rebuilt``: its entries were first read from its files.
 
-    ``wacz`` is the container that was packed first, for a crawl that was started with DEDUPE_WACZ. ``upload_url`` is the
-    storage to move its files to, which this verb does not do. ``missing`` are files that were absent when the entries
-    were read.
+    ``wacz`` is the container that was packed first, for a crawl that was started with DEDUPE_WACZ. ``upload_url`` is
+    the storage to which its files can be moved; this verb does not move them. ``missing`` are files that were absent
+    when the entries were read.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Committed:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the crawl's id, as the verb crawls lists it")
+    parser.add_argument("id", metavar="ID", help="the crawl's id, see `scrapy dedupe crawls`")
     parser.add_argument(
         "--warc-dir",
         metavar="DIR",

@@ -22,8 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code (see :mod:`.verbs`)."""
     parser = argparse.ArgumentParser(
         prog=PROG,
-        description="Inspect and manage deduplication data. Inside a Scrapy project the stores are those of its"
-        " settings, outside of one .scrapy/dedupe/dedupe.sqlite in the working folder; --store names another one.",
+        description="Inspect and manage deduplication data. Inside a Scrapy project the settings name the stores."
+        " Outside of a project the store is .scrapy/dedupe/dedupe.sqlite in the working folder. --store names another"
+        " one.",
     )
     parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
     add_verbs(parser, PROG)

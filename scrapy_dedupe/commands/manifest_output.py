@@ -36,7 +36,7 @@ def refuse_json_with_manifest(opts: argparse.Namespace) -> None:
 
 
 def fault_dicts(faults: Faults) -> list[dict[str, str]]:
-    """The kept faults, for a result."""
+    """The stored faults as dictionaries, for a result."""
     return [{"place": fault.place, "reason": fault.reason} for fault in faults.first]
 
 

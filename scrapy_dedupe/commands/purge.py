@@ -64,9 +64,7 @@ class PurgedCrawls:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "ids", metavar="ID", nargs="*", help="the ids of crawls, as the verb crawls lists them"
-    )
+    parser.add_argument("ids", metavar="ID", nargs="*", help="the ids of crawls, see `scrapy dedupe crawls`")
     parser.add_argument(
         "--missing-from",
         metavar="MANIFEST",
@@ -132,7 +130,7 @@ def _missing_from(index: CrawlIndex, manifest: str, *, allow_outside: bool) -> l
     faults: list[str] = []
     listed = list(read_manifest(manifest, allow_outside=allow_outside, on_fault=faults.append))
     if faults:
-        # An unreadable part may name a crawl.
+        # The unreadable part may name a crawl that would be purged.
         raise DamagedInput(f"Nothing was purged, since {manifest} has errors:\n" + "\n".join(faults))
     return missing_crawls(index, listed)
 

@@ -42,9 +42,7 @@ class MadeReport(Report):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "ids", metavar="ID", nargs="*", help="the ids of crawls, as the verb crawls lists them"
-    )
+    parser.add_argument("ids", metavar="ID", nargs="*", help="the ids of crawls, see `scrapy dedupe crawls`")
     parser.add_argument(
         "-o",
         "--output",

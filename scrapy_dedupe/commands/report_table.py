@@ -23,13 +23,13 @@ def table(report: Report) -> Iterator[str]:
     yield from _totals(report)
     yield from _shares("Hosts", report.hosts)
     if large := [group for group in report.groups if group.pages > 1]:
-        yield "Pages that most others repeat"
+        yield "Most repeated pages"
         for group in large[:_SHOWN]:
             least = "at least " if group.is_bound else ""
             yield f"  {least + number_text(group.pages):>18}  {_short(group.url)}"
         yield from _more_groups(report, min(len(large), _SHOWN))
     if report.traps:
-        title = "Patterns of URLs that brought little"
+        title = "URL patterns with little new content"
         yield f"{title:<62} {'pages':>10} {'equal':>10} {'near':>10} {'template':>10}"
         for trap in report.traps[:_SHOWN]:
             numbers = (trap.pages, trap.exact, trap.near, trap.template)

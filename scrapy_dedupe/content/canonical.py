@@ -19,7 +19,7 @@ U+200B to U+200D), collapse and trim Unicode White_Space, NFC (with U+034F after
 Canonicalising the result again as plain text does not change it.
 
 The declared Content-Type decides the kind of a page (:func:`kind_of`), as in browsers and archives; sniffing could
-take a PDF for text. Markup that takes an HTML5 parser far longer than its size explains is rejected: :mod:`.markup`.
+mistake a PDF for text. Markup that takes an HTML5 parser far longer than its size explains is rejected: :mod:`.markup`.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ _JOINER: Final = "\u034f"
 # Three marks that are recognised as marks only after decomposition.
 _DISGUISED_MARKS: Final = "\u0f73\u0f75\u0f81"
 
-# One piece of XML markup. Every alternative that starts to match also ends, at the latest at the end of the text,
-# and no character is examined twice: the scan is linear.
+# One piece of XML markup. Once an alternative has begun to match, it does not fail: it ends at the end of the text at
+# the latest. So no character is examined twice, and the scan is linear.
 _XML_MARKUP: Final = re.compile(
     r"""
       <!--.*?(?:-->|\Z)
@@ -255,7 +255,7 @@ def _links_of(node: LexborNode) -> str:
 
 
 def _xhtml_as_html(xhtml: str) -> str:
-    # An HTML parser ignores the slash in <title/> and takes everything after it for the title.
+    # An HTML parser ignores the slash in <title/> and treats everything after it as the title.
     def rewritten(match: re.Match[str]) -> str:
         if (cdata := match["cdata"]) is not None:
             return entities.escape(cdata)

@@ -151,7 +151,7 @@ class Judge:
         return judgements
 
     def find(self, readings: Sequence[PageReading]) -> list[Judgement]:
-        """As :meth:`decide`, without writing to the store."""
+        """Like :meth:`decide`, but without writing to the store."""
         return self._decide(readings, None)
 
     def settle(

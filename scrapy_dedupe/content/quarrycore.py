@@ -5,9 +5,9 @@ QuarryCore's key of a page is the SHA-256, in hexadecimal digits, of its own can
 the ends are trimmed. With its parser Modest QuarryCore took the text of ``<body>`` only; with its other parser, of
 the whole tree including the title. It did not record which parser it used, so a page can have two such hashes.
 
-A QuarryCore hash says nothing about the canonical text of this package. It is therefore stored under a key of its
-own: the first 16 bytes of the SHA-256 of ``quarrycore/1``, a zero byte and the hash in lower case. A store with such
-keys has the parameter ``imported = quarrycore/1``.
+A QuarryCore hash says nothing about the canonical text of this package. It is therefore stored under a separate key:
+the first 16 bytes of the SHA-256 of ``quarrycore/1``, a zero byte and the hash in lower case. A store with such keys
+has the parameter ``imported = quarrycore/1``.
 """
 
 from __future__ import annotations

@@ -197,7 +197,8 @@ class HostSketch:
     def classify(self, hashes: Hashes) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which of the shingle hashes are template, and which are common (on several pages, and not by chance).
 
-        If a calendar is a few of a hundred pages, the text that its months share is common, but not template.
+        If only a few pages in a hundred belong to a calendar, the text that its months share is common, but not
+        template.
         """
         if self._pages < _FEWEST:
             return np.zeros(len(hashes), dtype=np.bool_), np.zeros(len(hashes), dtype=np.bool_)

@@ -112,8 +112,8 @@ class Checker:
         for crawl in crawls:
             if crawl not in known and crawl not in strays:
                 raise CrawlStateError(
-                    f"The crawl {crawl} is unknown, in the index and in {self._places()}. The verb crawls lists the crawls"
-                    f" in the index; --warc-dir names another folder.{did_you_mean(crawl, known)}"
+                    f"The crawl {crawl} is unknown: it is neither in the index nor in {self._places()}. `scrapy dedupe"
+                    f" crawls` lists the crawls in the index; --warc-dir names another folder.{did_you_mean(crawl, known)}"
                 )
         run = _CheckRun(self, result, Dependencies(self.index, self.wacz_folder), strays, self._thoroughness)
         try:
@@ -152,7 +152,7 @@ class Checker:
             result.findings.append(IndexFinding("unfinished", None, text))
 
     def _places(self) -> str:
-        return ", ".join(str(folder) for folder in self.folders) or "no folder"
+        return ", ".join(str(folder) for folder in self.folders) or "any folder"
 
 
 class _CheckRun:

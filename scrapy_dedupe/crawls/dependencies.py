@@ -56,7 +56,7 @@ class Needed:
 
 @dataclass(frozen=True, slots=True)
 class CrawlContainer:
-    """A WACZ file of a crawl. ``place`` and ``is_present`` as those of :class:`Needed`."""
+    """A WACZ file of a crawl. ``place`` and ``is_present`` have the same meaning as in :class:`Needed`."""
 
     filename: str
     hash: str | None

@@ -62,7 +62,7 @@ def imported_record(record: StoredRecord, method: str) -> ImportedRecord:
 
 
 def counted_record(record: StoredRecord, method: str) -> ImportedRecord | None:
-    """As :func:`imported_record`; None for a record that an import does not count."""
+    """Like :func:`imported_record`, but None for a record that an import does not count."""
     if not is_http(record):
         return None
     try:

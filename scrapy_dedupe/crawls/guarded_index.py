@@ -122,7 +122,7 @@ class GuardedIndex:
         self._ask(enter)
 
     def _mark(self) -> None:
-        # Not at the start of the crawl: a crawl that is killed before its first file lacks nothing.
+        # Not at the start of the crawl, since a crawl that is killed before its first file has no records.
         if not self._is_marked:
             self.index.mark_incomplete(self.crawl, True)
             self._is_marked = True

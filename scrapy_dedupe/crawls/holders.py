@@ -4,7 +4,7 @@ A container is a WACZ file. Its name is final once it is packed, that is, once i
 also final for a running crawl that other crawls may refer to, since it will be packed under this name. A committed
 crawl of this package whose container is not packed has no container: it may never be packed.
 Browsertrix's importer registers a WACZ without size and hash if it does not know them, and assigns all records of the
-crawl to the first WACZ. So the only WACZ of another program's committed crawl needs neither.
+crawl to the first WACZ. So if a committed crawl of another program has only one WACZ, this WACZ may lack both.
 
 A WARC file that was imported by itself is in no container, even if its crawl has containers.
 

@@ -50,8 +50,8 @@ def enter_imported_files(
 ) -> Counts:
     """Add the records of *files*, each under its name, to an uncommitted crawl; return their counts.
 
-    The containers, and the needs from the metadata of sources, are those of the crawl *in_place_of*, whose entries
-    *known* holds.
+    The containers, and the needs from the metadata of sources, are those of the crawl *in_place_of*. *known* has the
+    entries of that crawl.
     """
     containers = [str(container.get("filename", "")) for container in index.containers(in_place_of)]
     index.add(crawl, [], needs=[need for need in index.needs(in_place_of) if need.crawl != in_place_of])

@@ -142,8 +142,8 @@ def import_sources(
 @dataclass(slots=True)
 class _Import:
     """One call. ``crawls`` are those of its sources; ``taken`` names sources that other processes have taken over;
-    ``wanted`` are the sources that it has queued and not processed yet; ``single`` names sources that are the only one
-    of their crawl.
+    ``wanted`` are the sources that it has queued and not processed yet; ``single`` names sources that are the only
+    source of their crawl.
     """
 
     index: CrawlIndex

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import Original
     from scrapy_dedupe.warc.reading import StoredRecord
 
-# For a crawl that encounters the same page again and again.
+# For a crawl that receives the same page repeatedly.
 _MOST_KEPT: Final = 10_000
 
 

@@ -59,7 +59,7 @@ def check_purge(dependencies: Dependencies, crawls: Sequence[str], *, force: boo
     for crawl in crawls:
         if crawl not in known:
             raise CrawlStateError(
-                f"The index knows no crawl {crawl}, so nothing was purged. The verb crawls lists the crawls in the index."
+                f"The index has no crawl {crawl}, so nothing was purged. `scrapy dedupe crawls` lists the crawls."
                 + did_you_mean(crawl, known)
             )
         if known[crawl].state == "uncommitted":

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CONSERVES_NOTHING = 2**40 - 1
-"""The size of a revisit that saves nothing, whatever the size of its original: one that records a 304."""
+"""The size given for a revisit that records a 304: it saves nothing, whatever the size of its original."""
 
 _BATCH = 500
 
@@ -63,7 +63,7 @@ def settle(
     refuse_running(index, crawl, folder)
     unfinished = _unfinished(index, crawl, folder)
     if unfinished:
-        # Before the files get their final names, which do not show that their records are not in the index.
+        # Before the files get their final names, because a final name hides that records are missing from the index.
         index.mark_incomplete(crawl, True)
     results = (salvage_watched(path, watch) for path in unfinished)
     salvaged = [result for result in results if result is not None]
@@ -173,11 +173,11 @@ def enter_files(
 ) -> Counts:
     """Add the records of *files*, each under its name, to an uncommitted crawl; return their counts.
 
-    Entries name the crawl's container that holds their file. With ``in_place_of`` the crawl will replace that crawl:
-    the containers are those of that crawl, and originals of revisits in other crawls are looked up later, since the old
-    entries would be found first (see :meth:`~scrapy_dedupe.crawls.index.CrawlIndex.resolve`). Responses for which
-    ``is_known`` returns True, given their file, offset and digest, are added regardless of the rules, which may have
-    been different when the crawl was made. Raises as :func:`rebuild`.
+    Entries name the crawl's container that holds their file. If ``in_place_of`` names a crawl, this crawl will replace
+    it and has the same containers, and originals of revisits in other crawls are looked up later, since the old entries
+    would be found first (see :meth:`~scrapy_dedupe.crawls.index.CrawlIndex.resolve`). Responses for which ``is_known``
+    returns True, given their file, offset and digest, are added regardless of the rules, which may have been different
+    when the crawl was made. Raises as :func:`rebuild`.
     """
     containers = [str(container.get("filename", "")) for container in index.containers(in_place_of or crawl)]
     total = Counts()

@@ -1,6 +1,6 @@
 """Decides which payloads may become a revisit record, or the original of one.
 
-Only complete bodies of GET responses: a replay program answers a POST with nothing (pywb#762), shows some other
+Only complete bodies of GET responses are allowed: a replay program does not find a POST (pywb#762) and shows some other
 statuses as 200, and a partial body must never replace a whole one.
 
 All code that adds a stored record to the index, or checks whether the record should be there, calls
@@ -48,7 +48,7 @@ class RevisitRules:
         return not self.mime_types or mime_type in self.mime_types
 
     def admit_capture(self, capture: Capture) -> bool:
-        """As :meth:`admit`; False for a body that differs from what the server sent."""
+        """Like :meth:`admit`, but False for a body that differs from what the server sent."""
         return capture.rendering is None and self.admit(
             method=capture.method,
             status=capture.status,
@@ -83,7 +83,7 @@ def may_be_original(record: StoredRecord, method: str, rules: RevisitRules | Non
 
 
 def is_whole_original(record: StoredRecord) -> bool:
-    """As :func:`may_be_original`, for a record whose request is unknown.
+    """Like :func:`may_be_original`, for a record whose request is unknown.
 
     An index that was imported without its WARC files may name records whose body was never checked.
     """
@@ -103,7 +103,7 @@ def is_http(record: StoredRecord) -> bool:
 
 
 def line_may_be_original(digest: str | None, method: str, status: int | None) -> bool:
-    """As :func:`may_be_original`, as far as a line of a CDXJ allows to decide."""
+    """Like :func:`may_be_original`, but decided only from a line of a CDXJ."""
     return digest is not None and digest not in EMPTY_PAYLOADS and method == "GET" and has_whole_page(status)
 
 

@@ -1,9 +1,10 @@
 """The entries of a crawl in the order of its files, for the duration of a check.
 
 An index returns its entries in no particular order, and a crawl can have more of them than fit in memory. They are
-written to a temporary SQLite file, which is deleted when the ledger is closed, and read file by file, in order of offset.
+written to a temporary SQLite file, which is deleted when the object is closed, and read file by file, in order of
+offset.
 
-The ledger also has the captures that were read so far, of all crawls, since a revisit may refer to a record that is
+The file also has the captures that were read so far, of all crawls, since a revisit may refer to a record that is
 not in the index.
 """
 

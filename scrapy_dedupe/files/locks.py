@@ -1,6 +1,6 @@
 """Locks on files, by `flock`.
 
-A lock belongs to an open file. It ends when the file is closed, so also when the process ends, however it ends. Programs
+A lock belongs to an open file. It ends when the file is closed, or when the process ends for any reason. Programs
 that a process starts do not inherit the lock, and `os.fork` closes a `FileLock` in the child. On systems without such
 locks, nothing protects the file: every attempt to lock it succeeds.
 """
@@ -118,7 +118,7 @@ def open_locked(
     """Open the file *path*, lock it and return its descriptor.
 
     *opened* opens the file, creates it if it does not exist, and returns the descriptor. The file is opened again if
-    another process removes or replaces it before it is locked: a lock on a removed file excludes nobody.
+    another process removes or replaces it before it is locked: a lock on a removed file does not stop other processes.
 
     Raises BlockingIOError if another process still holds the lock after *timeout_s* seconds; the same exceptions as
     `lock` with *is_required*; and those that *opened* raises.

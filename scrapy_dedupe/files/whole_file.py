@@ -47,7 +47,7 @@ def file_at(path: Path) -> Path:
 
 
 def try_out(path: Path) -> Path:
-    """As :func:`file_at`, and create its folder. Raises :class:`OSError` also if no file can be written there."""
+    """Like :func:`file_at`, but create its folder. Also raises :class:`OSError` if no file can be written there."""
     found = file_at(path)
     found.parent.mkdir(parents=True, exist_ok=True)
     try_folder(found.parent)
@@ -97,14 +97,14 @@ def replacing_from(path: Path, *, suffix: str | None = None) -> Iterator[Path]:
 
 
 def put_in_place(temporary: Path, path: Path, *, durable: bool = True) -> None:
-    """Rename a file, which has been synced, to *path*; an existing file is replaced."""
+    """Rename a synced file to *path*; an existing file is replaced."""
     temporary.replace(path)
     if durable:
         _sync_folder_of(path)
 
 
 def put_in_free_place(temporary: Path, path: Path) -> None:
-    """Rename a file, which has been synced, to *path*. Raises FileExistsError if another file has this name.
+    """Rename a synced file to *path*. Raises FileExistsError if another file has this name.
 
     The file gets its name by a hard link, which never replaces a file. On file systems without hard links, the name is
     checked before the file is renamed; another program could use the name in between.
@@ -141,7 +141,7 @@ def sync_file(path: Path) -> None:
 
 
 def temporary_path(path: Path, suffix: str | None = None, *, is_hidden: bool = False) -> Path:
-    """The temporary name for *path*: the name with *suffix*, or without one a hidden name that is unique.
+    """The temporary name for *path*: its name with *suffix*, or a unique hidden name if there is no suffix.
 
     With a suffix, the next process overwrites the file that a killed process has left, so only one process may write
     *path* at a time. *is_hidden* adds a dot before such a name.

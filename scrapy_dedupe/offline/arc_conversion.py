@@ -5,7 +5,7 @@
 - A capture over HTTP becomes a ``response`` with an unchanged block. Any other capture, such as DNS or one without a
   status line (HTTP/0.9), becomes a ``resource`` with the media type from the ARC header line.
 - Bytes that are not allowed in a URI are percent-encoded. WARC-Date is the date of the ARC, to the second.
-  WARC-IP-Address is omitted if the address is invalid or 0.0.0.0. Digests are computed of the payload without chunked
+  WARC-IP-Address is omitted if the address is invalid or 0.0.0.0. Digests are computed from the payload without chunked
   transfer coding, and of the block.
 - Record ids are UUIDs of version 5 (RFC 9562, section 5.5) of the file name and the record's offset, so that
   converting a file again yields identical bytes.
@@ -111,9 +111,9 @@ def convert_arc(
 ) -> Conversion | None:
     """Write the WARC file *output* from an ARC file; return None if *source* has no ARC record.
 
-    A record that is damaged or has no date is a fault. If *output* exists, it is compared with the ARC file and accepted
-    if it is correct. Raises ArchiveError if it differs and must not be replaced; DamagedInput for the first fault,
-    unless *faults* is set to keep going, and if the files differ after the conversion.
+    A record that is damaged or has no date is a fault. If *output* exists, it is compared with the ARC file and
+    accepted if it is correct. Raises ArchiveError if *output* differs and must not be replaced; DamagedInput for the
+    first fault, unless *faults* is set to keep going, and if the files differ after the conversion.
     """
     if output.exists() and not options.force:
         return _found(source, output, faults)

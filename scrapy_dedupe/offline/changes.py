@@ -3,8 +3,8 @@
 This is an independent check: the code that writes records uses nothing from this module. This module compares two
 heads only; the place and digest of an original are checked against the whole archive (`evidence`).
 
-A changed field whose old value cannot be derived keeps it in a field ``Former-NAME``; ``none`` means that the field did
-not exist. `restoring` needs these values to revert the change, so a missing one is a fault.
+If the old value of a changed field cannot be derived, it is kept in a field ``Former-NAME``; ``none`` means that the
+field did not exist. `restoring` needs these values to revert the change, so a missing one is a fault.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ digest gets extension 1 and is not read. A record gets an extension that no othe
 another one (it is truncated or partial, or its chunks are truncated or hold more than the payload), if it cannot be
 read, or if the manifest lists it a second time. Such a record is never treated as a copy. No line is ever dropped.
 
-Memory does not grow with the number of lines or the size of payloads, only with the number of different payloads of
-one digest, of which lines and hashes are kept (`comparing`).
+Memory does not grow with the number of lines or the size of payloads, only with the number of different payloads of one
+digest, since their lines and hashes are kept (`comparing`).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _folder(folder: Path | None) -> Iterator[Path]:
 def _digests(lines: Iterable[ManifestLine]) -> Iterator[tuple[str, Iterator[ManifestLine]]]:
     previous = ""
     for digest, group in groupby(lines, attrgetter("digest")):
-        # Two groups of one digest would both begin with extension 1, and different records would pass for copies.
+        # Two groups of one digest would both begin with extension 1, and different records would be treated as copies.
         if digest < previous:
             raise DamagedInput(f"The manifest is not sorted: the digest {digest} comes after {previous}.")
         previous = digest
@@ -222,7 +222,7 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _BatchResult:
-    extensions: list[list[int]]  # of the lines of each digest; the lines are not sent back
+    extensions: list[list[int]]  # for the lines of each digest; the caller has the lines
     counts: CollisionCounts
     fault_count: int
     faults: tuple[Fault, ...]

@@ -3,8 +3,9 @@
 These are the ``response`` records with an HTTP response, and optionally the ``resource`` records. The digest is that
 of the stored payload, without chunked transfer coding and with its content coding (``decoded-``: without it). If a
 record has a WARC-Payload-Digest of the wanted algorithm, in any notation, it is used, unless the body was transferred
-in chunks: many programs computed it of the chunks then. Other stored digests may be wrong as well, since some programs
-compute them of the decoded body. This loses nothing, because payloads are compared byte by byte before one is replaced.
+in chunks: many programs compute it from the chunks in this case. Other stored digests may be wrong as well, since
+some programs compute them from the decoded body. This loses nothing, because payloads are compared byte by byte
+before one is replaced.
 
 Every record is read to its end, so that damage is found. A response without an HTTP status line, such as ``dns:`` or an
 Icecast stream, gets no line and is counted.

@@ -58,5 +58,5 @@ class Eligibility:
 
 
 def is_whole(record: StoredRecord) -> bool:
-    """As `StoredRecord.is_whole`."""
+    """The same value as `StoredRecord.is_whole`."""
     return record.is_whole

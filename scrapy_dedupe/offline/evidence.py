@@ -168,7 +168,7 @@ def hashed_place(uri: str | None, date: str | None) -> bytes | None:
 
 
 def place_of_key(key: bytes, second: int) -> bytes:
-    """As `hashed_place`, from the key of a URI and the seconds since 1970."""
+    """Like `hashed_place`, from the key of a URI and the seconds since 1970."""
     return blake2b(key + b" %d" % second, digest_size=16).digest()
 
 
@@ -416,7 +416,7 @@ class Evidence:
     def reused_ids(self) -> Iterator[tuple[int, int, int]]:
         """Pair and offsets of each new revisit whose id another record has too.
 
-        Revisits of records that shared one id may share one too, whenever they were made.
+        Revisits of records that shared an id may share an id too, regardless of when they were made.
         """
         yield from self._rows(
             "SELECT pair, b_offset, a_offset FROM renamed r WHERE change = ? AND new IS NOT NULL AND ("

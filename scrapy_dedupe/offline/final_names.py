@@ -82,7 +82,7 @@ def check_outputs(
     *,
     replaces: bool,
 ) -> None:
-    """Raise ArchiveError if a file is in the way of *finals* (by name), or would be a copy of itself.
+    """Raise ArchiveError if a file blocks one of *finals* (by name), or would be a copy of itself.
 
     If one file has two names, one of them rewritten and the other only read, the rewritten file would refer to itself,
     under a name that is not in the new archive.
@@ -166,7 +166,7 @@ def unlisted_files(
         with reading(folder):
             entries = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
         for entry in entries:
-            path = os.path.join(folder, entry)  # noqa: PTH118 - a text like those that are known
+            path = os.path.join(folder, entry)  # noqa: PTH118 - compared with the known names as text
             if _ARCHIVE_NAME.fullmatch(entry) and os.path.realpath(path) not in known:
                 found.append(str(PurePosixPath(name, entry)))
     return tuple(found[:_FIRST])

@@ -145,7 +145,7 @@ def _latest(roots: _Roots, paths: Path | tuple[tuple[str, str], ...] | None) -> 
 
 
 def _places(roots: _Roots, paths: _Paths) -> Places:
-    """Unpickle a `Places`. The last one is cached, since every task brings one and its path map may be long."""
+    """Unpickle a `Places`. The last one is cached, since every task contains one and its path map may be long."""
     return _latest(roots, paths if isinstance(paths, Path) or paths is None else tuple(paths.items()))
 
 
@@ -272,7 +272,7 @@ def _is_date(stored: str, listed: str) -> bool:
 
 
 def _in_version_2(record: StoredRecord) -> StoredRecord:
-    """An ARC record whose header line is parsed as version 2, which only the start of the file would show."""
+    """An ARC record whose header line is parsed as version 2. Only the start of the file shows the version."""
     values = arc_values(" ".join(value for _, value in record.headers), 10)
     if len(values) != 10:
         return record

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LEFT: Final = REASONS | {
     "original": "no earlier record can be the original",
-    "unreadable": "the URL, date, id or digest of the original does not read back, or another record has its id",
+    "unreadable": "the URL, date, id or digest of the original cannot be read back exactly, or another record has its id",
     "no-gain": "not smaller as a revisit",
     "damaged": "damaged, or different from the manifest",
     "fields": "with fields of a revisit, or in a form that could not be restored byte for byte",
@@ -67,7 +67,7 @@ INSERT OR IGNORE INTO shared_id SELECT id_key FROM part.unlisted
 """
 
 # A cluster is a listed original and its copies. ``serving`` has the first records of each cluster that can be
-# originals, one without chunks and one in chunks, so that the choice is as fast in a large cluster.
+# originals, one without chunks and one in chunks, so that the choice is fast in a large cluster too.
 # 64: bytes for values that the estimated size does not include, such as the digits of another date.
 _DECIDE = """
 UPDATE surveyed SET unfit = 'unreadable' WHERE unfit IS NULL AND id_key IN (SELECT id_key FROM shared_id);
@@ -214,7 +214,7 @@ class RewritePlan:
 
     @property
     def marks(self) -> str:
-        """The hash that `marked` computed of all lines."""
+        """The hash of all lines, computed by `marked`."""
         return str(self.connection.execute("SELECT value FROM note WHERE key = 'marks'").fetchone()[0])
 
     def files(self) -> list[PlannedFile]:

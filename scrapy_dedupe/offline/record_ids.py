@@ -20,7 +20,7 @@ def revisit_id(old_id: bytes) -> bytes:
 
 
 def bare(value: bytes) -> bytes:
-    """An id or URI without surrounding angle brackets, and without the white space that a reader strips."""
+    """An id or URI without surrounding angle brackets, and without the white space that readers strip."""
     value = value.strip()
     if not value.isascii():
         value = _stripped(value)

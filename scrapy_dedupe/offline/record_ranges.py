@@ -275,7 +275,7 @@ class _Slow:
 
 
 def is_gzip_file(file: ReadableFile, start: bytes) -> bool:
-    """Whether a file is read as gzip members, by *start*, its first START_BYTES or more, and its name."""
+    """Whether a file is read as gzip members, decided by its name and *start*, its first START_BYTES or more."""
     return start.startswith(GZIP_MAGIC[:2]) or (
         ".gz" in file.suffixes and not begins_record(start.partition(b"\n")[0] + b"\n")
     )

@@ -51,12 +51,12 @@ _ONLY_BY_DIGEST = (
 class References:
     """Checks every revisit and every link of the evidence.
 
-    ``place_of`` returns the text for a place, from the number of a pair, whether the file after is meant, and an offset;
-    ``file_of`` returns the file of a capture by its number. ``pair_count`` is the number of pairs before the pairs of
-    originals. `resolved` counts the revisits after that lead to a payload, and `by_digest` those of them that refer to
-    a missing record and can be resolved only by digest. `dangling_before` counts revisits that led nowhere before either.
-    `ambiguous` counts new revisits whose original has the same URI, and a date in the same second, as a record with
-    another payload.
+    ``place_of`` returns the text for a place, from the number of a pair, whether the file after is meant, and an
+    offset; ``file_of`` returns the file of a capture by its number. ``pair_count`` is the number of pairs before the
+    pairs of originals. `resolved` counts the revisits in the new archive that lead to a payload. `by_digest` counts the
+    ones that refer to a missing record and can be resolved only by digest. `dangling_before` counts revisits that led
+    nowhere before either. `ambiguous` counts new revisits whose original has the same URI, and a date in the same
+    second, as a record with another payload.
     """
 
     def __init__(

@@ -1,20 +1,21 @@
 """Restore revisits to responses, and verify that a record is the original of a revisit.
 
-A restored record has its former head (`restored_heads`), the revisit's own HTTP head, and the payload of the original,
-which is streamed in bounded memory. If its HTTP head announces chunks, the payload is stored without them, or in one chunk
-if it could be mistaken for chunks itself. Head and payload are guaranteed to be the former ones; a digest that does not
-match after this is computed again, in its algorithm and notation. Many programs compute WARC-Payload-Digest of the body
-with its chunks, which cannot match without them; it is replaced by the digest of the payload. A digest of the decoded
-body is kept, since chunks do not affect it.
+A restored record has its former head (`restored_heads`), the revisit's own HTTP head, and the payload of the
+original, which is streamed in bounded memory. If its HTTP head announces chunks, the payload is stored without them,
+or in one chunk if it could be mistaken for chunks itself. Head and payload are guaranteed to be the former ones; a
+digest that does not match after this is computed again, in its algorithm and notation. Many programs compute
+WARC-Payload-Digest from the body with its chunks, which cannot match without them; it is replaced by the digest of
+the payload. A digest of the decoded body is kept, since chunks do not affect it.
 
-An original is verified by its bytes: by the digest of the revisit, or by the former digest of the revisit's payload or
-block. Programs compute WARC-Payload-Digest of different data, so digests of the body with its chunks and of the decoded
-body are accepted too. If the archive had a wrong digest from the start, the original is accepted if it has the same
-digest in its own head and a WARC-Block-Digest that matches its block.
+An original is verified by its bytes: by the digest of the revisit, or by the former digest of the revisit's payload
+or block. Programs compute WARC-Payload-Digest from different data, so digests of the body with its chunks and of the
+decoded body are accepted too. If the archive had a wrong digest from the start, the original is accepted if it has
+the same digest in its own head and a WARC-Block-Digest that matches its block.
 
 The digest of a decoded body does not show its content coding. For revisits made by this project, the stored bytes were
-compared. A revisit of another program whose HTTP head names other codings than its original's gets the payload only if
-the payload is in these codings, or if the head names none and the digest is of the stored bytes.
+compared. If the HTTP head of another program's revisit names other codings than the head of its original, the revisit
+gets the payload only if the payload is in these codings, or if the head names none and the digest is of the stored
+bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Restore archives: revisits become responses again, and updated references are reverted.
 
 A revisit that was a response has this in its own fields (`restored_heads`); such fields of other programs are not
-touched. Its payload is that of its original, which is found by the rules of `warc.references` and must be verified by its
-bytes (`restored_records`). All other bytes of a file are copied unchanged. If a response was not stored in chunks, the
-restored record is byte for byte the first one.
+touched. Its payload is that of its original, which is found by the rules of `warc.references` and must be verified by
+its bytes (`restored_records`). All other bytes of a file are copied unchanged. If a response was not stored in
+chunks, the restored record is identical to the record before deduplication, byte for byte.
 
 The work has four steps. Steps 3 and 4 begin only when the previous step is synced to disk:
 

@@ -1,10 +1,10 @@
 """The head of a record when a response becomes a revisit, or when a record that it refers to has become one.
 
 A revisit keeps the version line, all fields of the response with their order and bytes, and its HTTP head. The fields
-WARC-Type, WARC-Record-ID (computed from the old id), WARC-Payload-Digest (the text of the original's, since pywb compares
-texts), WARC-Block-Digest (of the HTTP head, in the old notation) and Content-Length change. The fields WARC-Profile,
-WARC-Refers-To, WARC-Refers-To-Target-URI, WARC-Refers-To-Date and ``WARC-Truncated: length`` are added (WARC 1.1,
-section 6.7.2).
+WARC-Type, WARC-Record-ID (computed from the old id), WARC-Payload-Digest (spelled as in the original, since pywb
+compares texts), WARC-Block-Digest (of the HTTP head, in the old notation) and Content-Length change. The fields
+WARC-Profile, WARC-Refers-To, WARC-Refers-To-Target-URI, WARC-Refers-To-Date and ``WARC-Truncated: length`` are added
+(WARC 1.1, section 6.7.2).
 
 Former values are kept in extension fields, so that all changes can be reverted:
 
@@ -55,7 +55,7 @@ _OF_RESPONSES: Final = (_ID, _PAYLOAD_DIGEST, _BLOCK_DIGEST)
 _OF_REFERENCES: Final = (
     _CONCURRENT, _PAYLOAD_DIGEST, *(name.lower() for name in (_REFERS_TO, _REFERS_URI, _REFERS_DATE))
 )  # fmt: skip
-# Each field can be doubled by a Former-NAME field, and a reference may be added.
+# A Former-NAME field may be added for each field, and a reference may be added.
 _MAX_CHANGED_BYTES: Final = MAX_HEAD_BYTES // 3
 
 Field = tuple[bytes, bytes]

@@ -91,8 +91,9 @@ def rewrite(
     work is removed. After a kill between the two it is called again. It is not called for a dry run, or if the verification
     found a difference.
 
-    Raises UsageError for unusable manifests or files; ArchiveError if an output exists, if a file is missing, not writable or
-    changed during the work, or if *output* holds other work; DamagedInput for the first fault, unless set to keep going.
+    Raises UsageError for unusable manifests or files; ArchiveError if an output exists, if a file is missing, not
+    writable or changed during the work, or if *output* has the unfinished work of another run; DamagedInput for the
+    first fault, unless set to keep going.
     """
     options = options or RewriteOptions()
     watch = watch or NoProgress()

@@ -97,7 +97,7 @@ def _common_folder(inputs: Sequence[Input]) -> Path:
 
 
 def _rewriting_folder(work: Path) -> Path:
-    """The folder in whose ``.dedupe`` `rewriting` works if files are replaced in place."""
+    """The parent of the folder ``.dedupe`` in which `rewriting` works, if files are replaced in place."""
     return work.parent if work.name == STATE_FOLDER else work
 
 

@@ -41,20 +41,19 @@ DEFAULT_SAMPLE = 100
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of a verification. ``files`` counts pairs, ``records`` the records of the archive after.
+    """The result of a verification. ``files`` counts pairs, ``records`` the records of the new archive.
 
     Each record is one of: ``unchanged``; ``converted``, a response that became a revisit; ``repointed``, with changed
     references; ``restored``, a revisit that became a response again; ``rechunked``, with transfer chunks removed or
     added; ``from_arc``, converted from an ARC record; or it is in a finding.
 
-    ``resolved`` counts the revisits after that lead to the right payload; ``by_digest`` those of them whose original
-    is in neither archive, so that they are resolved only by digest; ``dangling_before`` revisits that lead nowhere,
-    before and after; ``ambiguous`` new revisits whose original has the same URI, and a date in the same second, as a
-    record with another payload: programs that ignore fractions of a second cannot distinguish the two. ``notes`` lists
-    the last three. ``replayed`` counts the
-    revisits of the sample, chosen with ``seed``, that replayed the right payload. ``findings`` and ``faults`` (damage
-    that both archives have) hold the first thousand of their counts. ``size_bytes`` of both archives were read, in
-    ``seconds``.
+    ``resolved`` counts the revisits in the new archive that lead to the right payload; ``by_digest`` counts the ones
+    that are resolved only by digest, because their original is in neither archive; ``dangling_before`` revisits that
+    lead nowhere, before and after; ``ambiguous`` new revisits whose original has the same URI, and a date in the same
+    second, as a record with another payload: programs that ignore fractions of a second cannot distinguish the two.
+    ``notes`` lists the last three. ``replayed`` counts the revisits of the sample, chosen with ``seed``, that replayed
+    the right payload. ``findings`` and ``faults`` (damage that both archives have) hold the first thousand of their
+    counts. ``size_bytes`` of both archives were read, in ``seconds``.
     """
 
     files: int

@@ -1,7 +1,7 @@
 """A folder for the temporary data of a command that writes an output.
 
-It is next to the output, and its name is derived from the output's, so that the next run of the command removes the data of
-a killed one.
+It is next to the output, and its name is derived from the output's, so that the next run of the command removes the
+data of a killed run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def work_folder(output: Path) -> Iterator[StateFolder]:
 
 @contextlib.contextmanager
 def left_folder(output: Path) -> Iterator[StateFolder]:
-    """As `work_folder`, but keeps the data of an earlier run."""
+    """Like `work_folder`, but keeps the data of an earlier run."""
     with contextlib.ExitStack() as stack:
         if str(output) == "-":
             with writing(Path(tempfile.gettempdir())):

@@ -123,7 +123,7 @@ class Chains:
         is_common: NDArray[np.bool_],
         places: Numbers,
     ) -> tuple[Numbers, Numbers]:
-        """Pairs of a text and a link whose key the text has."""
+        """Pairs of a text and a link. The text has the key of the link."""
         link_keys = self._keys[links]
         order = link_keys.argsort(kind="stable")
         order = order[int(link_keys[order].searchsorted(0)) :]

@@ -147,7 +147,7 @@ class Pages:
         except SettingError as error:
             self._faults.add(place, str(error))
             return
-        # What HTTP says of it is a small part of a block, so the block tells whether the body can be held.
+        # Compute the size of the body, so that it is not read into memory if it is too large.
         head_bytes = source.http.length if source.http is not None else 0
         if source.frame.block_length - head_bytes > self._max_bytes:
             self._skipped.add("large", place, f"{url} has more than {self._max_bytes} bytes")

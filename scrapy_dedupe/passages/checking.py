@@ -182,8 +182,9 @@ _MOST_CHARACTERS = 4_000_000
 class IndexCheck:
     """The result of a check.
 
-    *segments*, *documents* (without deleted ones), *texts* and *posts* are counts, as far as the segments can be opened.
-    *orphans* are files of a writer that is running or was stopped; the next writer removes them. They are no problem.
+    *segments*, *documents* (without deleted ones), *texts* and *posts* are counts, as far as the segments can be
+    opened. *orphans* are files of a writer that is running or was stopped; the next writer removes them. They are not a
+    problem.
     """
 
     problems: tuple[str, ...]
@@ -253,7 +254,7 @@ def _opened(folder: Path, manifest: Manifest, files: ExitStack) -> _Opened | Non
             opened.problems.append(_sentence(folder, error))
     newer = read_manifest(folder)
     if newer != manifest:
-        # Damage in files that the newer manifest still names is no effect of the writer.
+        # The writer has not caused damage in files that the newer manifest still names.
         is_damage = newer is not None and any(
             entry in newer.segments and newer.deleted.get(entry.name) == manifest.deleted.get(entry.name)
             for entry in failed

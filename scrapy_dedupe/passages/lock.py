@@ -1,9 +1,9 @@
 """The writer lock of an index folder: one process writes at a time, and others learn which process holds the lock.
 
-The lock is an exclusive `flock` on the file ``lock`` in the folder. The file is never removed, so the lock ends with the
-process, however the process ends. A fork of the process neither holds nor keeps the lock. The content of the file only
-names the holder: one line with a JSON object of ``pid``, ``host``, ``since`` (UTC) and ``command``; empty if the lock is
-free. On file systems without such locks, nothing protects the folder. Readers need no lock.
+The lock is an exclusive `flock` on the file ``lock`` in the folder. The file is never removed, so the lock ends with
+the process, even if it is killed. A fork of the process neither holds nor keeps the lock. The content of the file only
+names the holder: one line with a JSON object of ``pid``, ``host``, ``since`` (UTC) and ``command``; empty if the lock
+is free. On file systems without such locks, nothing protects the folder. Readers need no lock.
 """
 
 from __future__ import annotations

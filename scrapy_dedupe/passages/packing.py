@@ -118,7 +118,7 @@ def pack(values: NDArray[np.uint64], width: int) -> bytes:
 
 
 def pack_words(values: NDArray[np.uint64], width: int) -> bytes:
-    """As `pack`, without the tail. The result for a multiple of 64 numbers can be followed by more packed numbers."""
+    """Like `pack`, without the tail. The result for a multiple of 64 numbers can be followed by more packed numbers."""
     _check_width(width)
     values = np.ascontiguousarray(values, dtype=np.uint64)
     if len(values) and int(values.max()) >> width:

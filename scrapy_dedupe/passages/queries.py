@@ -311,7 +311,7 @@ class _Search:
 
 
 def blots_of(text: str, parameters: Parameters, *, every: bool = False) -> list[BlotRow]:
-    """Return the blots of *text* that an index with *parameters* keeps, or with *every* all blots, in text order."""
+    """Return the blots of *text* that an index with *parameters* keeps, in text order; with *every*, all blots."""
     tokeniser, blotter = _tokeniser_and_blotter(parameters)
     tokens = tokeniser.tokens(text)
     make = blotter.all_blots if every else blotter.blots

@@ -4,10 +4,10 @@ A run has a score of tokens x (documents - 1), the number of tokens that storing
 higher score is better; of equal scores, the run that begins first.
 
 Unless nested runs are requested, a run is left out if better runs cover more than two thirds of it at more than nine
-tenths of its places. Otherwise a menu of which every page opens another part would be reported in all its variants, and
-near copies of a page would be reported once for every part between two differences. A run with up to ten places is left
-out only if, at each place, a single better run covers more than two thirds of it. So a passage that two texts share is
-reported as a whole even if other texts share each half of it.
+tenths of its places. Otherwise a menu with a different part expanded on each page would be reported in all its
+variants, and near copies of a page would be reported once for every part between two differences. A run with up to ten
+places is left out only if, at each place, a single better run covers more than two thirds of it. So a passage that two
+texts share is reported as a whole even if other texts share each half of it.
 
 There can be as many runs as tokens, each with thousands of places. So of more than 64 places only 64 are checked, and at
 each place only 32 of more than 32 tokens, all evenly spaced.

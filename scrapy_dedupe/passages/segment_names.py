@@ -49,7 +49,8 @@ class Documents:
         if not self._count or not doc_ids:
             return found
         sorted_heads, order = self.sorted_names()
-        # A string that cannot be encoded is no document's id: "surrogatepass" gives bytes that no stored id has.
+        # A string that cannot be encoded is not the id of any document: "surrogatepass" gives bytes that no stored id
+        # has.
         names = (doc_id.encode(errors="surrogatepass") for doc_id in doc_ids)
         heads = np.array([name_head(name) for name in names], np.uint32)
         places = np.searchsorted(sorted_heads, heads)

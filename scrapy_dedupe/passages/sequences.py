@@ -16,8 +16,9 @@ Files with one item per position of the sequence:
 *   ``sequence`` (uint32).
 *   ``starts`` and ``ends`` (uint32): the characters where a token or blot begins and ends.
 *   With texts: ``marks`` (uint8): 1 where a seed begins, plus 2 where an excluded blot begins.
-*   Without texts: ``befores`` (uint32): the value before each position; ``tokens`` (uint32): the first token of each blot;
-    ``numbers`` (uint32): the number of the seed that a blot is, from 1, or 0, with one extra item before the first.
+*   Without texts: ``befores`` (uint32): the value before each position; ``tokens`` (uint32): the first token of each
+    blot; ``numbers`` (uint32): the number of the seed of each blot, from 1, or 0 if the blot is not a seed, with one
+    extra item before the first.
 
 Other files: ``texts`` (see `work_files`), ``sums`` (see `prefix_sums`), and ``bucket-N``, pairs of uint64: the hash of
 the window at a position, and the position.

@@ -4,8 +4,8 @@ Texts are numbered across all segments: in the order of the segments in the mani
 segment. A document may have a text that another segment holds. A text is therefore alive if any document in any segment
 has it and is not deleted.
 
-No lock is taken. A writer that merges segments removes the files of the merged segments; a reader that has just read the
-manifest that names them reads the manifest again. Files that are already open stay readable until they are closed.
+No lock is taken. A writer that merges segments removes the files of the merged segments; a reader with a manifest that
+still names these files reads the manifest again. Files that are already open stay readable until they are closed.
 
 Opening reads only the few bytes per document and text that decide which texts are alive. Names of documents, posts and
 texts are read on demand.

@@ -239,7 +239,8 @@ class ReadRanges:
         at_begin[own[self._is_cut_before[own] & (starts <= self._firsts[own])]] = True
         at_end[own[self._is_cut_after[own] & (starts + runs.lengths >= self._lasts[own])]] = True
         is_whole = np.zeros(len(self._lengths), np.bool_)
-        # A series of word characters that is too long for a token is cut at distances from its start, so read all of it.
+        # A series of word characters that is too long for one token is cut into tokens from its start, so read all of
+        # it.
         long = np.flatnonzero(self.tokens.ends - self.tokens.starts >= LONGEST)
         owners = self.bounds.searchsorted(long, "right") - 1
         is_whole[self._ranges.texts[owners[(self._is_cut_before | self._is_cut_after)[owners]]]] = True

@@ -1,4 +1,4 @@
-"""The choice of segments to merge, which keeps their number small however the index grew.
+"""The choice of segments to merge, which keeps their number small, no matter how the index grew.
 
 A segment belongs to a tier by its size: the lowest tier holds segments below 65,536, each further tier segments up to
 eight times larger. Eight neighbours of about the same size are merged, so everything is written again once per tier, and

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .figures import CrawlFigures, CrawlGraph, GraphNode
 
 MOST_ARCS = 200
-"""More arcs are unreadable: missing crawls are drawn first, then the shortest arcs. The table has all."""
+"""More arcs would be unreadable. Arcs to missing crawls are drawn first, then the shortest ones; the table has all."""
 
 _STEPS = 24
 _ROW_PX = 24

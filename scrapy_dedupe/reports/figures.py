@@ -187,7 +187,7 @@ class CrawlGraph:
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """A URL pattern most of whose pages had little new content.
+    """A URL pattern with little new content on most of its pages.
 
     ``pages`` were judged and are not ``unchanged``. ``exact`` and ``near`` are the copies among them of pages at other
     URLs. ``template`` counts pages that are not copies, but have hardly any text besides the template of their host.

@@ -69,7 +69,7 @@ def reported_crawls(
         if crawl not in known and crawl not in others:
             raise CrawlStateError(
                 f"The store has no crawl {crawl}, neither in the index nor in its reports. List the crawls of the index"
-                " with the verb crawls."
+                " with `scrapy dedupe crawls`."
             )
     found = Reported()
     if not wanted:
@@ -136,7 +136,7 @@ def _started(crawl: CrawlSeen) -> str:
 
 
 def graph_of(dependencies: Dependencies, crawls: Sequence[str]) -> CrawlGraph:
-    """The graph of the reported crawls, all that they need, and those that need one of them; the nearest of many."""
+    """The graph of the reported crawls, all that they need, and those that need one of them (at most the nearest)."""
     chosen = set(crawls)
     related = dict.fromkeys(crawls)
     waiting = deque(crawls)

@@ -89,8 +89,8 @@ def report_of(
         )
     if graph.left_out:
         own_notes.append(
-            f"The graph leaves out {graph.left_out:,} more crawls that these need or are needed by. The verb crawls graph"
-            " shows all."
+            f"The graph leaves out {graph.left_out:,} more crawls that the shown crawls need or that need them."
+            " `scrapy dedupe crawls graph` shows all."
         )
     verdicts = {kind: sum(crawl.verdicts[kind] for crawl in figures) for kind in KINDS}
     return Report(

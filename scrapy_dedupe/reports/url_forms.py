@@ -35,7 +35,7 @@ _WORDS = re.compile(r"[a-z]+(?:[-_][a-z0-9]+)+", re.IGNORECASE)
 
 
 class Patterns(NamedTuple):
-    """The patterns of a URL: its path with the names of its parameters, and wider ones.
+    """The patterns of a URL: its path with the names of its parameters, and wider patterns.
 
     ``path``: all pages at the path, with any parameters; None if the URL has fewer than three. ``folder``: all pages in the
     same folder; None if the URL has parameters. ``wide``: for each parameter, all pages of the host that have it, at any

@@ -1,4 +1,4 @@
-"""URL patterns, and those most of whose pages had little new content.
+"""URL patterns, and which of them have little new content on most of their pages.
 
 Such pages duplicate others, or have hardly any text besides the template of their host. The pattern may be a trap: an
 endless calendar, a session in the URL, filters in any combination, growing relative links. It may also be harmless, such
@@ -64,7 +64,7 @@ class Pattern(Row):
         return not self.is_doubtful(name) or 4 * self.fruitless >= 3 * self.different
 
     def is_doubtful(self, name: str) -> bool:
-        """Whether it is a folder most of whose pages are not copies."""
+        """Whether it is a folder in which most pages are not copies."""
         return is_folder(name) and 2 * (self.exact + self.near) <= self.different
 
 

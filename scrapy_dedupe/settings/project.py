@@ -25,10 +25,11 @@ def is_crawl(crawler: Crawler) -> bool:
 
     These commands only show pages: nothing is recorded for later crawls.
     """
-    # The first four put a function of their own in the place of the spider's start().
+    # The first four commands replace the spider's start() by a function of their own.
     if getattr(getattr(crawler.spidercls, "start", None), "__module__", None) in _LOOKING:
         return False
-    # The shell never calls crawl(). Its own settings stay, or the project has set them.
+    # The shell never calls crawl(). In its crawler, the shell's default settings have the priority "command" or,
+    # if the project sets them, a higher one.
     shell = sys.modules.get(_SHELL)
     return (
         shell is None

@@ -441,7 +441,7 @@ def checked_crawl_id(crawl: str) -> str:
 
 
 def _checked_id(crawl: str) -> str:
-    """As :func:`checked_crawl_id`; also accepts the id of a temporary repair, which users cannot choose."""
+    """Like :func:`checked_crawl_id`, but also accepts the id of a temporary repair, which users cannot choose."""
     return checked_crawl_id(crawl.removesuffix(REPAIR_SUFFIX)) and crawl
 
 

@@ -387,15 +387,15 @@ def _plain(value: object) -> object:
 def unknown_file_message(crawl: str, name: str, url: str) -> str:
     """The error message for a file that cannot be renamed because the crawl does not have it."""
     return (
-        f"The crawl {crawl} in the index {url} has no WARC file {name}, so it cannot be renamed. The command crawls"
-        " --json lists the files of each crawl; use one of those names."
+        f"The crawl {crawl} in the index {url} has no WARC file {name}, so it cannot be renamed. `scrapy dedupe"
+        " crawls --json` lists the files of each crawl; use one of those names."
     )
 
 
 def state_message(crawl: str, state: str, action: str, url: str) -> str:
     """The error message for *action* on a crawl in a *state* that does not allow it."""
     reason, remedy = {
-        "unknown": ("is unknown", "The command crawls lists the crawls in the index."),
+        "unknown": ("is unknown", "`scrapy dedupe crawls` lists the crawls in the index."),
         "committed": ("is committed", "Other crawls may refer to its records; use another crawl id."),
         "canceled": ("was canceled", "Start it again, with the same id or another one."),
         "canceling": ("was canceled, but that was interrupted", f"Cancel it again: cancel {crawl}."),

@@ -2,12 +2,12 @@
 
 **Commit**: the id is added to ``dedupe:committing``; the digests are added to ``alldupes`` in batches; one script then
 moves the id to ``allcrawls`` and adds the counts. Therefore a crawl in ``allcrawls`` has all its digests in
-``alldupes`` and its counts in ``allcounts`` exactly once, at whatever step a process dies. Readers accept only records
-of crawls in ``allcrawls`` and ``dedupe:concurrent``; the digests of the latter are added to ``alldupes`` by the script
-that adds the records. **Cancel** moves the id first, removes the crawl's digests from ``alldupes``, and then deletes
-the keys; ``canceling`` is kept until this has finished. **Reset** does the same with ``resetting``. Each of the three
-operations has a token, and each of its steps compares it. A process that resumes an interrupted operation gets the
-same token; a process that was overtaken, so that the id belongs to another crawl now, changes nothing.
+``alldupes`` and its counts in ``allcounts`` exactly once, even if a process dies between two steps. Readers accept only
+records of crawls in ``allcrawls`` and ``dedupe:concurrent``; the digests of the latter are added to ``alldupes`` by the
+script that adds the records. **Cancel** moves the id first, removes the crawl's digests from ``alldupes``, and then
+deletes the keys; ``canceling`` is kept until this has finished. **Reset** does the same with ``resetting``. Each of the
+three operations has a token, and each of its steps compares it. A process that resumes an interrupted operation gets
+the same token; a process that was overtaken, so that the id belongs to another crawl now, changes nothing.
 
 Import is in :mod:`.redis_index_import`, removal and repair in :mod:`.redis_index_merged`.
 """

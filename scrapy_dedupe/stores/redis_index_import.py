@@ -4,8 +4,8 @@ The records of a source are added directly to the keys of its crawl. They are hi
 ``dedupe:begun``: readers of other crawls skip the digests in its ``dedupe:entered``. **Ending** a source adds its
 digests to ``alldupes`` in batches; one script then removes the source from ``dedupe:begun``, commits its crawl and adds
 its counts. Therefore either all records of a source are in the index and its counts in the sums exactly once, or
-nothing, at whatever step a process dies. **Dropping** a source removes the same digests again, and forgets the source
-when none is left. Each script compares the token of the claim, so that a process whose claim has expired changes
+nothing, even if a process dies between two steps. **Dropping** a source removes the same digests again, and forgets the
+source when none is left. Each script compares the token of the claim, so that a process whose claim has expired changes
 nothing that another process has begun since.
 """
 

@@ -55,7 +55,7 @@ class RedisSurvey:
         self._scripts = scripts
 
     def captures(self, url: str, lifetime_ms: int) -> list[tuple[SeenText, TextMatch | None]]:
-        """As :meth:`~.base.ContentStore.captures`; a *lifetime_ms* of 0 means that texts are kept permanently."""
+        """Like :meth:`~.base.ContentStore.captures`; a *lifetime_ms* of 0 means that texts are kept permanently."""
         its_url = raw(url)
         known = {
             text.digest: SeenText(text.digest, url, self._crawl(text.place).decode(), text.seen_ms)
@@ -122,7 +122,7 @@ class RedisSurvey:
         return len({text.digest for text in self._texts() if is_meant(text.seen_ms, text.place)})
 
     def statistics(self) -> dict[str, int]:
-        """As :meth:`~.base.ContentStore.statistics`. Stored counters would be wrong after the server expires texts."""
+        """Like :meth:`~.base.ContentStore.statistics`. Counters would include expired texts."""
         pending = [text.is_pending for text in self._texts()]
         return {
             "texts": len(pending),

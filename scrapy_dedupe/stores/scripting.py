@@ -66,7 +66,7 @@ class ScriptCaller:
         return self._run(packed, script, key, arguments)
 
     def run_prepared(self, call: PreparedCall, one: bytes, two: bytes) -> Any:
-        """As :meth:`run`, with two arguments after the prepared ones."""
+        """Like :meth:`run`, with two arguments after the prepared ones."""
         packed = b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n" % (call.packed, len(one), one, len(two), two)
         return self._run(packed, call.script, call.key, (*call.arguments, one, two))
 

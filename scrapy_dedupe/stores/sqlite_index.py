@@ -61,7 +61,7 @@ SELECT coalesce(c.part_of, c.number), f.name FROM crawl_file f JOIN crawl c ON c
 WHERE c.state != 'hidden' ORDER BY f.crawl, f.number
 """
 
-# Rows that are not crawls, or no longer, have other states.
+# Rows that were never crawls, or are no longer crawls, have other states.
 _UNKNOWN_STATES = """
 SELECT count(*) FROM crawl WHERE part_of IS NULL
 AND state NOT IN ('uncommitted', 'committed', 'canceled', 'hidden', 'purging', 'waste', 'gone')
@@ -315,7 +315,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval):
         rows = self._connection.execute(_FIND, (packed_digest(digest), own)).fetchall()
         if not rows:
             return None
-        # There is rarely more than one row: sorting here is free, a sorter in the query was not.
+        # There is rarely more than one row, so sorting here costs nothing; ORDER BY made the query slower.
         row = rows[0] if len(rows) == 1 else min(rows, key=lambda row: _owner_order(row, own))
         return self._original(digest, row[:8])
 

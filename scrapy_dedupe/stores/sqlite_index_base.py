@@ -28,7 +28,7 @@ SHIFT = 32
 COUNTS = "total_urls, dupe_urls, conserved_size, total_crawl_size"
 NEXT_ORDER = "(SELECT coalesce(max(commit_order), 0) + 1 FROM crawl)"
 
-# In one SELECT the two ends would be looked for among all.
+# SQLite searches for max() and min() in the index only if each has its own SELECT.
 _SPAN = """
 SELECT (SELECT max(id) FROM original WHERE id BETWEEN ?1 AND ?2)
 - (SELECT min(id) FROM original WHERE id BETWEEN ?1 AND ?2) + 1
@@ -177,7 +177,7 @@ class SqliteIndexBase(CrawlIndex):
     def _clear(self, numbers: Sequence[int] | None = None, on_done: OnDone | None = None) -> None:
         """Delete the data of waste rows, in small transactions; without ``numbers``, of all waste rows.
 
-        Waste rows are never used again, and their numbers neither. Therefore several processes may do this at once, and
+        Waste rows and their numbers are never used again. Therefore several processes may do this at once, and
         the next process completes what was interrupted.
         """
         with sqlite_faults(self._url):

@@ -65,7 +65,8 @@ ORDER BY coalesce(oc.part_of, oc.number) != coalesce(c.part_of, c.number), oc.co
 
 _QUEUED_AT_ONCE = 1_000
 
-# Containers of crawls that were crawled here are done with the commit; those of imported crawls when they have ended.
+# The containers of a crawl that was crawled here are done when it is committed; a container of an imported crawl is
+# done when its source has ended.
 _IS_DONE = """
 SELECT EXISTS (SELECT 1 FROM source_done WHERE name = ?1) OR EXISTS (
     SELECT 1 FROM crawl_container k JOIN crawl c ON c.number = k.crawl

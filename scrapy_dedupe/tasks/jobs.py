@@ -1,10 +1,10 @@
 """Applying a function to many tasks, in this process or in several.
 
-Results are yielded as they are completed (`run_jobs`), or in the order of the tasks (`run_in_order`). The first error is
-raised and stops the rest. Processes are started with the spawn method, so the function must be importable and tasks must
-be picklable. Workers end when the parent process ends, even if it is killed: each one watches a pipe that the system
-closes then. Workers do not import the main module of the program: for a command, that would import all of Scrapy, which
-takes longer than many tasks.
+Results are yielded as they are completed (`run_jobs`), or in the order of the tasks (`run_in_order`). The first error
+is raised and stops the rest. Processes are started with the spawn method, so the function must be importable and
+tasks must be picklable. Workers end when the parent process ends, even if it is killed: each worker watches a pipe,
+which the system closes when the parent ends. Workers do not import the main module of the program: for a command,
+that would import all of Scrapy, which takes longer than many tasks.
 """
 
 from __future__ import annotations

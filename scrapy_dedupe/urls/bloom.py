@@ -129,8 +129,8 @@ def sum_over(error_at: Callable[[float], float], count: int) -> float:
 def slice_error(slice_bits: int, count: float, word_bits: int) -> float:
     """Probability that the bit of a new fingerprint is already set in one slice.
 
-    Positions are words of ``word_bits`` bits modulo ``slice_bits``. The first 2^w mod m positions belong to one word
-    more than the others, so they are both drawn and set more often.
+    Positions are words of ``word_bits`` bits modulo ``slice_bits``. Each of the first 2^w mod m positions results from
+    one word more than each of the others, so these positions are drawn, and set, more often.
 
     >>> round(slice_error(40_000, 27_726, 32), 4), round(slice_error(24_000, 16_636, 16), 4)
     (0.5, 0.5064)

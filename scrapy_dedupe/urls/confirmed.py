@@ -31,7 +31,7 @@ class ConfirmedBloomFilter:
 
     Both must hold the same fingerprints. ``confirmed`` counts the hits of the Bloom filter that the exact set
     confirmed, ``false_positives`` the hits that it did not. Errors of the exact set are passed to ``on_error`` and
-    are not raised. Not thread-safe, except where the exact set is.
+    are not raised. Not thread-safe, except for the methods of the exact set that are.
     """
 
     def __init__(

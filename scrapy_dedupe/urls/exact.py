@@ -76,7 +76,7 @@ class ExactSet:
         """Open the set in the file *path*. It is empty if the file does not exist or with ``recreate``.
 
         Without a path a temporary file is used. It is unlinked as soon as it is open, so that the system frees its
-        space however the process ends. On Windows, where open files cannot be unlinked, :meth:`close` deletes it,
+        space even if the process is killed. On Windows, where open files cannot be unlinked, :meth:`close` deletes it,
         and a kill leaves it in the folder for temporary files (``TMPDIR``).
 
         Checks the type of the file, its version, its fingerprinter, its size, and the search for its first and last

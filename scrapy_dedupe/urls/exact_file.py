@@ -143,7 +143,7 @@ class ExactFile:
         """The count after these changes; each fingerprint is looked up, nothing is written."""
         try:
             with self._reading_lock:
-                # One snapshot of the file, whatever the writer commits meanwhile.
+                # One snapshot of the file, unaffected by commits of the writer.
                 self._reader.execute("BEGIN")
                 try:
                     count = _count(self._reader)

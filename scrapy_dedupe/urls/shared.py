@@ -34,10 +34,10 @@ immediately when a process on the same machine notices that it is no longer runn
 :mod:`~scrapy_dedupe.urls.attachment`). If a process ended without detaching, its queue is lost, and the queued pages
 count as seen. The filter is then marked as cut.
 
-**Lifetime of a filter.** While a process is attached, new processes join the filter. If requested, the last
-process deletes the filter when it detaches; it is never deleted while others use it. A filter that no process
-uses is deleted and recreated by the next process that attaches, unless that process may keep it: the generation that
-its own job has used, if it is not marked as cut, or any generation (``"*"``), if the queue is in Redis too.
+**Lifetime of a filter.** While a process is attached, new processes join the filter. If requested, the last process
+deletes the filter when it detaches; it is never deleted while others use it. A filter that no process uses is deleted
+and recreated by the next process that attaches, unless that process may keep it. A process may keep the generation that
+its own job has used, if it is not marked as cut, or any generation (``"*"``) if the queue is in Redis too.
 
 **Forgetting.** A fingerprint cannot be removed from a layer. A forgotten fingerprint is therefore added to a set. The
 first process that asks for it gets the answer "new" and removes it from the set. A process that has cached
@@ -187,7 +187,7 @@ class SharedBloomFilter:
         if self._is_guest:
             raise RuntimeError("a filter that was opened with existing() cannot be attached to")
         first, _, following = plan(self.capacity, self.error_rate).partition("\n")
-        # Register the token first. Otherwise another thread could take it for the token of an ended process.
+        # Register the token first. Otherwise another thread could mistake it for the token of an ended process.
         register(self.token)
         values, others, discarded, cut = self._run(
             self._member_script, "attach", self.token, self._lease_ms, VERSION, HASH, self.fingerprinter, self.capacity,

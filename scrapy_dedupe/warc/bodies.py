@@ -169,7 +169,7 @@ def _held_body(record: StoredRecord, *, decoded: bool = False) -> memoryview | N
 
 
 def usual_body(frame: Frame) -> memoryview | None:
-    """The payload of an HTTP response that is whole in its member, in the usual form and not chunked, uncopied.
+    """The payload, without a copy, of an HTTP response in the usual form that is whole in its member and not chunked.
 
     None for any other record; use `payload_digest` for those.
     """

@@ -7,7 +7,7 @@ coding, so Content-Length is set to the length of the body as stored; the conten
 and responses with status 204 or 304, never have a body: their Content-Length describes another response and is kept.
 
 A head has the version HTTP/1.1, or HTTP/1.0 if the server answered with that; HTTP/2 has no such line. The target of
-a request line is the path and query of the URL, also if a proxy got the whole URL.
+a request line is the path and query of the URL, even if a proxy got the whole URL.
 
 No URL, method or header can break its line: CR and LF in a header value become spaces, as RFC 9112, section 5.2,
 requires for folded lines; elsewhere they are percent-encoded.

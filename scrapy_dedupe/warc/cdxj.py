@@ -13,7 +13,7 @@ captures of methods other than GET.
 These records have no `digest`:
 
 - a truncated response, and a response with a body but without WARC-Payload-Digest: a program that imports the line
-  would take its body for a payload that other records may refer to;
+  would treat its body as a payload that other records may refer to;
 - a revisit without WARC-Payload-Digest, since the digest would be that of the original.
 
 Any other record without WARC-Payload-Digest gets the SHA-1 of the block after its HTTP head, as in cdxj-indexer.

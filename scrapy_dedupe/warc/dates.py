@@ -1,9 +1,9 @@
 """Dates of an archive: the text of ``WARC-Date`` and the digits in a crawl index.
 
-WARC-Date is written with exactly three fraction digits (``2026-11-28T00:00:00.123Z``; WARC 1.1, section 5.4), because
-the index holds 14 digits (seconds) or 17 (milliseconds) and a revisit must carry the date of its original unchanged:
-for both forms, converting text to digits and back changes nothing. Dates of other programs may have one to nine
-fraction digits, or leave out everything after the year.
+WARC-Date is written with exactly three fraction digits (``2026-11-28T00:00:00.123Z``; WARC 1.1, section 5.4). The index
+holds dates of 14 digits (seconds) or 17 (milliseconds). Converting such a text to digits and back changes nothing, so a
+revisit has exactly the date of its original. Dates of other programs may have one to nine fraction digits, or leave out
+everything after the year.
 """
 
 from __future__ import annotations

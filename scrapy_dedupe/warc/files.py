@@ -150,7 +150,7 @@ class WarcWriter:
             self._finish()
         if self._file is None:
             self._file = self._begin()
-            # Only now: at every moment another process sees that the crawl is running.
+            # Only after the next file is locked, so that other processes always see a running crawl.
             self._release_last()
         file = self._file
         offset = file.size
@@ -169,7 +169,7 @@ class WarcWriter:
             self._release_last()
 
     def finish(self) -> list[FinishedFile]:
-        """As `close`, but the last file stays locked until that is called: to others the crawl is running till then."""
+        """Like `close`, but keep the last file locked: until `close`, other processes see a running crawl."""
         self._closed = True
         if self._file is not None:
             self._finish()
@@ -256,7 +256,7 @@ class WarcWriter:
         if last is None:
             return
         last.release()
-        # Not before: an upload locks the file as well.
+        # Call this after the lock is released: an upload locks the file as well.
         if self._on_finished is not None:
             self._on_finished(last.path)
 
@@ -337,7 +337,7 @@ class _OpenFile:
 
 
 def file_prefix(text: str) -> str:
-    """Return *text* made fit for the beginning of a file name. Raises SettingError if nothing remains.
+    """Return *text* in a form that can begin a file name. Raises SettingError if nothing remains.
 
     >>> file_prefix("news/2026 (test)")
     'news_2026_test_'
@@ -384,7 +384,7 @@ def final_path(path_open: Path) -> Path:
 
 
 def give_final_name(path_open: Path) -> Path:
-    """Take the suffix `.open` from the name and sync the folder. Raises ArchiveError if the name is taken."""
+    """Remove the suffix `.open` from the name and sync the folder. Raises ArchiveError if the name is taken."""
     return give_name(path_open, final_path(path_open))
 
 
@@ -398,7 +398,7 @@ def give_name(path: Path, final: Path) -> Path:
 
 
 def refuse_taken_name(path: Path, final: Path) -> None:
-    """Raise ArchiveError if the name that a file is to get is that of another file."""
+    """Raise ArchiveError if another file already has the name that a file should get."""
     if final.exists() and not final.samefile(path):
         raise name_is_taken(path, final)
 

@@ -286,7 +286,7 @@ class _FrameReader:
         self._fields: tuple[tuple[str, str], ...] = ()
 
     def next_whole_frame(self) -> Frame | None:
-        """As `next_frame`, but faster if the next record is one member in the standard form."""
+        """Like `next_frame`, but faster if the next record is one member in the standard form."""
         source = self._source
         assert isinstance(source, GzipSource)
         if member := source.take_member():
@@ -363,7 +363,7 @@ class _FrameReader:
         return Frame(False, fields, *where, None, member, self._kept_bytes, known)
 
     def warcinfo_id(self) -> str | None:
-        """The id of the warcinfo that the record names which was read last, whole or not; its own if it is one."""
+        """The WARC-Warcinfo-ID of the record that was read last, whole or not; the id of a warcinfo itself."""
         fields = {name.lower(): value for name, value in reversed(self._fields)}
         return fields.get("warc-record-id" if fields.get("warc-type") == "warcinfo" else "warc-warcinfo-id")
 

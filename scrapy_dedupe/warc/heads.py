@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Limits for files whose field names keep changing: not a new pattern for each record, and few attempts per record.
+# Limits for files whose field names keep changing: few patterns in total, and few attempts for each record.
 _MOST_KINDS: Final = 64
 _MOST_OF_A_KIND: Final = 6
 _MOST_FIELDS: Final = 60

@@ -72,8 +72,8 @@ class Mover:
     def close(self, timeout_s: float | None = None) -> list[Path]:
         """Wait at most *timeout_s* seconds for the queued files; return the files that stay local, failed ones included.
 
-        Files that are not moved by then are abandoned: pauses end, a running upload is left to finish by itself, and
-        its local file is not deleted and no callback is called for it. A running callback is waited for, so do not call
+        Files that are not moved by then are abandoned: pauses end early. A running upload may still finish, but its
+        local file is not deleted, and no callback is called for it. A running callback is waited for, so do not call
         this on a thread that a callback waits for. Can be called again.
         """
         self._is_closed = True

@@ -14,7 +14,7 @@ DECODED = "decoded"
 
 # The first match decides. Programs that drive a browser come first, since they also name the libraries that they use.
 _WRITERS = (
-    # The Webrecorder server recorded through a proxy; it is unknown which body its digests are of.
+    # The Webrecorder server recorded through a proxy; it is unknown from which body it computed its digests.
     (re.compile(r"webrecorder (platform|player)", re.IGNORECASE), None),
     (
         re.compile(

@@ -205,7 +205,7 @@ class Playback:
         *,
         is_unmodified: bool = False,
     ) -> Playable:
-        """The answer of *record* with the payload of *source*, and with its head if nothing was modified."""
+        """The answer of *record* with the payload of *source*, whose head is used for a 304."""
         head = source if record.http_status is None or is_unmodified else record
         status = 200 if head.type == "resource" else head.http_status
         if status is None:

@@ -184,7 +184,7 @@ class PlaybackIndex(Captures[str, CapturePlace]):
 
         return sorted(newest_first, key=lambda place: (place.is_partial, is_second(place)))
 
-    # As revisits refer to captures
+    # The lookups that find the original of a revisit
 
     def with_id(self, record_id: str) -> Iterator[CapturePlace]:
         return self._places(f"id = ? AND {_ORIGINAL}", (record_id,))

@@ -1,8 +1,8 @@
 """Records read from WARC and ARC files, gzip or plain, intact or damaged.
 
 `read_records` yields every whole record with its place in the file. Damaged places are skipped and reported: to the
-callback if there is one, else by one DamagedInput after the last record, so that a damaged file is never taken for an
-intact one. `framing` defines what counts as damage.
+callback if there is one, else by one DamagedInput after the last record, so that a damaged file is never mistaken for
+an intact one. `framing` defines what counts as damage.
 
 Blocks up to 8 MiB are held with the record; the payload of a longer one is read from the file again.
 

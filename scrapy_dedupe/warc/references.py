@@ -17,10 +17,9 @@ request or a metadata record, is ignored, and a revisit of a revisit leads nowhe
 6. ``unmodified``: a server-not-modified revisit without a digest confirms the capture of the named URI that is nearest
    in time, if nothing else was found.
 
-A capture with another digest than the revisit is no original, unless its bytes have that digest: programs hash the
-A capture with another digest than the revisit is not an original, unless its bytes have that digest: programs hash the
-stored body with or without its transfer chunks, or decoded. A digest of an unsupported algorithm is compared only with
-digests of the same algorithm.
+A capture with another digest than the revisit is not an original, unless its bytes have that digest: programs hash
+the stored body with or without its transfer chunks, or decoded. A digest of an unsupported algorithm is compared only
+with digests of the same algorithm.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
 """Salvage of files that a crawl left `.open`, because it was killed or its disk was full.
 
-The file is locked first, so that a running crawl keeps its own. What follows the last whole record is
-cut, whether that is half a record or half an exchange: a response whose request was cut is kept. Then the
-file is synced and gets its final name, which never overwrites another file. So does a file with nothing but its
-warcinfo, since the index may name it. A file without a whole warcinfo, which the index never names, is removed.
+The file is locked first, so that a file of a running crawl is not changed. Everything after the last whole record is
+cut off; a response is kept even if its request was cut off. Then the file is synced and gets its final name, which
+never overwrites another file. This includes a file that has only its warcinfo, since the index may name it. A file
+without a whole warcinfo is removed; the index never names it.
 
-Damage in the middle, with whole records after it, is not what a kill does but what a disk does. Such a
-file is not cut and not renamed: ArchiveError names the place. With *skip_damaged* its whole records are copied:
+A kill damages only the end of a file. If whole records follow the damage, for example because the disk is faulty, the
+file is neither cut nor renamed, and ArchiveError names the place. With *skip_damaged* its whole records are copied:
 
 1. ``NAME.part`` gets all whole records in their order, and is synced and read back. If the warcinfo is damaged, a new
    one with the same record id opens it.
 2. ``NAME.part`` gets its final name, ``NAME``.
-3. ``NAME.open`` gets the name ``NAME.damaged``, which no command takes for a WARC file. Nobody changes it.
+3. ``NAME.open`` gets the name ``NAME.damaged``, which no command treats as a WARC file. It is never changed.
 
-After a kill at any step the same call starts over: what has the final name already has to be what it would write.
+After a kill at any step, the same call starts again. A file that already has the final name must then be equal to the
+new copy.
 """
 
 from __future__ import annotations
@@ -87,9 +88,9 @@ def salvage(
 ) -> Salvaged | None:
     """Salvage one `.open` file; None if a running crawl holds it or it is gone.
 
-    With *dry_run* the file is left as it is, and the result is what would become of it. With *skip_damaged* whole
+    With *dry_run* the file is not changed, and the result describes what would be done. With *skip_damaged* whole
     records after a damaged place are copied to a new file; *info* are the fields of its warcinfo if that is damaged.
-    *on_offset* is called again and again with the number of bytes of the file that have been read.
+    *on_offset* is called repeatedly with the number of bytes of the file that have been read.
 
     Raises ArchiveError if the file cannot be salvaged: no permission, its final name is taken, or it is damaged in the
     middle; the file is then unchanged.
@@ -137,7 +138,7 @@ def is_held(path: Path | str) -> bool:
 
 @dataclass(slots=True)
 class _Survey:
-    """What a file holds: the stretches of whole records, and the damaged places between them."""
+    """The contents of a file: the ranges of whole records, and the damaged places between them."""
 
     size: int
     stretches: list[tuple[int, int]] = field(default_factory=list)
@@ -171,10 +172,10 @@ def _survey(fd: int, path_open: Path, on_offset: Callable[[int], None]) -> _Surv
         if not frame.length:
             raise ArchiveError(
                 f"{path_open}, offset {frame.offset}: several records share a gzip member, which scrapy-dedupe does not"
-                " write. The file was not changed; take the suffix away to use it as it is."
+                " write. The file was not changed; remove the suffix to use it as it is."
             )
         if unended is not None:
-            survey.take(unended)  # what follows it shows that it is whole
+            survey.take(unended)  # the following record shows that it is whole
             unended = None
         if not _has_its_end(fd, frame, path_open):
             unended = frame
@@ -206,14 +207,14 @@ def _cut(fd: int, path_open: Path, survey: _Survey, dry_run: bool) -> Salvaged:
 
 
 def _copy(path_open: Path, survey: _Survey, dry_run: bool, info: Mapping[str, str]) -> Salvaged:
-    """Copy the whole records to a new file with the final name, and give the old one its other name."""
+    """Copy the whole records to a new file with the final name, and rename the damaged file."""
     final = final_path(path_open)
     part, kept = final.with_name(final.name + PART_SUFFIX), final.with_name(final.name + DAMAGED_SUFFIX)
     refuse_taken_name(path_open, kept)
     if dry_run:
         refuse_taken_name(path_open, final)
     else:
-        # Not truncated: after a kill it may be another name of the finished file.
+        # Remove the file instead of truncating it: after a kill it may be a hard link to the finished file.
         part.unlink(missing_ok=True)
         try:
             _write(part, path_open, survey, info)
@@ -238,7 +239,7 @@ def _write(part: Path, path_open: Path, survey: _Survey, info: Mapping[str, str]
     """Write the whole records of a file to another one, sync it and read it back."""
     with part.open("xb") as target, path_open.open("rb") as source:
         if not survey.begins_with_warcinfo:
-            # Dated by the file, so that the same call writes the same bytes.
+            # The date is that of the file, so that the same call writes the same bytes.
             written = datetime.fromtimestamp(os.fstat(source.fileno()).st_mtime, UTC)
             name = final_path(path_open).name
             record_id = survey.warcinfo_id or f"<urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, name)}>"
@@ -277,7 +278,7 @@ def _has_its_end(fd: int, frame: Frame, path: Path) -> bool:
 
 
 def _begins_as_warcinfo(path: Path) -> bool:
-    """Whether a file without whole records is empty or begins as those of this package, so that it can be removed."""
+    """Whether a file without whole records may be removed: it is empty or begins like a file of this package."""
     with path.open("rb") as file:
         start = file.read(1 << 16).lstrip(b"\0")
     if start.startswith(GZIP_MAGIC[: len(start)]):

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from typing import Literal
 
 WARC_START = re.compile(rb"WARC/\d")
-# URL, IP address, date, media type, (version 2: five more,) length. URLs of old crawlers contain spaces. The final digit
-# is checked first; otherwise every place that looks like a date would be tried up to the end of the line.
+# URL, IP address, date, media type, (version 2: five more,) length. URLs of old crawlers contain spaces. The final
+# digit is checked first; otherwise the pattern would be tried from every place that looks like a date to the end of
+# the line.
 ARC_LINE = re.compile(rb"(?=[^\r\n]*\d\r?\n?\Z)\S[^\r\n]* \S+ \d{8,17} [^\r\n]*?(\d+)\r?\n?")
 _ARC_DATE = re.compile(rb" \d{8,17} ")
 _NO_START = re.compile(rb"(?!WARC/\d)(?:\s|[^\r\n]*\r[^\n])")  # of a line of either kind

@@ -13,7 +13,7 @@ Guarantees for readers of the storage:
 - Nothing is overwritten. A local folder gets the name by a hard link, which cannot overwrite. Elsewhere the name is
   checked before the upload; two programs could choose the same name in between.
 
-A copy in a local folder is synced before it gets its name, so that a power failure cannot destroy it after the
+A copy in a local folder is synced before it is renamed, so that a power failure cannot destroy the copy after the
 original was deleted. Memory is bounded: files are sent and read in blocks.
 """
 
@@ -293,7 +293,8 @@ class Storage:
             if sent_to != final:
                 self._rename(sent_to, final, path)
         except Exception:
-            # A failed upload to a complete-object store leaves nothing, so a file of that name belongs to someone else.
+            # A failed upload to a complete-object store leaves nothing, so a file of that name was written by another
+            # program.
             if is_sent or sent_to != final:
                 with contextlib.suppress(Exception):
                     self._fs.rm_file(sent_to)
@@ -317,7 +318,7 @@ class Storage:
     def _sum_of(self, remote: str, on_read: Callable[[int], None]) -> _Sum:
         with self._fs.open(remote, "rb") as file:
             if self._protocol in ("sftp", "ssh"):
-                # As paramiko's own downloads do; without it each 32 KiB would take a round trip.
+                # Without prefetching, each 32 KiB would take a round trip; paramiko's own downloads prefetch too.
                 file.prefetch(self._fs.info(remote)["size"] or None)
             return _sum(iter(lambda: file.read(_BLOCK), b""), on_read)
 

@@ -17,7 +17,7 @@ Replay programs look up a POST as a URL with the method and the body in its quer
 wabac.js has its own keys, `wabac_key`, which it needs in an index that it does not load completely. For example, they
 keep the slash at the end of a path.
 
-Only POST and PUT have a body in this sense; other methods contribute only their name. HEAD does so too: a capture
+Only POST and PUT have a body in this sense; other methods contribute only their name. This includes HEAD: a capture
 without a body must not be listed among those of GET.
 """
 

@@ -156,7 +156,7 @@ class _Sink:
         os.fsync(self._fd)
 
     def digest(self) -> tuple[str, int]:
-        """Return the SHA-256 of the whole file and its size; only now, since heads of members are written last."""
+        """Return the SHA-256 of the whole file and its size. Heads of members are written last, so call it last."""
         sha256 = hashlib.sha256()
         size = self.seek(0)
         while piece := os.read(self._fd, PIECE_BYTES):

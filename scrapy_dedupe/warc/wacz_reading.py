@@ -2,7 +2,8 @@
 
 The file may be local or remote. Opening it reads only its ZIP directory, and refuses what `zip_members` refuses;
 everything else is read on demand. The index may have any of its forms: ``indexes/NAME.cdx`` or ``.cdxj``, plain or in
-gzip members (``.gz``). Of several forms with one NAME, one is read; another NAME is another index, which is read too.
+gzip members (``.gz``). If an index exists in several forms with the same NAME, only one form is read. Indexes with
+different NAMEs are all read.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class StoredWacz:
 
 
 def _one_of_each(names: list[str]) -> list[str]:
-    """The indexes among the members: of those that differ only in their suffixes, the shortest name."""
+    """The indexes among the members. If some differ only in their suffixes, the one with the shortest name."""
     by_name: dict[str, str] = {}
     for name in sorted(names, key=lambda name: (len(name), name)):
         if match := _INDEX.fullmatch(name):

@@ -151,7 +151,7 @@ def test_what_a_file_needs_that_is_not_there_now_is_kept_by_a_repair(
 def test_an_unknown_id_is_exit_3(call: Callable[..., Any], url: str) -> None:
     called = call("purge", "three", "four", "--store", url)
     assert (called.code, called.out) == (3, "")
-    assert "The index knows no crawl four" in called.err
+    assert "The index has no crawl four" in called.err
     assert ids(call, url) == ["one", "two", "three"]
 
 

@@ -205,7 +205,7 @@ def test_the_counts_of_a_trap_are_told_apart(call: Callable[..., Any], store_url
         "share": 0.75,
     }
     lines = call("report", "c9", "--store", store_url).out.splitlines()
-    place = next(number for number, line in enumerate(lines) if line.startswith("Patterns of URLs"))
+    place = next(number for number, line in enumerate(lines) if line.startswith("URL patterns"))
     assert lines[place].split()[-4:] == ["pages", "equal", "near", "template"]
     assert lines[place + 1].split() == ["example.com/calendar/{n}", "40", "10", "4", "16"]
 

@@ -147,7 +147,7 @@ def test_unknown_and_uncommitted_crawls_are_refused_and_nothing_is_done(index: C
     index.start("one")
     index.commit("one")
     index.start("two")
-    with pytest.raises(CrawlStateError, match="knows no crawl nobody"):
+    with pytest.raises(CrawlStateError, match="has no crawl nobody"):
         purge_crawls(index, ["one", "nobody"])
     with pytest.raises(CrawlStateError, match=r"The crawl two is not committed.*cancel two"):
         purge_crawls(index, ["one", "two"], force=True)

@@ -183,6 +183,6 @@ def test_a_job_whose_shared_filter_is_gone_asks_for_no_leaf_that_it_was_done_wit
     with redis.Redis.from_url(redis_url) as client:
         client.flushdb()
     log = runs(settings).finish()
-    assert f"Added {len(known)} URLs that this job was done with" in log
+    assert f"Added {len(known)} completed URLs of this job" in log
     assert not known & set(web.paths)
     assert asked | set(web.paths) == set(web.pages)

@@ -82,7 +82,7 @@ class CrawlShown:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the crawl's id, as the verb crawls lists it")
+    parser.add_argument("id", metavar="ID", help="the crawl's id, see `scrapy dedupe crawls`")
 
 
 def run(place: CommandStores, opts: argparse.Namespace) -> CrawlShown:
@@ -95,7 +95,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> CrawlShown:
         info = dependencies.crawls.get(opts.id)
         if info is None:
             raise CrawlStateError(
-                f"The index has no crawl {opts.id}. The verb crawls lists its crawls."
+                f"The index has no crawl {opts.id}. `scrapy dedupe crawls` lists its crawls."
                 + did_you_mean(opts.id, dependencies.crawls)
             )
         return CrawlShown(
@@ -165,7 +165,7 @@ def caveat(crawl: CrawlShown) -> str | None:
     missing = [need for need in crawl.needs if need.missing]
     if not missing:
         return None
-    # Records of a crawl that is not in the index cannot be found through it, even if its files are present.
+    # If a crawl is not in the index, its records cannot be found, even if its files are present.
     names = ", ".join(dict.fromkeys(_missing_text(need) for need in missing))
     return f"The crawl {crawl.id} needs files that are missing: {names}."
 

@@ -71,7 +71,7 @@ def _unloadable(context: DoctorContext) -> Iterator[CheckFinding]:
             continue
         try:
             component = load_object(path)
-        except Exception as error:  # noqa: BLE001 - whatever loading a module raises
+        except Exception as error:  # noqa: BLE001 - loading a module may raise any exception
             reason = f"{type(error).__name__}: {error}"
         else:
             if isinstance(component, type):

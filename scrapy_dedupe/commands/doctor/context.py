@@ -124,7 +124,7 @@ def without_new_data_folder() -> Iterator[None]:
     finally:
         if folder is not None and not was_there:
             with suppress(OSError):
-                folder.rmdir()  # fails if the folder is not empty
+                folder.rmdir()  # the folder is kept if it is not empty
 
 
 def _crawler(settings: BaseSettings, spider: str | None) -> Crawler:

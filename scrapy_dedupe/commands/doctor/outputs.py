@@ -1,6 +1,6 @@
 """Outputs: the report, the log of duplicates and the metrics; also the files that are replayed.
 
-Each is tested as a crawl does at startup. Nothing is written to them.
+Each is tested as at the start of a crawl. Nothing is written to them.
 """
 
 from __future__ import annotations

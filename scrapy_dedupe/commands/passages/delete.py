@@ -76,7 +76,7 @@ def _listed(name: str) -> list[str]:
     except OSError as error:
         raise ArchiveError(f"{where} cannot be read: {error.strerror or error}.") from error
     try:
-        # An id may contain other line boundaries of splitlines().
+        # Not splitlines(): an id may contain other characters that it treats as line ends.
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise UsageError(

@@ -45,7 +45,7 @@ _MOST_AHEAD: Final = 64 << 20
 class IndexResult:
     """The result of indexing.
 
-    *documents* were added. *replaced* counts the texts that were replaced by another one, also within this run;
+    *documents* were added. *replaced* counts the texts that were replaced by another one, including texts of this run;
     *unchanged* counts documents that had the same text before. *texts* were stored; *copies* counts documents whose text
     was already stored. *undecodable* counts documents with bytes that were replaced by U+FFFD.
 

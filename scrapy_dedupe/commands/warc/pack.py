@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HELP = (
     "Pack the WARC files of a crawl as WACZ in DEDUPE_WACZ_DIR, if it is uncommitted or has no WACZ yet. With DEDUPE_WACZ"
-    " this happens automatically at the end of the crawl, or in the verb commit."
+    " this happens automatically at the end of the crawl, or in `scrapy dedupe commit`."
 )
 
 
@@ -40,7 +40,7 @@ class Packed:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="the crawl's id, as the verb crawls lists it")
+    parser.add_argument("id", metavar="ID", help="the crawl's id, see `scrapy dedupe crawls`")
     parser.add_argument(
         "--warc-dir",
         metavar="DIR",

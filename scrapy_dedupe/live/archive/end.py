@@ -101,7 +101,7 @@ class ArchiveEnd:
                 self._session.notes["storage"] = await self._uploads.finish()
 
     async def _commit(self) -> bool:
-        # Not before the engine has stopped: the final stats are stored with the crawl.
+        # Called after the engine has stopped, because the final stats are stored with the crawl.
         session, crawl = self._session, self._session.crawl_id
         shown = parse_store_url(self._settings.index_url).shown
         if not self._should_commit():

@@ -1,4 +1,4 @@
-"""Makes dropped pages count for ``CLOSESPIDER_PAGECOUNT`` and ``CLOSESPIDER_PAGECOUNT_NO_ITEM``.
+"""Makes dropped pages count towards ``CLOSESPIDER_PAGECOUNT`` and ``CLOSESPIDER_PAGECOUNT_NO_ITEM``.
 
 Scrapy counts only responses that reach the engine, which dropped pages do not. A crawl that drops every page would
 never reach these limits.

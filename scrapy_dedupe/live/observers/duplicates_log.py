@@ -81,7 +81,7 @@ class DuplicatesLogExtension(Observer):
         self._lines = AppendedLines(_MOST_WAITING_BYTES)
         self._common: dict[str, str] = {}
         session.at_start(self._check_file)
-        # Not earlier: the archive layer may change the crawl id at startup.
+        # Wait for spider_opened: the archive layer may change the crawl id at startup.
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
 
     @classmethod

@@ -71,7 +71,7 @@ class ReportExtension(Observer):
         page = session.settings.report.page
         if page is not None:
             self._page = session.at_start(lambda: _checked(session.named_path(page)))
-        # Not earlier: all layers must be active, and the archive layer may change the crawl id at startup.
+        # Wait for spider_opened: then all layers are active, and the archive layer has decided the crawl id.
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
 
     @classmethod

@@ -239,7 +239,7 @@ class SharedUrls:
                 shared.add_many(part)
                 known += len(part)
             if known:
-                logger.info("Added %d URLs that this job was done with to the shared URL filter.", known)
+                logger.info("Added %d completed URLs of this job to the shared URL filter.", known)
 
     def _write_attachment(self, shared: SharedBloomFilter, *, is_clean: bool = False) -> None:
         """Store in JOBDIR which filter this job uses. It may have changed during the run, if the server lost it."""
