@@ -396,7 +396,10 @@ def state_message(crawl: str, state: str, action: str, url: str) -> str:
     """The error message for *action* on a crawl in a *state* that does not allow it."""
     reason, remedy = {
         "unknown": ("is unknown", "The command crawls lists the crawls in the index."),
-        "committed": ("is committed", f"Other crawls may refer to its records; the command purge {crawl} removes it."),
+        "committed": (
+            "is committed",
+            f"Other crawls may refer to its records; the command purge {crawl} removes it.",
+        ),
         "canceled": ("was canceled", "Start it again, with the same id or another one."),
         "canceling": ("was canceled, but that was interrupted", f"Cancel it again: cancel {crawl}."),
         "committing": (
