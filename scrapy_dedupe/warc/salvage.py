@@ -171,7 +171,7 @@ def _survey(fd: int, path_open: Path, on_offset: Callable[[int], None]) -> _Surv
         if not frame.length:
             raise ArchiveError(
                 f"{path_open}, offset {frame.offset}: several records share a gzip member, which scrapy-dedupe does not"
-                " write. The file was not changed; take the suffix away to use it as it is."
+                " write. The file was not changed; remove the suffix .open from its name to use it."
             )
         if unended is not None:
             survey.take(unended)  # what follows it shows that it is whole
