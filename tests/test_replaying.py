@@ -330,7 +330,7 @@ async def test_a_wacz_and_a_multi_wacz_are_answered_from(
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("*.warc.gz", "matches no file"),
+        ("*.warc.gz", "DEDUPE_REPLAY: .* matches no file"),
         ("folder", "is a folder"),
         ("evil.wacz", r"the name '\.\./a\.warc' in it points outside the archive"),
         ("page.html", "is not a WARC, ARC or WACZ file"),

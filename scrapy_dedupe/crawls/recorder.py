@@ -116,6 +116,11 @@ class Recorder:
         """Whether a file of this run could not get its final name."""
         return self._writer.has_unfinished
 
+    @property
+    def paths(self) -> list[Path]:
+        """The finished files of this run."""
+        return [self._writer.folder / file.file for file in self._writer.files]
+
     def look_up(self, captures: Sequence[Capture]) -> None:
         """Look up, in one round trip, the payloads of captures that are recorded next, in this order.
 
@@ -309,7 +314,7 @@ class Recorder:
         if self._writer.has_unfinished:
             # That file must be salvaged, and its records added, before the crawl is committed.
             index.mark_incomplete(crawl, True)
-        return [self._writer.folder / file.file for file in files]
+        return self.paths
 
 
 def _text_of_digest(original: Original) -> str | None:

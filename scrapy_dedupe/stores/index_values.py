@@ -396,7 +396,11 @@ def state_message(crawl: str, state: str, action: str, url: str) -> str:
     """The error message for *action* on a crawl in a *state* that does not allow it."""
     reason, remedy = {
         "unknown": ("is unknown", "`scrapy dedupe crawls` lists the crawls in the index."),
-        "committed": ("is committed", "Other crawls may refer to its records; use another crawl id."),
+        "committed": (
+            "is committed",
+            "Other crawls may refer to its records. Use another crawl id for a new crawl; `scrapy dedupe purge"
+             f" {crawl}` removes this one.",
+        ),
         "canceled": ("was canceled", "Start it again, with the same id or another one."),
         "canceling": ("was canceled, but that was interrupted", f"Cancel it again: cancel {crawl}."),
         "committing": (

@@ -53,9 +53,7 @@ class Faults:
 
     def add_damage(self, damage: Damage) -> None:
         """Record damage that a reader of WARC files reports. Raises as `add`."""
-        self.add(
-            f"{damage.path}, offset {damage.offset}", f"{damage.reason} ({damage.length} bytes passed over)"
-        )
+        self.add(f"{damage.path}, offset {damage.offset}", f"{damage.reason} ({damage.length} bytes skipped)")
 
     def take(self, count: int, first: tuple[Fault, ...]) -> None:
         """Add the faults that another process has collected."""

@@ -96,7 +96,7 @@ async def test_a_store_file_that_is_deleted_is_no_committed_crawl(
     chain(web, 8, {5: delete})
     await crawl(LinkSpider, {**settings, "DEDUPE_CRAWL_ID": "gone"}, urls=web.url("/0"))
     assert "was removed or replaced" in caplog.text
-    assert "crawl gone NOT committed" in caplog.text
+    assert "crawl gone not committed" in caplog.text
     check(tmp_path / "warcs")
 
 

@@ -48,7 +48,6 @@ async def test_a_crawl_goes_on_when_redis_is_stopped_and_its_archive_is_whole(
     settings |= {"DEDUPE_STORE_URL": redis_server.url, "DEDUPE_CRAWL_ID": "cut", "DEDUPE_STORE_TIMEOUT": 30}
     spider, items = collecting()
     crawler = await crawl(spider, settings, urls=web.url("/0"))
-
     assert len(items) == 13, "no page was lost"
     kinds = [item["kind"] for item in items]
     assert kinds[:5] == ["unique"] * 5
@@ -61,6 +60,7 @@ async def test_a_crawl_goes_on_when_redis_is_stopped_and_its_archive_is_whole(
     )
     assert "scrapy dedupe commit cut" in caplog.text
     check(tmp_path / "warcs")
+    assert f"WARC      {next((tmp_path / 'warcs').iterdir())}" in caplog.text
     assert sum(record.type == "response" for record in records_of(tmp_path / "warcs")) == 13
 
 

@@ -57,10 +57,9 @@ class ArchiveEnd:
 
     async def _close(self) -> None:
         session, crawl = self._session, self._session.crawl_id
-        session.notes["index"] = f"crawl {crawl} NOT committed"
+        session.notes["index"] = f"crawl {crawl} not committed"
         try:
-            paths = await session.on_worker(self._recorder.finish)
-            session.notes["warc"] = self._shown(paths)
+            await session.on_worker(self._recorder.finish)
             if self._is_packed and self._should_commit():
                 await self._pack()
         except CrawlStateError as error:
@@ -73,6 +72,8 @@ class ArchiveEnd:
             )
         else:
             self._is_closed = True
+        finally:
+            session.notes["warc"] = self._shown(self._recorder.paths)
 
     async def _pack(self) -> None:
         # Imported lazily, since it imports the content layer.

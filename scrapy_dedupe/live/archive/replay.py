@@ -18,7 +18,7 @@ from scrapy.http import Headers
 from scrapy.http.request import NO_CALLBACK
 from scrapy.responsetypes import responsetypes
 
-from scrapy_dedupe.errors import DedupeError
+from scrapy_dedupe.errors import DedupeError, UsageError
 from scrapy_dedupe.live.downloads import flag_of, max_bytes
 from scrapy_dedupe.live.recordings import META_KEY
 from scrapy_dedupe.live.session import Session
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.playback import Playable
+    from scrapy_dedupe.warc.sources import ReadableFile
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class ReplayMiddleware:
         self._settings = session.settings.replay
         if not self._settings.files:
             raise NotConfigured
-        self._files = session.at_start(lambda: find_files(self._settings.files))
+        self._files = session.at_start(self._find_files)
         self._playback: Playback | None = None
         self._reading: Future[None] | None = None
         self._damaged = 0
@@ -82,6 +83,12 @@ class ReplayMiddleware:
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         return cls(crawler)
+
+    def _find_files(self) -> list[ReadableFile]:
+        try:
+            return find_files(self._settings.files)
+        except UsageError as error:
+            raise UsageError(f"DEDUPE_REPLAY: {error}") from error
 
     async def process_request(self, request: Request, spider: Spider | None = None) -> Response | None:
         # Remove a value that a spider copied from the meta of another response.
@@ -144,7 +151,9 @@ class ReplayMiddleware:
                 "DEDUPE_REPLAY: skipped %d damaged places; their records are missing.", self._damaged
             )
             self._session.loop.call(self._session.counters.inc, "dedupe/replay/damaged", self._damaged)
-        logger.info("DEDUPE_REPLAY: read %d exchanges from %d files.", count, len(self._files))
+        logger.info(
+            "DEDUPE_REPLAY: read %d records of requests and responses from %d files.", count, len(self._files)
+        )
 
     def _log_damage(self, damage: Damage) -> None:
         self._damaged += 1
