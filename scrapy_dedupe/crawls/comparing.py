@@ -14,16 +14,15 @@ from scrapy_dedupe.tasks.progress import Reached, counted
 from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.codings import Undecodable, codings_of, decoded_body
 from scrapy_dedupe.warc.dates import date_digits
+from scrapy_dedupe.warc.exchanges import exchanges
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.reading import read_record, read_records
 
-from .exchanges import exchanges
 from .findings import IndexFinding
-from .rebuilding import principals
 from .values import known_digest, plain_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.framing import Damage
@@ -40,7 +39,7 @@ _MAX_DECODED_BYTES = 1 << 30
 class CrawlComparison:
     """Compares the records in the files of one crawl with its entries.
 
-    ``on_record`` is called with every principal record, the method of its request, and whether an entry names it. With
+    ``on_record`` is called with every response and revisit, the method of its request, and whether an entry names it. With
     ``has_payloads`` payloads are hashed. ``records`` counts the responses and revisits that were read.
     """
 
@@ -70,9 +69,9 @@ class CrawlComparison:
         entries = _Queue(self._ledger.of_file(name))
         reached = Reached(self._watch)
         try:
-            for record, method in self._principals(name, file):
+            for record, method in self._exchanges(name, file):
                 reached(record.offset)
-                self.records += record.type in ("response", "revisit")
+                self.records += 1
                 for passed in entries.before(record.offset):
                     self._add_unmet(passed)
                 is_entered = record.type == "response" and self._meets(entries, record)
@@ -104,19 +103,13 @@ class CrawlComparison:
             elif self._has_payloads and (fault := payload_fault(record)):
                 self._add("damage", f"{entry.file}, offset {entry.offset}: {fault}", entry.file, entry.offset)
 
-    def _principals(self, name: str, file: ReadableFile) -> Iterator[tuple[StoredRecord, str]]:
+    def _exchanges(self, name: str, file: ReadableFile) -> Iterator[tuple[StoredRecord, str]]:
         def on_damage(damage: Damage) -> None:
             text = f"{name}, offset {damage.offset}: {damage.reason} ({damage.length} bytes skipped)."
             self._add("damage", text, name, damage.offset)
 
-        if self._is_imported:
-            return exchanges(self._ledger.captures.noted(read_records(file, on_damage=on_damage)))
-        return self._noted(principals(file, on_damage=on_damage))
-
-    def _noted(self, records: Iterable[tuple[StoredRecord, str]]) -> Iterator[tuple[StoredRecord, str]]:
-        for record, method in records:
-            self._ledger.captures.add(record)
-            yield record, method
+        records = self._ledger.captures.noted(read_records(file, on_damage=on_damage))
+        return exchanges(records, unknown_method="GET" if self._is_imported else "")
 
     def _meets(self, entries: _Queue, record: StoredRecord) -> bool:
         """Whether an entry names this record. An entry with its location but other values becomes a finding."""

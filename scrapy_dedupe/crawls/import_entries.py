@@ -27,11 +27,12 @@ from typing import IO, TYPE_CHECKING, Any, Self, overload
 from scrapy_dedupe.errors import CrawlStateError, DamagedInput, SettingError, TakenOver
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
 from scrapy_dedupe.warc.cdxj_reading import CdxFault, read_cdxj
+from scrapy_dedupe.warc.exchanges import exchanges
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.references import CaptureTable, Reference, is_unmodified, reference_of
 from scrapy_dedupe.warc.remote import shown
 
-from .exchanges import exchanges, imported_record
+from .imported_records import imported_record
 from .rebuilding import CONSERVES_NOTHING
 from .rules import is_http, line_may_be_original
 from .sources import unreadable

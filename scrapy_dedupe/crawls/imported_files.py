@@ -1,6 +1,6 @@
 """Adds the records of an imported crawl again, from its files instead of its sources.
 
-The values of a record are the same as in an import (see :func:`.exchanges.imported_record`); responses with status 200
+The values of a record are the same as in an import (see :func:`.imported_records.imported_record`); responses with status 200
 take precedence as originals. A record without a payload digest keeps the digest of its entry, which came from an index
 of its source. All revisits wait for :meth:`~scrapy_dedupe.crawls.index.CrawlIndex.resolve`, which knows the originals
 of all files and of the other crawls.
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.stores.base import Counts, Original, UrlCapture, Waiting
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, Reached, part
+from scrapy_dedupe.warc.exchanges import exchanges
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.references import is_unmodified
 
 from .comparing import differences
-from .exchanges import counted_record, exchanges
+from .imported_records import counted_record
 from .places import WACZ_SUFFIX, size_of, sizes_of
 from .rebuilding import CONSERVES_NOTHING, container_number
 from .values import EMPTY_PAYLOADS
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
-    from .exchanges import ImportedRecord
+    from .imported_records import ImportedRecord
     from .index import CrawlIndex
     from .sorted_entries import SortedEntries
 

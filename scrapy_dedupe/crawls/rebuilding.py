@@ -16,6 +16,7 @@ from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, Reached, part
 from scrapy_dedupe.warc.dates import date_digits
+from scrapy_dedupe.warc.exchanges import exchanges
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.references import is_unmodified
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from scrapy_dedupe.tasks.progress import Progress
-    from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -186,7 +186,7 @@ def enter_files(
             reached = Reached(watch)
             index.add_file(crawl, name)
             entries = _Entries(index, crawl, rules, name, container_number(name, containers), in_place_of)
-            for record, method in _readable_principals(file):
+            for record, method in _readable_exchanges(file):
                 reached(record.offset)
                 digest = known_digest(record)
                 is_kept = digest is not None and is_known(name, record.offset, digest)
@@ -207,44 +207,6 @@ def container_number(file: str, containers: Sequence[str]) -> int:
     """
     names = (parent.name for parent in PurePosixPath(file).parents if parent.suffix == WACZ_SUFFIX)
     return next((containers.index(name) for name in names if name in containers), 0)
-
-
-def principals(
-    path: ReadableFile, *, on_damage: Callable[[Damage], None] | None = None
-) -> Iterator[tuple[StoredRecord, str]]:
-    """Each record that is not a request, with the method of its request, or "".
-
-    The request follows the record; some writers put it before. Damage is treated as by
-    :func:`~scrapy_dedupe.warc.reading.read_records`.
-    """
-    waiting: StoredRecord | None = None
-    request: StoredRecord | None = None
-    damaged: DamagedInput | None = None
-    try:
-        for record in read_records(path, on_damage=on_damage):
-            if record.type == "request":
-                if waiting is not None:
-                    is_its_own = waiting.id is not None and record.concurrent_to == waiting.id
-                    yield waiting, _method(record) if is_its_own else ""
-                    request, waiting = None if is_its_own else record, None
-                else:
-                    request = record
-                continue
-            if waiting is not None:
-                # Its request was cut off, so the method is unknown; only GET exchanges can be originals.
-                yield waiting, ""
-                waiting = None
-            if request is not None and _belong_together(request, record):
-                yield record, _method(request)
-            else:
-                waiting = record
-            request = None
-    except DamagedInput as error:
-        damaged = error
-    if waiting is not None:
-        yield waiting, ""
-    if damaged is not None:
-        raise damaged
 
 
 class _Entries:
@@ -285,9 +247,7 @@ class _Entries:
         self._originals, self._revisits, self._urls = {}, [], []
 
     def take(self, record: StoredRecord, method: str, *, is_kept: bool = False) -> None:
-        """Process a principal record and the method of its request; with *is_kept* it is added regardless of the rules."""
-        if record.type not in ("response", "revisit"):
-            return
+        """Process a record and the method of its request; with *is_kept* it is added regardless of the rules."""
         self.counts += Counts(total_urls=1, dupe_urls=int(record.type == "revisit"))
         digest = known_digest(record)
         # An empty payload is in no index, so its revisit would wait forever.
@@ -359,19 +319,10 @@ def _order(need: Need) -> tuple[str, int, str]:
     return need.crawl, need.wacz_index, need.file or ""
 
 
-def _method(request: StoredRecord) -> str:
-    return request.http.first_line.partition(b" ")[0].decode("latin-1") if request.http else ""
-
-
-def _belong_together(request: StoredRecord, principal: StoredRecord) -> bool:
-    return (principal.id is not None and request.concurrent_to == principal.id) or (
-        request.id is not None and principal.concurrent_to == request.id
-    )
-
-
-def _readable_principals(path: ReadableFile) -> Iterator[tuple[StoredRecord, str]]:
+def _readable_exchanges(path: ReadableFile) -> Iterator[tuple[StoredRecord, str]]:
     try:
-        yield from principals(path)
+        # The request of a last response may be cut off. Then the method is unknown, and only GET makes an original.
+        yield from exchanges(read_records(path), unknown_method="")
     except DamagedInput as error:
         logger.warning("%s Its other records are added to the index.", error)
 

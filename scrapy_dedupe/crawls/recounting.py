@@ -16,8 +16,8 @@ from scrapy_dedupe.stores.base import Counts
 from scrapy_dedupe.warc.references import reference_of
 
 from .comparing import digits_of
-from .exchanges import counted_record
 from .findings import IndexFinding
+from .imported_records import counted_record
 from .rules import may_be_original
 from .values import EMPTY_PAYLOADS, known_digest, plain_url
 
@@ -76,8 +76,6 @@ class Recount:
 
     def take(self, name: str, record: StoredRecord, method: str, is_entered: bool) -> None:
         """Count a record of the file *name*. ``is_entered``: an entry names it."""
-        if record.type not in ("response", "revisit"):
-            return
         is_response = record.type == "response"
         taken = None if self._rules else counted_record(record, method)
         if self._rules is None and taken is None:

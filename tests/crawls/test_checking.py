@@ -27,7 +27,6 @@ from scrapy_dedupe.crawls.findings import Thoroughness
 from scrapy_dedupe.crawls.import_entries import SourceEntries
 from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
 from scrapy_dedupe.crawls.packing import drop_warc_files, pack_crawl
-from scrapy_dedupe.crawls.rebuilding import principals
 from scrapy_dedupe.crawls.recorder import Recorder
 from scrapy_dedupe.crawls.repairing import repair
 from scrapy_dedupe.crawls.rules import RevisitRules
@@ -1113,34 +1112,3 @@ def test_a_ledger_gives_the_entries_of_each_file_in_order(rows: list[tuple[str |
         assert ledger.without_place() == sum(file is None for file, _, _ in rows)
         assert len(ledger.sample(5, 1)) == min(5, sum(file is not None for file, _, _ in rows))
         assert set(ledger.find([raw.hex() for _, _, raw in rows])) == {raw.hex() for _, _, raw in rows}
-
-
-def test_the_method_of_a_request_that_stands_first_is_known(tmp_path: Path) -> None:
-    def record(kind: str, number: int, block: bytes, *fields: str) -> bytes:
-        lines = [
-            "WARC/1.1",
-            f"WARC-Type: {kind}",
-            f"WARC-Record-ID: <urn:uuid:{number}>",
-            "WARC-Date: 2026-08-01T12:00:00Z",
-            "WARC-Target-URI: http://example.org/",
-            f"Content-Type: application/http; msgtype={kind}",
-            f"Content-Length: {len(block)}",
-            *fields,
-        ]
-        return "\r\n".join(lines).encode() + b"\r\n\r\n" + block + b"\r\n\r\n"
-
-    answer = b"HTTP/1.1 200 OK\r\n\r\nbody"
-    path = tmp_path / "other.warc"
-    path.write_bytes(
-        record("request", 1, b"POST / HTTP/1.1\r\n\r\n")
-        + record("response", 2, answer, "WARC-Concurrent-To: <urn:uuid:1>")
-        + record("response", 3, answer)
-        + record("request", 4, b"PUT / HTTP/1.1\r\n\r\n", "WARC-Concurrent-To: <urn:uuid:3>")
-        + record("request", 5, b"GET / HTTP/1.1\r\n\r\n")
-        + record("response", 6, answer)
-    )
-    assert [(found.id, method) for found, method in principals(path)] == [
-        ("<urn:uuid:2>", "POST"),
-        ("<urn:uuid:3>", "PUT"),
-        ("<urn:uuid:6>", ""),
-    ]

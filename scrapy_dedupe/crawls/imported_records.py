@@ -1,7 +1,6 @@
-"""The HTTP exchanges in WARC and ARC files of any program, with the method of each request.
+"""The index values of records that other programs wrote.
 
-:func:`imported_record` determines what the index takes from a record that this package did not write. Import, check and
-repair all use it, so that a check expects exactly what an import added.
+Import, check and repair all use :func:`imported_record`, so that a check expects exactly what an import added.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from .rules import is_http, may_be_original
 from .values import EMPTY_PAYLOADS, digest_and_form, plain_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from scrapy_dedupe.warc.reading import StoredRecord
 
 
@@ -69,43 +66,3 @@ def counted_record(record: StoredRecord, method: str) -> ImportedRecord | None:
         return imported_record(record, method)
     except (SettingError, DamagedInput, ValueError):
         return None
-
-
-def exchanges(records: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, str]]:
-    """Each response and revisit with the method of its request, which directly precedes or follows it.
-
-    Without a request the method is GET.
-    """
-    waiting: StoredRecord | None = None
-    request: StoredRecord | None = None
-    for record in records:
-        if record.type == "request":
-            if waiting is not None:
-                is_its_own = _belong_together(waiting, record)
-                yield waiting, _method(record) if is_its_own else "GET"
-                waiting = None
-                if is_its_own:
-                    continue
-            request = record
-        elif record.type in ("response", "revisit"):
-            if waiting is not None:
-                yield waiting, "GET"
-                waiting = None
-            if request is not None and _belong_together(record, request):
-                yield record, _method(request)
-            else:
-                waiting = record
-            request = None
-    if waiting is not None:
-        yield waiting, "GET"
-
-
-def _belong_together(principal: StoredRecord, request: StoredRecord) -> bool:
-    return principal.target_uri == request.target_uri and (
-        principal.id in request.get_all("WARC-Concurrent-To")
-        or request.id in principal.get_all("WARC-Concurrent-To")
-    )
-
-
-def _method(request: StoredRecord) -> str:
-    return request.http.first_line.partition(b" ")[0].decode("latin-1") if request.http else ""
