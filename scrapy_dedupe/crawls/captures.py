@@ -16,6 +16,7 @@ from scrapy_dedupe.warc.files import warc_files
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import CaptureTable, reference_of
 
+from .crawl_files import crawl_of, named_files
 from .places import readable
 
 if TYPE_CHECKING:
@@ -44,10 +45,10 @@ class CrawlArchive:
         self._crawl = crawl
         self._folder = folder
         self._on_damage = on_damage
-        named = [name for info in index.crawls() if info.id == crawl for name in info.files]
-        found = {str(file): file for name in named if (file := self._present(name)) is not None}
+        named = (self._present(name) for name in named_files(index, crawl))
+        found = {str(file): file for file in named if file is not None}
         for path in warc_files(folder.absolute(), unfinished=True):
-            if str(path) not in found and self._is_its_own(path):
+            if str(path) not in found and crawl_of(path) == crawl:
                 found[str(path)] = path
         self.paths: list[ReadableFile] = list(found.values())
         self._captures: CaptureTable | None = None
@@ -98,7 +99,3 @@ class CrawlArchive:
     def _present(self, name: str) -> ReadableFile | None:
         found = readable(name)
         return readable(str(self._folder.absolute() / Path(name).name)) if found is None else found
-
-    def _is_its_own(self, path: Path) -> bool:
-        first = next(read_records(path, on_damage=self._on_damage), None)
-        return first is not None and first.type == "warcinfo" and first.info().get("ispartof") == self._crawl

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import CrawlStateError
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 
-from .comparing import CrawlComparison
+from .comparison import CrawlComparison
 from .container_faults import container_fault
 from .crawl_files import CrawlFiles, Recognition, find_crawl_files, strays_by_crawl
 from .dependencies import Dependencies
+from .entries import EntryRules
 from .findings import IndexFinding
 from .index import REPAIR_SUFFIX, did_you_mean
 from .places import WACZ_SUFFIX, size_of, sizes_of
 from .rebuilding import refuse_running
-from .recounting import Recount
 from .sorted_entries import SortedEntries
 from .unresolved import UnresolvedRevisits, missing_needs
 
@@ -209,11 +209,12 @@ class _CheckRun:
         checked.has_all_files = self._has_all_files(checked, info)
         self._check_emptiness(checked, info)
         self._check_files(checked)
+        revisit_rules = None if checked.is_foreign else self._checker.rules
         comparison = CrawlComparison(
-            crawl,
+            self._index,
+            EntryRules(crawl, revisits=revisit_rules, known=self._ledger),
             self._ledger,
             self._result.findings.append,
-            is_imported=checked.is_foreign,
             has_payloads=self._thoroughness.has_payloads,
             watch=self._watch,
         )
@@ -287,32 +288,29 @@ class _CheckRun:
             self._result.notes.append(text)
 
     def _compare(self, checked: CheckedCrawl, info: CrawlInfo, comparison: CrawlComparison) -> None:
-        rules = None if checked.is_foreign else self._checker.rules
-        recount = Recount(self._index, checked.id, self._ledger, rules)
         with part(self._watch, checked.id, sizes_of(checked.files.present.values())):
             for name, file in checked.files.present.items():
-                comparison.read(name, file, recount.take)
+                comparison.read(name, file)
                 self._unresolved.read |= {name, str(file)}
-        recount.finish()
+        comparison.finish()
         self._result.files += len(checked.files.present)
-        self._result.findings += recount.lacking
-        self._unresolved.take(checked.id, recount.unmet)
+        self._unresolved.take(checked.id, comparison.unmet)
         checked.unplaced = self._ledger.count_unmet()
         for entry in self._ledger.all_unmet() if checked.has_all_files else ():
             text = (
                 f"The entry of {entry.url} has no file, and no file of the crawl {checked.id} has its record."
             )
             self._add("entry", checked.id, text)
-        for other in sorted(recount.needed - {need.crawl for need in self._index.needs(checked.id)}):
+        for other in sorted(comparison.needed - {need.crawl for need in self._index.needs(checked.id)}):
             text = f"Revisits of the crawl {checked.id} refer to records of {other}, which is missing from its needs."
             self._add("needs", checked.id, text)
         obstacle = _why_not_counted(checked, info)
         if obstacle is None:
-            self._check_counts(checked, info, recount)
+            self._check_counts(checked, info, comparison)
         elif obstacle:
             self._result.notes.append(obstacle)
 
-    def _check_counts(self, checked: CheckedCrawl, info: CrawlInfo, recount: Recount) -> None:
+    def _check_counts(self, checked: CheckedCrawl, info: CrawlInfo, recount: CrawlComparison) -> None:
         sizes, known = crawl_sizes(self._index, checked), info.counts.total_crawl_size
         made = replace(recount.counts, total_crawl_size=known if not sizes or known in sizes else sizes[0])
         if not recount.is_exact:

@@ -1,8 +1,11 @@
 """The WARC files of a crawl, and their current locations.
 
-The index names the files. A missing file may be in another folder under the same name, by itself or in its WACZ. It is
-accepted only if it belongs to the crawl: its warcinfo names the crawl, or it is the imported WACZ, or records begin
-where entries say. Files that the index does not name belong to a crawl if their warcinfo names it.
+The index names the files. A file that the index does not name belongs to the crawl that its first record, the warcinfo,
+names in the field ``isPartOf``. The field ``dedupe-payload`` is ``stored`` or ``decoded``: the bodies that the digests
+are computed from; without it, they are ``stored``.
+
+A missing file may be in another folder under the same name, by itself or in its WACZ. It is accepted only if it belongs
+to the crawl: its warcinfo names the crawl, or it is the imported WACZ, or records begin where entries say.
 """
 
 from __future__ import annotations
@@ -13,24 +16,92 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import DedupeError
+from scrapy_dedupe.errors import CrawlStateError, DedupeError
 from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
-from scrapy_dedupe.warc.reading import read_record
+from scrapy_dedupe.warc.payload_modes import DECODED, STORED
+from scrapy_dedupe.warc.reading import read_record, read_records
 
-from .comparing import differences
 from .places import WACZ_SUFFIX, is_remote, readable
-from .rebuilding import crawl_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from scrapy_dedupe.stores.base import CrawlInfo
     from scrapy_dedupe.warc.sources import ReadableFile
 
+    from .index import CrawlIndex
     from .sorted_entries import Entry, SortedEntries
 
+PAYLOAD_FIELD = "dedupe-payload"
+
 _TRIED_ENTRIES = 10
+
+
+def warcinfo_of(file: ReadableFile) -> dict[str, str]:
+    """The fields of the warcinfo at the beginning of a file, names in lower case; empty if there is none."""
+    try:
+        first = next(read_records(file, on_damage=lambda damage: None), None)
+    except OSError:
+        return {}
+    return first.info() if first is not None and first.type == "warcinfo" else {}
+
+
+def crawl_of(file: ReadableFile) -> str | None:
+    """The crawl that the warcinfo of a file names."""
+    return warcinfo_of(file).get("ispartof")
+
+
+def payload_of_files(crawl: str, folder: Path) -> str | None:
+    """The payload mode of the files of a crawl in *folder*, finished or not; None if there are none.
+
+    Raises :class:`~scrapy_dedupe.errors.CrawlStateError` if the files have different modes.
+    """
+    found: dict[str, Path] = {}
+    for path in warc_files(folder, unfinished=True):
+        info = warcinfo_of(path)
+        if info.get("ispartof") == crawl:
+            found.setdefault(DECODED if info.get(PAYLOAD_FIELD) == DECODED else STORED, path)
+    if len(found) > 1:
+        raise CrawlStateError(
+            f"The crawl {crawl} has files with stored payloads ({found[STORED]}) and with decoded ones"
+            f" ({found[DECODED]}), but an index holds only one kind. Move those of one kind to another folder."
+        )
+    return next(iter(found), None)
+
+
+def named_files(index: CrawlIndex, crawl: str) -> tuple[str, ...]:
+    """The names of the files of a crawl in the index."""
+    return next((info.files for info in index.crawls() if info.id == crawl), ())
+
+
+def files_of(index: CrawlIndex, crawl: str, folder: Path) -> list[ReadableFile]:
+    """The finished files of a crawl, in the order of their names: those that the index names and those in *folder*."""
+    named = (readable(name) for name in named_files(index, crawl))
+    found = {str(file): file for file in named if file is not None and not file.name.endswith(OPEN_SUFFIX)}
+    # While a file is moved, it briefly exists in both places.
+    names = {file.name for file in found.values()}
+    for path in warc_files(folder.absolute()):
+        if path.name not in names and crawl_of(path) == crawl:
+            found[str(path)] = path
+    return sorted(found.values(), key=lambda file: file.name)
+
+
+def missing_files(index: CrawlIndex, crawl: str, found: Iterable[ReadableFile]) -> list[str]:
+    """The files of a crawl, by their names in the index, that are not among *found*."""
+    names = {file.name for file in found}
+    return [name for name in named_files(index, crawl) if PurePosixPath(name).name not in names]
+
+
+def unfinished_files(index: CrawlIndex, crawl: str, folder: Path) -> list[Path]:
+    """The files of a crawl that have no final name yet."""
+    # The index has full paths, independent of the working directory; the folder may have other files.
+    named = {Path(f"{name}{OPEN_SUFFIX}") for name in named_files(index, crawl)}
+    found = {path for path in named if path.exists()}
+    if folder.is_dir():
+        paths = folder.absolute().glob(f"*{OPEN_SUFFIX}")
+        found.update(path for path in paths if path not in found and crawl_of(path) == crawl)
+    return sorted(found)
 
 
 @dataclass(slots=True)
@@ -203,7 +274,7 @@ def _is_met(entry: Entry, file: ReadableFile) -> bool:
         record = read_record(file, entry.offset)
     except (DedupeError, OSError):
         return False
-    return record.type == "response" and not differences(entry, record)
+    return record.type == "response" and not entry.differences(record)
 
 
 def _container(file: ReadableFile) -> Path | None:

@@ -29,7 +29,7 @@ from scrapy_dedupe.warc.remote import shown
 
 from .known_sources import KnownSources
 from .purging import missing_crawls, purge_crawls
-from .source_entry import EntryOptions, enter_source
+from .source_entry import EntryOptions, SourceEntry
 from .sources import FailedSource, find_sources
 
 if TYPE_CHECKING:
@@ -256,15 +256,10 @@ class _Import:
 
         faults = _Faults()
         try:
-            entered = enter_source(
-                self.index,
-                source,
-                EntryOptions(
-                    self.options.payload, self._mode, self.options.verify, source.name in self.single
-                ),
-                alive=alive,
-                on_fault=on_fault,
+            options = EntryOptions(
+                self.options.payload, self._mode, self.options.verify, source.name in self.single
             )
+            entered = SourceEntry(self.index, source, options, alive=alive, on_fault=on_fault).enter()
         except ImportStopped:
             with suppress(TakenOver):
                 # So that the next import need not wait for the lease.

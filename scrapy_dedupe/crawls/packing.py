@@ -23,9 +23,9 @@ from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.wacz import Requirement, WaczResource, pack, write_multi_wacz
 
+from .crawl_files import files_of
 from .holders import Containers, needs_meant, wacz_name
 from .places import WACZ_SUFFIX, member_name, sizes_of
-from .rebuilding import files_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,14 +18,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError
-from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
+from scrapy_dedupe.stores.base import Counts
 from scrapy_dedupe.warc import codings, records
 from scrapy_dedupe.warc.capture import parse_digest
-from scrapy_dedupe.warc.dates import date_digits, date_from_digits
+from scrapy_dedupe.warc.dates import date_from_digits
 from scrapy_dedupe.warc.payload_modes import DECODED
 
+from .entries import conserved_size, entry_of_capture, need_of
 from .guarded_index import GuardedIndex
-from .originals import Originals, validators_of
+from .originals import Originals
 from .rebuilding import rebuild
 from .rules import RevisitRules
 from .values import formed_digest
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from scrapy_dedupe.stores.base import Original
     from scrapy_dedupe.warc.capture import Capture
     from scrapy_dedupe.warc.files import WarcWriter
     from scrapy_dedupe.warc.records import Record
@@ -229,33 +231,17 @@ class Recorder:
             algorithm=self._digest,
         )
         place, request_place = self._writer.write([principal, request])
-        # A 304 saves a transfer, but no disk space.
-        is_copy = original is not None and admitted is not None
-        conserved = max(0, original.size - place.length) if original is not None and is_copy else 0
-        date = date_digits(principal.date)
-        entries, urls, needs = [], [], []
-        if admitted is not None:
-            validators = validators_of(capture.response_headers)
-            # Without a validator no 304 can confirm the page.
-            if validators or self._blackout_s is not None:
-                urls.append(UrlCapture(capture.target_uri, admitted, date, validators))
-            if original is None:
-                entries.append(
-                    Original(
-                        digest=admitted,
-                        crawl=self._crawl,
-                        date=date,
-                        url=capture.target_uri,
-                        size=place.length,
-                        record_id=principal.id,
-                        file=str(self._writer.folder / place.file),
-                        offset=place.offset,
-                    )
-                )
-        if original is not None and original.crawl != self._crawl:
-            needs.append(Need(original.crawl, original.wacz_index, original.file))
-        counts = Counts(total_urls=1, dupe_urls=int(original is not None), conserved_size=conserved)
-        self._index.add(entries, counts, urls, needs)
+        file = str(self._writer.folder / place.file)
+        entry = entry_of_capture(capture, principal, place, file, self._crawl, admitted)
+        originals = [] if entry.original is None else [entry.original]
+        # Without a validator no 304 can confirm the page.
+        url = entry.url
+        urls = [] if url is None or not (url.validators or self._blackout_s is not None) else [url]
+        conserved, needs = 0, []
+        if original is not None and entry.revisit is not None:
+            conserved = conserved_size(original.size, entry.revisit.size)
+            needs = [need_of(original)] if original.crawl != self._crawl else []
+        self._index.add(originals, entry.counts + Counts(conserved_size=conserved), urls, needs)
         return Recorded(
             kind=principal.type,
             record_id=principal.id,

@@ -20,10 +20,9 @@ from scrapy_dedupe.tasks.progress import counted, part
 from scrapy_dedupe.warc.salvage import salvage
 
 from .checking import crawl_sizes
+from .crawl_files import payload_of_files
 from .findings import REBUILT_KINDS
-from .imported_files import enter_imported_files
 from .index import REPAIR_SUFFIX
-from .payloads import payload_of_files
 from .purging import end_unfinished
 from .rebuilding import enter_files, settle
 from .sorted_entries import SortedEntries
@@ -214,29 +213,27 @@ def _build(
     is_whole = not (checked.files.gone or checked.files.unreachable)
     # Until this is reset, the replacement is known to be incomplete.
     index.mark_incomplete(new, True)
-    with closing(SortedEntries()) as ledger:
-        ledger.take(index.records(crawl))
-        if checked.is_foreign:
-            counts = enter_imported_files(
-                index, new, checked.files.present, in_place_of=crawl, known=ledger, watch=checker.watch
-            )
-        else:
-            needs = index.needs(crawl)
-            if is_whole or forget_missing:
-                # If the needed crawl is not in the index, its needs cannot be derived from revisits.
-                committed = {other.id for other in index.crawls() if other.state == "committed"}
-                needs = [need for need in needs if need.crawl not in committed]
-            # A missing file may come back, and its revisits need their originals.
-            index.add(new, [], needs=needs)
-            counts = enter_files(
-                index,
-                new,
-                checked.files.present,
-                checker.rules,
-                in_place_of=crawl,
-                is_known=ledger.has_entry,
-                watch=checker.watch,
-            )
+    needs = index.needs(crawl)
+    if checked.is_foreign:
+        needs = [need for need in needs if need.crawl != crawl]
+    elif is_whole or forget_missing:
+        # If the needed crawl is not in the index, its needs cannot be derived from revisits.
+        committed = {other.id for other in index.crawls() if other.state == "committed"}
+        needs = [need for need in needs if need.crawl not in committed]
+    # Otherwise a missing file may come back, and its revisits need their originals.
+    with closing(SortedEntries()) as entries:
+        entries.take(index.records(crawl))
+        rules = None if checked.is_foreign else checker.rules
+        counts = enter_files(
+            index,
+            new,
+            checked.files.present,
+            rules,
+            entries,
+            needs=needs,
+            in_place_of=crawl,
+            watch=checker.watch,
+        )
     known = info.counts.total_crawl_size
     sizes = crawl_sizes(index, checked)
     if known in sizes or (is_whole and not sizes):

@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.references import CaptureTable
 
-from .values import plain_digest
+from .values import known_digest, plain_digest, plain_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from scrapy_dedupe.stores.base import Original
+    from scrapy_dedupe.warc.reading import StoredRecord
 
-_BATCH = 1_000
+_MAX_BLANK_LINES = 8
 
 _SCHEMA = """
 CREATE TABLE entry (file TEXT, "offset" INTEGER, digest TEXT NOT NULL, date TEXT NOT NULL, url TEXT NOT NULL,
@@ -48,6 +51,39 @@ class Entry(NamedTuple):
     size: int
     form: str = ""
 
+    def differences(self, record: StoredRecord) -> list[str]:
+        """The values that differ from a record."""
+        found = []
+        digest = known_digest(record)
+        # Records of old crawlers have no digest; the digest of the entry came from an imported index.
+        if digest is not None and digest != self.digest:
+            found.append("payload digest")
+        url = record.target_uri or ""
+        if url != self.url and (not url or plain_url(url) != self.url):
+            found.append("URI")
+        date = digits_of(record.date or "")
+        count = min(len(date), len(self.date))
+        if not date or date[:count] != self.date[:count]:
+            found.append("date")
+        # Writers of CDXJ disagree whether the blank lines after an uncompressed record are part of it.
+        blank = record.length - record.frame.block_position - record.frame.block_length
+        if not 0 <= record.length - self.size <= (blank if 0 <= blank <= _MAX_BLANK_LINES else 0):
+            found.append("length")
+        return found
+
+
+@lru_cache(1_000)  # the date of a record is needed several times in a row
+def digits_of(date: str) -> str:
+    """The digits of a WARC-Date in the form of an import: 14, or 17 if it has a fraction; empty if it is invalid.
+
+    >>> digits_of("2026-08-01T12:00:00.1Z"), digits_of("2026-08-01T12:00:00Z"), digits_of("now")
+    ('20260801120000100', '20260801120000', '')
+    """
+    try:
+        return date_digits(date)
+    except ValueError:
+        return ""
+
 
 class SortedEntries:
     """The entries of one crawl at a time (:meth:`take`), and the ``captures`` read so far. Closed by :meth:`close`."""
@@ -67,16 +103,8 @@ class SortedEntries:
         self._connection.executemany(
             "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
-                (
-                    original.file,
-                    original.offset,
-                    _usual(original.digest),
-                    original.date,
-                    original.url,
-                    original.size,
-                    original.form,
-                )
-                for original in originals
+                (one.file, one.offset, _usual(one.digest), one.date, one.url, one.size, one.form)
+                for one in originals
             ),
         )
         self._connection.execute("COMMIT")
@@ -152,12 +180,17 @@ class SortedEntries:
         ]
         return sorted(found)
 
-    def at(self, file: str, offset: int) -> list[Entry]:
-        """The entries with this location."""
-        rows = self._connection.execute('SELECT * FROM entry WHERE file = ? AND "offset" = ?', (file, offset))
-        return [Entry(*row) for row in rows]
+    def digest_at(self, file: str, record: StoredRecord) -> tuple[str | None, str]:
+        """The digest, and its form, of the entry of a record without a digest; ``(None, "")`` if there is no entry."""
+        rows = self._connection.execute(
+            'SELECT * FROM entry WHERE file = ? AND "offset" = ?', (file, record.offset)
+        )
+        entries = (Entry(*row) for row in rows)
+        return next(
+            ((entry.digest, entry.form) for entry in entries if not entry.differences(record)), (None, "")
+        )
 
-    def has_entry(self, file: str, offset: int, digest: str) -> bool:
+    def has_entry(self, file: str, offset: int, digest: str | None) -> bool:
         """Whether an entry has this location and payload."""
         row = self._connection.execute(
             'SELECT 1 FROM entry WHERE file = ? AND "offset" = ? AND digest = ?', (file, offset, digest)

@@ -9,33 +9,36 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol, Self
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput, SettingError, TakenOver
 from scrapy_dedupe.stores.base import Need
-from scrapy_dedupe.warc.cdxj_reading import cdxj_lines
+from scrapy_dedupe.warc.cdxj_reading import CdxFault, cdxj_lines, read_cdxj
 from scrapy_dedupe.warc.payload_modes import payload_mode
+from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import is_url, open_in_order, place_file, shown
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
-from .import_entries import SourceEntries
+from .entries import EntryRules, derive, entry_of_line
+from .entry_writer import EntryWriter
 from .index import PAYLOAD_MODES
 from .places import size_of
-from .sources import first_record, kind_of
+from .sources import first_record, kind_of, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
     from typing import IO
 
-    from scrapy_dedupe.stores.base import Source
+    from scrapy_dedupe.stores.base import Counts, Original, Source, UrlCapture, Waiting
     from scrapy_dedupe.warc.sources import ReadableFile
     from scrapy_dedupe.warc.wacz import Requirement
 
-    from .import_entries import EnteredSource
+    from .entries import Revisit
     from .index import CrawlIndex
 
 _BATCH = 1_000
@@ -64,120 +67,232 @@ class EntryOptions:
     is_last: bool = False
 
 
-def enter_source(
-    index: CrawlIndex,
-    source: Source,
-    options: EntryOptions,
-    *,
-    alive: Alive,
-    on_fault: Callable[[str], None],
-) -> EnteredSource | None:
-    """Add a claimed source completely; None for a container that its crawl already has under another name.
+@dataclass(frozen=True, slots=True)
+class EnteredSource:
+    """The result for a source: its counts, the number of possible originals, and the missing WARC files that it names."""
 
-    ``on_fault`` is called with a sentence for each skipped line or record. Raises
-    :class:`~scrapy_dedupe.errors.DamagedInput` or :class:`~scrapy_dedupe.errors.ArchiveError` for a broken source, and
-    what the index raises. Records that were already added are hidden then and must be dropped.
+    counts: Counts
+    originals: int
+    absent: tuple[str, ...] = ()
+
+
+class SourceEntry:
+    """The addition of one claimed source.
+
+    ``on_fault`` is called with a sentence for each skipped line or record.
     """
-    file = place_file(source.place)
-    kind = kind_of(file)
-    if source.is_container != (kind == "wacz") or kind == "manifest":
-        raise DamagedInput(
-            f"{shown(str(file))} is not a {'WACZ' if source.is_container else 'WARC, ARC or CDXJ file'}."
-        )
-    try:
-        if kind == "wacz":
-            return _enter_container(index, source, file, options, alive, on_fault)
-        size = _checked_size(source, size_of(file))
-        if options.verify and source.hash is not None:
-            _checked_hash(source, file, size, alive)
-        if kind == "warc":
-            return _enter_records(index, source, file, options, alive, on_fault)
-        return _enter_lines(index, source, file, options, alive, on_fault)
-    except OSError as error:
-        # Temporary files may be full, and the source may become unreadable.
-        raise ArchiveError(f"{shown(source.place)} cannot be imported: {error.strerror or error}.") from error
 
+    def __init__(
+        self,
+        index: CrawlIndex,
+        source: Source,
+        options: EntryOptions,
+        *,
+        alive: Alive,
+        on_fault: Callable[[str], None],
+    ) -> None:
+        self._index = index
+        self._source = source
+        self._options = options
+        self._alive = alive
+        self._on_fault = on_fault
 
-def _enter_container(
-    index: CrawlIndex,
-    source: Source,
-    file: ReadableFile,
-    options: EntryOptions,
-    alive: Alive,
-    on_fault: Callable[[str], None],
-) -> EnteredSource | None:
-    wacz = StoredWacz(file)
-    size = _checked_size(source, wacz.size_bytes)
-    is_local = isinstance(file, Path)
-    others = [entry for entry in index.containers(source.crawl) if entry.get("filename") != source.name]
-    may_be_known = any(entry.get("size") == size for entry in others)
-    hash_ = source.hash
-    if (hash_ is None and (is_local or may_be_known)) or options.verify:
-        hash_ = _checked_hash(source, file, size, alive)
-    if hash_ is not None and any(entry.get("hash") == hash_ for entry in others):
-        return None
-    source = replace(source, hash=hash_, size=size)
-    about = wacz.about
-    payload = options.payload or about.payload or payload_mode(about.software) or options.else_payload()
-    with _Lines(alive) as lines:
-        if wacz.has_index:
-            lines.count(wacz.index_lines(), keep=not is_local)
-        place = index.begin_source(source, payload)
-        needs = required(index, about.requires, source.crawl)
-        with SourceEntries(
-            index, source, place, is_last=options.is_last, alive=alive, on_fault=on_fault
-        ) as entering:
+    def enter(self) -> EnteredSource | None:
+        """Add the source completely; return None for a container that its crawl already has under another name.
+
+        Raises :class:`~scrapy_dedupe.errors.DamagedInput` or :class:`~scrapy_dedupe.errors.ArchiveError` for a broken
+        source, and what the index raises. Records that were already added are hidden then and must be dropped.
+        """
+        source = self._source
+        file = place_file(source.place)
+        kind = kind_of(file)
+        if source.is_container != (kind == "wacz") or kind == "manifest":
+            raise DamagedInput(
+                f"{shown(str(file))} is not a {'WACZ' if source.is_container else 'WARC, ARC or CDXJ file'}."
+            )
+        try:
+            if kind == "wacz":
+                return self._enter_container(file)
+            size = _checked_size(source, size_of(file))
+            if self._options.verify and source.hash is not None:
+                _checked_hash(source, file, size, self._alive)
+            return self._enter_records(file, size) if kind == "warc" else self._enter_lines(file)
+        except OSError as error:
+            # Temporary files may be full, and the source may become unreadable.
+            raise ArchiveError(
+                f"{shown(source.place)} cannot be imported: {error.strerror or error}."
+            ) from error
+
+    def _enter_container(self, file: ReadableFile) -> EnteredSource | None:
+        index, source = self._index, self._source
+        wacz = StoredWacz(file)
+        size = _checked_size(source, wacz.size_bytes)
+        is_local = isinstance(file, Path)
+        others = [entry for entry in index.containers(source.crawl) if entry.get("filename") != source.name]
+        may_be_known = any(entry.get("size") == size for entry in others)
+        hash_ = source.hash
+        if (hash_ is None and (is_local or may_be_known)) or self._options.verify:
+            hash_ = _checked_hash(source, file, size, self._alive)
+        if hash_ is not None and any(entry.get("hash") == hash_ for entry in others):
+            return None
+        self._source = replace(source, hash=hash_, size=size)
+        about = wacz.about
+        with _Lines(self._alive) as lines:
             if wacz.has_index:
-                entering.take_lines(lines.again(wacz.index_lines), members_by_name(wacz.files))
-            else:
-                for number, member in enumerate(wacz.files):
-                    alive(number / len(wacz.files))
-                    entering.take_records(member, lambda offset: alive())
-            return entering.finish(size, needs)
+                lines.count(wacz.index_lines(), keep=not is_local)
+            with self._begun(about.payload or payload_mode(about.software)) as entries:
+                needs = required(index, about.requires, source.crawl)
+                if wacz.has_index:
+                    entries.take_lines(lines.again(wacz.index_lines), members_by_name(wacz.files))
+                else:
+                    for number, member in enumerate(wacz.files):
+                        self._alive(number / len(wacz.files))
+                        entries.take_records(member, lambda offset: self._alive())
+                return entries.result(size, needs)
+
+    def _enter_records(self, file: ReadableFile, size: int) -> EnteredSource:
+        first = first_record(file)
+        info = first.info() if first is not None and first.type == "warcinfo" else {}
+        own = info.get("dedupe-payload")
+        payload = own if own in PAYLOAD_MODES else payload_mode(info.get("software"))
+        with self._begun(payload) as entries:
+            entries.take_records(file, lambda offset: self._alive(offset / size))
+            return entries.result(size)
+
+    def _enter_lines(self, file: ReadableFile) -> EnteredSource:
+        with _Lines(self._alive) as lines:
+            lines.count(cdxj_lines(file), keep=not isinstance(file, Path))
+            with self._begun(None) as entries:
+                size = entries.take_lines(
+                    lines.again(lambda: cdxj_lines(file)), files_beside(self._source.place)
+                )
+                result = entries.result(size)
+                # Remote files are not checked, to avoid a request for each.
+                absent = (name for name in entries.files if not is_url(name) and not Path(name).is_file())
+                return replace(result, absent=tuple(absent))
+
+    def _begun(self, own_payload: str | None) -> _SourceWriter:
+        """Begin the source. ``own_payload`` is the payload mode that its metadata gives."""
+        payload = self._options.payload or own_payload or self._options.else_payload()
+        wacz_index = self._index.begin_source(self._source, payload)
+        return _SourceWriter(
+            self._index, self._source, wacz_index, self._options, self._alive, self._on_fault
+        )
 
 
-def _enter_records(
-    index: CrawlIndex,
-    source: Source,
-    file: ReadableFile,
-    options: EntryOptions,
-    alive: Alive,
-    on_fault: Callable[[str], None],
-) -> EnteredSource:
-    first, size = first_record(file), size_of(file)
-    info = first.info() if first is not None and first.type == "warcinfo" else {}
-    own = info.get("dedupe-payload")
-    payload = (
-        options.payload
-        or (own if own in PAYLOAD_MODES else None)
-        or payload_mode(info.get("software"))
-        or options.else_payload()
-    )
-    index.begin_source(source, payload)
-    with SourceEntries(index, source, 0, is_last=options.is_last, alive=alive, on_fault=on_fault) as entering:
-        entering.take_records(file, lambda offset: alive(offset / size))
-        return entering.finish(size)
+class _SourceWriter(EntryWriter):
+    """Adds the entries of a begun source.
 
+    Revisits whose original is in another crawl wait while other sources may still add the original to their own crawl:
+    the order of sources must make no difference. Raises :class:`~scrapy_dedupe.errors.CrawlStateError` if the index has
+    lost the source in the meantime.
+    """
 
-def _enter_lines(
-    index: CrawlIndex,
-    source: Source,
-    file: ReadableFile,
-    options: EntryOptions,
-    alive: Alive,
-    on_fault: Callable[[str], None],
-) -> EnteredSource:
-    with _Lines(alive) as lines:
-        lines.count(cdxj_lines(file), keep=not isinstance(file, Path))
-        index.begin_source(source, options.payload or options.else_payload())
-        with SourceEntries(
-            index, source, 0, is_last=options.is_last, alive=alive, on_fault=on_fault
-        ) as entering:
-            size = entering.take_lines(lines.again(lambda: cdxj_lines(file)), files_beside(source.place))
-            entered = entering.finish(size)
-            # Remote files are not checked, to avoid a request for each.
-            absent = (name for name in entering.files if not is_url(name) and not Path(name).is_file())
-            return replace(entered, absent=tuple(absent))
+    def __init__(
+        self,
+        index: CrawlIndex,
+        source: Source,
+        wacz_index: int,
+        options: EntryOptions,
+        alive: Alive,
+        on_fault: Callable[[str], None],
+    ) -> None:
+        super().__init__(index, source.crawl, settles_others=options.is_last)
+        self.files: dict[str, None] = {}
+        self._source = source
+        self._rules = EntryRules(source.crawl, wacz_index)
+        self._alive = alive
+        self._report_fault = on_fault
+        self._first_fault: str | None = None
+
+    def take_lines(self, lines: Iterable[bytes], file_of: Callable[[str], str]) -> int:
+        """Process the lines of a CDXJ; return the total size of all records that they name.
+
+        ``file_of`` returns the location of a WARC file that a line names, and raises
+        :class:`~scrapy_dedupe.errors.DamagedInput` for a name that is not allowed.
+        """
+        size = 0
+        for line in read_cdxj(lines):
+            if isinstance(line, CdxFault):
+                self._on_fault(f"line {line.line}: {line.reason}")
+                continue
+            size += line.length
+            if line.is_exchange:
+                try:
+                    file = None if line.filename is None else file_of(line.filename)
+                    if file is not None:
+                        self.files[file] = None
+                    self.take(entry_of_line(line, file, self._rules))
+                except (SettingError, DamagedInput) as error:
+                    self._on_fault(f"the line of {line.url}: {error}")
+        return size
+
+    def take_records(self, file: ReadableFile, progress: Callable[[int], None]) -> None:
+        """Process the records of a WARC or ARC file.
+
+        ``progress`` is called with the offset of each. Raises :class:`~scrapy_dedupe.errors.DamagedInput` for a file
+        with any damage.
+        """
+        self.files[str(file)] = None
+        try:
+            records = self.captures.noted(read_records(file))
+            for record, entry in derive(records, str(file), self._rules, self._on_fault):
+                progress(record.offset)
+                if entry is not None:
+                    self.take(entry)
+        except OSError as error:
+            raise unreadable(file, error) from error
+
+    def result(self, size_bytes: int, needs: Iterable[Need] = ()) -> EnteredSource:
+        """Finish the source (see :meth:`finish`).
+
+        Raises :class:`~scrapy_dedupe.errors.DamagedInput` for a source without any response or revisit.
+        """
+        if not self.total:
+            raise DamagedInput(
+                f"{shown(self._source.place)} holds no record that can be added; nothing was imported."
+                + (f" The first fault: {self._first_fault}" if self._first_fault else "")
+            )
+        # Register files with only revisits too: a check must find them.
+        with self._known():
+            self.index.add_imported(self._source, [], [], list(self.files))
+        counts = self.finish(size_bytes, needs)
+        return EnteredSource(counts, self.added)
+
+    def add(self, originals: Sequence[Original], urls: Sequence[UrlCapture]) -> None:
+        with self._known():
+            self.index.add_imported(self._source, originals, urls)
+
+    def end(self, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]) -> None:
+        self._alive()
+        with self._known():
+            self.index.end_source(self._source, counts, needs, waiting)
+
+    def check(self) -> None:
+        self._alive()
+
+    def on_unnamed(self, revisit: Revisit) -> None:
+        self._on_fault(
+            f"{revisit.place}: the revisit has no payload digest, and the record that it refers to is not in the same"
+            " source. The index finds records of other sources only by their digests"
+        )
+
+    def _on_fault(self, sentence: str) -> None:
+        self._first_fault = self._first_fault or sentence
+        self._report_fault(sentence)
+
+    @contextmanager
+    def _known(self) -> Iterator[None]:
+        """Explain the error if the index no longer knows the source that was begun here."""
+        try:
+            yield
+        except TakenOver:
+            raise
+        except CrawlStateError as error:
+            raise CrawlStateError(
+                f"The index has lost {self._source.name} during its import: the index was emptied, or the crawl"
+                f" {self._source.crawl} was canceled or purged. Import it again."
+            ) from error
 
 
 class _Lines:

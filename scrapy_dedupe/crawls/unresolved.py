@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.warc.reading import read_records
 
-from .crawl_files import files_in_folders
+from .crawl_files import crawl_of, files_in_folders
 from .findings import IndexFinding
 from .holders import is_bare
 from .places import readable
-from .rebuilding import crawl_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import CrawlInfo
     from scrapy_dedupe.warc.sources import ReadableFile
 
+    from .comparison import ReadRevisit
     from .dependencies import Needed
     from .index import CrawlIndex
-    from .recounting import CountedRevisit
     from .sorted_entries import SortedEntries
 
 
@@ -40,9 +39,9 @@ class UnresolvedRevisits:
         self._index = index
         self._ledger = ledger
         self._folders = folders
-        self._revisits: list[tuple[str, CountedRevisit]] = []
+        self._revisits: list[tuple[str, ReadRevisit]] = []
 
-    def take(self, crawl: str, revisits: Sequence[CountedRevisit]) -> None:
+    def take(self, crawl: str, revisits: Sequence[ReadRevisit]) -> None:
         """Add the revisits of a crawl."""
         self._revisits += [(crawl, revisit) for revisit in revisits]
 
@@ -75,8 +74,8 @@ class UnresolvedRevisits:
                 self._read(file)
 
     def _backed_by_other_files(
-        self, left: list[tuple[str, CountedRevisit]]
-    ) -> Iterator[tuple[str, CountedRevisit, str | None]]:
+        self, left: list[tuple[str, ReadRevisit]]
+    ) -> Iterator[tuple[str, ReadRevisit, str | None]]:
         """The file in the folders that holds the original of each of these revisits; None if there is none."""
         captures = self._ledger.captures
         for file in files_in_folders(self._folders) if left else ():
@@ -135,7 +134,7 @@ def _presence_text(needs: Sequence[Needed]) -> str:
     return f" Of its files {there} of {len(known)} {'exists' if there == 1 else 'exist'}." if known else ""
 
 
-def _without_original(crawl: str, revisit: CountedRevisit) -> IndexFinding:
+def _without_original(crawl: str, revisit: ReadRevisit) -> IndexFinding:
     refers_to = revisit.original_uri or revisit.reference.id or "a payload"
     text = (
         f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.uri} refers to {refers_to}, but neither"
