@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import CrawlStateError
+from scrapy_dedupe.errors import CrawlStateError, DedupeError
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
+from scrapy_dedupe.warc.remote import place_file
 
 from .comparison import CrawlComparison
-from .container_faults import container_fault
 from .crawl_files import CrawlFiles, Recognition, find_crawl_files, strays_by_crawl
 from .dependencies import Dependencies
 from .entries import EntryRules
 from .findings import IndexFinding
 from .index import REPAIR_SUFFIX, did_you_mean
-from .places import WACZ_SUFFIX, size_of, sizes_of
+from .places import WACZ_SUFFIX, sha256_of, size_of, sizes_of
 from .rebuilding import refuse_running
 from .sorted_entries import SortedEntries
 from .unresolved import UnresolvedRevisits, missing_needs
@@ -374,7 +375,7 @@ class _CheckRun:
                     self._result.notes.append(f"{container.filename} of the crawl {crawl} was not found.")
                 continue
             digest = container.hash if self._thoroughness.has_payloads else None
-            fault = container_fault(container.place, container.size, digest, self._watch)
+            fault = _container_fault(container.place, container.size, digest, self._watch)
             if fault:
                 text = f"{container.place} of the crawl {crawl} {fault}."
                 self._add("container", crawl, text, container.place)
@@ -391,6 +392,26 @@ class _CheckRun:
         self, kind: str, crawl: str, text: str, file: str | None = None, offset: int | None = None
     ) -> None:
         self._result.findings.append(IndexFinding(kind, crawl, text, file, offset))
+
+
+def _container_fault(place: str, size: int | None, digest: str | None, watch: Progress) -> str | None:
+    """What is wrong with the container at a path or URL, as the end of a sentence; None if nothing is.
+
+    ``size`` is in bytes, ``digest`` a SHA-256 in bare hex; None skips the comparison.
+    """
+    try:
+        file = place_file(place)
+        found = size_of(file)
+        if size is not None and found != size:
+            return f"has {found} bytes, the index says {size}"
+        if digest is not None:
+            with part(watch, PurePosixPath(place).name, found):
+                made, _ = sha256_of(file, watch.advance)
+            if made != digest:
+                return f"has the SHA-256 {made}, the index says {digest}"
+    except (OSError, DedupeError) as error:
+        return f"cannot be read: {error}"
+    return None
 
 
 def _why_not_counted(checked: CheckedCrawl, info: CrawlInfo) -> str | None:

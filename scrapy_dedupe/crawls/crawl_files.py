@@ -10,7 +10,6 @@ to the crawl: its warcinfo names the crawl, or it is the imported WACZ, or recor
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -22,7 +21,7 @@ from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
 from scrapy_dedupe.warc.payload_modes import DECODED, STORED
 from scrapy_dedupe.warc.reading import read_record, read_records
 
-from .places import WACZ_SUFFIX, is_remote, readable
+from .places import WACZ_SUFFIX, is_remote, readable, sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -166,8 +165,7 @@ class Recognition:
     def _is_its_container(self, container: Path) -> bool:
         hash_ = self._hashes.get(container.name)
         if container not in self._known and hash_ is not None:
-            with container.open("rb") as stream:
-                self._known[container] = hashlib.file_digest(stream, "sha256").hexdigest() == hash_
+            self._known[container] = sha256_of(container)[0] == hash_
         return self._known.get(container, False)
 
 

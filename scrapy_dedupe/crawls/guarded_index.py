@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from scrapy_dedupe.errors import CrawlStateError, StoreError
 from scrapy_dedupe.stores.base import Counts
 
-from .holders import Containers
+from .dependencies import Containers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -27,10 +27,9 @@ from scrapy_dedupe.errors import (
 from scrapy_dedupe.stores.index_values import utc_now
 from scrapy_dedupe.warc.remote import shown
 
-from .known_sources import KnownSources
 from .purging import missing_crawls, purge_crawls
 from .source_entry import EntryOptions, SourceEntry
-from .sources import FailedSource, find_sources
+from .sources import FailedSource, KnownSources, find_sources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

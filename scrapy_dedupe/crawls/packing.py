@@ -9,7 +9,6 @@ Packing can be repeated: a WACZ of an earlier attempt is replaced if all of its 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import zipfile
@@ -24,15 +23,14 @@ from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.wacz import Requirement, WaczResource, pack, write_multi_wacz
 
 from .crawl_files import files_of
-from .holders import Containers, needs_meant, wacz_name
-from .places import WACZ_SUFFIX, member_name, sizes_of
+from .dependencies import Containers, needs_meant, wacz_name
+from .places import WACZ_SUFFIX, member_name, sha256_of, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.reading import StoredRecord
-    from scrapy_dedupe.warc.sources import ReadableFile
     from scrapy_dedupe.warc.wacz import PackedWacz, WaczPage
 
     from .index import CrawlIndex
@@ -165,7 +163,7 @@ def drop_warc_files(index: CrawlIndex, done: PackedCrawl) -> None:
     """
     members = {member.name: member for member in files_in(done.wacz.path)}
     for path in done.files:
-        if path.name not in members or _sum(members[path.name]) != _sum(path):
+        if path.name not in members or sha256_of(members[path.name]) != sha256_of(path):
             raise ArchiveError(
                 f"{done.wacz.path} does not hold {path} as it is on disk, so no WARC file was deleted. Check the disk."
             )
@@ -180,11 +178,6 @@ def drop_warc_files(index: CrawlIndex, done: PackedCrawl) -> None:
         raise ArchiveError(
             f"{error.filename} is in {done.wacz.path} and could not be deleted: {error.strerror}. Delete it manually."
         ) from error
-
-
-def _sum(file: ReadableFile) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _remove_earlier(target: Path, crawl: str, files: Sequence[Path]) -> None:

@@ -6,8 +6,6 @@ index unpacks to the end. Only then are records added. A WACZ without an index i
 
 from __future__ import annotations
 
-import hashlib
-import re
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,14 +18,14 @@ from scrapy_dedupe.stores.base import Need
 from scrapy_dedupe.warc.cdxj_reading import CdxFault, cdxj_lines, read_cdxj
 from scrapy_dedupe.warc.payload_modes import payload_mode
 from scrapy_dedupe.warc.reading import read_records
-from scrapy_dedupe.warc.remote import is_url, open_in_order, place_file, shown
+from scrapy_dedupe.warc.remote import is_url, place_file, shown
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
 from .entries import EntryRules, derive, entry_of_line
 from .entry_writer import EntryWriter
 from .index import PAYLOAD_MODES
-from .places import size_of
-from .sources import first_record, kind_of, unreadable
+from .places import sha256_of, size_of
+from .sources import files_beside, first_record, kind_of, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,8 +40,6 @@ if TYPE_CHECKING:
     from .index import CrawlIndex
 
 _BATCH = 1_000
-_PIECE_BYTES = 1 << 20
-_QUERY = re.compile(r"[?#]")
 
 
 class Alive(Protocol):
@@ -335,22 +331,6 @@ class _Lines:
             self._kept.close()
 
 
-def files_beside(place: str) -> Callable[[str], str]:
-    """Return the location of the WARC files that a CDXJ names: relative paths at or below its own folder."""
-    # The query of a URL may have slashes too.
-    path = _QUERY.split(place, maxsplit=1)[0] if is_url(place) else place
-    folder, slash, _ = path.rpartition("/")
-
-    @lru_cache(4_096)
-    def file_of(filename: str) -> str:
-        name = PurePosixPath(filename)
-        if name.is_absolute() or ".." in name.parts or not name.parts or "\0" in filename:
-            raise DamagedInput(f"the file {filename!r} is not below the folder of the CDXJ.")
-        return f"{folder}{slash}{name}"
-
-    return file_of
-
-
 def _checked_size(source: Source, size: int) -> int:
     if source.size is not None and source.size != size:
         raise DamagedInput(
@@ -360,7 +340,7 @@ def _checked_size(source: Source, size: int) -> int:
 
 
 def _checked_hash(source: Source, file: ReadableFile, size: int, alive: Alive) -> str:
-    digest, taken = sha256_and_size(file, alive)
+    digest, taken = sha256_of(file, lambda count: alive())
     if source.hash is not None and source.hash != digest:
         raise DamagedInput(
             f"{shown(source.place)} has the SHA-256 {digest}, but the manifest says {source.hash}: it is another file, or"
@@ -371,18 +351,6 @@ def _checked_hash(source: Source, file: ReadableFile, size: int, alive: Alive) -
             f"{shown(source.place)} changed while it was read. Import it again when no other program writes to it."
         )
     return digest
-
-
-def sha256_and_size(file: ReadableFile, alive: Callable[[], None]) -> tuple[str, int]:
-    """The SHA-256 of a file in bare hex, and its size in bytes. Raises ArchiveError or OSError."""
-    digest = hashlib.sha256()
-    size = 0
-    with open_in_order(file) as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            digest.update(piece)
-            size += len(piece)
-            alive()
-    return digest.hexdigest(), size
 
 
 def members_by_name(files: Sequence[ReadableFile]) -> Callable[[str], str]:

@@ -5,6 +5,10 @@ folder is replaced by its WACZ files or, if it has none, by its WARC files.
 
 The crawl id of a source comes from the manifest, else from the caller, else from the file itself, if it is a valid id;
 else it is the file's name without suffixes, with hyphens for characters that are not allowed in ids.
+
+A source with a known name is compared with what the index already has: it may be the same source again, or another one.
+A container is identified by its name; its size, and its hash if it is compared, show whether the file is the same. A
+WARC file or a CDXJ is identified by its location, and the files that it is or names show which crawl has it.
 """
 
 from __future__ import annotations
@@ -15,11 +19,13 @@ import re
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, SettingError, UsageError
 from scrapy_dedupe.stores.base import Source
+from scrapy_dedupe.warc.cdxj_reading import CdxCapture, cdxj_lines, read_cdxj
 from scrapy_dedupe.warc.containers import ZIP_MAGIC
 from scrapy_dedupe.warc.manifests import ListedFile, read_manifest
 from scrapy_dedupe.warc.reading import read_records
@@ -28,13 +34,15 @@ from scrapy_dedupe.warc.sources import ARC_LINE, GZIP_MAGIC, WARC_START
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
 from .index import checked_crawl_id
-from .places import WACZ_SUFFIX
+from .places import WACZ_SUFFIX, sha256_of, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
+
+    from .index import CrawlIndex
 
 _WARC_NAME = re.compile(r".+\.w?arc(\.gz)?(\.open)?", re.IGNORECASE | re.DOTALL)
 _INDEX_NAME = re.compile(r".+\.cdxj?(\.gz)?", re.IGNORECASE | re.DOTALL)
@@ -42,6 +50,7 @@ _SUFFIXES = re.compile(r"(\.(wacz|w?arc|cdxj?|gz|open))+\Z", re.IGNORECASE)
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_ID_LENGTH = 128
 _HEAD_BYTES = 4_096
+_QUERY = re.compile(r"[?#]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,3 +338,103 @@ def _unpacked(start: bytes) -> bytes:
         return zlib.decompressobj(wbits=31).decompress(start, _HEAD_BYTES)
     except zlib.error:
         return b""
+
+
+def files_beside(place: str) -> Callable[[str], str]:
+    """Return the location of the WARC files that a CDXJ names: relative paths at or below its own folder."""
+    # The query of a URL may have slashes too.
+    path = _QUERY.split(place, maxsplit=1)[0] if is_url(place) else place
+    folder, slash, _ = path.rpartition("/")
+
+    @lru_cache(4_096)
+    def file_of(filename: str) -> str:
+        name = PurePosixPath(filename)
+        if name.is_absolute() or ".." in name.parts or not name.parts or "\0" in filename:
+            raise DamagedInput(f"the file {filename!r} is not below the folder of the CDXJ.")
+        return f"{folder}{slash}{name}"
+
+    return file_of
+
+
+class KnownSources:
+    """The contents of the crawls of an index, as of the creation of this object."""
+
+    def __init__(self, index: CrawlIndex) -> None:
+        self._containers: dict[str, dict[str, dict[str, object]]] = {}
+        self._owners: dict[str, set[str]] = {}
+        self._crawls: set[str] = set()
+        for info in index.crawls():
+            self._crawls.add(info.id)
+            for file in info.files:
+                self._owners.setdefault(file, set()).add(info.id)
+            for container in index.containers(info.id):
+                # Crawls of another program may have containers with the same name.
+                self._containers.setdefault(str(container.get("filename")), {})[info.id] = container
+
+    def owners(self, source: Source) -> Iterable[str]:
+        """The crawls that have the source, or another one with its name."""
+        if source.is_container:
+            return self._containers.get(source.name, {})
+        return self._owners.get(source.name) or self._owners.get(_first_file(source), set())
+
+    def difference(self, source: Source, *, verify: bool, alive: Callable[[], None]) -> str | None:
+        """Why a source is not the imported one with its name, or belongs to another crawl; None if it is the same.
+
+        With *verify* the hash of a container is compared too, if the index has one, not only its size.
+        """
+        owners = self.owners(source)
+        if source.crawl in owners:
+            container = self._containers[source.name][source.crawl] if source.is_container else {}
+            return _other_file(source, container, verify=verify, alive=alive)
+        if owners:
+            return _taken(source, f"the crawl {min(owners)}")
+        # The files of a crawl may have been moved since.
+        if source.is_container or source.crawl not in self._crawls:
+            return _taken(source, "a crawl that it no longer knows")
+        return None
+
+
+def _first_file(source: Source) -> str:
+    """The first WARC file that a CDXJ names; empty for anything else."""
+    file_of = files_beside(source.place)
+    try:
+        file = place_file(source.place)
+        if kind_of(file) == "index":
+            for line in read_cdxj(cdxj_lines(file)):
+                if isinstance(line, CdxCapture) and line.is_exchange and line.filename is not None:
+                    return file_of(line.filename)
+    except (OSError, DedupeError):
+        # The source was imported when it was readable.
+        pass
+    return ""
+
+
+def _other_file(
+    source: Source, container: Mapping[str, object], *, verify: bool, alive: Callable[[], None]
+) -> str | None:
+    """Why the file of a source is not the container; None if it is."""
+    size, hash_ = source.size, source.hash
+    try:
+        file = place_file(source.place)
+        if verify and container.get("hash") is not None:
+            hash_, size = sha256_of(file, lambda count: alive())
+        elif size is None:
+            size = size_of(file)
+    except (OSError, DedupeError) as error:
+        if verify:
+            return f"It cannot be compared with the index: {error}"
+    for name, mine in (("size", size), ("hash", hash_)):
+        known = container.get(name)
+        if mine is not None and known is not None and mine != known:
+            return (
+                f"{shown(source.place)} has the {name} {mine}, but {source.name} of the crawl {source.crawl} has {known} in"
+                " the index. It is another file: give it another name and another crawl."
+            )
+    return None
+
+
+def _taken(source: Source, owner: str) -> str:
+    return (
+        f"{shown(source.place)} would be imported into the crawl {source.crawl}, but in the index {source.name} belongs to"
+        f" {owner}. Import it into that crawl, or rename it."
+    )

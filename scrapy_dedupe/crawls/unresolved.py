@@ -14,8 +14,8 @@ from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.warc.reading import read_records
 
 from .crawl_files import crawl_of, files_in_folders
+from .dependencies import is_bare
 from .findings import IndexFinding
-from .holders import is_bare
 from .places import readable
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dedupe.crawls.holders import Container, Containers, is_own, needs_meant
+from scrapy_dedupe.crawls.dependencies import Container, Containers, is_own, needs_meant
 from scrapy_dedupe.stores.base import Counts, CrawlInfo, Need
 
 PACKED = {"filename": "a.wacz", "hash": "ab" * 32, "size": 7}

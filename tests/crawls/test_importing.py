@@ -38,8 +38,7 @@ from recorded_crawls import record_crawl
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.importing import ImportOptions, ImportResult, ImportStopped, import_sources
 from scrapy_dedupe.crawls.index import checked_crawl_id
-from scrapy_dedupe.crawls.source_entry import files_beside
-from scrapy_dedupe.crawls.sources import crawl_id_of_name, find_sources
+from scrapy_dedupe.crawls.sources import crawl_id_of_name, files_beside, find_sources
 from scrapy_dedupe.crawls.values import EMPTY_PAYLOADS
 from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable, TakenOver, UsageError
 from scrapy_dedupe.stores.base import Counts, Need, Waiting
