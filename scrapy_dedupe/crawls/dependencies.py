@@ -7,13 +7,12 @@ of crawls that the index has not seen completely are not fully known (:meth:`Dep
 The index knows a container only by its name. Its location follows from the crawl's WARC files, if they are in it;
 otherwise it is searched in the folder for WACZ files.
 
-A container is a WACZ file. Its name is final once it is packed, that is, once its size or hash is known. The name is
-also final for a running crawl that other crawls may refer to, since it will be packed under this name. A committed
-crawl of this package whose container is not packed has no container: it may never be packed.
-Browsertrix's importer registers a WACZ without size and hash if it does not know them, and assigns all records of the
-crawl to the first WACZ. So the only WACZ of another program's committed crawl needs neither.
-
-A WARC file that was imported by itself is in no container, even if its crawl has containers.
+The name of a container is final once it is packed, that is, once its size or hash is known. The name is also final for
+a running crawl that other crawls may refer to, since it will be packed under this name. A committed crawl of this
+package whose container is not packed has no container: it may never be packed. Browsertrix's importer registers a WACZ
+without size and hash if it does not know them, and assigns all records of the crawl to the first WACZ. So the only WACZ
+of another program's committed crawl needs neither. A WARC file that was imported by itself is in no container, even if
+its crawl has containers.
 
 A need from the metadata of a WACZ has the bare name of a container or WARC file, since its crawl was unknown when it
 was imported. The name identifies the file, but not its location. The crawl that the need names may be in the index
@@ -66,18 +65,21 @@ class Needed:
 
 
 @dataclass(frozen=True, slots=True)
-class CrawlContainer:
-    """A WACZ file of a crawl. ``place`` and ``is_present`` as those of :class:`Needed`."""
+class Container:
+    """A WACZ file of a crawl. ``hash`` is its SHA-256 in hex, ``size`` in bytes; None where they are not known.
+
+    ``place`` and ``is_present`` are those of :class:`Needed`.
+    """
 
     filename: str
     hash: str | None
     size: int | None
-    place: str | None
-    is_present: bool | None
+    place: str | None = None
+    is_present: bool | None = None
 
 
 class Dependencies:
-    """What each crawl of an index needs, as of the creation of this object.
+    """What each crawl of an index needs. ``crawls`` are those at the creation of this object.
 
     ``wacz_folder`` is searched for containers in addition to the locations in the index.
     """
@@ -87,11 +89,11 @@ class Dependencies:
         self._index = index
         self._wacz_folder = wacz_folder
         self._importing = {source.crawl for source in index.unfinished_sources()}
-        self._containers: dict[str, list[CrawlContainer | None]] = {}
-        self._holding: dict[str, Containers] = {}
+        self._containers: dict[str, Containers] = {}
+        self._located: dict[tuple[str, str], Container] = {}
         # The index no longer has the needs of a canceled crawl.
         self._needs = {
-            crawl: needs_meant(crawl, index.needs(crawl), self.crawls, self._holding_of)
+            crawl: needs_meant(crawl, index.needs(crawl), self.crawls, self._containers_of)
             for crawl in self.crawls
         }
 
@@ -112,7 +114,7 @@ class Dependencies:
 
     def needed_by(self, crawl: str) -> list[str]:
         """The crawls that need this crawl, as far as known."""
-        return [other for other, needs in self._needs.items() if any(need.crawl == crawl for need in needs)]
+        return [other for other in self._needs if crawl in self.crawls_needed(other)]
 
     def files_needed(self, crawl: str) -> set[str]:
         """The known locations of the containers and WARC files that a crawl needs."""
@@ -124,8 +126,8 @@ class Dependencies:
         gone = set(crawls)
         return [
             (other, needed)
-            for other, needs in self._needs.items()
-            if other not in gone and any(need.crawl in gone for need in needs)
+            for other in self._needs
+            if other not in gone and not gone.isdisjoint(self.crawls_needed(other))
             for needed in self.needs(other)
             if needed.crawl in gone
         ]
@@ -150,29 +152,31 @@ class Dependencies:
             return "was made by another program, which did not record what its revisits refer to"
         return None
 
-    def containers(self, crawl: str) -> list[CrawlContainer]:
-        """The containers of a crawl, without unreadable entries."""
-        return [container for container in self._all_containers(crawl) if container is not None]
+    def containers(self, crawl: str) -> list[Container]:
+        """The containers of a crawl with their locations, without unreadable entries."""
+        known = self._containers_of(crawl).known
+        return [self._locate(crawl, container) for container in known if container is not None]
 
     def _needed(self, need: Need) -> Needed:
         info = self.crawls.get(need.crawl)
         state = None if info is None else info.state
         file = self._file(need, info)
-        containers = self._all_containers(need.crawl)
-        number = self._holding_of(need.crawl).place_for(need)
-        container = None if number is None else containers[number]
+        container = self._containers_of(need.crawl).meant(need)
         if container is None:
             # The crawl is not packed yet, or its container holds other files, so the record is in the WARC file.
             name = _file_name(need.file) if need.file else None
             return Needed(need.crawl, state, name, file, is_present(file) if file else None)
+        container = self._locate(need.crawl, container)
         needed = Needed(need.crawl, state, container.filename, container.place, container.is_present)
         if container.is_present or file is None:
             return needed
         return replace(needed, place=file, is_present=is_present(file))
 
-    def _holding_of(self, crawl: str) -> Containers:
-        self._all_containers(crawl)
-        return self._holding[crawl]
+    def _containers_of(self, crawl: str) -> Containers:
+        if crawl not in self._containers:
+            known = self._index.containers(crawl)
+            self._containers[crawl] = Containers(known, self.crawls.get(crawl))
+        return self._containers[crawl]
 
     def _file(self, need: Need, info: CrawlInfo | None) -> str | None:
         """The location of the file of a need; a bare name is looked up in the files of its crawl."""
@@ -181,32 +185,129 @@ class Dependencies:
         files = info.files if info is not None else ()
         return next((file for file in files if _file_name(file) == need.file), None)
 
-    def _all_containers(self, crawl: str) -> list[CrawlContainer | None]:
-        if crawl not in self._containers:
-            info = self.crawls.get(crawl)
-            files = info.files if info is not None else ()
-            known = self._index.containers(crawl)
-            self._holding[crawl] = Containers(known, info)
-            self._containers[crawl] = [self._container(entry, files) for entry in known]
-        return self._containers[crawl]
+    def _locate(self, crawl: str, container: Container) -> Container:
+        name = container.filename
+        if (crawl, name) not in self._located:
+            files = self.crawls[crawl].files if crawl in self.crawls else ()
+            places = list(dict.fromkeys(place for file in files if (place := _place_in(file, name))))
+            present = [place for place in places if is_remote(place) or Path(place).is_file()]
+            folder = self._wacz_folder
+            if not present and folder is not None and (folder / Path(name).name).is_file():
+                present = [str((folder / Path(name).name).absolute())]
+            place = next(iter([*present, *places]), None)
+            is_there = None if place is None else bool(present)
+            self._located[crawl, name] = replace(container, place=place, is_present=is_there)
+        return self._located[crawl, name]
 
-    def _container(self, entry: Mapping[str, object], files: Collection[str]) -> CrawlContainer | None:
-        name, digest, size = (entry.get(field) for field in ("filename", "hash", "size"))
-        if not isinstance(name, str) or not name:
-            return None
-        places = list(dict.fromkeys(place for file in files if (place := _place_in(file, name)) is not None))
-        is_there = [place for place in places if is_remote(place) or Path(place).is_file()]
-        folder = self._wacz_folder
-        if not is_there and folder is not None and (folder / Path(name).name).is_file():
-            is_there = [str((folder / Path(name).name).absolute())]
-        place = next(iter([*is_there, *places]), None)
-        return CrawlContainer(
-            name,
-            digest if isinstance(digest, str) else None,
-            size if isinstance(size, int) else None,
-            place,
-            None if place is None else bool(is_there),
+
+class Containers:
+    """The containers of one crawl, as the index lists them; ``known`` has None for an unreadable entry.
+
+    ``info`` is the crawl's entry in the index, None for a crawl that the index does not list.
+    """
+
+    def __init__(self, known: Sequence[Mapping[str, object]], info: CrawlInfo | None) -> None:
+        self.known = [_read(container) for container in known]
+        self._is_imported = info is not None and info.imported
+        self._is_to_be_packed = info is not None and info.state == "uncommitted" and info.concurrent
+        is_foreign = (
+            info is not None and info.state == "committed" and (info.imported or info.software is None)
         )
+        self._is_always_packed = is_foreign and len(known) == 1
+
+    def named(self, name: str) -> Container | None:
+        """The container with this name, whether it is packed or not."""
+        return next((container for container in self.known if container and container.filename == name), None)
+
+    def meant(self, need: Need) -> Container | None:
+        """The container that a need means; None if its record is in no container."""
+        if need.file and is_bare(need.file):
+            return self.named(need.file)
+        is_in_it = not need.file or self.holding(need.wacz_index, need.file) is not None
+        return self._at(need.wacz_index) if is_in_it else None
+
+    def holding(self, place: int, file: str | None) -> Container | None:
+        """The container at that position, if it holds, or will hold, a record that is in *file*."""
+        container = self._at(place)
+        # A manifest may give an imported WACZ any name.
+        if container is None or not (self._is_imported or container.filename.endswith(WACZ_SUFFIX)):
+            return None
+        is_loose = file is not None and f"{WACZ_SUFFIX}/" not in file
+        if self._is_imported and is_loose:
+            return None
+        is_packed = container.hash is not None or container.size is not None
+        if not (is_packed or self._is_to_be_packed or self._is_always_packed):
+            return None
+        return replace(container, filename=wacz_name(container.filename, file))
+
+    def _at(self, place: int) -> Container | None:
+        return self.known[place] if 0 <= place < len(self.known) else None
+
+
+def wacz_name(container: str, file: str | None) -> str:
+    """The file name of a container with a WARC file in it. A manifest may give it another name.
+
+    >>> wacz_name("c2", "/archive/two.wacz/archive/x.warc.gz"), wacz_name("a.wacz", None)
+    ('two.wacz', 'a.wacz')
+    """
+    place, found, _ = (file or "").partition(f"{WACZ_SUFFIX}/")
+    if container.endswith(WACZ_SUFFIX) or not found:
+        return container
+    return f"{place.rpartition('/')[2]}{WACZ_SUFFIX}"
+
+
+def is_bare(file: str) -> bool:
+    """Whether a need has only the name of a file, from the metadata of a WACZ.
+
+    >>> is_bare("one.wacz"), is_bare("/archive/one.wacz"), is_bare("https://example.org/one.wacz")
+    (True, False, False)
+    """
+    return not (is_remote(file) or Path(file).is_absolute())
+
+
+def needs_meant(
+    crawl: str,
+    needs: Sequence[Need],
+    crawls: Mapping[str, CrawlInfo],
+    containers_of: Callable[[str], Containers],
+) -> list[Need]:
+    """The needs of *crawl*, each with the id that the index has for the needed crawl.
+
+    A bare name of a WACZ whose crawl is not in the index means the crawl that has a container with this name. It is
+    ignored if that is *crawl* itself, since the WACZ was imported under the same id. A bare name that no crawl has is
+    ignored if no revisit of the crawl waits: all originals were found under other names.
+    """
+    found: dict[Need, None] = {}
+    for need in needs:
+        if need.crawl == crawl:
+            continue
+        name = need.file
+        if not name or not is_bare(name):
+            found[need] = None
+            continue
+        if containers_of(need.crawl).named(name) is None and containers_of(crawl).named(name) is not None:
+            continue
+        info = crawls.get(need.crawl)
+        if info is not None and info.state != "canceled":
+            found[need] = None
+            continue
+        holders = (other for other in crawls if containers_of(other).named(name) is not None)
+        if name.endswith(WACZ_SUFFIX) and (holder := next(holders, None)) is not None:
+            found[replace(need, crawl=holder)] = None
+        elif crawl not in crawls or crawls[crawl].waiting:
+            found[need] = None
+    return list(found)
+
+
+def _read(container: Mapping[str, object]) -> Container | None:
+    name, digest, size = (container.get(field) for field in ("filename", "hash", "size"))
+    if not isinstance(name, str) or not name:
+        return None
+    return Container(
+        name,
+        digest if isinstance(digest, str) else None,
+        size if isinstance(size, int) and not isinstance(size, bool) else None,
+    )
 
 
 def _place_in(file: str, container: str) -> str | None:
@@ -233,140 +334,3 @@ def _file_name(file: str) -> str:
 
 def _presence(needed: Needed) -> int:
     return {False: 0, None: 1, True: 2}[needed.is_present]
-
-
-@dataclass(frozen=True, slots=True)
-class Container:
-    """A WACZ file. ``hash`` is its SHA-256 in hex, ``size`` in bytes; None where they are not known."""
-
-    name: str
-    hash: str | None
-    size: int | None
-
-
-class Containers:
-    """The containers of one crawl, as the index lists them.
-
-    ``info`` is the crawl's entry in the index, None for a crawl that the index does not list.
-    """
-
-    def __init__(self, known: Sequence[Mapping[str, object]], info: CrawlInfo | None) -> None:
-        self._known = [_read(container) for container in known]
-        self._is_imported = info is not None and info.imported
-        self._is_to_be_packed = info is not None and info.state == "uncommitted" and info.concurrent
-        is_foreign = (
-            info is not None and info.state == "committed" and (info.imported or info.software is None)
-        )
-        self._is_always_packed = is_foreign and len(known) == 1
-
-    def named(self, place: int) -> Container | None:
-        """The container at that position, whether it is packed or not."""
-        return self._known[place] if 0 <= place < len(self._known) else None
-
-    def place_of(self, name: str) -> int | None:
-        """The position of the container with this name, whether it is packed or not."""
-        return next(
-            (place for place, container in enumerate(self._known) if container and container.name == name),
-            None,
-        )
-
-    def place_for(self, need: Need) -> int | None:
-        """The position of the container that a need means; None if its record is in no container."""
-        if need.file and is_bare(need.file):
-            return self.place_of(need.file)
-        is_in_it = not need.file or self.holding(need.wacz_index, need.file) is not None
-        return need.wacz_index if is_in_it and self.named(need.wacz_index) is not None else None
-
-    def holding(self, place: int, file: str | None) -> Container | None:
-        """The container at that position, if it holds, or will hold, a record that is in *file*."""
-        container = self.named(place)
-        # A manifest may give an imported WACZ any name.
-        if container is None or not (self._is_imported or container.name.endswith(WACZ_SUFFIX)):
-            return None
-        is_loose = file is not None and f"{WACZ_SUFFIX}/" not in file
-        if self._is_imported and is_loose:
-            return None
-        is_packed = container.hash is not None or container.size is not None
-        if not (is_packed or self._is_to_be_packed or self._is_always_packed):
-            return None
-        return replace(container, name=wacz_name(container.name, file))
-
-
-def wacz_name(container: str, file: str | None) -> str:
-    """The file name of a container with a WARC file in it. A manifest may give it another name.
-
-    >>> wacz_name("c2", "/archive/two.wacz/archive/x.warc.gz"), wacz_name("a.wacz", None)
-    ('two.wacz', 'a.wacz')
-    """
-    place, found, _ = (file or "").partition(f"{WACZ_SUFFIX}/")
-    if container.endswith(WACZ_SUFFIX) or not found:
-        return container
-    return f"{place.rpartition('/')[2]}{WACZ_SUFFIX}"
-
-
-def is_bare(file: str) -> bool:
-    """Whether a need has only the name of a file, from the metadata of a WACZ.
-
-    >>> is_bare("one.wacz"), is_bare("/archive/one.wacz"), is_bare("https://example.org/one.wacz")
-    (True, False, False)
-    """
-    return not (is_remote(file) or Path(file).is_absolute())
-
-
-def is_own(need: Need, own: Containers, others: Containers) -> bool:
-    """Whether a need is met within its own crawl, since the WACZ that it names was imported under the same id.
-
-    ``own`` are the containers of the crawl itself, ``others`` those of the crawl that the need names.
-    """
-    if not need.file or not is_bare(need.file):
-        return False
-    return others.place_of(need.file) is None and own.place_of(need.file) is not None
-
-
-def needs_meant(
-    crawl: str,
-    needs: Sequence[Need],
-    crawls: Mapping[str, CrawlInfo],
-    containers_of: Callable[[str], Containers],
-) -> list[Need]:
-    """The needs of *crawl*, each with the id that the index has for the needed crawl.
-
-    A bare name of a WACZ whose crawl is not in the index means the crawl that has a container with this name. A bare
-    name that no crawl has is ignored if no revisit of the crawl waits: all originals were found under other names.
-    """
-    found: dict[Need, None] = {}
-    for need in needs:
-        if need.crawl == crawl:
-            continue
-        if not need.file or not is_bare(need.file):
-            found[need] = None
-            continue
-        if is_own(need, containers_of(crawl), containers_of(need.crawl)):
-            continue
-        info = crawls.get(need.crawl)
-        if info is not None and info.state != "canceled":
-            found[need] = None
-        elif (holder := _holder(need.file, crawls, containers_of)) is not None:
-            found[replace(need, crawl=holder)] = None
-        elif crawl not in crawls or crawls[crawl].waiting:
-            found[need] = None
-    return list(found)
-
-
-def _holder(
-    name: str, crawls: Mapping[str, CrawlInfo], containers_of: Callable[[str], Containers]
-) -> str | None:
-    if not name.endswith(WACZ_SUFFIX):
-        return None
-    return next((crawl for crawl in crawls if containers_of(crawl).place_of(name) is not None), None)
-
-
-def _read(container: Mapping[str, object]) -> Container | None:
-    name, digest, size = (container.get(field) for field in ("filename", "hash", "size"))
-    if not isinstance(name, str):
-        return None
-    return Container(
-        name,
-        digest if isinstance(digest, str) else None,
-        size if isinstance(size, int) and not isinstance(size, bool) else None,
-    )

@@ -139,7 +139,7 @@ class GuardedIndex:
                 return None
             self._containers[original.crawl] = found
         container = self._containers[original.crawl].holding(original.wacz_index, original.file)
-        return None if container is None else container.name
+        return None if container is None else container.filename
 
     def _containers_of(self, crawl: str) -> Containers:
         known = self.index.containers(crawl)

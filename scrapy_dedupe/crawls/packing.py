@@ -136,11 +136,9 @@ def requirements(index: CrawlIndex, crawl: str) -> list[Requirement]:
         return containers[crawl]
 
     for need in needs_meant(crawl, index.needs(crawl), crawls, containers_of):
-        known = containers_of(need.crawl)
-        number = known.place_for(need)
-        container = None if number is None else known.named(number)
+        container = containers_of(need.crawl).meant(need)
         if container is not None:
-            name = wacz_name(container.name, need.file)
+            name = wacz_name(container.filename, need.file)
             requirement = Requirement(name, need.crawl, container.hash, container.size)
         elif need.file:
             requirement = Requirement(Path(need.file).name, need.crawl)
