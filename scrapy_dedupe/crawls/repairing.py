@@ -21,7 +21,7 @@ from scrapy_dedupe.warc.salvage import salvage
 
 from .checking import crawl_sizes
 from .crawl_files import payload_of_files
-from .findings import REBUILT_KINDS
+from .findings import REBUILT_KINDS, number_of
 from .index import REPAIR_SUFFIX
 from .purging import end_unfinished
 from .rebuilding import enter_files, settle
@@ -75,8 +75,8 @@ def repair(checker: Checker, check: Check, *, forget_missing: bool = False) -> l
             repairs.append(Repair(None, "The merged index was rebuilt."))
         found = index.resolve()
     if found:
-        text = "The original of 1 revisit was" if found == 1 else f"The originals of {found} revisits were"
-        repairs.append(Repair(None, f"{text} found."))
+        originals, were = ("original", "was") if found == 1 else ("originals", "were")
+        repairs.append(Repair(None, f"The {originals} of {number_of(found, 'revisit')} {were} found."))
     return repairs
 
 
@@ -125,8 +125,8 @@ def _repair_crawl(
     gone += checked.unplaced
     lost = ""
     if gone:
-        entries = "1 entry without a record was" if gone == 1 else f"{gone} entries without a record were"
-        lost = f" {entries} removed."
+        entries = number_of(gone, "entry", "entries")
+        lost = f" {entries} without a record {'was' if gone == 1 else 'were'} removed."
     if checked.is_foreign and checked.files.gone:
         lost += f" When these files are available again, purge the crawl {crawl} and import it again."
     return Repair(crawl, f"The entries of the crawl {crawl} were read again from its files.{lost}")

@@ -15,7 +15,7 @@ from scrapy_dedupe.warc.reading import read_records
 
 from .crawl_files import crawl_of, files_in_folders
 from .dependencies import is_bare
-from .findings import IndexFinding
+from .findings import IndexFinding, number_of
 from .places import readable
 
 if TYPE_CHECKING:
@@ -154,10 +154,8 @@ def _backed_text(crawl: str, count: int, file: str, crawls: Mapping[str, CrawlIn
         remedy = f"The crawl {owner} has the originals: commit it, `commit {owner}`."
     else:
         remedy = f"The crawl {owner} has the originals: `check {owner} --repair` adds them."
-    refer = (
-        f"1 revisit of the crawl {crawl} refers"
-        if count == 1
-        else f"{count} revisits of the crawl {crawl} refer"
+    refer, what = ("refers", "a record") if count == 1 else ("refer", "records")
+    revisits = number_of(count, "revisit")
+    return (
+        f"{revisits} of the crawl {crawl} {refer} to {what} in {file} that the index does not have. {remedy}"
     )
-    what = "a record" if count == 1 else "records"
-    return f"{refer} to {what} in {file} that the index does not have. {remedy}"
