@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from array import array
 from collections.abc import Sequence
 from dataclasses import astuple
 from itertools import islice
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
 
 _BATCH = 1_000
 _SPOOL_BYTES = 4 << 20
+_DIGEST_WIDTH = 128  # a SHA-512 in hex
+_SIZE_WIDTH = 20
+_ROW_BYTES = _DIGEST_WIDTH + _SIZE_WIDTH + 1
 
 
 class EntryWriter:
@@ -163,13 +165,10 @@ class _WaitingInFile(Sequence[Waiting]):
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._places = array("Q")  # the file offset of each _BATCH-th revisit
         self._count = 0
 
     def append(self, revisit: Revisit) -> None:
-        if not self._count % _BATCH:
-            self._places.append(self._file.tell())
-        self._file.write(f"{revisit.digest} {revisit.size}\n".encode())
+        self._file.write(f"{revisit.digest:<{_DIGEST_WIDTH}}{revisit.size:>{_SIZE_WIDTH}}\n".encode())
         self._count += 1
 
     def __len__(self) -> int:
@@ -185,16 +184,12 @@ class _WaitingInFile(Sequence[Waiting]):
     def __getitem__(self, place: slice) -> list[Waiting]: ...
     def __getitem__(self, place: int | slice) -> Waiting | list[Waiting]:
         if isinstance(place, int):
-            return self._at(range(self._count)[place], 1)[0]
+            first = range(self._count)[place]
+            return self[first : first + 1][0]
         first, end, step = place.indices(self._count)
-        return self._at(first, max(0, end - first))[::step]
-
-    def _at(self, first: int, count: int) -> list[Waiting]:
-        if not count:
-            return []
-        self._file.seek(self._places[first // _BATCH])
-        rows = islice(self._file, first % _BATCH, first % _BATCH + count)
-        return [Waiting(digest.decode(), int(size)) for digest, size in (row.split() for row in rows)]
+        self._file.seek(first * _ROW_BYTES)
+        rows = self._file.read(max(0, end - first) * _ROW_BYTES).decode().splitlines()
+        return [Waiting(row[:_DIGEST_WIDTH].rstrip(), int(row[_DIGEST_WIDTH:])) for row in rows][::step]
 
 
 def _revisit(row: str) -> Revisit:

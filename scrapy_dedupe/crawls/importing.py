@@ -28,7 +28,7 @@ from scrapy_dedupe.stores.index_values import utc_now
 from scrapy_dedupe.warc.remote import shown
 
 from .purging import missing_crawls, purge_crawls
-from .source_entry import EntryOptions, SourceEntry
+from .source_entry import SourceEntry
 from .sources import FailedSource, KnownSources, find_sources
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class _Import:
             if reason is None:
                 self.known.append(source.name)
             else:
-                self.failed.append(FailedSource(shown(source.place), reason))
+                self._fail(source.place, reason)
 
     def work(self) -> None:
         """Import all sources in the queue, including those of other processes."""
@@ -255,10 +255,15 @@ class _Import:
 
         faults = _Faults()
         try:
-            options = EntryOptions(
-                self.options.payload, self._mode, self.options.verify, source.name in self.single
-            )
-            entered = SourceEntry(self.index, source, options, alive=alive, on_fault=on_fault).enter()
+            entered = SourceEntry(
+                self.index,
+                source,
+                payload_of=self._payload_of,
+                verify=self.options.verify,
+                is_last=source.name in self.single,
+                alive=alive,
+                on_fault=on_fault,
+            ).enter()
         except ImportStopped:
             with suppress(TakenOver):
                 # So that the next import need not wait for the lease.
@@ -273,7 +278,7 @@ class _Import:
             self._forget(source)
             if isinstance(error, StoreRefused):
                 self.refused.append(error)
-            self.failed.append(FailedSource(shown(source.place), str(error)))
+            self._fail(source.place, str(error))
             return
         if entered is None:
             self._forget(source)
@@ -296,7 +301,7 @@ class _Import:
                 f"An earlier import has queued it for the crawl {source.crawl}, not for {wanted.crawl}, so it was imported"
                 f" into {source.crawl}."
             )
-            self.failed.append(FailedSource(shown(wanted.place), reason))
+            self._fail(wanted.place, reason)
 
     def look_after_others(self) -> None:
         """Report the fate of sources that this call has queued but not claimed."""
@@ -310,13 +315,18 @@ class _Import:
             return
         for name in names:
             if name not in done:
-                self.failed.append(FailedSource(shown(name), _LOST))
+                self._fail(name, _LOST)
                 self.taken.discard(name)
 
-    def _mode(self) -> str:
-        """The payload mode of the index."""
+    def _payload_of(self, own: str | None) -> str:
+        """The payload mode of a source whose metadata gives the mode *own*, or none."""
+        if payload := self.options.payload or own:
+            return payload
         crawls = (info for info in self.index.crawls() if info.state != "canceled")
         return next((info.payload for info in crawls), self.options.new_payload)
+
+    def _fail(self, place: str, reason: str) -> None:
+        self.failed.append(FailedSource(shown(place), reason))
 
     def _forget(self, source: Source) -> None:
         self.index.drop_source(source)

@@ -21,6 +21,7 @@ from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import is_url, place_file, shown
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
+from .crawl_files import PAYLOAD_FIELD
 from .entries import EntryRules, derive, entry_of_line
 from .entry_writer import EntryWriter
 from .index import PAYLOAD_MODES
@@ -49,21 +50,6 @@ class Alive(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EntryOptions:
-    """Options for adding a source.
-
-    ``payload`` is the mode of all sources, None to use the source's metadata; ``else_payload`` returns the mode of a
-    source without metadata. ``verify``: the hash of a container is compared, not only its size. ``is_last``: its crawl
-    gets no other source.
-    """
-
-    payload: str | None
-    else_payload: Callable[[], str]
-    verify: bool = False
-    is_last: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class EnteredSource:
     """The result for a source: its counts, the number of possible originals, and the missing WARC files that it names."""
 
@@ -72,47 +58,57 @@ class EnteredSource:
     absent: tuple[str, ...] = ()
 
 
-class SourceEntry:
+class SourceEntry(EntryWriter):
     """The addition of one claimed source.
 
-    ``on_fault`` is called with a sentence for each skipped line or record.
+    ``payload_of`` returns the payload mode of a source, given the mode in its metadata or None. ``verify``: the hash of a
+    container is compared, not only its size. Without ``is_last``, if its crawl gets other sources, revisits whose
+    original is in another crawl wait, since those may add the original to the crawl itself: the order of sources must
+    make no difference. ``on_fault`` is called with a sentence for each skipped line or record.
     """
 
     def __init__(
         self,
         index: CrawlIndex,
         source: Source,
-        options: EntryOptions,
         *,
+        payload_of: Callable[[str | None], str],
+        verify: bool,
+        is_last: bool,
         alive: Alive,
         on_fault: Callable[[str], None],
     ) -> None:
-        self._index = index
+        super().__init__(index, source.crawl, settles_others=is_last)
         self._source = source
-        self._options = options
+        self._payload_of = payload_of
+        self._verify = verify
         self._alive = alive
-        self._on_fault = on_fault
+        self._report_fault = on_fault
+        self._first_fault: str | None = None
+        self._files: dict[str, None] = {}
+        self._rules = EntryRules(source.crawl)
 
     def enter(self) -> EnteredSource | None:
         """Add the source completely; return None for a container that its crawl already has under another name.
 
         Raises :class:`~scrapy_dedupe.errors.DamagedInput` or :class:`~scrapy_dedupe.errors.ArchiveError` for a broken
-        source, and what the index raises. Records that were already added are hidden then and must be dropped.
+        source, and what the index raises: :class:`~scrapy_dedupe.errors.CrawlStateError` if it has lost the source in the
+        meantime. Records that were already added are hidden then and must be dropped.
         """
         source = self._source
-        file = place_file(source.place)
-        kind = kind_of(file)
-        if source.is_container != (kind == "wacz") or kind == "manifest":
-            raise DamagedInput(
-                f"{shown(str(file))} is not a {'WACZ' if source.is_container else 'WARC, ARC or CDXJ file'}."
-            )
         try:
-            if kind == "wacz":
-                return self._enter_container(file)
-            size = _checked_size(source, size_of(file))
-            if self._options.verify and source.hash is not None:
-                _checked_hash(source, file, size, self._alive)
-            return self._enter_records(file, size) if kind == "warc" else self._enter_lines(file)
+            with self:
+                file = place_file(source.place)
+                kind = kind_of(file)
+                if source.is_container != (kind == "wacz") or kind == "manifest":
+                    wanted = "WACZ" if source.is_container else "WARC, ARC or CDXJ file"
+                    raise DamagedInput(f"{shown(str(file))} is not a {wanted}.")
+                if kind == "wacz":
+                    return self._enter_container(file)
+                size = _checked_size(source, size_of(file))
+                if self._verify and source.hash is not None:
+                    _checked_hash(source, file, size, self._alive)
+                return self._enter_records(file, size) if kind == "warc" else self._enter_lines(file)
         except OSError as error:
             # Temporary files may be full, and the source may become unreadable.
             raise ArchiveError(
@@ -120,14 +116,15 @@ class SourceEntry:
             ) from error
 
     def _enter_container(self, file: ReadableFile) -> EnteredSource | None:
-        index, source = self._index, self._source
+        source = self._source
         wacz = StoredWacz(file)
         size = _checked_size(source, wacz.size_bytes)
         is_local = isinstance(file, Path)
-        others = [entry for entry in index.containers(source.crawl) if entry.get("filename") != source.name]
+        containers = self.index.containers(source.crawl)
+        others = [entry for entry in containers if entry.get("filename") != source.name]
         may_be_known = any(entry.get("size") == size for entry in others)
         hash_ = source.hash
-        if (hash_ is None and (is_local or may_be_known)) or self._options.verify:
+        if (hash_ is None and (is_local or may_be_known)) or self._verify:
             hash_ = _checked_hash(source, file, size, self._alive)
         if hash_ is not None and any(entry.get("hash") == hash_ for entry in others):
             return None
@@ -136,70 +133,37 @@ class SourceEntry:
         with _Lines(self._alive) as lines:
             if wacz.has_index:
                 lines.count(wacz.index_lines(), keep=not is_local)
-            with self._begun(about.payload or payload_mode(about.software)) as entries:
-                needs = required(index, about.requires, source.crawl)
-                if wacz.has_index:
-                    entries.take_lines(lines.again(wacz.index_lines), members_by_name(wacz.files))
-                else:
-                    for number, member in enumerate(wacz.files):
-                        self._alive(number / len(wacz.files))
-                        entries.take_records(member, lambda offset: self._alive())
-                return entries.result(size, needs)
+            self._begin(about.payload or payload_mode(about.software))
+            needs = required(self.index, about.requires, source.crawl)
+            if wacz.has_index:
+                self.take_lines(lines.again(wacz.index_lines), members_by_name(wacz.files))
+            else:
+                for number, member in enumerate(wacz.files):
+                    self._alive(number / len(wacz.files))
+                    self.take_records(member, lambda offset: self._alive())
+            return self._result(size, needs)
 
     def _enter_records(self, file: ReadableFile, size: int) -> EnteredSource:
         first = first_record(file)
         info = first.info() if first is not None and first.type == "warcinfo" else {}
-        own = info.get("dedupe-payload")
-        payload = own if own in PAYLOAD_MODES else payload_mode(info.get("software"))
-        with self._begun(payload) as entries:
-            entries.take_records(file, lambda offset: self._alive(offset / size))
-            return entries.result(size)
+        own = info.get(PAYLOAD_FIELD)
+        self._begin(own if own in PAYLOAD_MODES else payload_mode(info.get("software")))
+        self.take_records(file, lambda offset: self._alive(offset / size))
+        return self._result(size)
 
     def _enter_lines(self, file: ReadableFile) -> EnteredSource:
         with _Lines(self._alive) as lines:
             lines.count(cdxj_lines(file), keep=not isinstance(file, Path))
-            with self._begun(None) as entries:
-                size = entries.take_lines(
-                    lines.again(lambda: cdxj_lines(file)), files_beside(self._source.place)
-                )
-                result = entries.result(size)
-                # Remote files are not checked, to avoid a request for each.
-                absent = (name for name in entries.files if not is_url(name) and not Path(name).is_file())
-                return replace(result, absent=tuple(absent))
+            self._begin(None)
+            file_of = files_beside(self._source.place)
+            result = self._result(self.take_lines(lines.again(lambda: cdxj_lines(file)), file_of))
+        # Remote files are not checked, to avoid a request for each.
+        absent = (name for name in self._files if not is_url(name) and not Path(name).is_file())
+        return replace(result, absent=tuple(absent))
 
-    def _begun(self, own_payload: str | None) -> _SourceWriter:
-        """Begin the source. ``own_payload`` is the payload mode that its metadata gives."""
-        payload = self._options.payload or own_payload or self._options.else_payload()
-        wacz_index = self._index.begin_source(self._source, payload)
-        return _SourceWriter(
-            self._index, self._source, wacz_index, self._options, self._alive, self._on_fault
-        )
-
-
-class _SourceWriter(EntryWriter):
-    """Adds the entries of a begun source.
-
-    Revisits whose original is in another crawl wait while other sources may still add the original to their own crawl:
-    the order of sources must make no difference. Raises :class:`~scrapy_dedupe.errors.CrawlStateError` if the index has
-    lost the source in the meantime.
-    """
-
-    def __init__(
-        self,
-        index: CrawlIndex,
-        source: Source,
-        wacz_index: int,
-        options: EntryOptions,
-        alive: Alive,
-        on_fault: Callable[[str], None],
-    ) -> None:
-        super().__init__(index, source.crawl, settles_others=options.is_last)
-        self.files: dict[str, None] = {}
-        self._source = source
-        self._rules = EntryRules(source.crawl, wacz_index)
-        self._alive = alive
-        self._report_fault = on_fault
-        self._first_fault: str | None = None
+    def _begin(self, own_payload: str | None) -> None:
+        wacz_index = self.index.begin_source(self._source, self._payload_of(own_payload))
+        self._rules = EntryRules(self._source.crawl, wacz_index)
 
     def take_lines(self, lines: Iterable[bytes], file_of: Callable[[str], str]) -> int:
         """Process the lines of a CDXJ; return the total size of all records that they name.
@@ -217,7 +181,7 @@ class _SourceWriter(EntryWriter):
                 try:
                     file = None if line.filename is None else file_of(line.filename)
                     if file is not None:
-                        self.files[file] = None
+                        self._files[file] = None
                     self.take(entry_of_line(line, file, self._rules))
                 except (SettingError, DamagedInput) as error:
                     self._on_fault(f"the line of {line.url}: {error}")
@@ -229,7 +193,7 @@ class _SourceWriter(EntryWriter):
         ``progress`` is called with the offset of each. Raises :class:`~scrapy_dedupe.errors.DamagedInput` for a file
         with any damage.
         """
-        self.files[str(file)] = None
+        self._files[str(file)] = None
         try:
             records = self.captures.noted(read_records(file))
             for record, entry in derive(records, str(file), self._rules, self._on_fault):
@@ -239,7 +203,7 @@ class _SourceWriter(EntryWriter):
         except OSError as error:
             raise unreadable(file, error) from error
 
-    def result(self, size_bytes: int, needs: Iterable[Need] = ()) -> EnteredSource:
+    def _result(self, size_bytes: int, needs: Iterable[Need] = ()) -> EnteredSource:
         """Finish the source (see :meth:`finish`).
 
         Raises :class:`~scrapy_dedupe.errors.DamagedInput` for a source without any response or revisit.
@@ -251,7 +215,7 @@ class _SourceWriter(EntryWriter):
             )
         # Register files with only revisits too: a check must find them.
         with self._known():
-            self.index.add_imported(self._source, [], [], list(self.files))
+            self.index.add_imported(self._source, [], [], list(self._files))
         counts = self.finish(size_bytes, needs)
         return EnteredSource(counts, self.added)
 
