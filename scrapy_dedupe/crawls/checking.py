@@ -21,7 +21,7 @@ from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 from scrapy_dedupe.warc.remote import place_file
 
 from .comparison import CrawlComparison
-from .crawl_files import CrawlFiles, Recognition, find_crawl_files, strays_by_crawl
+from .crawl_files import CrawlFiles, FileSearch, strays_by_crawl
 from .dependencies import Dependencies
 from .entries import EntryRules
 from .findings import IndexFinding, number_of
@@ -158,8 +158,9 @@ class _CheckRun:
             self.result.passed_over.append(crawl)
             return
         self._take_entries(crawl)
-        is_the_same = Recognition(info, self._ledger, self._index.containers(crawl), self._owners)
-        files = find_crawl_files(info, self._checker.folders, self._strays_of(info), is_the_same)
+        containers = self._index.containers(crawl)
+        search = FileSearch(info, self._checker.folders, self._ledger, containers, self._owners)
+        files = search.files(self._strays_of(info))
         checked = CheckedCrawl(crawl, info, files)
         self.result.crawls.append(checked)
         if info.incomplete:
@@ -274,7 +275,7 @@ class _CheckRun:
                 self._unresolved.read |= {name, str(file)}
         comparison.finish()
         self.result.files += len(checked.files.present)
-        self._unresolved.take(checked.id, comparison.unmet)
+        self._unresolved.revisits += comparison.unmet
         checked.unplaced = self._ledger.count_unmet()
         for entry in self._ledger.all_unmet() if checked.has_all_files else ():
             text = (

@@ -45,6 +45,7 @@ _BATCH = 500
 class ReadRevisit(NamedTuple):
     """A revisit in a file. ``original_uri`` and ``date`` (in digits) refer to its original, in the form of the index."""
 
+    crawl: str
     file: str
     offset: int
     uri: str
@@ -206,7 +207,8 @@ class CrawlComparison:
             return
         date = digits_of(record.refers_to_date) if record.refers_to_date else ""
         uri = _plain_or_same(reference.uri or "")
-        read = ReadRevisit(name, record.offset, record.target_uri or "", uri, date, revisit, reference)
+        url = record.target_uri or ""
+        read = ReadRevisit(self._rules.crawl, name, record.offset, url, uri, date, revisit, reference)
         self._revisits.append(read)
         if len(self._revisits) >= _BATCH:
             self._look_up_revisits()

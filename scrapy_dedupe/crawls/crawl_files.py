@@ -24,7 +24,7 @@ from scrapy_dedupe.warc.reading import read_record, read_records
 from .places import WACZ_SUFFIX, is_remote, readable, sha256_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from scrapy_dedupe.stores.base import CrawlInfo
     from scrapy_dedupe.warc.sources import ReadableFile
@@ -125,8 +125,8 @@ class CrawlFiles:
         return bool(self.moved) and not (self.gone or self.unreachable or self.unnamed or self.unfinished)
 
 
-class Recognition:
-    """Decides whether a file with the name of a missing one is that file.
+class FileSearch:
+    """Finds the files of a crawl, in *folders* if they are not where the index says.
 
     ``ledger`` holds the entries of the crawl, ``containers`` are its WACZ files in the index, and ``owners`` maps each
     file to the crawl that the index has it for.
@@ -135,17 +135,56 @@ class Recognition:
     def __init__(
         self,
         info: CrawlInfo,
+        folders: Sequence[Path],
         ledger: SortedEntries,
         containers: Sequence[Mapping[str, object]],
         owners: Mapping[str, str],
     ) -> None:
         self._info = info
+        self._folders = folders
         self._ledger = ledger
         self._hashes = {str(container.get("filename")): container.get("hash") for container in containers}
         self._owners = owners
         self._known: dict[Path, bool] = {}
 
-    def __call__(self, name: str, file: ReadableFile) -> bool:
+    def files(self, strays: Sequence[Path]) -> CrawlFiles:
+        """The files of the crawl. ``strays`` are the files in the folders whose warcinfo names it."""
+        files = CrawlFiles()
+        for name in self._info.files:
+            self._find(files, name)
+        known = {file.name.removesuffix(OPEN_SUFFIX) for file in files.present.values()}
+        known |= {PurePosixPath(name).name for name in files.unreachable}
+        for path in strays:
+            if path.name.removesuffix(OPEN_SUFFIX) not in known:
+                files.present[str(path)] = path
+                # The index does not name imported files without an original.
+                if not self._info.imported:
+                    files.unnamed.append(str(path))
+        if self._info.imported:
+            _add_other_members(files)
+        return files
+
+    def _find(self, files: CrawlFiles, name: str) -> None:
+        file = readable(name)
+        if file is not None and is_remote(name):
+            try:
+                with file.open("rb"):
+                    pass
+            except DedupeError as error:
+                files.unreachable[name] = str(error)
+                return
+        if file is None:
+            candidates = (_in_folder(name, folder) for folder in self._folders)
+            file = next((found for found in candidates if found and self._is_it(name, found)), None)
+            if file is None:
+                files.gone.append(name)
+                return
+            files.moved[name] = str(file)
+        files.present[name] = file
+        if file.name.endswith(OPEN_SUFFIX):
+            files.unfinished.append(name)
+
+    def _is_it(self, name: str, file: ReadableFile) -> bool:
         """Whether *file* is the file that is called *name* in the index."""
         if self._owners.get(str(file).removesuffix(OPEN_SUFFIX), self._info.id) != self._info.id:
             return False
@@ -167,32 +206,6 @@ class Recognition:
         if container not in self._known and hash_ is not None:
             self._known[container] = sha256_of(container)[0] == hash_
         return self._known.get(container, False)
-
-
-def find_crawl_files(
-    info: CrawlInfo,
-    folders: Sequence[Path],
-    strays: Sequence[Path],
-    is_the_same: Callable[[str, ReadableFile], bool],
-) -> CrawlFiles:
-    """Find the files of a crawl. ``strays`` are the files in *folders* whose warcinfo names it.
-
-    ``is_the_same`` decides whether a file elsewhere is the file with this name in the index (see :class:`Recognition`).
-    """
-    files = CrawlFiles()
-    for name in info.files:
-        _find(files, name, folders, is_the_same)
-    known = {file.name.removesuffix(OPEN_SUFFIX) for file in files.present.values()}
-    known |= {PurePosixPath(name).name for name in files.unreachable}
-    for path in strays:
-        if path.name.removesuffix(OPEN_SUFFIX) not in known:
-            files.present[str(path)] = path
-            # The index does not name imported files without an original.
-            if not info.imported:
-                files.unnamed.append(str(path))
-    if info.imported:
-        _add_other_members(files)
-    return files
 
 
 def strays_by_crawl(folders: Sequence[Path]) -> dict[str, list[Path]]:
@@ -217,32 +230,6 @@ def files_in_folders(folders: Sequence[Path]) -> Iterator[ReadableFile]:
             except (DedupeError, OSError):
                 # Reported with the crawl that it belongs to.
                 continue
-
-
-def _find(
-    files: CrawlFiles,
-    name: str,
-    folders: Sequence[Path],
-    is_the_same: Callable[[str, ReadableFile], bool],
-) -> None:
-    file = readable(name)
-    if file is not None and is_remote(name):
-        try:
-            with file.open("rb"):
-                pass
-        except DedupeError as error:
-            files.unreachable[name] = str(error)
-            return
-    if file is None:
-        candidates = (_in_folder(name, folder) for folder in folders)
-        file = next((found for found in candidates if found and is_the_same(name, found)), None)
-        if file is None:
-            files.gone.append(name)
-            return
-        files.moved[name] = str(file)
-    files.present[name] = file
-    if file.name.endswith(OPEN_SUFFIX):
-        files.unfinished.append(name)
 
 
 def _in_folder(name: str, folder: Path) -> ReadableFile | None:

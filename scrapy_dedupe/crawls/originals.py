@@ -58,10 +58,9 @@ class Originals:
     def __init__(
         self,
         index: GuardedIndex,
-        *,
         statuses: Collection[int],
-        check_files: bool = True,
-        containers_only: bool = False,
+        check_files: bool,
+        containers_only: bool,
     ) -> None:
         self._index = index
         self._statuses = statuses

@@ -97,12 +97,7 @@ class Recorder:
         self._concurrent = concurrent
         self._crawl = crawl
         self._rules = rules or RevisitRules()
-        self._originals = Originals(
-            self._index,
-            statuses=self._rules.statuses,
-            check_files=check_files,
-            containers_only=containers_only,
-        )
+        self._originals = Originals(self._index, self._rules.statuses, check_files, containers_only)
         self._digest = digest
         # Keep the captures too, so that their ids cannot be reused.
         self._digests: dict[int, tuple[Capture, str]] = {}
@@ -152,29 +147,16 @@ class Recorder:
         original = self._originals.of_payload(digest) if is_admitted and self._rules.enabled else None
         labelled = f"{self._digest}:{digest}" if capture.body else ""
         if original is None:
-            principal = records.response(capture, digest=digest, warcinfo_id=self._writer.warcinfo_id)
+            principal = self._response(capture, digest)
         elif self._blackout_s is not None and self._originals.is_repeated(capture, digest, self._blackout_s):
             return Recorded("skipped", "", "", 0, 0, "", labelled, refers_to=original)
         else:
-            principal = records.revisit(
-                capture,
-                digest=digest,
-                refers_to=original.record_id,
-                refers_to_uri=original.url,
-                refers_to_date=date_from_digits(original.date),
-                container=self._index.container_of(original),
-                original_digest=_text_of_digest(original),
-                warcinfo_id=self._writer.warcinfo_id,
-            )
+            principal = self._revisit(capture, digest, original)
         return self._write(capture, principal, labelled, original, digest if is_admitted else None)
 
     def _record_as_it_came(self, capture: Capture) -> Recorded:
-        principal = records.response(
-            capture,
-            digest=capture.payload_digest(self._digest),
-            has_payload_digest=False,
-            warcinfo_id=self._writer.warcinfo_id,
-        )
+        digest = capture.payload_digest(self._digest)
+        principal = self._response(capture, digest, has_payload_digest=False)
         return self._write(capture, principal, "", None, None)
 
     def _record_rendered(self, capture: Capture) -> Recorded:
@@ -195,25 +177,34 @@ class Recorder:
         is_conditional = capture.method == "GET" and self._rules.enabled
         original = self._originals.of_unmodified(capture) if is_conditional else None
         if original is None:
-            # An empty digest, since there is no payload.
-            principal = records.response(
-                capture,
-                digest=capture.payload_digest(self._digest),
-                warcinfo_id=self._writer.warcinfo_id,
-            )
+            # The digest of an empty payload is not written.
+            principal = self._response(capture, capture.payload_digest(self._digest))
             return self._write(capture, principal, "", None, None)
-        labelled = str(parse_digest(original.digest))
-        principal = records.not_modified(
+        principal = self._revisit(capture, original.digest, original)
+        return self._write(capture, principal, str(parse_digest(original.digest)), original, None)
+
+    def _response(self, capture: Capture, digest: str, *, has_payload_digest: bool = True) -> Record:
+        return records.response(
             capture,
+            digest=digest,
+            has_payload_digest=has_payload_digest,
+            warcinfo_id=self._writer.warcinfo_id,
+        )
+
+    def _revisit(self, capture: Capture, digest: str, original: Original) -> Record:
+        make = records.not_modified if capture.status == 304 else records.revisit
+        # None for the usual form.
+        text = formed_digest(original.digest, original.form) if original.form else None
+        return make(
+            capture,
+            digest=digest,
             refers_to=original.record_id,
             refers_to_uri=original.url,
             refers_to_date=date_from_digits(original.date),
-            digest=original.digest,
             container=self._index.container_of(original),
-            original_digest=_text_of_digest(original),
+            original_digest=text,
             warcinfo_id=self._writer.warcinfo_id,
         )
-        return self._write(capture, principal, labelled, original, None)
 
     def _write(
         self,
@@ -296,8 +287,3 @@ class Recorder:
             # That file must be salvaged, and its records added, before the crawl is committed.
             index.mark_incomplete(crawl, True)
         return [self._writer.folder / file.file for file in files]
-
-
-def _text_of_digest(original: Original) -> str | None:
-    """The digest as the original writes it, if that is not the usual form."""
-    return formed_digest(original.digest, original.form) if original.form else None

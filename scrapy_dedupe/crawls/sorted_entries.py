@@ -32,6 +32,8 @@ _MAX_BLANK_LINES = 8
 _SCHEMA = """
 CREATE TABLE entry (file TEXT, "offset" INTEGER, digest TEXT NOT NULL, date TEXT NOT NULL, url TEXT NOT NULL,
     size INTEGER NOT NULL, form TEXT NOT NULL);
+CREATE VIEW placed AS SELECT rowid AS number, * FROM entry WHERE file IS NOT NULL AND "offset" IS NOT NULL;
+CREATE VIEW unplaced AS SELECT rowid AS number, * FROM entry WHERE file IS NULL OR "offset" IS NULL;
 CREATE TABLE unmet (entry INTEGER PRIMARY KEY, name BLOB NOT NULL);
 CREATE INDEX unmet_name ON unmet (name);
 """
@@ -111,28 +113,19 @@ class SortedEntries:
         self._connection.executescript(
             'CREATE INDEX entry_place ON entry (file, "offset"); CREATE INDEX entry_digest ON entry (digest);'
         )
-        unplaced = self._connection.execute(
-            'SELECT rowid, url, date FROM entry WHERE file IS NULL OR "offset" IS NULL'
-        )
+        unplaced = self._connection.execute("SELECT number, url, date FROM unplaced")
         self._connection.executemany(
             "INSERT INTO unmet VALUES (?, ?)", ((rowid, _name(url, date)) for rowid, url, date in unplaced)
         )
 
     def counts_by_file(self) -> dict[str, int]:
         """How many entries name each file and an offset in it."""
-        return dict(
-            self._connection.execute(
-                'SELECT file, count(*) FROM entry WHERE file IS NOT NULL AND "offset" IS NOT NULL GROUP BY file'
-            )
-        )
+        rows = self._connection.execute("SELECT file, count(*) FROM placed GROUP BY file")
+        return dict(rows)
 
     def without_place(self) -> int:
         """The number of entries without a location."""
-        return int(
-            self._connection.execute(
-                'SELECT count(*) FROM entry WHERE file IS NULL OR "offset" IS NULL'
-            ).fetchone()[0]
-        )
+        return self._number("SELECT count(*) FROM unplaced")
 
     def unmet(self, url: str, date: str) -> list[tuple[int, Entry]]:
         """The entries without a location, with this URL and date (digits), whose record was not read; with numbers."""
@@ -148,65 +141,50 @@ class SortedEntries:
 
     def count_unmet(self) -> int:
         """The number of entries without a location whose record was not read."""
-        return int(self._connection.execute("SELECT count(*) FROM unmet").fetchone()[0])
+        return self._number("SELECT count(*) FROM unmet")
 
     def all_unmet(self) -> Iterator[Entry]:
         """The entries without a location whose record was not read."""
-        rows = self._connection.execute(
-            "SELECT entry.* FROM unmet JOIN entry ON entry.rowid = unmet.entry ORDER BY unmet.entry"
-        )
-        return (Entry(*row) for row in rows)
+        return self._entries("rowid IN (SELECT entry FROM unmet) ORDER BY rowid")
 
     def of_file(self, name: str) -> Iterator[Entry]:
         """The entries of a file in order of offset."""
-        rows = self._connection.execute(
-            'SELECT * FROM entry WHERE file = ? AND "offset" IS NOT NULL ORDER BY "offset"', (name,)
-        )
-        return (Entry(*row) for row in rows)
+        return self._entries('file = ? AND "offset" IS NOT NULL ORDER BY "offset"', name)
 
     def sample(self, count: int, seed: int) -> list[Entry]:
         """At most *count* random entries that have a location, in order of file and offset."""
-        rowids = [
-            row[0]
-            for row in self._connection.execute(
-                'SELECT rowid FROM entry WHERE file IS NOT NULL AND "offset" IS NOT NULL ORDER BY digest'
-            )
-        ]
+        rows = self._connection.execute("SELECT number FROM placed ORDER BY digest")
+        rowids = [row[0] for row in rows]
         # Not for secrets: a seed makes the sample reproducible.
         drawn = random.Random(seed).sample(rowids, min(count, len(rowids)))  # noqa: S311
-        found = [
-            Entry(*self._connection.execute("SELECT * FROM entry WHERE rowid = ?", (rowid,)).fetchone())
-            for rowid in drawn
-        ]
-        return sorted(found)
+        return sorted(next(self._entries("rowid = ?", rowid)) for rowid in drawn)
 
     def digest_at(self, file: str, record: StoredRecord) -> tuple[str | None, str]:
         """The digest, and its form, of the entry of a record without a digest; ``(None, "")`` if there is no entry."""
-        rows = self._connection.execute(
-            'SELECT * FROM entry WHERE file = ? AND "offset" = ?', (file, record.offset)
-        )
-        entries = (Entry(*row) for row in rows)
-        return next(
-            ((entry.digest, entry.form) for entry in entries if not entry.differences(record)), (None, "")
-        )
+        for entry in self._entries('file = ? AND "offset" = ?', file, record.offset):
+            if not entry.differences(record):
+                return entry.digest, entry.form
+        return None, ""
 
     def has_entry(self, file: str, offset: int, digest: str | None) -> bool:
         """Whether an entry has this location and payload."""
-        row = self._connection.execute(
-            'SELECT 1 FROM entry WHERE file = ? AND "offset" = ? AND digest = ?', (file, offset, digest)
-        ).fetchone()
-        return row is not None
+        return any(self._entries('file = ? AND "offset" = ? AND digest = ?', file, offset, digest))
 
     def find(self, digests: Sequence[str]) -> dict[str, tuple[str, str, int]]:
         """URL, date and size of the entries with these payloads, if they exist."""
         found = {}
         for digest in digests:
-            row = self._connection.execute(
-                "SELECT url, date, size FROM entry WHERE digest = ? LIMIT 1", (digest,)
-            ).fetchone()
-            if row is not None:
-                found[digest] = row
+            entry = next(self._entries("digest = ? LIMIT 1", digest), None)
+            if entry is not None:
+                found[digest] = entry.url, entry.date, entry.size
         return found
+
+    def _entries(self, where: str, *values: object) -> Iterator[Entry]:
+        rows = self._connection.execute(f"SELECT * FROM entry WHERE {where}", values)  # noqa: S608
+        return (Entry(*row) for row in rows)
+
+    def _number(self, query: str) -> int:
+        return int(self._connection.execute(query).fetchone()[0])
 
     def close(self) -> None:
         """Delete the temporary files."""

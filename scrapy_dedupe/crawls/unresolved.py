@@ -32,34 +32,27 @@ if TYPE_CHECKING:
 
 
 class UnresolvedRevisits:
-    """Revisits whose original is not in the index. ``read`` names the files whose records are in the ledger."""
+    """``revisits`` whose original is not in the index. ``read`` names the files whose records are in the ledger."""
 
     def __init__(self, index: CrawlIndex, ledger: SortedEntries, folders: Sequence[Path]) -> None:
+        self.revisits: list[ReadRevisit] = []
         self.read: set[str] = set()
         self._index = index
         self._ledger = ledger
         self._folders = folders
-        self._revisits: list[tuple[str, ReadRevisit]] = []
-
-    def take(self, crawl: str, revisits: Sequence[ReadRevisit]) -> None:
-        """Add the revisits of a crawl."""
-        self._revisits += [(crawl, revisit) for revisit in revisits]
 
     def findings(self, crawls: Mapping[str, CrawlInfo]) -> Iterator[IndexFinding]:
         """Report revisits without any original, and the files that hold originals of others."""
-        for crawl in dict.fromkeys(crawl for crawl, _ in self._revisits):
+        for crawl in dict.fromkeys(revisit.crawl for revisit in self.revisits):
             self._read_needed(crawl)
-        left = [
-            (crawl, revisit)
-            for crawl, revisit in self._revisits
-            if self._ledger.captures.original(revisit.reference) is None
-        ]
+        captures = self._ledger.captures
+        left = [revisit for revisit in self.revisits if captures.original(revisit.reference) is None]
         counts: Counter[tuple[str, str]] = Counter()
-        for crawl, revisit, file in self._backed_by_other_files(left):
+        for revisit, file in self._backed_by_other_files(left):
             if file is None:
-                yield _without_original(crawl, revisit)
+                yield _without_original(revisit)
             else:
-                counts[crawl, file] += 1
+                counts[revisit.crawl, file] += 1
         for (crawl, file), count in counts.items():
             yield IndexFinding("waiting", crawl, _backed_text(crawl, count, file, crawls), file)
 
@@ -73,9 +66,7 @@ class UnresolvedRevisits:
             if file is not None:
                 self._read(file)
 
-    def _backed_by_other_files(
-        self, left: list[tuple[str, ReadRevisit]]
-    ) -> Iterator[tuple[str, ReadRevisit, str | None]]:
+    def _backed_by_other_files(self, left: list[ReadRevisit]) -> Iterator[tuple[ReadRevisit, str | None]]:
         """The file in the folders that holds the original of each of these revisits; None if there is none."""
         captures = self._ledger.captures
         for file in files_in_folders(self._folders) if left else ():
@@ -83,16 +74,16 @@ class UnresolvedRevisits:
                 continue
             self._read(file)
             lost = []
-            for crawl, revisit in left:
+            for revisit in left:
                 found = captures.original(revisit.reference)
                 if found is None:
-                    lost.append((crawl, revisit))
+                    lost.append(revisit)
                 else:
-                    yield crawl, revisit, str(captures.file_of(found))
+                    yield revisit, str(captures.file_of(found))
             left = lost
             if not left:
                 break
-        yield from ((crawl, revisit, None) for crawl, revisit in left)
+        yield from ((revisit, None) for revisit in left)
 
     def _read(self, file: ReadableFile) -> None:
         try:
@@ -134,13 +125,13 @@ def _presence_text(needs: Sequence[Needed]) -> str:
     return f" Of its files {there} of {len(known)} {'exists' if there == 1 else 'exist'}." if known else ""
 
 
-def _without_original(crawl: str, revisit: ReadRevisit) -> IndexFinding:
+def _without_original(revisit: ReadRevisit) -> IndexFinding:
     refers_to = revisit.original_uri or revisit.reference.id or "a payload"
     text = (
         f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.uri} refers to {refers_to}, but neither"
         " the index nor a file has the original."
     )
-    return IndexFinding("revisit", crawl, text, revisit.file, revisit.offset)
+    return IndexFinding("revisit", revisit.crawl, text, revisit.file, revisit.offset)
 
 
 def _backed_text(crawl: str, count: int, file: str, crawls: Mapping[str, CrawlInfo]) -> str:
