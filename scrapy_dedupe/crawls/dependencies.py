@@ -91,16 +91,19 @@ class Dependencies:
         self._importing = {source.crawl for source in index.unfinished_sources()}
         self._containers: dict[str, Containers] = {}
         self._located: dict[tuple[str, str], Container] = {}
-        # The index no longer has the needs of a canceled crawl.
-        self._needs = {
-            crawl: needs_meant(crawl, index.needs(crawl), self.crawls, self._containers_of)
-            for crawl in self.crawls
-        }
+        self._needs: dict[str, list[Need]] = {}
+
+    def meant(self, crawl: str) -> list[Need]:
+        """The needs of a crawl (see :func:`needs_meant`). The index no longer has those of a canceled crawl."""
+        if crawl not in self._needs:
+            needs = self._index.needs(crawl)
+            self._needs[crawl] = needs_meant(crawl, needs, self.crawls, self.containers_of)
+        return self._needs[crawl]
 
     def needs(self, crawl: str) -> list[Needed]:
         """What a crawl needs, each container or file once, in the order of crawls."""
         found: dict[tuple[str, str | None], Needed] = {}
-        for need in self._needs.get(crawl, ()):
+        for need in self.meant(crawl):
             needed = self._needed(need)
             # A container counts as missing if any of its needed files is missing.
             known = found.setdefault((needed.crawl, needed.name), needed)
@@ -110,15 +113,15 @@ class Dependencies:
 
     def crawls_needed(self, crawl: str) -> list[str]:
         """The crawls that a crawl needs, in order of their ids."""
-        return sorted({need.crawl for need in self._needs.get(crawl, ())})
+        return sorted({need.crawl for need in self.meant(crawl)})
 
     def needed_by(self, crawl: str) -> list[str]:
         """The crawls that need this crawl, as far as known."""
-        return [other for other in self._needs if crawl in self.crawls_needed(other)]
+        return [other for other in self.crawls if crawl in self.crawls_needed(other)]
 
     def files_needed(self, crawl: str) -> set[str]:
         """The known locations of the containers and WARC files that a crawl needs."""
-        files = {need.file for need in self._needs.get(crawl, ()) if need.file and not is_bare(need.file)}
+        files = {need.file for need in self.meant(crawl) if need.file and not is_bare(need.file)}
         return files | {needed.place for needed in self.needs(crawl) if needed.place}
 
     def dependants(self, crawls: Collection[str]) -> list[tuple[str, Needed]]:
@@ -126,7 +129,7 @@ class Dependencies:
         gone = set(crawls)
         return [
             (other, needed)
-            for other in self._needs
+            for other in self.crawls
             if other not in gone and not gone.isdisjoint(self.crawls_needed(other))
             for needed in self.needs(other)
             if needed.crawl in gone
@@ -134,7 +137,7 @@ class Dependencies:
 
     def undecided(self, crawls: Collection[str]) -> list[tuple[str, str]]:
         """The crawls besides *crawls* whose needs are not fully known, with the reason."""
-        reasons = ((other, self.why_unknown(other)) for other in self._needs if other not in set(crawls))
+        reasons = ((other, self.why_unknown(other)) for other in self.crawls if other not in set(crawls))
         return [(other, reason) for other, reason in reasons if reason is not None]
 
     def why_unknown(self, crawl: str) -> str | None:
@@ -148,20 +151,20 @@ class Dependencies:
             return "is running, or did not end well"
         if info.software is None and info.state == "uncommitted":
             return "was made by another program and may be running"
-        if info.software is None and info.counts.dupe_urls and not self._needs[crawl]:
+        if info.software is None and info.counts.dupe_urls and not self.meant(crawl):
             return "was made by another program, which did not record what its revisits refer to"
         return None
 
     def containers(self, crawl: str) -> list[Container]:
         """The containers of a crawl with their locations, without unreadable entries."""
-        known = self._containers_of(crawl).known
+        known = self.containers_of(crawl).known
         return [self._locate(crawl, container) for container in known if container is not None]
 
     def _needed(self, need: Need) -> Needed:
         info = self.crawls.get(need.crawl)
         state = None if info is None else info.state
         file = self._file(need, info)
-        container = self._containers_of(need.crawl).meant(need)
+        container = self.containers_of(need.crawl).meant(need)
         if container is None:
             # The crawl is not packed yet, or its container holds other files, so the record is in the WARC file.
             name = _file_name(need.file) if need.file else None
@@ -172,7 +175,8 @@ class Dependencies:
             return needed
         return replace(needed, place=file, is_present=is_present(file))
 
-    def _containers_of(self, crawl: str) -> Containers:
+    def containers_of(self, crawl: str) -> Containers:
+        """The containers of a crawl, without their locations."""
         if crawl not in self._containers:
             known = self._index.containers(crawl)
             self._containers[crawl] = Containers(known, self.crawls.get(crawl))

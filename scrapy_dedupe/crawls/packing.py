@@ -23,7 +23,7 @@ from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.wacz import Requirement, WaczResource, pack, write_multi_wacz
 
 from .crawl_files import files_of
-from .dependencies import Containers, needs_meant, wacz_name
+from .dependencies import Dependencies, wacz_name
 from .places import WACZ_SUFFIX, member_name, sha256_of, sizes_of
 
 if TYPE_CHECKING:
@@ -127,16 +127,9 @@ def requirements(index: CrawlIndex, crawl: str) -> list[Requirement]:
     For a crawl that is still running, this is its future WACZ, without hash and size.
     """
     found: dict[tuple[str, str], Requirement] = {}
-    crawls = {info.id: info for info in index.crawls()}
-    containers: dict[str, Containers] = {}
-
-    def containers_of(crawl: str) -> Containers:
-        if crawl not in containers:
-            containers[crawl] = Containers(index.containers(crawl), crawls.get(crawl))
-        return containers[crawl]
-
-    for need in needs_meant(crawl, index.needs(crawl), crawls, containers_of):
-        container = containers_of(need.crawl).meant(need)
+    dependencies = Dependencies(index)
+    for need in dependencies.meant(crawl):
+        container = dependencies.containers_of(need.crawl).meant(need)
         if container is not None:
             name = wacz_name(container.filename, need.file)
             requirement = Requirement(name, need.crawl, container.hash, container.size)

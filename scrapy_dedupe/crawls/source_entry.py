@@ -9,9 +9,9 @@ from __future__ import annotations
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput, SettingError, TakenOver
 from scrapy_dedupe.stores.base import Need
@@ -30,8 +30,6 @@ from .sources import files_beside, first_record, kind_of, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
-    from typing import IO
 
     from scrapy_dedupe.stores.base import Counts, Original, Source, UrlCapture, Waiting
     from scrapy_dedupe.warc.sources import ReadableFile
@@ -130,18 +128,17 @@ class SourceEntry(EntryWriter):
             return None
         self._source = replace(source, hash=hash_, size=size)
         about = wacz.about
-        with _Lines(self._alive) as lines:
-            if wacz.has_index:
-                lines.count(wacz.index_lines(), keep=not is_local)
-            self._begin(about.payload or payload_mode(about.software))
-            needs = required(self.index, about.requires, source.crawl)
-            if wacz.has_index:
-                self.take_lines(lines.again(wacz.index_lines), members_by_name(wacz.files))
-            else:
-                for number, member in enumerate(wacz.files):
-                    self._alive(number / len(wacz.files))
-                    self.take_records(member, lambda offset: self._alive())
-            return self._result(size, needs)
+        mode = about.payload or payload_mode(about.software)
+        if wacz.has_index:
+            with _checked_lines(wacz.index_lines, is_local=is_local, alive=self._alive) as lines:
+                self._begin(mode)
+                self.take_lines(lines, members_by_name(wacz.files))
+        else:
+            self._begin(mode)
+            for number, member in enumerate(wacz.files):
+                self._alive(number / len(wacz.files))
+                self.take_records(member, lambda offset: self._alive())
+        return self._result(size, required(self.index, about.requires, source.crawl))
 
     def _enter_records(self, file: ReadableFile, size: int) -> EnteredSource:
         first = first_record(file)
@@ -152,11 +149,11 @@ class SourceEntry(EntryWriter):
         return self._result(size)
 
     def _enter_lines(self, file: ReadableFile) -> EnteredSource:
-        with _Lines(self._alive) as lines:
-            lines.count(cdxj_lines(file), keep=not isinstance(file, Path))
+        is_local = isinstance(file, Path)
+        with _checked_lines(lambda: cdxj_lines(file), is_local=is_local, alive=self._alive) as lines:
             self._begin(None)
-            file_of = files_beside(self._source.place)
-            result = self._result(self.take_lines(lines.again(lambda: cdxj_lines(file)), file_of))
+            size = self.take_lines(lines, files_beside(self._source.place))
+        result = self._result(size)
         # Remote files are not checked, to avoid a request for each.
         absent = (name for name in self._files if not is_url(name) and not Path(name).is_file())
         return replace(result, absent=tuple(absent))
@@ -214,18 +211,18 @@ class SourceEntry(EntryWriter):
                 + (f" The first fault: {self._first_fault}" if self._first_fault else "")
             )
         # Register files with only revisits too: a check must find them.
-        with self._known():
+        with self._explaining_loss():
             self.index.add_imported(self._source, [], [], list(self._files))
         counts = self.finish(size_bytes, needs)
         return EnteredSource(counts, self.added)
 
     def add(self, originals: Sequence[Original], urls: Sequence[UrlCapture]) -> None:
-        with self._known():
+        with self._explaining_loss():
             self.index.add_imported(self._source, originals, urls)
 
     def end(self, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]) -> None:
         self._alive()
-        with self._known():
+        with self._explaining_loss():
             self.index.end_source(self._source, counts, needs, waiting)
 
     def check(self) -> None:
@@ -242,7 +239,7 @@ class SourceEntry(EntryWriter):
         self._report_fault(sentence)
 
     @contextmanager
-    def _known(self) -> Iterator[None]:
+    def _explaining_loss(self) -> Iterator[None]:
         """Explain the error if the index no longer knows the source that was begun here."""
         try:
             yield
@@ -255,44 +252,31 @@ class SourceEntry(EntryWriter):
             ) from error
 
 
-class _Lines:
-    """The lines of an index, read twice: the index must unpack to its end before any line is added.
+@contextmanager
+def _checked_lines(
+    lines: Callable[[], Iterable[bytes]], *, is_local: bool, alive: Alive
+) -> Iterator[Iterator[bytes]]:
+    """Return the lines of an index after reading it once: it must unpack to its end before any line is added.
 
     Lines of remote files are kept in a temporary file in between.
     """
+    count = 0
+    with tempfile.TemporaryFile(prefix="scrapy-dedupe-") as kept:
+        for line in lines():
+            count += 1
+            if not is_local:
+                kept.write(line.rstrip(b"\r\n") + b"\n")
+            if not count % _BATCH:
+                alive()
+        kept.seek(0)
 
-    def __init__(self, alive: Alive) -> None:
-        self._alive = alive
-        self._count = 0
-        self._kept: IO[bytes] | None = None
+        def lines_again() -> Iterator[bytes]:
+            for number, line in enumerate(lines() if is_local else kept):
+                if not number % _BATCH:
+                    alive(number / count)
+                yield line
 
-    def count(self, lines: Iterable[bytes], *, keep: bool) -> None:
-        """Read the lines for the first time."""
-        self._kept = tempfile.TemporaryFile(prefix="scrapy-dedupe-") if keep else None  # noqa: SIM115
-        for line in lines:
-            self._count += 1
-            if self._kept is not None:
-                self._kept.write(line.rstrip(b"\r\n") + b"\n")
-            if not self._count % _BATCH:
-                self._alive()
-
-    def again(self, lines: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
-        """Yield the lines for the second time, from *lines* if they were not kept."""
-        if self._kept is not None:
-            self._kept.seek(0)
-        for number, line in enumerate(lines() if self._kept is None else self._kept):
-            if not number % _BATCH:
-                self._alive(number / self._count)
-            yield line
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._kept is not None:
-            self._kept.close()
+        yield lines_again()
 
 
 def _checked_size(source: Source, size: int) -> int:
@@ -338,18 +322,15 @@ def members_by_name(files: Sequence[ReadableFile]) -> Callable[[str], str]:
 
 def required(index: CrawlIndex, requires: Sequence[Requirement], crawl: str) -> set[Need]:
     """Return what a WACZ of *crawl* needs, by its metadata. A container that is not in the index is given by file name."""
-    containers: dict[str, list[object]] = {}
+
+    @cache
+    def names_of(other: str) -> list[object]:
+        return [container.get("filename") for container in index.containers(other)]
+
     needs: set[Need] = set()
     for requirement in requires:
-        if not requirement.crawl or requirement.crawl == crawl:
-            continue
-        if requirement.crawl not in containers:
-            containers[requirement.crawl] = [
-                container.get("filename") for container in index.containers(requirement.crawl)
-            ]
-        known = containers[requirement.crawl]
-        if requirement.filename in known:
-            needs.add(Need(requirement.crawl, known.index(requirement.filename)))
-        else:
-            needs.add(Need(requirement.crawl, 0, requirement.filename))
+        other, name = requirement.crawl, requirement.filename
+        if other and other != crawl:
+            known = names_of(other)
+            needs.add(Need(other, known.index(name)) if name in known else Need(other, 0, name))
     return needs

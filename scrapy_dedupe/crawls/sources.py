@@ -61,19 +61,86 @@ class FailedSource:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class FoundSources:
-    """The sources for the words of a call.
+    """The sources for the words of a call; ``crawl`` is the crawl id for sources without one in a manifest.
 
     ``listed`` are the files that manifests and words name, with the crawl of each source if it is known.
     ``has_manifest``: at least one manifest was read. ``doubts`` explain why a manifest may not have named all crawls.
     """
 
-    sources: tuple[Source, ...] = ()
-    failed: tuple[FailedSource, ...] = ()
-    listed: tuple[ListedFile, ...] = ()
-    has_manifest: bool = False
-    doubts: tuple[str, ...] = ()
+    def __init__(self, crawl: str | None, allow_outside: bool, check: Callable[[], None]) -> None:
+        self.failed: list[FailedSource] = []
+        self.listed: list[ListedFile] = []
+        self.has_manifest = False
+        self.doubts: list[str] = []
+        self._sources: dict[str, Source] = {}
+        self._crawl = crawl
+        self._allow_outside = allow_outside
+        self._check = check
+
+    @property
+    def sources(self) -> list[Source]:
+        """The sources, in order and without duplicates."""
+        return list(self._sources.values())
+
+    def take(self, place: str) -> None:
+        """Add a file, or all files that a manifest names."""
+        self._check()
+        try:
+            _check_text(place)
+            is_manifest = kind_of(place_file(place)) == "manifest"
+            if not is_manifest:
+                source = source_at(place, crawl=self._crawl)
+                self.listed.append(ListedFile(source.name, place, source.hash, source.size, source.crawl))
+                self._add(source)
+        except DedupeError as error:
+            self._fail(place, str(error), is_doubt=place.lower().endswith(".json"))
+        else:
+            if is_manifest:
+                self._take_manifest(place)
+
+    def _take_manifest(self, place: str) -> None:
+        def on_fault(sentence: str) -> None:
+            self._fail(place, sentence, is_doubt=True)
+
+        self.has_manifest = True
+        try:
+            for listed in read_manifest(place, allow_outside=self._allow_outside, on_fault=on_fault):
+                self._check()
+                self._take_listed(listed)
+        except DedupeError as error:
+            on_fault(str(error))
+
+    def _take_listed(self, listed: ListedFile) -> None:
+        # Add failed sources too: their crawl is not missing from the manifest.
+        crawl = listed.crawl
+        try:
+            source = source_at(listed.place, listed=listed, crawl=self._crawl)
+            crawl = source.crawl
+            self._add(source)
+        except DedupeError as error:
+            self._fail(listed.place, str(error), is_doubt=False)
+        self.listed.append(replace(listed, crawl=crawl))
+
+    def _add(self, source: Source) -> None:
+        other = self._sources.setdefault(source.name, source)
+        if other == source:
+            return
+        is_same = (source.crawl, _key(source.place)) == (other.crawl, _key(other.place))
+        for mine, known in ((source.hash, other.hash), (source.size, other.size)):
+            is_same = is_same and (mine == known or None in (mine, known))
+        if not is_same:
+            raise DamagedInput(
+                f"{shown(source.place)}, for the crawl {source.crawl}, has the same name {source.name!r} as"
+                f" {shown(other.place)}, for the crawl {other.crawl}, but is another source. Rename one of them."
+            )
+        size = source.size if other.size is None else other.size
+        self._sources[source.name] = replace(other, hash=other.hash or source.hash, size=size)
+
+    def _fail(self, place: str, reason: str, *, is_doubt: bool) -> None:
+        self.failed.append(FailedSource(_printable(place), reason))
+        if is_doubt and reason not in self.doubts:
+            self.doubts.append(reason)
 
 
 def find_sources(
@@ -83,24 +150,17 @@ def find_sources(
     allow_outside: bool = False,
     check: Callable[[], None] = lambda: None,
 ) -> FoundSources:
-    """The sources for paths, patterns, folders and URLs, in order and without duplicates.
+    """The sources for paths, patterns, folders and URLs.
 
     ``crawl`` is the crawl id for sources without one in a manifest; ``allow_outside`` lets manifests name files that
     are not below their folder; ``check`` is called before each file. Raises
     :class:`~scrapy_dedupe.errors.UsageError` for a word without a file.
     """
     places = [place for word in words for place in places_of(word)]
-    search = _SourceSearch(crawl, allow_outside)
+    found = FoundSources(crawl, allow_outside, check)
     for place in places:
-        check()
-        search.take(place, check)
-    return FoundSources(
-        tuple(search.sources.values()),
-        tuple(search.failed),
-        tuple(search.listed),
-        search.has_manifest,
-        tuple(search.doubts),
-    )
+        found.take(place)
+    return found
 
 
 def places_of(word: str) -> list[str]:
@@ -167,80 +227,6 @@ def unreadable(file: ReadableFile, error: OSError) -> ArchiveError:
     return ArchiveError(
         f"{shown(str(file))} cannot be read: {error.strerror or error}. Check that it exists and check its permissions."
     )
-
-
-class _SourceSearch:
-    """Collects sources."""
-
-    def __init__(self, crawl: str | None, allow_outside: bool) -> None:
-        self.sources: dict[str, Source] = {}
-        self.failed: list[FailedSource] = []
-        self.listed: list[ListedFile] = []
-        self.doubts: list[str] = []
-        self.has_manifest = False
-        self._crawl = crawl
-        self._allow_outside = allow_outside
-
-    def take(self, place: str, check: Callable[[], None]) -> None:
-        """Add a file, or all files that a manifest names."""
-        try:
-            _check_text(place)
-            file = place_file(place)
-            if kind_of(file) != "manifest":
-                source = source_at(place, crawl=self._crawl)
-                self.listed.append(ListedFile(source.name, place, source.hash, source.size, source.crawl))
-                self._add(source)
-                return
-        except DedupeError as error:
-            self.failed.append(FailedSource(_printable(place), str(error)))
-            if place.lower().endswith(".json"):
-                self._doubt(str(error))
-            return
-        self._take_manifest(place, check)
-
-    def _take_manifest(self, place: str, check: Callable[[], None]) -> None:
-        def on_fault(sentence: str) -> None:
-            self.failed.append(FailedSource(shown(place), sentence))
-            self._doubt(sentence)
-
-        self.has_manifest = True
-        try:
-            for listed in read_manifest(place, allow_outside=self._allow_outside, on_fault=on_fault):
-                check()
-                self._take_listed(listed)
-        except DedupeError as error:
-            on_fault(str(error))
-
-    def _take_listed(self, listed: ListedFile) -> None:
-        # Add failed sources too: their crawl is not missing from the manifest.
-        crawl = listed.crawl
-        try:
-            source = source_at(listed.place, listed=listed, crawl=self._crawl)
-            crawl = source.crawl
-            self._add(source)
-        except DedupeError as error:
-            self.failed.append(FailedSource(_printable(listed.place), str(error)))
-        self.listed.append(replace(listed, crawl=crawl))
-
-    def _add(self, source: Source) -> None:
-        other = self.sources.setdefault(source.name, source)
-        if other == source:
-            return
-        is_same = (source.crawl, _key(source.place)) == (other.crawl, _key(other.place))
-        for mine, known in ((source.hash, other.hash), (source.size, other.size)):
-            is_same = is_same and (mine == known or None in (mine, known))
-        if not is_same:
-            raise DamagedInput(
-                f"{shown(source.place)}, for the crawl {source.crawl}, has the same name {source.name!r} as"
-                f" {shown(other.place)}, for the crawl {other.crawl}, but is another source. Rename one of them."
-            )
-        self.sources[source.name] = replace(
-            other, hash=other.hash or source.hash, size=source.size if other.size is None else other.size
-        )
-
-    def _doubt(self, sentence: str) -> None:
-        if sentence not in self.doubts:
-            self.doubts.append(sentence)
 
 
 def source_at(place: str, *, listed: ListedFile | None = None, crawl: str | None = None) -> Source:
