@@ -18,7 +18,8 @@ import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
-from import_files import WARC_NAME, line, record, response_record, warcinfo
+from import_files import WARC_NAME, Quiet, line, record, response_record, warcinfo
+from recorded_crawls import OpenGuard
 
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.checking import Checker
@@ -44,16 +45,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.crawls.repairing import Repair
 
 START = datetime(2026, 8, 1, 12, tzinfo=UTC)
-
-
-class Guard:
-    open = False
-
-    def failed(self, error: BaseException) -> None:
-        raise error
-
-    def worked(self) -> None:
-        pass
 
 
 class Hand(Protocol):
@@ -162,7 +153,7 @@ class Archive:
             gzip=is_gzip,
             on_new_file=lambda name: self.index.add_file(crawl, str(self.folder / name)),
         )
-        recorder = Recorder(writer, self.index, crawl, Guard())
+        recorder = Recorder(writer, self.index, crawl, OpenGuard())
         for number in numbers:
             recorder.record(capture(number))
         self.files[crawl] = recorder.finish()
@@ -485,7 +476,7 @@ def test_an_uncommitted_crawl_that_was_killed_is_entered_whole(archive: Archive)
 def test_a_crawl_that_runs_is_passed_over(archive: Archive) -> None:
     archive.index.start("three")
     writer = WarcWriter(archive.folder, "three", info={"isPartOf": "three"})
-    recorder = Recorder(writer, archive.index, "three", Guard())
+    recorder = Recorder(writer, archive.index, "three", OpenGuard())
     recorder.record(capture(9))
     check = archive.check()
     assert (check.findings, check.passed_over) == ([], ["three"])
@@ -628,49 +619,6 @@ def archive_with(archive: Archive, wacz_folder: Path) -> Checker:
     return Checker(archive.index, RevisitRules(), [archive.folder], wacz_folder, Thoroughness())
 
 
-def test_an_imported_crawl_is_checked_and_repaired_by_the_rules_of_the_import(
-    archive: Archive, tmp_path: Path
-) -> None:
-    for crawl in ("one", "two"):
-        archive.index.purge([crawl])
-    sources = [path for crawl in ("two", "one") for path in archive.files[crawl]]
-    done = import_sources(archive.index, [str(path) for path in sources], ImportOptions(), Watch())
-    assert (len(done.imported), done.skipped) == (len(sources), 0)
-    assert archive.kinds() == []
-    before = archive.state()
-    lengths = {crawl: len(list(archive.index.records(crawl))) for crawl in ("one", "two")}
-    assert lengths == {"one": 5, "two": 1}
-    path = archive.files["two"][0]
-    path.write_bytes(path.read_bytes()[::-1])
-    assert "damage" in archive.kinds("two")
-    path.write_bytes(path.read_bytes()[::-1])
-    other = archive.files["one"][0]
-    data = other.read_bytes(), archive.files["one"][1].read_bytes()
-    other.write_bytes(data[1])
-    archive.files["one"][1].write_bytes(data[0])
-    assert "entry" in archive.kinds()
-    archive.repair()
-    assert archive.kinds() == []
-    other.write_bytes(data[0])
-    archive.files["one"][1].write_bytes(data[1])
-    archive.repair()
-    assert archive.kinds() == []
-    assert archive.state() == before
-
-
-class Watch:
-    """Nobody looks on."""
-
-    def check(self) -> None:
-        pass
-
-    def show(self, done: float, total: int) -> None:
-        pass
-
-    def tell(self, sentence: str) -> None:
-        pass
-
-
 def test_crawls_that_are_in_their_wacz_alone_are_checked_and_repaired(
     archive: Archive, tmp_path: Path
 ) -> None:
@@ -711,7 +659,7 @@ def test_imported_wacz_files_are_checked_and_repaired(archive: Archive, tmp_path
     archive.index.purge(["one", "two"])
     archive.folder.rename(tmp_path / "away")
     words = [str(folder / "two.wacz"), str(folder / "one.wacz")]
-    imported = import_sources(archive.index, words, ImportOptions(), Watch())
+    imported = import_sources(archive.index, words, ImportOptions(), Quiet())
     assert len(imported.imported) == 2
     checker = archive_with(archive, folder)
     check = checker.check()
@@ -744,7 +692,7 @@ def imported(archive: Archive, *sources: Path) -> None:
         archive.index.purge([crawl])
     for path in archive.files["one"] + archive.files["two"]:
         path.unlink()
-    done = import_sources(archive.index, list(map(str, sources)), ImportOptions(), Watch())
+    done = import_sources(archive.index, list(map(str, sources)), ImportOptions(), Quiet())
     assert len(done.imported) == len(sources)
     assert archive.kinds() == []
 
@@ -911,31 +859,8 @@ def test_a_revisit_of_a_304_that_refers_to_nothing_is_no_finding(
     imported(archive, path)
     other = tmp_path / "more.warc.gz"
     other.write_bytes(warcinfo(software="Heritrix/3.4") + revisit)
-    import_sources(archive.index, [str(other)], ImportOptions(), Watch())
+    import_sources(archive.index, [str(other)], ImportOptions(), Quiet())
     assert archive.kinds() == kinds
-
-
-def test_a_repair_enters_captures_of_urls_as_the_import_does(archive: Archive, tmp_path: Path) -> None:
-    path = tmp_path / "theirs.warc.gz"
-    body = b"p" * 3_000
-    plain = record(
-        "response",
-        2,
-        b"HTTP/1.1 200 OK\r\n\r\n" + body,
-        f"WARC-Payload-Digest: sha256:{hashlib.sha256(body).hexdigest()}",
-        "Content-Type: application/http; msgtype=response",
-        uri="http://example.org/2",
-    )
-    path.write_bytes(
-        warcinfo(software="Heritrix/3.4", isPartOf="theirs") + response_record(1, b"r" * 3_000) + plain
-    )
-    imported(archive, path)
-    urls = ["http://example.org/1", "http://example.org/2"]
-    before = archive.index.find_urls("other", urls)
-    assert [found is not None for found in before] == [True, False]
-    archive.hand.set_total("theirs", 99)
-    archive.repair()
-    assert archive.index.find_urls("other", urls) == before
 
 
 def test_an_uncommitted_crawl_keeps_what_it_entered_under_settings_of_its_own(archive: Archive) -> None:
@@ -999,7 +924,7 @@ def test_an_imported_crawl_of_which_nothing_is_left_is_found_though_its_file_is_
     path.write_bytes(data)
     assert archive.kinds() == ["empty"]
     archive.index.purge([crawl])
-    done = import_sources(archive.index, [str(path)], ImportOptions(), Watch())
+    done = import_sources(archive.index, [str(path)], ImportOptions(), Quiet())
     assert len(done.imported) == 1
     assert archive.kinds() == []
 

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from import_files import Quiet
 from offline.test_random_archives import plantings
 from recorded_crawls import OpenGuard
 from sampling import examples
+from sound_archives import RULES, assert_sound_and_repaired_alike, state_of
 
 from scrapy_dedupe.crawls import open_index
-from scrapy_dedupe.crawls.checking import Checker
-from scrapy_dedupe.crawls.findings import IndexFinding, Thoroughness
 from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
 from scrapy_dedupe.crawls.rebuilding import rebuild, settle
 from scrapy_dedupe.crawls.recorder import Recorder
-from scrapy_dedupe.crawls.repairing import repair
-from scrapy_dedupe.crawls.rules import RevisitRules
 from scrapy_dedupe.warc.capture import Capture
 from scrapy_dedupe.warc.files import WarcWriter
 from scrapy_dedupe.warc.reading import read_records
@@ -31,23 +29,11 @@ if TYPE_CHECKING:
     from scrapy_dedupe.crawls import CrawlIndex
 
 START = datetime(2026, 8, 1, 12, tzinfo=UTC)
-RULES = RevisitRules()
 QUIET = settings(
     max_examples=examples(30),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-
-
-class Quiet:
-    def check(self) -> None:
-        pass
-
-    def show(self, done: float, total: int) -> None:
-        pass
-
-    def tell(self, sentence: str) -> None:
-        pass
 
 
 @st.composite
@@ -91,37 +77,6 @@ def record(
     return recorder, writer
 
 
-def state_of(index: CrawlIndex, crawl: str) -> object:
-    urls = [f"http://example.org/{path}" for path in ("", "1", "2", "%C3%A4%20b")]
-    entries = sorted(index.records(crawl), key=lambda entry: entry.digest)
-    info = next(info for info in index.crawls() if info.id == crawl)
-    return (
-        info.counts,
-        info.waiting,
-        info.files,
-        entries,
-        index.find_urls("another", urls),
-        index.needs(crawl),
-    )
-
-
-def assert_sound(index: CrawlIndex, folder: Path) -> None:
-    check = Checker(index, RULES, [folder], None, Thoroughness(has_payloads=True)).check()
-    assert (check.findings, check.notes) == ([], [])
-
-
-def assert_repaired_alike(index: CrawlIndex, folder: Path) -> None:
-    """A repair of all crawls makes the same entries again."""
-    crawls = [info.id for info in index.crawls()]
-    before = [state_of(index, crawl) for crawl in crawls]
-    checker = Checker(index, RULES, [folder], None, Thoroughness())
-    check = checker.check()
-    check.findings += [IndexFinding("counts", crawl, "Somebody wants them again.") for crawl in crawls]
-    assert all(done.is_done for done in repair(checker, check))
-    assert [state_of(index, crawl) for crawl in crawls] == before
-    assert_sound(index, folder)
-
-
 @QUIET
 @given(pages(), pages())
 def test_a_crawl_is_sound_and_a_rebuild_and_a_repair_change_nothing(
@@ -136,8 +91,7 @@ def test_a_crawl_is_sound_and_a_rebuild_and_a_repair_change_nothing(
         rebuild(index, "two", folder, RULES)
         assert state_of(index, "two") == before
         index.commit("two")
-        assert_sound(index, folder)
-        assert_repaired_alike(index, folder)
+        assert_sound_and_repaired_alike(index, folder, has_payloads=True)
 
 
 @QUIET
@@ -161,8 +115,7 @@ def test_a_crawl_that_was_killed_is_sound_after_a_commit(
         path.write_bytes(data[:kept])
         settle(index, "two", folder, RULES)
         index.commit("two")
-        assert_sound(index, folder)
-        assert_repaired_alike(index, folder)
+        assert_sound_and_repaired_alike(index, folder, has_payloads=True)
 
 
 @QUIET
@@ -174,5 +127,4 @@ def test_an_imported_archive_is_sound_and_a_repair_changes_nothing(planting: Pla
         files = [str(folder / file) for file in planting.files]
         done = import_sources(index, files, ImportOptions(crawl="theirs"), Quiet())
         if done.imported:
-            assert_sound(index, folder)
-            assert_repaired_alike(index, folder)
+            assert_sound_and_repaired_alike(index, folder, has_payloads=True)

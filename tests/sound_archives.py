@@ -1,0 +1,45 @@
+"""A check of an index that finds nothing, and a repair that makes the same entries again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.crawls.checking import Checker
+from scrapy_dedupe.crawls.findings import IndexFinding, Thoroughness
+from scrapy_dedupe.crawls.repairing import repair
+from scrapy_dedupe.crawls.rules import RevisitRules
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scrapy_dedupe.crawls import CrawlIndex
+
+RULES = RevisitRules()
+URLS = [f"http://example.org/{path}" for path in ("", "%C3%A4%20b", *range(60))]
+
+
+def state_of(index: CrawlIndex, crawl: str) -> object:
+    entries = sorted(index.records(crawl), key=lambda entry: entry.digest)
+    info = next(info for info in index.crawls() if info.id == crawl)
+    return (
+        info.counts,
+        info.waiting,
+        info.files,
+        entries,
+        index.find_urls("another", URLS),
+        index.needs(crawl),
+    )
+
+
+def assert_sound_and_repaired_alike(index: CrawlIndex, folder: Path, *, has_payloads: bool = False) -> None:
+    """A check finds nothing, and a repair of all crawls makes the same entries again."""
+    crawls = [info.id for info in index.crawls()]
+    before = [state_of(index, crawl) for crawl in crawls]
+    checker = Checker(index, RULES, [folder], None, Thoroughness(has_payloads))
+    check = checker.check()
+    assert (check.findings, check.notes) == ([], [])
+    check.findings += [IndexFinding("counts", crawl, "Somebody wants them again.") for crawl in crawls]
+    assert all(done.is_done for done in repair(checker, check))
+    assert [state_of(index, crawl) for crawl in crawls] == before
+    check = checker.check()
+    assert (check.findings, check.notes) == ([], [])
