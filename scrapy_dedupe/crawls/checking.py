@@ -175,7 +175,7 @@ class _CheckRun:
         revisit_rules = None if checked.is_foreign else self._checker.rules
         comparison = CrawlComparison(
             self._index,
-            EntryRules(crawl, revisits=revisit_rules, known=self._ledger),
+            EntryRules(crawl, revisits=revisit_rules, known=self._ledger, has_urls=False),
             self._ledger,
             self.result.findings.append,
             has_payloads=self._thoroughness.has_payloads,

@@ -18,7 +18,7 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError
 from scrapy_dedupe.stores.base import Counts
 from scrapy_dedupe.tasks.progress import Reached, counted
 from scrapy_dedupe.warc.reading import read_record, read_records
-from scrapy_dedupe.warc.references import has_payload
+from scrapy_dedupe.warc.references import has_payload, reference_of
 
 from .entries import CONSERVES_NOTHING, conserved_size, derive
 from .findings import IndexFinding
@@ -195,8 +195,7 @@ class CrawlComparison:
         self._candidates = {}
 
     def _take_revisit(self, name: str, record: StoredRecord, revisit: Revisit) -> None:
-        reference = revisit.reference
-        assert reference is not None
+        reference = reference_of(record)
         if (
             reference.is_unmodified
             and revisit.digest is None

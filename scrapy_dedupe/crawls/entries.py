@@ -13,16 +13,17 @@ records a 304 saves nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import DamagedInput, SettingError
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
 from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.exchanges import exchanges
-from scrapy_dedupe.warc.references import Reference, is_unmodified, reference_of
+from scrapy_dedupe.warc.references import is_unmodified
 
 from .originals import validators_of
 from .rules import is_http, line_may_be_original, may_be_original
+from .sorted_entries import digits_of
 from .values import EMPTY_PAYLOADS, digest_and_form, plain_url
 
 if TYPE_CHECKING:
@@ -44,18 +45,14 @@ CONSERVES_NOTHING = 2**40 - 1
 _NOT_MODIFIED = frozenset({None, 304})
 
 
-@dataclass(frozen=True, slots=True)
-class Revisit:
-    """A revisit whose original must be looked up.
+class Revisit(NamedTuple):
+    """A revisit whose original must be looked up, by its digest if it has one.
 
-    The index finds an original by its ``digest``, the records of the same source also by ``reference``. ``size`` is the
-    size of its record, or :data:`CONSERVES_NOTHING`; ``place`` is its location for messages.
+    ``size`` is the size of its record, or :data:`CONSERVES_NOTHING`.
     """
 
     digest: str | None
     size: int
-    reference: Reference[str] | None = None
-    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +77,14 @@ class EntryRules:
     ``wacz_index`` is the position of the container that holds it. ``revisits`` are the rules of a crawl of this package,
     None for imported records. ``known`` has the present entries of the crawl: a record that is an original there stays
     one, since the crawl may have had other rules, and a record without a digest keeps the digest of its entry, which
-    came from an imported index.
+    came from an imported index. A check does not need captures of URLs (``has_urls``).
     """
 
     crawl: str
     wacz_index: int = 0
     revisits: RevisitRules | None = None
     known: SortedEntries | None = None
+    has_urls: bool = True
 
 
 def derive(
@@ -189,14 +187,15 @@ def _entry_of_record(record: StoredRecord, method: str, file: str, rules: EntryR
             "the record shares a gzip member with others, so no index can point to it. Compress every record of"
             " the file on its own."
         )
-    date, url = date_digits(record.date), plain_url(record.target_uri)
+    # Only the first of the two is cached, and only the second raises.
+    date = digits_of(record.date) or date_digits(record.date)
+    url = plain_url(record.target_uri)
     is_own = rules.revisits is not None
     original = revisit = None
     if record.type == "revisit":
         is_copy = not is_unmodified(record)
         if digest not in EMPTY_PAYLOADS:
-            size = record.length if is_copy else CONSERVES_NOTHING
-            revisit = Revisit(digest, size, reference_of(record), f"{file}, offset {record.offset}")
+            revisit = Revisit(digest, record.length if is_copy else CONSERVES_NOTHING)
         # A crawl of this package writes revisits only for GET requests.
         is_page = is_copy and (is_own or method == "GET")
     else:
@@ -218,7 +217,7 @@ def _entry_of_record(record: StoredRecord, method: str, file: str, rules: EntryR
                 status=None if is_own else record.http_status,
             )
     capture = None
-    if digest is not None and digest not in EMPTY_PAYLOADS and is_page:
+    if rules.has_urls and digest is not None and digest not in EMPTY_PAYLOADS and is_page:
         validators = validators_of(record.http_headers) if is_own or record.http_status == 200 else b""
         capture = UrlCapture(url, digest, date, validators) if validators else None
     return IndexEntry(record.type == "revisit", original, capture, revisit)

@@ -14,16 +14,18 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import astuple
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Self, overload
+from typing import IO, TYPE_CHECKING, Any, Self, overload
 
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
-from scrapy_dedupe.warc.references import CaptureTable, Reference
+from scrapy_dedupe.warc.references import CaptureTable, Reference, reference_of
 
-from .entries import Revisit, conserved_size, need_of
+from .entries import conserved_size, need_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
+
+    from scrapy_dedupe.warc.reading import StoredRecord
 
     from .entries import IndexEntry
     from .index import CrawlIndex
@@ -38,8 +40,8 @@ _ROW_BYTES = _DIGEST_WIDTH + _SIZE_WIDTH + 1
 class EntryWriter:
     """Adds entries to an uncommitted crawl; a context manager that deletes its temporary files.
 
-    Records that a revisit may name must be added to ``captures``. Without *settles_others* revisits whose original is in
-    another crawl wait too. Raises what the index raises.
+    ``captures`` has the records that a revisit may name. Without *settles_others* revisits whose original is in another
+    crawl wait too. Raises what the index raises.
     """
 
     def __init__(self, index: CrawlIndex, crawl: str, *, settles_others: bool = True) -> None:
@@ -53,12 +55,15 @@ class EntryWriter:
         self._revisits = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8")  # noqa: SIM115
         self._others = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8")  # noqa: SIM115
 
-    def take(self, entry: IndexEntry) -> None:
-        """Add an entry."""
+    def take(self, entry: IndexEntry, revisit: StoredRecord | None = None) -> None:
+        """Add an entry. The record of a *revisit* may name its original otherwise than by its digest."""
         self.total += 1
         self.dupes += entry.is_revisit
         if entry.revisit is not None:
-            self._revisits.write(json.dumps(astuple(entry.revisit)) + "\n")
+            named = None
+            if revisit is not None:
+                named = [f"{revisit.path}, offset {revisit.offset}", astuple(reference_of(revisit))]
+            self._revisits.write(json.dumps([*entry.revisit, named]) + "\n")
         if entry.url is not None:
             self._urls.append(entry.url)
         if entry.original is not None and entry.original.status is not None:
@@ -102,7 +107,7 @@ class EntryWriter:
     def check(self) -> None:
         """Called before each batch; may raise an exception to stop."""
 
-    def on_unnamed(self, revisit: Revisit) -> None:
+    def on_unnamed(self, place: str) -> None:
         """Called for a revisit without a digest that names no record of its source."""
 
     def _flush_when_full(self) -> None:
@@ -121,33 +126,33 @@ class EntryWriter:
         conserved = 0
         needs: set[Need] = set()
         self._revisits.seek(0)
-        while revisits := [_revisit(row) for row in islice(self._revisits, _BATCH)]:
+        while rows := [json.loads(row) for row in islice(self._revisits, _BATCH)]:
             self.check()
-            digests = list({revisit.digest: None for revisit in revisits if revisit.digest is not None})
+            digests = list({digest: None for digest, _, _ in rows if digest is not None})
             found = dict(zip(digests, self.index.find(self.crawl, digests), strict=True))
-            for revisit in revisits:
-                original = found.get(revisit.digest or "")
-                if original is None and self._is_settled(revisit):
+            for digest, size, named in rows:
+                original = found.get(digest)
+                if original is None and self._is_settled(digest, named):
                     continue
                 is_own = original is not None and original.crawl == self.crawl
                 if original is None or not (is_own or self._settles_others):
-                    waiting.append(revisit)
+                    waiting.append(digest, size)
                     continue
-                conserved += conserved_size(original.size, revisit.size)
+                conserved += conserved_size(original.size, size)
                 if not is_own:
                     needs.add(need_of(original))
         return conserved, needs
 
-    def _is_settled(self, revisit: Revisit) -> bool:
+    def _is_settled(self, digest: str | None, named: list[Any] | None) -> bool:
         """Whether a revisit whose digest is not in the index is settled; otherwise it waits under its digest."""
-        reference = revisit.reference
-        if reference is None:
-            return False
-        if self.captures.original(reference) is not None:
-            return True
-        if revisit.digest is None and not reference.is_unmodified:
-            self.on_unnamed(revisit)
-        return revisit.digest is None
+        if named is not None:
+            place, values = named
+            reference: Reference[str] = Reference(*values)
+            if self.captures.original(reference) is not None:
+                return True
+            if digest is None and not reference.is_unmodified:
+                self.on_unnamed(place)
+        return digest is None
 
     def __enter__(self) -> Self:
         return self
@@ -167,8 +172,8 @@ class _WaitingInFile(Sequence[Waiting]):
         self._file = file
         self._count = 0
 
-    def append(self, revisit: Revisit) -> None:
-        self._file.write(f"{revisit.digest:<{_DIGEST_WIDTH}}{revisit.size:>{_SIZE_WIDTH}}\n".encode())
+    def append(self, digest: str, size: int) -> None:
+        self._file.write(f"{digest:<{_DIGEST_WIDTH}}{size:>{_SIZE_WIDTH}}\n".encode())
         self._count += 1
 
     def __len__(self) -> int:
@@ -190,8 +195,3 @@ class _WaitingInFile(Sequence[Waiting]):
         self._file.seek(first * _ROW_BYTES)
         rows = self._file.read(max(0, end - first) * _ROW_BYTES).decode().splitlines()
         return [Waiting(row[:_DIGEST_WIDTH].rstrip(), int(row[_DIGEST_WIDTH:])) for row in rows][::step]
-
-
-def _revisit(row: str) -> Revisit:
-    digest, size, reference, place = json.loads(row)
-    return Revisit(digest, size, None if reference is None else Reference(*reference), place)

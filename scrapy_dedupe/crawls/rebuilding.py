@@ -188,7 +188,7 @@ def enter_files(
                 for record, entry in derive(records, name, of_file):
                     reached(record.offset)
                     if entry is not None:
-                        writer.take(entry)
+                        writer.take(entry, record if rules is None and entry.is_revisit else None)
             except DamagedInput as error:
                 logger.warning("%s Its other records are added to the index.", error)
             # The size of an imported WACZ is that of the whole container.

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.sources import ReadableFile
     from scrapy_dedupe.warc.wacz import Requirement
 
-    from .entries import Revisit
     from .index import CrawlIndex
 
 _BATCH = 1_000
@@ -196,7 +195,7 @@ class SourceEntry(EntryWriter):
             for record, entry in derive(records, str(file), self._rules, self._on_fault):
                 progress(record.offset)
                 if entry is not None:
-                    self.take(entry)
+                    self.take(entry, record if entry.is_revisit else None)
         except OSError as error:
             raise unreadable(file, error) from error
 
@@ -228,9 +227,9 @@ class SourceEntry(EntryWriter):
     def check(self) -> None:
         self._alive()
 
-    def on_unnamed(self, revisit: Revisit) -> None:
+    def on_unnamed(self, place: str) -> None:
         self._on_fault(
-            f"{revisit.place}: the revisit has no payload digest, and the record that it refers to is not in the same"
+            f"{place}: the revisit has no payload digest, and the record that it refers to is not in the same"
             " source. The index finds records of other sources only by their digests"
         )
 
