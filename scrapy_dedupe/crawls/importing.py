@@ -24,6 +24,7 @@ from scrapy_dedupe.errors import (
     StoreUnavailable,
     TakenOver,
 )
+from scrapy_dedupe.stores.base import Counts
 from scrapy_dedupe.stores.index_values import utc_now
 from scrapy_dedupe.warc.remote import shown
 
@@ -154,9 +155,8 @@ class _Import:
     refused: list[StoreRefused] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     skipped: int = 0
-    captures: int = 0
+    counts: Counts = field(default_factory=Counts)
     originals: int = 0
-    revisits: int = 0
     claimed: int = 0
     taken: set[str] = field(default_factory=set)
     crawls: set[str] = field(default_factory=set)
@@ -288,8 +288,7 @@ class _Import:
         self.taken.discard(source.name)
         self.skipped += faults.count
         self.faults.extend(faults.sentences[: _MAX_SENTENCES - len(self.faults)])
-        self.captures += entered.counts.total_urls
-        self.revisits += entered.counts.dupe_urls
+        self.counts += entered.counts
         self.originals += entered.originals
         if entered.absent:
             self.absent.append(_absence(source, entered.absent))
@@ -350,9 +349,9 @@ class _Import:
             skipped=self.skipped,
             faults=tuple(self.faults),
             absent=tuple(self.absent),
-            captures=self.captures,
+            captures=self.counts.total_urls,
             originals=self.originals,
-            revisits=self.revisits,
+            revisits=self.counts.dupe_urls,
             waiting=sum(info.waiting for info in self.index.crawls()),
             claimed=max(self.claimed, len(self.taken)),
             missing=tuple(missing),

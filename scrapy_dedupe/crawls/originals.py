@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import OrderedDict
 from datetime import timedelta
+from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DedupeError, StoreError
 from scrapy_dedupe.warc.dates import date_digits, date_from_digits, parse_date
@@ -42,8 +42,6 @@ logger = logging.getLogger(__name__)
 _ENTITY_TAG = re.compile(rb'(?:W/)?("[^"]*")')
 _HASH_BYTES = 8
 _NONE = bytes(_HASH_BYTES)
-# For a crawl that encounters the same page again and again.
-_MOST_KEPT: Final = 10_000
 
 
 class Originals:
@@ -146,25 +144,17 @@ class KnownFiles:
 
     def __init__(self, own: str) -> None:
         self._own = own
-        self._answers: OrderedDict[tuple[str, int], bool] = OrderedDict()
+        # A crawl may encounter the same page again and again.
+        self._is_there = lru_cache(10_000)(_is_there)
 
     def hold(self, original: Original) -> bool:
         """Whether the file of an original exists and holds the indexed record."""
-        file = original.file
-        if file is None or is_remote(file):
+        if original.file is None or is_remote(original.file):
             return True
-        if not is_present(file):
+        if not is_present(original.file):
             return False
-        if original.crawl == self._own or original.offset is None:
-            return True
-        place = (file, original.offset)
-        if place in self._answers:
-            self._answers.move_to_end(place)
-            return self._answers[place]
-        answer = self._answers[place] = _is_there(original, file, original.offset)
-        if len(self._answers) > _MOST_KEPT:
-            self._answers.popitem(last=False)
-        return answer
+        is_own = original.crawl == self._own
+        return is_own or original.offset is None or self._is_there(original, original.file, original.offset)
 
 
 def _is_there(original: Original, file: str, offset: int) -> bool:

@@ -9,22 +9,21 @@ Packing can be repeated: a WACZ of an earlier attempt is replaced if all of its 
 
 from __future__ import annotations
 
-import json
 import logging
-import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.errors import ArchiveError, DedupeError
 from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.wacz import Requirement, WaczResource, pack, write_multi_wacz
+from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
 from .crawl_files import files_of
 from .dependencies import Dependencies, wacz_name
-from .places import WACZ_SUFFIX, member_name, sha256_of, sizes_of
+from .places import WACZ_SUFFIX, member_name, sha256_of, size_of, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -173,15 +172,12 @@ def drop_warc_files(index: CrawlIndex, done: PackedCrawl) -> None:
 
 def _remove_earlier(target: Path, crawl: str, files: Sequence[Path]) -> None:
     """Delete the WACZ of an earlier attempt without a commit, if the new one will contain the same files."""
-    sizes = {f"archive/{path.name}": path.stat().st_size for path in files}
+    sizes = {path.name: size_of(path) for path in files}
     try:
-        with zipfile.ZipFile(target) as container:
-            about = json.loads(container.read("datapackage.json"))
-            members = [info for info in container.infolist() if info.filename.startswith("archive/")]
-        is_ours = about.get("crawlId") == crawl and all(
-            sizes.get(info.filename) == info.file_size for info in members
-        )
-    except (zipfile.BadZipFile, KeyError, ValueError, AttributeError, OSError):
+        wacz = StoredWacz(target)
+        members = {member.name: size_of(member) for member in wacz.files}
+        is_ours = wacz.about.crawl == crawl and members.items() <= sizes.items()
+    except (DedupeError, OSError):
         is_ours = False
     if not is_ours:
         raise ArchiveError(
