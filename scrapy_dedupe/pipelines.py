@@ -22,10 +22,10 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.python import global_object_name
 
+from .crawls.crawl_files import PAYLOAD_FIELD, files_of
 from .crawls.index import plain_name
 from .crawls.packing import container_name
-from .crawls.payloads import FIELD
-from .crawls.rebuilding import files_of, mend_others, settle
+from .crawls.rebuilding import mend_others, settle
 from .crawls.recorder import Recorded, Recorder
 from .crawls.rules import RevisitRules
 from .errors import ArchiveError, CrawlStateError, SettingError
@@ -218,7 +218,7 @@ class WarcPipeline:
                 "isPartOf": crawl,
                 "robots": "obey" if self._crawler.settings.getbool("ROBOTSTXT_OBEY") else "ignore",
                 "http-header-user-agent": str(self._crawler.settings.get("USER_AGENT")),
-                FIELD: settings.payload,
+                PAYLOAD_FIELD: settings.payload,
                 "description": HEAD_IS_RECONSTRUCTED
                 + (BODIES_ARE_DECODED if settings.payload == "decoded" else "")
                 + (RESOURCES_ARE_RENDERED if settings.rendered == "resource" else ""),

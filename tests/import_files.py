@@ -131,3 +131,16 @@ def warcinfo(**fields: str) -> bytes:
 
 def id_of(number: int) -> str:
     return f"<urn:uuid:00000000-0000-4000-8000-{number:012}>"
+
+
+class Quiet:
+    """Observes an import and says nothing."""
+
+    def check(self) -> None:
+        pass
+
+    def show(self, done: float, total: int) -> None:
+        pass
+
+    def tell(self, sentence: str) -> None:
+        pass

@@ -115,7 +115,7 @@ def pack_one(
 
 def _reentered(index: CrawlIndex, crawl: str, place: CommandStores, folder: Path | None) -> CrawlInfo | None:
     """Enter a crawl again that the index has lost, if its files exist. Returns None if there are none."""
-    from scrapy_dedupe.crawls.payloads import payload_of_files
+    from scrapy_dedupe.crawls.crawl_files import payload_of_files
 
     payload = payload_of_files(crawl, folder or place.settings.warc.folder)
     if payload is None:

@@ -11,21 +11,23 @@ Files are read sequentially, once. Memory is bounded, except for the findings.
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import CrawlStateError
+from scrapy_dedupe.errors import CrawlStateError, DedupeError
 from scrapy_dedupe.stores.crawl_index import REPAIR_SUFFIX, did_you_mean
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
+from scrapy_dedupe.warc.remote import place_file
 
-from .comparing import CrawlComparison
-from .container_faults import container_fault
-from .crawl_files import CrawlFiles, Recognition, find_crawl_files, strays_by_crawl
+from .comparison import CrawlComparison
+from .crawl_files import CrawlFiles, FileSearch, strays_by_crawl
 from .dependencies import Dependencies
-from .findings import IndexFinding
-from .places import WACZ_SUFFIX, size_of, sizes_of
+from .entries import EntryRules
+from .findings import IndexFinding, number_of
+from .places import WACZ_SUFFIX, sha256_of, size_of, sizes_of
 from .rebuilding import refuse_running
-from .recounting import Recount
 from .sorted_entries import SortedEntries
 from .unresolved import UnresolvedRevisits, missing_needs
 
@@ -75,48 +77,40 @@ class Check:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
 class Checker:
     """Checks an index. ``folders`` are searched for files that are not where the index says.
 
-    ``rules`` are those of the crawls of this package; ``wacz_folder`` is the folder of WACZ files. The methods raise
-    :class:`~scrapy_dedupe.errors.StoreError`.
+    ``rules`` are those of the crawls of this package; ``wacz_folder`` is the folder of WACZ files.
     """
 
-    def __init__(
-        self,
-        index: CrawlIndex,
-        rules: RevisitRules,
-        folders: Sequence[Path],
-        wacz_folder: Path | None,
-        thoroughness: Thoroughness,
-        watch: Progress | None = None,
-    ) -> None:
-        self.index = index
-        self.rules = rules
-        self.folders = folders
-        self.wacz_folder = wacz_folder
-        self.watch = watch or NO_PROGRESS
-        self._thoroughness = thoroughness
+    index: CrawlIndex
+    rules: RevisitRules
+    folders: Sequence[Path]
+    wacz_folder: Path | None
+    thoroughness: Thoroughness
+    watch: Progress = NO_PROGRESS
 
     def check(self, crawls: Sequence[str] = ()) -> Check:
         """Check some crawls, or all, and the index as a whole.
 
-        Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for a crawl that is neither in the index nor in a file.
+        Raises :class:`~scrapy_dedupe.errors.StoreError`, and :class:`~scrapy_dedupe.errors.CrawlStateError` for a crawl
+        that is neither in the index nor in a file.
         """
         began = time.monotonic()
-        result = Check()
         before = self.index.unreadable
         known = {info.id: info for info in self.index.crawls()}
         unreadable = self.index.unreadable - before
         strays = strays_by_crawl(self.folders)
         for crawl in crawls:
             if crawl not in known and crawl not in strays:
+                places = ", ".join(str(folder) for folder in self.folders) or "any folder"
                 raise CrawlStateError(
-                    f"The crawl {crawl} is unknown: it is neither in the index nor in {self._places()}. `scrapy dedupe"
-                    f" crawls` lists the crawls in the index; --warc-dir names another folder.{did_you_mean(crawl, known)}"
+                    f"The crawl {crawl} is unknown: it is neither in the index nor in {places}. `scrapy dedupe crawls`"
+                    f" lists the crawls in the index; --warc-dir names another folder.{did_you_mean(crawl, known)}"
                 )
-        run = _CheckRun(self, result, Dependencies(self.index, self.wacz_folder), strays, self._thoroughness)
-        try:
+        with closing(SortedEntries()) as ledger:
+            run = _CheckRun(self, strays, ledger)
             chosen = [info for info in known.values() if not crawls or info.id in crawls]
             with part(self.watch, "check", len(chosen), "crawls"):
                 for info in counted(chosen, self.watch):
@@ -124,96 +118,66 @@ class Checker:
                         run.check_crawl(info)
             run.check_unknown([crawl for crawl in strays if crawl not in known], crawls, is_empty=not known)
             run.check_revisits()
-        finally:
-            run.close()
         if unreadable:
-            text = f"{_values_text(unreadable)} of the list of crawls cannot be read."
-            result.findings.append(IndexFinding("unreadable", None, text))
+            text = f"{number_of(unreadable, 'value')} of the list of crawls cannot be read."
+            run.add("unreadable", None, text)
         with part(self.watch, "merged index", 0):
-            self._check_whole(result)
-        result.seconds = time.monotonic() - began
-        return result
-
-    def _check_whole(self, result: Check) -> None:
-        faults = self.index.merged_faults()
-        if faults:
-            places = "1 place" if faults == 1 else f"{faults} places"
-            text = f"The merged index differs in {places} from what the committed crawls hold."
-            result.findings.append(IndexFinding("merged", None, text))
-        for source in self.index.unfinished_sources():
-            text = (
-                f"The import of {source.place} into the crawl {source.crawl} is running or was interrupted. Import it"
-                " again to complete it."
-            )
-            result.findings.append(IndexFinding("unfinished", source.crawl, text))
-        purged = self.index.unfinished_purge()
-        if purged:
-            text = f"The removal of {', '.join(purged)} was interrupted. Purge them again, or use --repair."
-            result.findings.append(IndexFinding("unfinished", None, text))
-
-    def _places(self) -> str:
-        return ", ".join(str(folder) for folder in self.folders) or "any folder"
+            run.check_whole()
+        run.result.seconds = time.monotonic() - began
+        return run.result
 
 
 class _CheckRun:
     """One check."""
 
-    def __init__(
-        self,
-        checker: Checker,
-        result: Check,
-        dependencies: Dependencies,
-        strays: dict[str, list[Path]],
-        thoroughness: Thoroughness,
-    ) -> None:
+    def __init__(self, checker: Checker, strays: dict[str, list[Path]], ledger: SortedEntries) -> None:
+        self.result = Check()
         self._index = checker.index
         self._checker = checker
         self._watch = checker.watch
-        self._result = result
-        self._dependencies = dependencies
+        self._thoroughness = checker.thoroughness
+        self._dependencies = Dependencies(checker.index, checker.wacz_folder)
         self._strays = strays
         self._owners = {
             name: info.id.removesuffix(REPAIR_SUFFIX)
-            for info in dependencies.crawls.values()
+            for info in self._dependencies.crawls.values()
             for name in info.files
         }
-        self._thoroughness = thoroughness
-        self._ledger = SortedEntries()
-        self._unresolved = UnresolvedRevisits(self._index, self._ledger, checker.folders)
-
-    def close(self) -> None:
-        self._ledger.close()
+        self._ledger = ledger
+        self._unresolved = UnresolvedRevisits(self._index, ledger, checker.folders)
 
     def check_crawl(self, info: CrawlInfo) -> None:
         crawl = info.id
         if crawl.endswith(REPAIR_SUFFIX):
             text = f"The repair of {crawl.removesuffix(REPAIR_SUFFIX)} was interrupted. Use --repair again."
-            self._add("unfinished", crawl, text)
+            self.add("unfinished", crawl, text)
             return
         if info.imported and info.state == "uncommitted":
             return  # reported with its unfinished import
         if info.state == "uncommitted" and self._is_running(crawl):
-            self._result.passed_over.append(crawl)
+            self.result.passed_over.append(crawl)
             return
         self._take_entries(crawl)
-        is_the_same = Recognition(info, self._ledger, self._index.containers(crawl), self._owners)
-        files = find_crawl_files(info, self._checker.folders, self._strays_of(info), is_the_same)
+        containers = self._index.containers(crawl)
+        search = FileSearch(info, self._checker.folders, self._ledger, containers, self._owners)
+        files = search.files(self._strays_of(info))
         checked = CheckedCrawl(crawl, info, files)
-        self._result.crawls.append(checked)
+        self.result.crawls.append(checked)
         if info.incomplete:
             text = f"Not all records of the crawl {crawl} are in the index. `commit {crawl}` or --repair adds them."
-            self._add("incomplete", crawl, text)
+            self.add("incomplete", crawl, text)
             return
         checked.entries = self._ledger.counts_by_file()
         checked.unplaced = self._ledger.without_place()
         checked.has_all_files = self._has_all_files(checked, info)
         self._check_emptiness(checked, info)
         self._check_files(checked)
+        revisit_rules = None if checked.is_foreign else self._checker.rules
         comparison = CrawlComparison(
-            crawl,
+            self._index,
+            EntryRules(crawl, revisits=revisit_rules, known=self._ledger, has_urls=False),
             self._ledger,
-            self._result.findings.append,
-            is_imported=checked.is_foreign,
+            self.result.findings.append,
             has_payloads=self._thoroughness.has_payloads,
             watch=self._watch,
         )
@@ -223,47 +187,65 @@ class _CheckRun:
                 comparison.compare_some(drawn, files.present)
         else:
             self._compare(checked, info, comparison)
-        self._result.records += comparison.records
-        self._result.findings += missing_needs(crawl, self._dependencies.needs(crawl))
+        self.result.records += comparison.records
+        self.result.findings += missing_needs(crawl, self._dependencies.needs(crawl))
         self._check_containers(crawl)
 
     def check_unknown(self, strays: Sequence[str], asked: Sequence[str], *, is_empty: bool) -> None:
         """Report crawls that are not in the index. They may have been purged, so not all of them are findings."""
         for crawl in strays:
             if self._is_running(crawl):
-                self._result.passed_over.append(crawl)
+                self.result.passed_over.append(crawl)
                 continue
             paths = self._strays[crawl]
             text = f"The index does not know the crawl {crawl}, but there is {_files_text(paths)}."
             if crawl in asked or (is_empty and not asked):
                 files = CrawlFiles(present={str(path): path for path in paths}, unnamed=list(map(str, paths)))
-                self._result.crawls.append(CheckedCrawl(crawl, None, files))
-                self._add("lost", crawl, text, str(paths[0]))
+                self.result.crawls.append(CheckedCrawl(crawl, None, files))
+                self.add("lost", crawl, text, str(paths[0]))
             elif not asked:
-                self._result.notes.append(
+                self.result.notes.append(
                     f"{text} If it was not removed on purpose, `check {crawl} --repair` adds it."
                 )
 
     def check_revisits(self) -> None:
         """Report revisits whose originals are not in the index, unless another finding already does."""
-        self._result.findings += self._unresolved.findings(self._dependencies.crawls)
+        self.result.findings += self._unresolved.findings(self._dependencies.crawls)
         reported = {
-            found.crawl for found in self._result.findings if found.kind in ("revisit", "waiting", "missing")
+            found.crawl for found in self.result.findings if found.kind in ("revisit", "waiting", "missing")
         }
-        for info in (checked.info for checked in self._result.crawls):
-            if (
-                info is None
-                or not info.waiting
-                or info.id in reported
-                or self._thoroughness.sample is not None
-            ):
-                continue
-            payloads = "1 payload" if info.waiting == 1 else f"{info.waiting} payloads"
+        if self._thoroughness.sample is not None:
+            return
+        for info in (checked.info for checked in self.result.crawls):
+            if info is not None and info.waiting and info.id not in reported:
+                text = (
+                    f"Revisits of the crawl {info.id} wait for {number_of(info.waiting, 'payload')} whose originals are not"
+                    " in the index. Import or commit the crawls that have them."
+                )
+                self.result.notes.append(text)
+
+    def check_whole(self) -> None:
+        """Check the index as a whole."""
+        faults = self._index.merged_faults()
+        if faults:
+            text = f"The merged index differs in {number_of(faults, 'place')} from what the committed crawls hold."
+            self.add("merged", None, text)
+        for source in self._index.unfinished_sources():
             text = (
-                f"Revisits of the crawl {info.id} wait for {payloads} whose originals are not in the index. Import or"
-                " commit the crawls that have them."
+                f"The import of {source.place} into the crawl {source.crawl} is running or was interrupted. Import it"
+                " again to complete it."
             )
-            self._result.notes.append(text)
+            self.add("unfinished", source.crawl, text)
+        purged = self._index.unfinished_purge()
+        if purged:
+            text = f"The removal of {', '.join(purged)} was interrupted. Purge them again, or use --repair."
+            self.add("unfinished", None, text)
+
+    def add(
+        self, kind: str, crawl: str | None, text: str, file: str | None = None, offset: int | None = None
+    ) -> None:
+        """Report a finding."""
+        self.result.findings.append(IndexFinding(kind, crawl, text, file, offset))
 
     def _take_entries(self, crawl: str) -> None:
         before = self._index.unreadable
@@ -272,7 +254,7 @@ class _CheckRun:
         self._index.needs(crawl)
         count = self._index.unreadable - before
         if count:
-            self._add("unreadable", crawl, f"{_values_text(count)} of the crawl {crawl} cannot be read.")
+            self.add("unreadable", crawl, f"{number_of(count, 'value')} of the crawl {crawl} cannot be read.")
 
     def _check_emptiness(self, checked: CheckedCrawl, info: CrawlInfo) -> None:
         has_entries = checked.unplaced or checked.entries
@@ -281,38 +263,35 @@ class _CheckRun:
         text = f"The crawl {info.id} is committed, and the index has no file and no record of it."
         if info.imported:
             text += " When its files are available, purge it and import them again."
-            self._add("empty", info.id, text)
+            self.add("empty", info.id, text)
         else:
             # A crawl that got no page can still end successfully.
-            self._result.notes.append(text)
+            self.result.notes.append(text)
 
     def _compare(self, checked: CheckedCrawl, info: CrawlInfo, comparison: CrawlComparison) -> None:
-        rules = None if checked.is_foreign else self._checker.rules
-        recount = Recount(self._index, checked.id, self._ledger, rules)
         with part(self._watch, checked.id, sizes_of(checked.files.present.values())):
             for name, file in checked.files.present.items():
-                comparison.read(name, file, recount.take)
+                comparison.read(name, file)
                 self._unresolved.read |= {name, str(file)}
-        recount.finish()
-        self._result.files += len(checked.files.present)
-        self._result.findings += recount.lacking
-        self._unresolved.take(checked.id, recount.unmet)
+        comparison.finish()
+        self.result.files += len(checked.files.present)
+        self._unresolved.revisits += comparison.unmet
         checked.unplaced = self._ledger.count_unmet()
         for entry in self._ledger.all_unmet() if checked.has_all_files else ():
             text = (
                 f"The entry of {entry.url} has no file, and no file of the crawl {checked.id} has its record."
             )
-            self._add("entry", checked.id, text)
-        for other in sorted(recount.needed - {need.crawl for need in self._index.needs(checked.id)}):
+            self.add("entry", checked.id, text)
+        for other in sorted(comparison.needed - {need.crawl for need in self._index.needs(checked.id)}):
             text = f"Revisits of the crawl {checked.id} refer to records of {other}, which is missing from its needs."
-            self._add("needs", checked.id, text)
+            self.add("needs", checked.id, text)
         obstacle = _why_not_counted(checked, info)
         if obstacle is None:
-            self._check_counts(checked, info, recount)
+            self._check_counts(checked, info, comparison)
         elif obstacle:
-            self._result.notes.append(obstacle)
+            self.result.notes.append(obstacle)
 
-    def _check_counts(self, checked: CheckedCrawl, info: CrawlInfo, recount: Recount) -> None:
+    def _check_counts(self, checked: CheckedCrawl, info: CrawlInfo, recount: CrawlComparison) -> None:
         sizes, known = crawl_sizes(self._index, checked), info.counts.total_crawl_size
         made = replace(recount.counts, total_crawl_size=known if not sizes or known in sizes else sizes[0])
         if not recount.is_exact:
@@ -322,7 +301,7 @@ class _CheckRun:
                 f"The counts of the crawl {checked.id} are {_counts_text(info.counts)}, a recount gives"
                 f" {_counts_text(made)}."
             )
-            self._add("counts", checked.id, text)
+            self.add("counts", checked.id, text)
 
     def _has_all_files(self, checked: CheckedCrawl, info: CrawlInfo) -> bool:
         """Whether every record of a crawl must be in its files, so that an entry without a record is wrong.
@@ -350,36 +329,37 @@ class _CheckRun:
         crawl, files = checked.id, checked.files
         for name in files.gone:
             count = checked.entries.get(name, 0)
-            text = f"{name} is gone; {_entries_text(count)} of the crawl {crawl} {'names' if count == 1 else 'name'} it."
-            self._add("file", crawl, text, name)
+            entries = number_of(count, "entry", "entries") if count else "no entries"
+            text = f"{name} is gone; {entries} of the crawl {crawl} {'names' if count == 1 else 'name'} it."
+            self.add("file", crawl, text, name)
         for name, reason in files.unreachable.items():
-            self._add("file", crawl, f"A file of the crawl {crawl} cannot be reached. {reason}", name)
+            self.add("file", crawl, f"A file of the crawl {crawl} cannot be reached. {reason}", name)
         for name, now in files.moved.items():
-            self._add("file", crawl, f"{name} is not where the index says, but is now {now}.", name)
+            self.add("file", crawl, f"{name} is not where the index says, but is now {now}.", name)
         for name in files.unnamed:
-            self._add(
+            self.add(
                 "file", crawl, f"{name} is part of the crawl {crawl}, but the index does not name it.", name
             )
         for name in files.unfinished:
             text = f"{name} of the crawl {crawl} has not got its final name. `warc salvage` recovers it."
-            self._add("file", crawl, text, name)
+            self.add("file", crawl, text, name)
 
     def _check_containers(self, crawl: str) -> None:
         unreadable = sum(not container.get("filename") for container in self._index.containers(crawl))
         if unreadable:
-            self._add(
+            self.add(
                 "container", crawl, f"{unreadable} entries of WACZ files of the crawl {crawl} cannot be read."
             )
         for container in self._dependencies.containers(crawl):
             if container.place is None or not container.is_present:
                 if container.hash or container.size is not None:
-                    self._result.notes.append(f"{container.filename} of the crawl {crawl} was not found.")
+                    self.result.notes.append(f"{container.filename} of the crawl {crawl} was not found.")
                 continue
             digest = container.hash if self._thoroughness.has_payloads else None
-            fault = container_fault(container.place, container.size, digest, self._watch)
+            fault = _container_fault(container.place, container.size, digest, self._watch)
             if fault:
                 text = f"{container.place} of the crawl {crawl} {fault}."
-                self._add("container", crawl, text, container.place)
+                self.add("container", crawl, text, container.place)
 
     def _is_running(self, crawl: str) -> bool:
         try:
@@ -389,16 +369,34 @@ class _CheckRun:
             return True
         return False
 
-    def _add(
-        self, kind: str, crawl: str, text: str, file: str | None = None, offset: int | None = None
-    ) -> None:
-        self._result.findings.append(IndexFinding(kind, crawl, text, file, offset))
+
+def _container_fault(place: str, size: int | None, digest: str | None, watch: Progress) -> str | None:
+    """What is wrong with the container at a path or URL, as the end of a sentence; None if nothing is.
+
+    ``size`` is in bytes, ``digest`` a SHA-256 in bare hex; None skips the comparison.
+    """
+    try:
+        file = place_file(place)
+        found = size_of(file)
+        if size is not None and found != size:
+            return f"has {found} bytes, the index says {size}"
+        if digest is not None:
+            with part(watch, PurePosixPath(place).name, found):
+                made, _ = sha256_of(file, watch.advance)
+            if made != digest:
+                return f"has the SHA-256 {made}, the index says {digest}"
+    except (OSError, DedupeError) as error:
+        return f"cannot be read: {error}"
+    return None
 
 
 def _why_not_counted(checked: CheckedCrawl, info: CrawlInfo) -> str | None:
     """Why the records of a crawl cannot be counted; empty if a finding already reports it."""
     if checked.unplaced and not checked.has_all_files:
-        entries, are = ("1 entry", "is") if checked.unplaced == 1 else (f"{checked.unplaced} entries", "are")
+        entries, are = (
+            number_of(checked.unplaced, "entry", "entries"),
+            "is" if checked.unplaced == 1 else "are",
+        )
         return (
             f"The index does not know where the records of {entries} of the crawl {checked.id} {are}, which another"
             " program wrote."
@@ -434,19 +432,7 @@ def _counts_text(counts: Counts) -> str:
 
 
 def _files_text(paths: Sequence[Path]) -> str:
-    more = (
-        f" and {len(paths) - 1} other files"
-        if len(paths) > 2
-        else " and another file"
-        if len(paths) == 2
-        else ""
-    )
-    return f"{paths[0]}{more}"
-
-
-def _entries_text(count: int) -> str:
-    return "no entries" if not count else "1 entry" if count == 1 else f"{count} entries"
-
-
-def _values_text(count: int) -> str:
-    return "1 value" if count == 1 else f"{count} values"
+    others = len(paths) - 1
+    if not others:
+        return str(paths[0])
+    return f"{paths[0]} and {'another file' if others == 1 else f'{others} other files'}"

@@ -1,36 +1,112 @@
 """The WARC files of a crawl, and their current locations.
 
-The index names the files. A missing file may be in another folder under the same name, by itself or in its WACZ. It is
-accepted only if it belongs to the crawl: its warcinfo names the crawl, or it is the imported WACZ, or records begin
-where entries say. Files that the index does not name belong to a crawl if their warcinfo names it.
+The index names the files. A file that the index does not name belongs to the crawl that its first record, the warcinfo,
+names in the field ``isPartOf``. The field ``dedupe-payload`` is ``stored`` or ``decoded``: the bodies that the digests
+are computed from; without it, they are ``stored``.
+
+A missing file may be in another folder under the same name, by itself or in its WACZ. It is accepted only if it belongs
+to the crawl: its warcinfo names the crawl, or it is the imported WACZ, or records begin where entries say.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import DedupeError
+from scrapy_dedupe.errors import CrawlStateError, DedupeError
+from scrapy_dedupe.tasks.progress import NO_PROGRESS, Reached
+from scrapy_dedupe.warc.capture import target_uri
 from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
-from scrapy_dedupe.warc.reading import read_record
+from scrapy_dedupe.warc.payload_modes import DECODED, STORED
+from scrapy_dedupe.warc.reading import read_record, read_records
+from scrapy_dedupe.warc.references import CaptureTable, reference_of
 
-from .comparing import differences
-from .places import WACZ_SUFFIX, is_remote, readable
-from .rebuilding import crawl_of
+from .places import WACZ_SUFFIX, is_remote, readable, sha256_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from scrapy_dedupe.stores.base import CrawlInfo
+    from scrapy_dedupe.stores.base import CrawlInfo, Original
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
+    from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.warc.framing import Damage
+    from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
     from .sorted_entries import Entry, SortedEntries
 
+PAYLOAD_FIELD = "dedupe-payload"
+
 _TRIED_ENTRIES = 10
+
+
+def warcinfo_of(file: ReadableFile) -> dict[str, str]:
+    """The fields of the warcinfo at the beginning of a file, names in lower case; empty if there is none."""
+    try:
+        first = next(read_records(file, on_damage=lambda damage: None), None)
+    except OSError:
+        return {}
+    return first.info() if first is not None and first.type == "warcinfo" else {}
+
+
+def crawl_of(file: ReadableFile) -> str | None:
+    """The crawl that the warcinfo of a file names."""
+    return warcinfo_of(file).get("ispartof")
+
+
+def payload_of_files(crawl: str, folder: Path) -> str | None:
+    """The payload mode of the files of a crawl in *folder*, finished or not; None if there are none.
+
+    Raises :class:`~scrapy_dedupe.errors.CrawlStateError` if the files have different modes.
+    """
+    found: dict[str, Path] = {}
+    for path in warc_files(folder, unfinished=True):
+        info = warcinfo_of(path)
+        if info.get("ispartof") == crawl:
+            found.setdefault(DECODED if info.get(PAYLOAD_FIELD) == DECODED else STORED, path)
+    if len(found) > 1:
+        raise CrawlStateError(
+            f"The crawl {crawl} has files with stored payloads ({found[STORED]}) and with decoded ones"
+            f" ({found[DECODED]}), but an index holds only one kind. Move those of one kind to another folder."
+        )
+    return next(iter(found), None)
+
+
+def named_files(index: CrawlIndex, crawl: str) -> tuple[str, ...]:
+    """The names of the files of a crawl in the index."""
+    return next((info.files for info in index.crawls() if info.id == crawl), ())
+
+
+def files_of(index: CrawlIndex, crawl: str, folder: Path) -> list[ReadableFile]:
+    """The finished files of a crawl, in the order of their names: those that the index names and those in *folder*."""
+    named = (readable(name) for name in named_files(index, crawl))
+    found = {str(file): file for file in named if file is not None and not file.name.endswith(OPEN_SUFFIX)}
+    # While a file is moved, it briefly exists in both places.
+    names = {file.name for file in found.values()}
+    for path in warc_files(folder.absolute()):
+        if path.name not in names and crawl_of(path) == crawl:
+            found[str(path)] = path
+    return sorted(found.values(), key=lambda file: file.name)
+
+
+def missing_files(index: CrawlIndex, crawl: str, found: Iterable[ReadableFile]) -> list[str]:
+    """The files of a crawl, by their names in the index, that are not among *found*."""
+    names = {file.name for file in found}
+    return [name for name in named_files(index, crawl) if PurePosixPath(name).name not in names]
+
+
+def unfinished_files(index: CrawlIndex, crawl: str, folder: Path) -> list[Path]:
+    """The files of a crawl that have no final name yet."""
+    # The index has full paths, independent of the working directory; the folder may have other files.
+    named = {Path(f"{name}{OPEN_SUFFIX}") for name in named_files(index, crawl)}
+    found = {path for path in named if path.exists()}
+    if folder.is_dir():
+        paths = folder.absolute().glob(f"*{OPEN_SUFFIX}")
+        found.update(path for path in paths if path not in found and crawl_of(path) == crawl)
+    return sorted(found)
 
 
 @dataclass(slots=True)
@@ -55,8 +131,8 @@ class CrawlFiles:
         return bool(self.moved) and not (self.gone or self.unreachable or self.unnamed or self.unfinished)
 
 
-class Recognition:
-    """Decides whether a file with the name of a missing one is that file.
+class FileSearch:
+    """Finds the files of a crawl, in *folders* if they are not where the index says.
 
     ``ledger`` holds the entries of the crawl, ``containers`` are its WACZ files in the index, and ``owners`` maps each
     file to the crawl that the index has it for.
@@ -65,17 +141,56 @@ class Recognition:
     def __init__(
         self,
         info: CrawlInfo,
+        folders: Sequence[Path],
         ledger: SortedEntries,
         containers: Sequence[Mapping[str, object]],
         owners: Mapping[str, str],
     ) -> None:
         self._info = info
+        self._folders = folders
         self._ledger = ledger
         self._hashes = {str(container.get("filename")): container.get("hash") for container in containers}
         self._owners = owners
         self._known: dict[Path, bool] = {}
 
-    def __call__(self, name: str, file: ReadableFile) -> bool:
+    def files(self, strays: Sequence[Path]) -> CrawlFiles:
+        """The files of the crawl. ``strays`` are the files in the folders whose warcinfo names it."""
+        files = CrawlFiles()
+        for name in self._info.files:
+            self._find(files, name)
+        known = {file.name.removesuffix(OPEN_SUFFIX) for file in files.present.values()}
+        known |= {PurePosixPath(name).name for name in files.unreachable}
+        for path in strays:
+            if path.name.removesuffix(OPEN_SUFFIX) not in known:
+                files.present[str(path)] = path
+                # The index does not name imported files without an original.
+                if not self._info.imported:
+                    files.unnamed.append(str(path))
+        if self._info.imported:
+            _add_other_members(files)
+        return files
+
+    def _find(self, files: CrawlFiles, name: str) -> None:
+        file = readable(name)
+        if file is not None and is_remote(name):
+            try:
+                with file.open("rb"):
+                    pass
+            except DedupeError as error:
+                files.unreachable[name] = str(error)
+                return
+        if file is None:
+            candidates = (_in_folder(name, folder) for folder in self._folders)
+            file = next((found for found in candidates if found and self._is_it(name, found)), None)
+            if file is None:
+                files.gone.append(name)
+                return
+            files.moved[name] = str(file)
+        files.present[name] = file
+        if file.name.endswith(OPEN_SUFFIX):
+            files.unfinished.append(name)
+
+    def _is_it(self, name: str, file: ReadableFile) -> bool:
         """Whether *file* is the file that is called *name* in the index."""
         if self._owners.get(str(file).removesuffix(OPEN_SUFFIX), self._info.id) != self._info.id:
             return False
@@ -95,35 +210,8 @@ class Recognition:
     def _is_its_container(self, container: Path) -> bool:
         hash_ = self._hashes.get(container.name)
         if container not in self._known and hash_ is not None:
-            with container.open("rb") as stream:
-                self._known[container] = hashlib.file_digest(stream, "sha256").hexdigest() == hash_
+            self._known[container] = sha256_of(container)[0] == hash_
         return self._known.get(container, False)
-
-
-def find_crawl_files(
-    info: CrawlInfo,
-    folders: Sequence[Path],
-    strays: Sequence[Path],
-    is_the_same: Callable[[str, ReadableFile], bool],
-) -> CrawlFiles:
-    """Find the files of a crawl. ``strays`` are the files in *folders* whose warcinfo names it.
-
-    ``is_the_same`` decides whether a file elsewhere is the file with this name in the index (see :class:`Recognition`).
-    """
-    files = CrawlFiles()
-    for name in info.files:
-        _find(files, name, folders, is_the_same)
-    known = {file.name.removesuffix(OPEN_SUFFIX) for file in files.present.values()}
-    known |= {PurePosixPath(name).name for name in files.unreachable}
-    for path in strays:
-        if path.name.removesuffix(OPEN_SUFFIX) not in known:
-            files.present[str(path)] = path
-            # The index does not name imported files without an original.
-            if not info.imported:
-                files.unnamed.append(str(path))
-    if info.imported:
-        _add_other_members(files)
-    return files
 
 
 def strays_by_crawl(folders: Sequence[Path]) -> dict[str, list[Path]]:
@@ -148,32 +236,6 @@ def files_in_folders(folders: Sequence[Path]) -> Iterator[ReadableFile]:
             except (DedupeError, OSError):
                 # Reported with the crawl that it belongs to.
                 continue
-
-
-def _find(
-    files: CrawlFiles,
-    name: str,
-    folders: Sequence[Path],
-    is_the_same: Callable[[str, ReadableFile], bool],
-) -> None:
-    file = readable(name)
-    if file is not None and is_remote(name):
-        try:
-            with file.open("rb"):
-                pass
-        except DedupeError as error:
-            files.unreachable[name] = str(error)
-            return
-    if file is None:
-        candidates = (_in_folder(name, folder) for folder in folders)
-        file = next((found for found in candidates if found and is_the_same(name, found)), None)
-        if file is None:
-            files.gone.append(name)
-            return
-        files.moved[name] = str(file)
-    files.present[name] = file
-    if file.name.endswith(OPEN_SUFFIX):
-        files.unfinished.append(name)
 
 
 def _in_folder(name: str, folder: Path) -> ReadableFile | None:
@@ -203,9 +265,83 @@ def _is_met(entry: Entry, file: ReadableFile) -> bool:
         record = read_record(file, entry.offset)
     except (DedupeError, OSError):
         return False
-    return record.type == "response" and not differences(entry, record)
+    return record.type == "response" and not entry.differences(record)
 
 
 def _container(file: ReadableFile) -> Path | None:
     container = getattr(file, "container", None)
     return container if isinstance(container, Path) else None
+
+
+class CrawlArchive:
+    """The records in the WARC files of one crawl.
+
+    The index knows payloads, not URLs, so all files of the crawl are read: the files that the index names, at their
+    current locations, and the files in *folder* whose warcinfo names the crawl. ``paths`` are the existing ones,
+    including those in its WACZ.
+
+    ``on_damage`` is called for every damaged place that is skipped. Raises
+    :class:`~scrapy_dedupe.errors.StoreError`.
+    """
+
+    def __init__(
+        self, index: CrawlIndex, crawl: str, folder: Path, on_damage: Callable[[Damage], None]
+    ) -> None:
+        self._index = index
+        self._crawl = crawl
+        self._folder = folder
+        self._on_damage = on_damage
+        named = (self._present(name) for name in named_files(index, crawl))
+        found = {str(file): file for file in named if file is not None}
+        for path in warc_files(folder.absolute(), unfinished=True):
+            if str(path) not in found and crawl_of(path) == crawl:
+                found[str(path)] = path
+        self.paths: list[ReadableFile] = list(found.values())
+        self._captures: CaptureTable | None = None
+
+    def exchanges(self, urls: Collection[str], watch: Progress = NO_PROGRESS) -> Iterator[StoredRecord]:
+        """The ``response`` and ``revisit`` records of *urls*, in the order in which they were written."""
+        wanted = {target_uri(url) for url in urls if url.startswith(("http://", "https://"))}
+        if not wanted:
+            return
+        for path in self.paths:
+            reached = Reached(watch)
+            for record in read_records(path, on_damage=self._on_damage):
+                reached(record.offset)
+                if record.type in ("response", "revisit") and record.target_uri in wanted:
+                    yield record
+
+    def original(self, revisit: StoredRecord) -> StoredRecord | None:
+        """The record that a revisit refers to; None if it is not where the index says, or in none of the files."""
+        digest = revisit.payload_digest
+        entry = None if digest is None else self._index.find(self._crawl, [digest.value])[0]
+        try:
+            if entry is not None:
+                return self._indexed(entry, revisit)
+            # The index knows originals only by their digests.
+            if self._captures is None:
+                self._captures = CaptureTable()
+                for path in self.paths:
+                    for record in read_records(path, on_damage=lambda damage: None):
+                        self._captures.add(record)
+            found = self._captures.original(reference_of(revisit))
+            return None if found is None else self._captures.record_of(found)
+        except (DedupeError, OSError):
+            return None
+
+    def close(self) -> None:
+        """Delete the temporary table of captures."""
+        if self._captures is not None:
+            self._captures.close()
+
+    def _indexed(self, entry: Original, revisit: StoredRecord) -> StoredRecord | None:
+        path = None if entry.file is None else self._present(entry.file)
+        if path is None or entry.offset is None:
+            return None
+        record = read_record(path, entry.offset)
+        is_it = record.type == "response" and record.payload_digest == revisit.payload_digest
+        return record if is_it else None
+
+    def _present(self, name: str) -> ReadableFile | None:
+        found = readable(name)
+        return readable(str(self._folder.absolute() / Path(name).name)) if found is None else found

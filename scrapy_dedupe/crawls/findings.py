@@ -56,3 +56,12 @@ class Thoroughness:
     has_payloads: bool = False
     sample: int | None = None
     seed: int = 0
+
+
+def number_of(count: int, noun: str, plural: str = "") -> str:
+    """A number with its noun.
+
+    >>> number_of(1, "entry", "entries"), number_of(2, "place")
+    ('1 entry', '2 places')
+    """
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"

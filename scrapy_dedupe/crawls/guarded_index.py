@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from scrapy_dedupe.errors import CrawlStateError, StoreError
 from scrapy_dedupe.stores.base import Counts
 
-from .holders import Containers
+from .dependencies import Containers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -138,7 +138,7 @@ class GuardedIndex:
                 return None
             self._containers[original.crawl] = found
         container = self._containers[original.crawl].holding(original.wacz_index, original.file)
-        return None if container is None else container.name
+        return None if container is None else container.filename
 
     def _containers_of(self, crawl: str) -> Containers:
         known = self.index.containers(crawl)

@@ -24,13 +24,13 @@ from scrapy_dedupe.errors import (
     StoreUnavailable,
     TakenOver,
 )
+from scrapy_dedupe.stores.base import Counts
 from scrapy_dedupe.stores.index_values import utc_now
 from scrapy_dedupe.warc.remote import shown
 
-from .known_sources import KnownSources
 from .purging import missing_crawls, purge_crawls
-from .source_entry import EntryOptions, enter_source
-from .sources import FailedSource, find_sources
+from .source_entry import SourceEntry
+from .sources import FailedSource, KnownSources, find_sources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,9 +155,8 @@ class _Import:
     refused: list[StoreRefused] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     skipped: int = 0
-    captures: int = 0
+    counts: Counts = field(default_factory=Counts)
     originals: int = 0
-    revisits: int = 0
     claimed: int = 0
     taken: set[str] = field(default_factory=set)
     crawls: set[str] = field(default_factory=set)
@@ -199,7 +198,7 @@ class _Import:
             if reason is None:
                 self.known.append(source.name)
             else:
-                self.failed.append(FailedSource(shown(source.place), reason))
+                self._fail(source.place, reason)
 
     def work(self) -> None:
         """Import all sources in the queue, including those of other processes."""
@@ -256,15 +255,15 @@ class _Import:
 
         faults = _Faults()
         try:
-            entered = enter_source(
+            entered = SourceEntry(
                 self.index,
                 source,
-                EntryOptions(
-                    self.options.payload, self._mode, self.options.verify, source.name in self.single
-                ),
+                payload_of=self._payload_of,
+                verify=self.options.verify,
+                is_last=source.name in self.single,
                 alive=alive,
                 on_fault=on_fault,
-            )
+            ).enter()
         except ImportStopped:
             with suppress(TakenOver):
                 # So that the next import need not wait for the lease.
@@ -279,7 +278,7 @@ class _Import:
             self._forget(source)
             if isinstance(error, StoreRefused):
                 self.refused.append(error)
-            self.failed.append(FailedSource(shown(source.place), str(error)))
+            self._fail(source.place, str(error))
             return
         if entered is None:
             self._forget(source)
@@ -289,8 +288,7 @@ class _Import:
         self.taken.discard(source.name)
         self.skipped += faults.count
         self.faults.extend(faults.sentences[: _MAX_SENTENCES - len(self.faults)])
-        self.captures += entered.counts.total_urls
-        self.revisits += entered.counts.dupe_urls
+        self.counts += entered.counts
         self.originals += entered.originals
         if entered.absent:
             self.absent.append(_absence(source, entered.absent))
@@ -302,7 +300,7 @@ class _Import:
                 f"An earlier import has queued it for the crawl {source.crawl}, not for {wanted.crawl}, so it was imported"
                 f" into {source.crawl}."
             )
-            self.failed.append(FailedSource(shown(wanted.place), reason))
+            self._fail(wanted.place, reason)
 
     def look_after_others(self) -> None:
         """Report the fate of sources that this call has queued but not claimed."""
@@ -316,13 +314,18 @@ class _Import:
             return
         for name in names:
             if name not in done:
-                self.failed.append(FailedSource(shown(name), _LOST))
+                self._fail(name, _LOST)
                 self.taken.discard(name)
 
-    def _mode(self) -> str:
-        """The payload mode of the index."""
+    def _payload_of(self, own: str | None) -> str:
+        """The payload mode of a source whose metadata gives the mode *own*, or none."""
+        if payload := self.options.payload or own:
+            return payload
         crawls = (info for info in self.index.crawls() if info.state != "canceled")
         return next((info.payload for info in crawls), self.options.new_payload)
+
+    def _fail(self, place: str, reason: str) -> None:
+        self.failed.append(FailedSource(shown(place), reason))
 
     def _forget(self, source: Source) -> None:
         self.index.drop_source(source)
@@ -346,9 +349,9 @@ class _Import:
             skipped=self.skipped,
             faults=tuple(self.faults),
             absent=tuple(self.absent),
-            captures=self.captures,
+            captures=self.counts.total_urls,
             originals=self.originals,
-            revisits=self.revisits,
+            revisits=self.counts.dupe_urls,
             waiting=sum(info.waiting for info in self.index.crawls()),
             claimed=max(self.claimed, len(self.taken)),
             missing=tuple(missing),

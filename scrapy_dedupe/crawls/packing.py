@@ -9,23 +9,21 @@ Packing can be repeated: a WACZ of an earlier attempt is replaced if all of its 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.errors import ArchiveError, DedupeError
 from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.wacz import Requirement, WaczResource, pack, write_multi_wacz
+from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
-from .holders import Containers, needs_meant, wacz_name
-from .places import WACZ_SUFFIX, member_name, sizes_of
-from .rebuilding import files_of
+from .crawl_files import files_of
+from .dependencies import Dependencies, wacz_name
+from .places import WACZ_SUFFIX, member_name, sha256_of, size_of, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.reading import StoredRecord
-    from scrapy_dedupe.warc.sources import ReadableFile
     from scrapy_dedupe.warc.wacz import PackedWacz, WaczPage
 
 logger = logging.getLogger(__name__)
@@ -128,20 +125,11 @@ def requirements(index: CrawlIndex, crawl: str) -> list[Requirement]:
     For a crawl that is still running, this is its future WACZ, without hash and size.
     """
     found: dict[tuple[str, str], Requirement] = {}
-    crawls = {info.id: info for info in index.crawls()}
-    containers: dict[str, Containers] = {}
-
-    def containers_of(crawl: str) -> Containers:
-        if crawl not in containers:
-            containers[crawl] = Containers(index.containers(crawl), crawls.get(crawl))
-        return containers[crawl]
-
-    for need in needs_meant(crawl, index.needs(crawl), crawls, containers_of):
-        known = containers_of(need.crawl)
-        number = known.place_for(need)
-        container = None if number is None else known.named(number)
+    dependencies = Dependencies(index)
+    for need in dependencies.meant(crawl):
+        container = dependencies.containers_of(need.crawl).meant(need)
         if container is not None:
-            name = wacz_name(container.name, need.file)
+            name = wacz_name(container.filename, need.file)
             requirement = Requirement(name, need.crawl, container.hash, container.size)
         elif need.file:
             requirement = Requirement(Path(need.file).name, need.crawl)
@@ -164,7 +152,7 @@ def drop_warc_files(index: CrawlIndex, done: PackedCrawl) -> None:
     """
     members = {member.name: member for member in files_in(done.wacz.path)}
     for path in done.files:
-        if path.name not in members or _sum(members[path.name]) != _sum(path):
+        if path.name not in members or sha256_of(members[path.name]) != sha256_of(path):
             raise ArchiveError(
                 f"{done.wacz.path} does not hold {path} as it is on disk, so no WARC file was deleted. Check the disk."
             )
@@ -181,22 +169,14 @@ def drop_warc_files(index: CrawlIndex, done: PackedCrawl) -> None:
         ) from error
 
 
-def _sum(file: ReadableFile) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _remove_earlier(target: Path, crawl: str, files: Sequence[Path]) -> None:
     """Delete the WACZ of an earlier attempt without a commit, if the new one will contain the same files."""
-    sizes = {f"archive/{path.name}": path.stat().st_size for path in files}
+    sizes = {path.name: size_of(path) for path in files}
     try:
-        with zipfile.ZipFile(target) as container:
-            about = json.loads(container.read("datapackage.json"))
-            members = [info for info in container.infolist() if info.filename.startswith("archive/")]
-        is_ours = about.get("crawlId") == crawl and all(
-            sizes.get(info.filename) == info.file_size for info in members
-        )
-    except (zipfile.BadZipFile, KeyError, ValueError, AttributeError, OSError):
+        wacz = StoredWacz(target)
+        members = {member.name: size_of(member) for member in wacz.files}
+        is_ours = wacz.about.crawl == crawl and members.items() <= sizes.items()
+    except (DedupeError, OSError):
         is_ours = False
     if not is_ours:
         raise ArchiveError(

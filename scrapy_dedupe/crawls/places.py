@@ -6,6 +6,7 @@ exists only in a WACZ is named ``PLACE.wacz/archive/NAME``, with the path or URL
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -13,16 +14,17 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import ArchiveError, DedupeError
 from scrapy_dedupe.warc.containers import WACZ_SUFFIX, files_in
 from scrapy_dedupe.warc.files import OPEN_SUFFIX
-from scrapy_dedupe.warc.remote import RemoteFile, is_url, shown, url_path
+from scrapy_dedupe.warc.remote import RemoteFile, is_url, open_in_order, shown, url_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from io import BufferedReader
     from typing import Literal
 
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _FOLDER = "/archive/"
+_PIECE_BYTES = 1 << 20
 
 
 def present_path(file: str) -> Path | None:
@@ -74,6 +76,21 @@ def sizes_of(files: Iterable[ReadableFile]) -> int:
         with suppress(OSError, DedupeError):
             total += size_of(file)
     return total
+
+
+def sha256_of(file: ReadableFile, on_bytes: Callable[[int], object] = lambda count: None) -> tuple[str, int]:
+    """The SHA-256 of a file in bare hex, and its size in bytes; *on_bytes* is called with the size of each piece read.
+
+    Raises ArchiveError or OSError.
+    """
+    digest = hashlib.sha256()
+    size = 0
+    with open_in_order(file) as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            digest.update(piece)
+            size += len(piece)
+            on_bytes(len(piece))
+    return digest.hexdigest(), size
 
 
 def member_name(container: Path, name: str) -> str:

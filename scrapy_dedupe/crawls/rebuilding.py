@@ -13,37 +13,28 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput
-from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
-from scrapy_dedupe.stores.normal_forms import EMPTY_PAYLOADS, known_digest
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, Reached, part
-from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
 from scrapy_dedupe.warc.reading import read_records
-from scrapy_dedupe.warc.references import is_unmodified
 from scrapy_dedupe.warc.salvage import Salvaged, is_held, salvage
 
-from .originals import validators_of
-from .places import WACZ_SUFFIX, readable, size_of, sizes_of
-from .rules import may_be_original
+from .crawl_files import crawl_of, files_of, missing_files, named_files, unfinished_files
+from .entries import EntryRules, derive
+from .entry_writer import EntryWriter
+from .places import WACZ_SUFFIX, size_of, sizes_of
 from .sorted_entries import SortedEntries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from scrapy_dedupe.stores.base import Counts, Need
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.tasks.progress import Progress
-    from scrapy_dedupe.warc.framing import Damage
-    from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
     from .rules import RevisitRules
 
 logger = logging.getLogger(__name__)
-
-CONSERVES_NOTHING = 2**40 - 1
-"""The size given for a revisit that records a 304: it saves nothing, whatever the size of its original."""
-
-_BATCH = 500
 
 
 def settle(
@@ -61,7 +52,7 @@ def settle(
     :class:`~scrapy_dedupe.errors.CrawlStateError` while another process writes a file of the crawl.
     """
     refuse_running(index, crawl, folder)
-    unfinished = _unfinished(index, crawl, folder)
+    unfinished = unfinished_files(index, crawl, folder)
     if unfinished:
         # Before the files get their final names, because a final name hides that records are missing from the index.
         index.mark_incomplete(crawl, True)
@@ -82,7 +73,7 @@ def is_lacking(index: CrawlIndex, crawl: str, folder: Path) -> bool:
         return info is not None
     names = {PurePosixPath(name).name for name in info.files}
     return any(
-        path.name not in names and _is_part_of(path, crawl) for path in warc_files(folder, unfinished=True)
+        path.name not in names and crawl_of(path) == crawl for path in warc_files(folder, unfinished=True)
     )
 
 
@@ -127,9 +118,9 @@ def mend_others(index: CrawlIndex, folder: Path) -> list[tuple[str, Salvaged]]:
 
 def refuse_running(index: CrawlIndex, crawl: str, folder: Path) -> None:
     """Raise :class:`~scrapy_dedupe.errors.CrawlStateError` while another process writes a file of the crawl."""
-    named = {Path(name) for info in index.crawls() if info.id == crawl for name in info.files}
+    named = {Path(name) for name in named_files(index, crawl)}
     # The last file has its final name before its records are entered, and stays locked until they are.
-    for path in [*_unfinished(index, crawl, folder), *sorted(named)]:
+    for path in [*unfinished_files(index, crawl, folder), *sorted(named)]:
         if is_held(path):
             raise CrawlStateError(
                 f"The crawl {crawl} is running: another process writes {path}. Wait for its end."
@@ -150,14 +141,11 @@ def rebuild(
     files = {str(file): file for file in files_of(index, crawl, folder)}
     # A missing file may come back and then still needs the originals of its revisits.
     needs = index.needs(crawl) if missing_files(index, crawl, files.values()) else []
-    with closing(SortedEntries()) as ledger:
-        # The spider may have had other settings, so existing entries take precedence over the rules.
-        ledger.take(index.records(crawl))
+    with closing(SortedEntries()) as known:
+        known.take(index.records(crawl))
         index.reset(crawl)
-        if needs:
-            index.add(crawl, [], needs=needs)
-        total = enter_files(index, crawl, files, rules, is_known=ledger.has_entry, watch=watch)
-    index.mark_incomplete(crawl, bool(_unfinished(index, crawl, folder)))
+        total = enter_files(index, crawl, files, rules, known, needs=needs, watch=watch)
+    index.mark_incomplete(crawl, bool(unfinished_files(index, crawl, folder)))
     return total
 
 
@@ -165,38 +153,47 @@ def enter_files(
     index: CrawlIndex,
     crawl: str,
     files: Mapping[str, ReadableFile],
-    rules: RevisitRules,
+    rules: RevisitRules | None,
+    known: SortedEntries,
     *,
+    needs: Sequence[Need] = (),
     in_place_of: str | None = None,
-    is_known: Callable[[str, int, str], bool] = lambda file, offset, digest: False,
     watch: Progress = NO_PROGRESS,
 ) -> Counts:
     """Add the records of *files*, each under its name, to an uncommitted crawl; return their counts.
 
-    Entries name the crawl's container that holds their file. If ``in_place_of`` names a crawl, this crawl will replace
-    it and has the same containers, and originals of revisits in other crawls are looked up later, since the old entries
-    would be found first (see :meth:`~scrapy_dedupe.crawls.index.CrawlIndex.resolve`). Responses for which ``is_known``
-    returns True, given their file, offset and digest, are added regardless of the rules, which may have been different
-    when the crawl was made. Raises as :func:`rebuild`.
+    ``rules`` is None for an imported crawl, and ``known`` has its present entries (see :class:`.EntryRules`). Entries name
+    the crawl's container that holds their file. With ``in_place_of`` the crawl will replace that crawl: the containers
+    are those of that crawl, and originals of revisits in other crawls are looked up later, since the old entries would
+    be found first (see :meth:`~scrapy_dedupe.stores.crawl_index.CrawlIndex.resolve`). Raises as :func:`rebuild`.
     """
     containers = [str(container.get("filename", "")) for container in index.containers(in_place_of or crawl)]
-    total = Counts()
-    with part(watch, crawl, sizes_of(files.values())):
+    if needs:
+        # A killed process must not lose them.
+        index.add(crawl, [], needs=needs)
+    size = 0
+    with (
+        EntryWriter(index, crawl, settles_others=in_place_of is None) as writer,
+        part(watch, in_place_of or crawl, sizes_of(files.values())),
+    ):
         for name, file in files.items():
             reached = Reached(watch)
             index.add_file(crawl, name)
-            entries = _Entries(index, crawl, rules, name, container_number(name, containers), in_place_of)
-            for record, method in _readable_principals(file):
-                reached(record.offset)
-                digest = known_digest(record)
-                is_kept = digest is not None and is_known(name, record.offset, digest)
-                entries.take(record, method, is_kept=is_kept)
-                if entries.size >= _BATCH:
-                    entries.enter()
-            entries.counts += Counts(total_crawl_size=size_of(file))
-            entries.enter()
-            total += entries.entered
-    return total
+            records = read_records(file)
+            if rules is None:
+                # Other programs may write revisits that name their original only by its URI or record id.
+                records = writer.captures.noted(records)
+            of_file = EntryRules(crawl, container_number(name, containers), rules, known)
+            try:
+                for record, entry in derive(records, name, of_file):
+                    reached(record.offset)
+                    if entry is not None:
+                        writer.take(entry, record if rules is None and entry.is_revisit else None)
+            except DamagedInput as error:
+                logger.warning("%s Its other records are added to the index.", error)
+            # The size of an imported WACZ is that of the whole container.
+            size += 0 if rules is None and f"{WACZ_SUFFIX}/" in name else size_of(file)
+        return writer.finish(size)
 
 
 def container_number(file: str, containers: Sequence[str]) -> int:
@@ -207,219 +204,3 @@ def container_number(file: str, containers: Sequence[str]) -> int:
     """
     names = (parent.name for parent in PurePosixPath(file).parents if parent.suffix == WACZ_SUFFIX)
     return next((containers.index(name) for name in names if name in containers), 0)
-
-
-def principals(
-    path: ReadableFile, *, on_damage: Callable[[Damage], None] | None = None
-) -> Iterator[tuple[StoredRecord, str]]:
-    """Each record that is not a request, with the method of its request, or "".
-
-    The request follows the record; some writers put it before. Damage is treated as by
-    :func:`~scrapy_dedupe.warc.reading.read_records`.
-    """
-    waiting: StoredRecord | None = None
-    request: StoredRecord | None = None
-    damaged: DamagedInput | None = None
-    try:
-        for record in read_records(path, on_damage=on_damage):
-            if record.type == "request":
-                if waiting is not None:
-                    is_its_own = waiting.id is not None and record.concurrent_to == waiting.id
-                    yield waiting, _method(record) if is_its_own else ""
-                    request, waiting = None if is_its_own else record, None
-                else:
-                    request = record
-                continue
-            if waiting is not None:
-                # Its request was cut off, so the method is unknown; only GET exchanges can be originals.
-                yield waiting, ""
-                waiting = None
-            if request is not None and _belong_together(request, record):
-                yield record, _method(request)
-            else:
-                waiting = record
-            request = None
-    except DamagedInput as error:
-        damaged = error
-    if waiting is not None:
-        yield waiting, ""
-    if damaged is not None:
-        raise damaged
-
-
-class _Entries:
-    """The index entries for the records of a file, added in batches."""
-
-    def __init__(
-        self,
-        index: CrawlIndex,
-        crawl: str,
-        rules: RevisitRules,
-        file: str,
-        wacz_index: int,
-        in_place_of: str | None,
-    ) -> None:
-        self._index = index
-        self._crawl = crawl
-        self._rules = rules
-        self._file = file
-        self._wacz_index = wacz_index
-        self._in_place_of = in_place_of
-        self._originals: dict[str, Original] = {}
-        self._revisits: list[tuple[str, int]] = []
-        self._urls: list[UrlCapture] = []
-        self.counts = Counts()
-        self.entered = Counts()
-
-    @property
-    def size(self) -> int:
-        return len(self._urls) + len(self._revisits)
-
-    def enter(self) -> None:
-        """Add the batch; after a kill the crawl is still incomplete, so it is read again."""
-        needs, waiting = self._referred_to()
-        originals = list(self._originals.values())
-        self._index.add(self._crawl, originals, self.counts, self._urls, sorted(needs, key=_order), waiting)
-        self.entered += self.counts
-        self.counts = Counts()
-        self._originals, self._revisits, self._urls = {}, [], []
-
-    def take(self, record: StoredRecord, method: str, *, is_kept: bool = False) -> None:
-        """Process a principal record and the method of its request; with *is_kept* it is added regardless of the rules."""
-        if record.type not in ("response", "revisit"):
-            return
-        self.counts += Counts(total_urls=1, dupe_urls=int(record.type == "revisit"))
-        digest = known_digest(record)
-        # An empty payload is in no index, so its revisit would wait forever.
-        if digest is None or digest in EMPTY_PAYLOADS:
-            return
-        if record.type == "revisit":
-            is_copy = not is_unmodified(record)
-            self._revisits.append((digest, record.length if is_copy else CONSERVES_NOTHING))
-            if is_copy:
-                self._take_url(record, digest)
-        elif is_kept or may_be_original(record, method, self._rules):
-            self._take_response(record, digest)
-
-    def _referred_to(self) -> tuple[set[Need], list[Waiting]]:
-        """The needs and waiting revisits of the batch; adds the bytes that its revisits save to the counts."""
-        needs: set[Need] = set()
-        waiting: list[Waiting] = []
-        if not self._revisits:
-            return needs, waiting
-        digests = list(dict.fromkeys(digest for digest, _ in self._revisits))
-        found = dict(zip(digests, self._index.find(self._crawl, digests), strict=True))
-        conserved = 0
-        for digest, length in self._revisits:
-            original = found[digest]
-            if original is None or original.crawl != self._crawl:
-                original = self._originals.get(digest, original)
-            if original is None or (self._in_place_of and original.crawl != self._crawl):
-                waiting.append(Waiting(digest, length))
-                continue
-            if original.crawl != self._crawl:
-                needs.add(Need(original.crawl, original.wacz_index, original.file))
-            conserved += max(0, original.size - length)
-        self.counts += Counts(conserved_size=conserved)
-        return needs, waiting
-
-    def _take_response(self, record: StoredRecord, digest: str) -> None:
-        date = _digits(record)
-        if date is None or record.target_uri is None:
-            return
-        self._take_url(record, digest)
-        original = Original(
-            digest=digest,
-            crawl=self._crawl,
-            date=date,
-            url=record.target_uri,
-            size=record.length,
-            wacz_index=self._wacz_index,
-            record_id=record.id,
-            file=self._file,
-            offset=record.offset,
-        )
-        self._originals.setdefault(digest, original)
-
-    def _take_url(self, record: StoredRecord, digest: str) -> None:
-        date = _digits(record)
-        validators = validators_of(record.http_headers)
-        if record.target_uri and date is not None and validators:
-            self._urls.append(UrlCapture(record.target_uri, digest, date, validators))
-
-
-def _digits(record: StoredRecord) -> str | None:
-    try:
-        return date_digits(record.date or "")
-    except ValueError:
-        return None
-
-
-def _order(need: Need) -> tuple[str, int, str]:
-    return need.crawl, need.wacz_index, need.file or ""
-
-
-def _method(request: StoredRecord) -> str:
-    return request.http.first_line.partition(b" ")[0].decode("latin-1") if request.http else ""
-
-
-def _belong_together(request: StoredRecord, principal: StoredRecord) -> bool:
-    return (principal.id is not None and request.concurrent_to == principal.id) or (
-        request.id is not None and principal.concurrent_to == request.id
-    )
-
-
-def _readable_principals(path: ReadableFile) -> Iterator[tuple[StoredRecord, str]]:
-    try:
-        yield from principals(path)
-    except DamagedInput as error:
-        logger.warning("%s Its other records are added to the index.", error)
-
-
-def files_of(index: CrawlIndex, crawl: str, folder: Path) -> list[ReadableFile]:
-    """The finished files of a crawl, in the order of their names: those that the index names and those in *folder*."""
-    named = [name for info in index.crawls() if info.id == crawl for name in info.files]
-    found: dict[str, ReadableFile] = {}
-    for name in named:
-        file = readable(name)
-        if file is not None and not file.name.endswith(OPEN_SUFFIX):
-            found[str(file)] = file
-    # While a file is moved, it briefly exists in both places.
-    names = {file.name for file in found.values()}
-    for path in warc_files(folder.absolute()):
-        if path.name not in names and _is_part_of(path, crawl):
-            found[str(path)] = path
-    return sorted(found.values(), key=lambda file: file.name)
-
-
-def missing_files(index: CrawlIndex, crawl: str, found: Iterable[ReadableFile]) -> list[str]:
-    """The files of a crawl, by their names in the index, that are not among *found*."""
-    names = {file.name for file in found}
-    named = (name for info in index.crawls() if info.id == crawl for name in info.files)
-    return [name for name in named if PurePosixPath(name).name not in names]
-
-
-def _unfinished(index: CrawlIndex, crawl: str, folder: Path) -> list[Path]:
-    """The files of a crawl that have no final name yet."""
-    # The index has full paths, independent of the working directory; the folder may have other files.
-    named = {
-        Path(f"{name}{OPEN_SUFFIX}") for info in index.crawls() if info.id == crawl for name in info.files
-    }
-    found = {path for path in named if path.exists()}
-    if folder.is_dir():
-        paths = folder.absolute().glob(f"*{OPEN_SUFFIX}")
-        found.update(path for path in paths if path not in found and _is_part_of(path, crawl))
-    return sorted(found)
-
-
-def _is_part_of(path: Path, crawl: str) -> bool:
-    return crawl_of(path) == crawl
-
-
-def crawl_of(path: ReadableFile) -> str | None:
-    """The crawl that the warcinfo of a file names."""
-    try:
-        first = next(read_records(path, on_damage=lambda damage: None), None)
-    except OSError:
-        return None
-    return first.info().get("ispartof") if first is not None and first.type == "warcinfo" else None

@@ -18,15 +18,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError
-from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
+from scrapy_dedupe.stores.base import Counts
 from scrapy_dedupe.stores.normal_forms import formed_digest
 from scrapy_dedupe.warc import codings, records
 from scrapy_dedupe.warc.capture import parse_digest
-from scrapy_dedupe.warc.dates import date_digits, date_from_digits
+from scrapy_dedupe.warc.dates import date_from_digits
 from scrapy_dedupe.warc.payload_modes import DECODED
 
+from .entries import conserved_size, entry_of_capture, need_of
 from .guarded_index import GuardedIndex
-from .originals import Originals, validators_of
+from .originals import Originals
 from .rebuilding import rebuild
 from .rules import RevisitRules
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from scrapy_dedupe.stores.base import Original
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.capture import Capture
     from scrapy_dedupe.warc.files import WarcWriter
@@ -95,12 +97,7 @@ class Recorder:
         self._concurrent = concurrent
         self._crawl = crawl
         self._rules = rules or RevisitRules()
-        self._originals = Originals(
-            self._index,
-            statuses=self._rules.statuses,
-            check_files=check_files,
-            containers_only=containers_only,
-        )
+        self._originals = Originals(self._index, self._rules.statuses, check_files, containers_only)
         self._digest = digest
         # Keep the captures too, so that their ids cannot be reused.
         self._digests: dict[int, tuple[Capture, str]] = {}
@@ -155,29 +152,16 @@ class Recorder:
         original = self._originals.of_payload(digest) if is_admitted and self._rules.enabled else None
         labelled = f"{self._digest}:{digest}" if capture.body else ""
         if original is None:
-            principal = records.response(capture, digest=digest, warcinfo_id=self._writer.warcinfo_id)
+            principal = self._response(capture, digest)
         elif self._blackout_s is not None and self._originals.is_repeated(capture, digest, self._blackout_s):
             return Recorded("skipped", "", "", 0, 0, "", labelled, refers_to=original)
         else:
-            principal = records.revisit(
-                capture,
-                digest=digest,
-                refers_to=original.record_id,
-                refers_to_uri=original.url,
-                refers_to_date=date_from_digits(original.date),
-                container=self._index.container_of(original),
-                original_digest=_text_of_digest(original),
-                warcinfo_id=self._writer.warcinfo_id,
-            )
+            principal = self._revisit(capture, digest, original)
         return self._write(capture, principal, labelled, original, digest if is_admitted else None)
 
     def _record_as_it_came(self, capture: Capture) -> Recorded:
-        principal = records.response(
-            capture,
-            digest=capture.payload_digest(self._digest),
-            has_payload_digest=False,
-            warcinfo_id=self._writer.warcinfo_id,
-        )
+        digest = capture.payload_digest(self._digest)
+        principal = self._response(capture, digest, has_payload_digest=False)
         return self._write(capture, principal, "", None, None)
 
     def _record_rendered(self, capture: Capture) -> Recorded:
@@ -198,25 +182,34 @@ class Recorder:
         is_conditional = capture.method == "GET" and self._rules.enabled
         original = self._originals.of_unmodified(capture) if is_conditional else None
         if original is None:
-            # An empty digest, since there is no payload.
-            principal = records.response(
-                capture,
-                digest=capture.payload_digest(self._digest),
-                warcinfo_id=self._writer.warcinfo_id,
-            )
+            # The digest of an empty payload is not written.
+            principal = self._response(capture, capture.payload_digest(self._digest))
             return self._write(capture, principal, "", None, None)
-        labelled = str(parse_digest(original.digest))
-        principal = records.not_modified(
+        principal = self._revisit(capture, original.digest, original)
+        return self._write(capture, principal, str(parse_digest(original.digest)), original, None)
+
+    def _response(self, capture: Capture, digest: str, *, has_payload_digest: bool = True) -> Record:
+        return records.response(
             capture,
+            digest=digest,
+            has_payload_digest=has_payload_digest,
+            warcinfo_id=self._writer.warcinfo_id,
+        )
+
+    def _revisit(self, capture: Capture, digest: str, original: Original) -> Record:
+        make = records.not_modified if capture.status == 304 else records.revisit
+        # None for the usual form.
+        text = formed_digest(original.digest, original.form) if original.form else None
+        return make(
+            capture,
+            digest=digest,
             refers_to=original.record_id,
             refers_to_uri=original.url,
             refers_to_date=date_from_digits(original.date),
-            digest=original.digest,
             container=self._index.container_of(original),
-            original_digest=_text_of_digest(original),
+            original_digest=text,
             warcinfo_id=self._writer.warcinfo_id,
         )
-        return self._write(capture, principal, labelled, original, None)
 
     def _write(
         self,
@@ -234,33 +227,17 @@ class Recorder:
             algorithm=self._digest,
         )
         place, request_place = self._writer.write([principal, request])
-        # A 304 saves a transfer, but no disk space.
-        is_copy = original is not None and admitted is not None
-        conserved = max(0, original.size - place.length) if original is not None and is_copy else 0
-        date = date_digits(principal.date)
-        entries, urls, needs = [], [], []
-        if admitted is not None:
-            validators = validators_of(capture.response_headers)
-            # Without a validator no 304 can confirm the page.
-            if validators or self._blackout_s is not None:
-                urls.append(UrlCapture(capture.target_uri, admitted, date, validators))
-            if original is None:
-                entries.append(
-                    Original(
-                        digest=admitted,
-                        crawl=self._crawl,
-                        date=date,
-                        url=capture.target_uri,
-                        size=place.length,
-                        record_id=principal.id,
-                        file=str(self._writer.folder / place.file),
-                        offset=place.offset,
-                    )
-                )
-        if original is not None and original.crawl != self._crawl:
-            needs.append(Need(original.crawl, original.wacz_index, original.file))
-        counts = Counts(total_urls=1, dupe_urls=int(original is not None), conserved_size=conserved)
-        self._index.add(entries, counts, urls, needs)
+        file = str(self._writer.folder / place.file)
+        entry = entry_of_capture(capture, principal, place, file, self._crawl, admitted)
+        originals = [] if entry.original is None else [entry.original]
+        # Without a validator no 304 can confirm the page.
+        url = entry.url
+        urls = [] if url is None or not (url.validators or self._blackout_s is not None) else [url]
+        conserved, needs = 0, []
+        if original is not None and entry.revisit is not None:
+            conserved = conserved_size(original.size, entry.revisit.size)
+            needs = [need_of(original)] if original.crawl != self._crawl else []
+        self._index.add(originals, entry.counts + Counts(conserved_size=conserved), urls, needs)
         return Recorded(
             kind=principal.type,
             record_id=principal.id,
@@ -315,8 +292,3 @@ class Recorder:
             # That file must be salvaged, and its records added, before the crawl is committed.
             index.mark_incomplete(crawl, True)
         return self.paths
-
-
-def _text_of_digest(original: Original) -> str | None:
-    """The digest as the original writes it, if that is not the usual form."""
-    return formed_digest(original.digest, original.form) if original.form else None

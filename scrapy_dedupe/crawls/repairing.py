@@ -21,9 +21,8 @@ from scrapy_dedupe.tasks.progress import counted, part
 from scrapy_dedupe.warc.salvage import salvage
 
 from .checking import crawl_sizes
-from .findings import REBUILT_KINDS
-from .imported_files import enter_imported_files
-from .payloads import payload_of_files
+from .crawl_files import payload_of_files
+from .findings import REBUILT_KINDS, number_of
 from .purging import end_unfinished
 from .rebuilding import enter_files, settle
 from .sorted_entries import SortedEntries
@@ -76,8 +75,8 @@ def repair(checker: Checker, check: Check, *, forget_missing: bool = False) -> l
             repairs.append(Repair(None, "The merged index was rebuilt."))
         found = index.resolve()
     if found:
-        text = "The original of 1 revisit was" if found == 1 else f"The originals of {found} revisits were"
-        repairs.append(Repair(None, f"{text} found."))
+        originals, were = ("original", "was") if found == 1 else ("originals", "were")
+        repairs.append(Repair(None, f"The {originals} of {number_of(found, 'revisit')} {were} found."))
     return repairs
 
 
@@ -126,8 +125,8 @@ def _repair_crawl(
     gone += checked.unplaced
     lost = ""
     if gone:
-        entries = "1 entry without a record was" if gone == 1 else f"{gone} entries without a record were"
-        lost = f" {entries} removed."
+        entries = number_of(gone, "entry", "entries")
+        lost = f" {entries} without a record {'was' if gone == 1 else 'were'} removed."
     if checked.is_foreign and checked.files.gone:
         lost += f" When these files are available again, purge the crawl {crawl} and import it again."
     return Repair(crawl, f"The entries of the crawl {crawl} were read again from its files.{lost}")
@@ -214,29 +213,27 @@ def _build(
     is_whole = not (checked.files.gone or checked.files.unreachable)
     # Until this is reset, the replacement is known to be incomplete.
     index.mark_incomplete(new, True)
-    with closing(SortedEntries()) as ledger:
-        ledger.take(index.records(crawl))
-        if checked.is_foreign:
-            counts = enter_imported_files(
-                index, new, checked.files.present, in_place_of=crawl, known=ledger, watch=checker.watch
-            )
-        else:
-            needs = index.needs(crawl)
-            if is_whole or forget_missing:
-                # If the needed crawl is not in the index, its needs cannot be derived from revisits.
-                committed = {other.id for other in index.crawls() if other.state == "committed"}
-                needs = [need for need in needs if need.crawl not in committed]
-            # A missing file may come back, and its revisits need their originals.
-            index.add(new, [], needs=needs)
-            counts = enter_files(
-                index,
-                new,
-                checked.files.present,
-                checker.rules,
-                in_place_of=crawl,
-                is_known=ledger.has_entry,
-                watch=checker.watch,
-            )
+    needs = index.needs(crawl)
+    if checked.is_foreign:
+        needs = [need for need in needs if need.crawl != crawl]
+    elif is_whole or forget_missing:
+        # If the needed crawl is not in the index, its needs cannot be derived from revisits.
+        committed = {other.id for other in index.crawls() if other.state == "committed"}
+        needs = [need for need in needs if need.crawl not in committed]
+    # Otherwise a missing file may come back, and its revisits need their originals.
+    with closing(SortedEntries()) as entries:
+        entries.take(index.records(crawl))
+        rules = None if checked.is_foreign else checker.rules
+        counts = enter_files(
+            index,
+            new,
+            checked.files.present,
+            rules,
+            entries,
+            needs=needs,
+            in_place_of=crawl,
+            watch=checker.watch,
+        )
     known = info.counts.total_crawl_size
     sizes = crawl_sizes(index, checked)
     if known in sizes or (is_whole and not sizes):

@@ -4,7 +4,7 @@ Only complete bodies of GET responses are allowed: a replay program does not fin
 statuses as 200, and a partial body must never replace a whole one.
 
 All code that adds a stored record to the index, or checks whether the record should be there, calls
-:func:`may_be_original`: import, rebuild, check and repair.
+:func:`may_be_original` through :func:`.entries.derive`: import, rebuild, check and repair.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.stores.normal_forms import EMPTY_PAYLOADS, known_digest
 from scrapy_dedupe.warc.bodies import has_payload, has_whole_page, why_no_original
-from scrapy_dedupe.warc.dates import date_digits
 
 if TYPE_CHECKING:
     from scrapy_dedupe.warc.capture import Capture
@@ -89,8 +88,6 @@ def is_whole_original(record: StoredRecord) -> bool:
     """
     return (
         is_http(record)
-        and bool(record.target_uri)
-        and _is_date(record.date)
         and why_no_original(record) is None
         and has_payload(record)
         and known_digest(record) not in EMPTY_PAYLOADS
@@ -105,10 +102,3 @@ def is_http(record: StoredRecord) -> bool:
 def line_may_be_original(digest: str | None, method: str, status: int | None) -> bool:
     """Like :func:`may_be_original`, but decided only from a line of a CDXJ."""
     return digest is not None and digest not in EMPTY_PAYLOADS and method == "GET" and has_whole_page(status)
-
-
-def _is_date(text: str | None) -> bool:
-    try:
-        return bool(date_digits(text or ""))
-    except ValueError:
-        return False

@@ -12,23 +12,28 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import SettingError
-from scrapy_dedupe.stores.normal_forms import plain_digest
+from scrapy_dedupe.stores.normal_forms import known_digest, plain_digest, plain_url
+from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.references import CaptureTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from scrapy_dedupe.stores.base import Original
+    from scrapy_dedupe.warc.reading import StoredRecord
 
-_BATCH = 1_000
+_MAX_BLANK_LINES = 8
 
 _SCHEMA = """
 CREATE TABLE entry (file TEXT, "offset" INTEGER, digest TEXT NOT NULL, date TEXT NOT NULL, url TEXT NOT NULL,
     size INTEGER NOT NULL, form TEXT NOT NULL);
+CREATE VIEW placed AS SELECT rowid AS number, * FROM entry WHERE file IS NOT NULL AND "offset" IS NOT NULL;
+CREATE VIEW unplaced AS SELECT rowid AS number, * FROM entry WHERE file IS NULL OR "offset" IS NULL;
 CREATE TABLE unmet (entry INTEGER PRIMARY KEY, name BLOB NOT NULL);
 CREATE INDEX unmet_name ON unmet (name);
 """
@@ -47,6 +52,39 @@ class Entry(NamedTuple):
     url: str
     size: int
     form: str = ""
+
+    def differences(self, record: StoredRecord) -> list[str]:
+        """The values that differ from a record."""
+        found = []
+        digest = known_digest(record)
+        # Records of old crawlers have no digest; the digest of the entry came from an imported index.
+        if digest is not None and digest != self.digest:
+            found.append("payload digest")
+        url = record.target_uri or ""
+        if url != self.url and (not url or plain_url(url) != self.url):
+            found.append("URI")
+        date = digits_of(record.date or "")
+        count = min(len(date), len(self.date))
+        if not date or date[:count] != self.date[:count]:
+            found.append("date")
+        # Writers of CDXJ disagree whether the blank lines after an uncompressed record are part of it.
+        blank = record.length - record.frame.block_position - record.frame.block_length
+        if not 0 <= record.length - self.size <= (blank if 0 <= blank <= _MAX_BLANK_LINES else 0):
+            found.append("length")
+        return found
+
+
+@lru_cache(1_000)  # the date of a record is needed several times in a row
+def digits_of(date: str) -> str:
+    """The digits of a WARC-Date in the form of an import: 14, or 17 if it has a fraction; empty if it is invalid.
+
+    >>> digits_of("2026-08-01T12:00:00.1Z"), digits_of("2026-08-01T12:00:00Z"), digits_of("now")
+    ('20260801120000100', '20260801120000', '')
+    """
+    try:
+        return date_digits(date)
+    except ValueError:
+        return ""
 
 
 class SortedEntries:
@@ -67,44 +105,27 @@ class SortedEntries:
         self._connection.executemany(
             "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
-                (
-                    original.file,
-                    original.offset,
-                    _usual(original.digest),
-                    original.date,
-                    original.url,
-                    original.size,
-                    original.form,
-                )
-                for original in originals
+                (one.file, one.offset, _usual(one.digest), one.date, one.url, one.size, one.form)
+                for one in originals
             ),
         )
         self._connection.execute("COMMIT")
         self._connection.executescript(
             'CREATE INDEX entry_place ON entry (file, "offset"); CREATE INDEX entry_digest ON entry (digest);'
         )
-        unplaced = self._connection.execute(
-            'SELECT rowid, url, date FROM entry WHERE file IS NULL OR "offset" IS NULL'
-        )
+        unplaced = self._connection.execute("SELECT number, url, date FROM unplaced")
         self._connection.executemany(
             "INSERT INTO unmet VALUES (?, ?)", ((rowid, _name(url, date)) for rowid, url, date in unplaced)
         )
 
     def counts_by_file(self) -> dict[str, int]:
         """How many entries name each file and an offset in it."""
-        return dict(
-            self._connection.execute(
-                'SELECT file, count(*) FROM entry WHERE file IS NOT NULL AND "offset" IS NOT NULL GROUP BY file'
-            )
-        )
+        rows = self._connection.execute("SELECT file, count(*) FROM placed GROUP BY file")
+        return dict(rows)
 
     def without_place(self) -> int:
         """The number of entries without a location."""
-        return int(
-            self._connection.execute(
-                'SELECT count(*) FROM entry WHERE file IS NULL OR "offset" IS NULL'
-            ).fetchone()[0]
-        )
+        return self._number("SELECT count(*) FROM unplaced")
 
     def unmet(self, url: str, date: str) -> list[tuple[int, Entry]]:
         """The entries without a location, with this URL and date (digits), whose record was not read; with numbers."""
@@ -120,60 +141,50 @@ class SortedEntries:
 
     def count_unmet(self) -> int:
         """The number of entries without a location whose record was not read."""
-        return int(self._connection.execute("SELECT count(*) FROM unmet").fetchone()[0])
+        return self._number("SELECT count(*) FROM unmet")
 
     def all_unmet(self) -> Iterator[Entry]:
         """The entries without a location whose record was not read."""
-        rows = self._connection.execute(
-            "SELECT entry.* FROM unmet JOIN entry ON entry.rowid = unmet.entry ORDER BY unmet.entry"
-        )
-        return (Entry(*row) for row in rows)
+        return self._entries("rowid IN (SELECT entry FROM unmet) ORDER BY rowid")
 
     def of_file(self, name: str) -> Iterator[Entry]:
         """The entries of a file in order of offset."""
-        rows = self._connection.execute(
-            'SELECT * FROM entry WHERE file = ? AND "offset" IS NOT NULL ORDER BY "offset"', (name,)
-        )
-        return (Entry(*row) for row in rows)
+        return self._entries('file = ? AND "offset" IS NOT NULL ORDER BY "offset"', name)
 
     def sample(self, count: int, seed: int) -> list[Entry]:
         """At most *count* random entries that have a location, in order of file and offset."""
-        rowids = [
-            row[0]
-            for row in self._connection.execute(
-                'SELECT rowid FROM entry WHERE file IS NOT NULL AND "offset" IS NOT NULL ORDER BY digest'
-            )
-        ]
+        rows = self._connection.execute("SELECT number FROM placed ORDER BY digest")
+        rowids = [row[0] for row in rows]
         # Not for secrets: a seed makes the sample reproducible.
         drawn = random.Random(seed).sample(rowids, min(count, len(rowids)))  # noqa: S311
-        found = [
-            Entry(*self._connection.execute("SELECT * FROM entry WHERE rowid = ?", (rowid,)).fetchone())
-            for rowid in drawn
-        ]
-        return sorted(found)
+        return sorted(next(self._entries("rowid = ?", rowid)) for rowid in drawn)
 
-    def at(self, file: str, offset: int) -> list[Entry]:
-        """The entries with this location."""
-        rows = self._connection.execute('SELECT * FROM entry WHERE file = ? AND "offset" = ?', (file, offset))
-        return [Entry(*row) for row in rows]
+    def digest_at(self, file: str, record: StoredRecord) -> tuple[str | None, str]:
+        """The digest, and its form, of the entry of a record without a digest; ``(None, "")`` if there is no entry."""
+        for entry in self._entries('file = ? AND "offset" = ?', file, record.offset):
+            if not entry.differences(record):
+                return entry.digest, entry.form
+        return None, ""
 
-    def has_entry(self, file: str, offset: int, digest: str) -> bool:
+    def has_entry(self, file: str, offset: int, digest: str | None) -> bool:
         """Whether an entry has this location and payload."""
-        row = self._connection.execute(
-            'SELECT 1 FROM entry WHERE file = ? AND "offset" = ? AND digest = ?', (file, offset, digest)
-        ).fetchone()
-        return row is not None
+        return any(self._entries('file = ? AND "offset" = ? AND digest = ?', file, offset, digest))
 
     def find(self, digests: Sequence[str]) -> dict[str, tuple[str, str, int]]:
         """URL, date and size of the entries with these payloads, if they exist."""
         found = {}
         for digest in digests:
-            row = self._connection.execute(
-                "SELECT url, date, size FROM entry WHERE digest = ? LIMIT 1", (digest,)
-            ).fetchone()
-            if row is not None:
-                found[digest] = row
+            entry = next(self._entries("digest = ? LIMIT 1", digest), None)
+            if entry is not None:
+                found[digest] = entry.url, entry.date, entry.size
         return found
+
+    def _entries(self, where: str, *values: object) -> Iterator[Entry]:
+        rows = self._connection.execute(f"SELECT * FROM entry WHERE {where}", values)  # noqa: S608
+        return (Entry(*row) for row in rows)
+
+    def _number(self, query: str) -> int:
+        return int(self._connection.execute(query).fetchone()[0])
 
     def close(self) -> None:
         """Delete the temporary files."""

@@ -6,41 +6,37 @@ index unpacks to the end. Only then are records added. A WACZ without an index i
 
 from __future__ import annotations
 
-import hashlib
-import re
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput, SettingError, TakenOver
 from scrapy_dedupe.stores.base import Need
 from scrapy_dedupe.stores.crawl_index import PAYLOAD_MODES
-from scrapy_dedupe.warc.cdxj_reading import cdxj_lines
+from scrapy_dedupe.warc.cdxj_reading import CdxFault, cdxj_lines, read_cdxj
 from scrapy_dedupe.warc.payload_modes import payload_mode
-from scrapy_dedupe.warc.remote import is_url, open_in_order, place_file, shown
+from scrapy_dedupe.warc.reading import read_records
+from scrapy_dedupe.warc.remote import is_url, place_file, shown
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
-from .import_entries import SourceEntries
-from .places import size_of
-from .sources import first_record, kind_of
+from .crawl_files import PAYLOAD_FIELD
+from .entries import EntryRules, derive, entry_of_line
+from .entry_writer import EntryWriter
+from .places import sha256_of, size_of
+from .sources import files_beside, first_record, kind_of, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
-    from typing import IO
 
-    from scrapy_dedupe.stores.base import Source
+    from scrapy_dedupe.stores.base import Counts, Original, Source, UrlCapture, Waiting
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.sources import ReadableFile
     from scrapy_dedupe.warc.wacz import Requirement
 
-    from .import_entries import EnteredSource
-
 _BATCH = 1_000
-_PIECE_BYTES = 1 << 20
-_QUERY = re.compile(r"[?#]")
 
 
 class Alive(Protocol):
@@ -50,190 +46,235 @@ class Alive(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EntryOptions:
-    """Options for adding a source.
+class EnteredSource:
+    """The result for a source: its counts, the number of possible originals, and the missing WARC files that it names."""
 
-    ``payload`` is the mode of all sources, None to use the source's metadata; ``else_payload`` returns the mode of a
-    source without metadata. ``verify``: the hash of a container is compared, not only its size. ``is_last``: its crawl
-    gets no other source.
+    counts: Counts
+    originals: int
+    absent: tuple[str, ...] = ()
+
+
+class SourceEntry(EntryWriter):
+    """The addition of one claimed source.
+
+    ``payload_of`` returns the payload mode of a source, given the mode in its metadata or None. ``verify``: the hash of a
+    container is compared, not only its size. Without ``is_last``, if its crawl gets other sources, revisits whose
+    original is in another crawl wait, since those may add the original to the crawl itself: the order of sources must
+    make no difference. ``on_fault`` is called with a sentence for each skipped line or record.
     """
 
-    payload: str | None
-    else_payload: Callable[[], str]
-    verify: bool = False
-    is_last: bool = False
+    def __init__(
+        self,
+        index: CrawlIndex,
+        source: Source,
+        *,
+        payload_of: Callable[[str | None], str],
+        verify: bool,
+        is_last: bool,
+        alive: Alive,
+        on_fault: Callable[[str], None],
+    ) -> None:
+        super().__init__(index, source.crawl, settles_others=is_last)
+        self._source = source
+        self._payload_of = payload_of
+        self._verify = verify
+        self._alive = alive
+        self._report_fault = on_fault
+        self._first_fault: str | None = None
+        self._files: dict[str, None] = {}
+        self._rules = EntryRules(source.crawl)
 
+    def enter(self) -> EnteredSource | None:
+        """Add the source completely; return None for a container that its crawl already has under another name.
 
-def enter_source(
-    index: CrawlIndex,
-    source: Source,
-    options: EntryOptions,
-    *,
-    alive: Alive,
-    on_fault: Callable[[str], None],
-) -> EnteredSource | None:
-    """Add a claimed source completely; None for a container that its crawl already has under another name.
+        Raises :class:`~scrapy_dedupe.errors.DamagedInput` or :class:`~scrapy_dedupe.errors.ArchiveError` for a broken
+        source, and what the index raises: :class:`~scrapy_dedupe.errors.CrawlStateError` if it has lost the source in the
+        meantime. Records that were already added are hidden then and must be dropped.
+        """
+        source = self._source
+        try:
+            with self:
+                file = place_file(source.place)
+                kind = kind_of(file)
+                if source.is_container != (kind == "wacz") or kind == "manifest":
+                    wanted = "WACZ" if source.is_container else "WARC, ARC or CDXJ file"
+                    raise DamagedInput(f"{shown(str(file))} is not a {wanted}.")
+                if kind == "wacz":
+                    return self._enter_container(file)
+                size = _checked_size(source, size_of(file))
+                if self._verify and source.hash is not None:
+                    _checked_hash(source, file, size, self._alive)
+                return self._enter_records(file, size) if kind == "warc" else self._enter_lines(file)
+        except OSError as error:
+            # Temporary files may be full, and the source may become unreadable.
+            raise ArchiveError(
+                f"{shown(source.place)} cannot be imported: {error.strerror or error}."
+            ) from error
 
-    ``on_fault`` is called with a sentence for each skipped line or record. Raises
-    :class:`~scrapy_dedupe.errors.DamagedInput` or :class:`~scrapy_dedupe.errors.ArchiveError` for a broken source, and
-    what the index raises. Records that were already added are hidden then and must be dropped.
-    """
-    file = place_file(source.place)
-    kind = kind_of(file)
-    if source.is_container != (kind == "wacz") or kind == "manifest":
-        raise DamagedInput(
-            f"{shown(str(file))} is not a {'WACZ' if source.is_container else 'WARC, ARC or CDXJ file'}."
-        )
-    try:
-        if kind == "wacz":
-            return _enter_container(index, source, file, options, alive, on_fault)
-        size = _checked_size(source, size_of(file))
-        if options.verify and source.hash is not None:
-            _checked_hash(source, file, size, alive)
-        if kind == "warc":
-            return _enter_records(index, source, file, options, alive, on_fault)
-        return _enter_lines(index, source, file, options, alive, on_fault)
-    except OSError as error:
-        # Temporary files may be full, and the source may become unreadable.
-        raise ArchiveError(f"{shown(source.place)} cannot be imported: {error.strerror or error}.") from error
-
-
-def _enter_container(
-    index: CrawlIndex,
-    source: Source,
-    file: ReadableFile,
-    options: EntryOptions,
-    alive: Alive,
-    on_fault: Callable[[str], None],
-) -> EnteredSource | None:
-    wacz = StoredWacz(file)
-    size = _checked_size(source, wacz.size_bytes)
-    is_local = isinstance(file, Path)
-    others = [entry for entry in index.containers(source.crawl) if entry.get("filename") != source.name]
-    may_be_known = any(entry.get("size") == size for entry in others)
-    hash_ = source.hash
-    if (hash_ is None and (is_local or may_be_known)) or options.verify:
-        hash_ = _checked_hash(source, file, size, alive)
-    if hash_ is not None and any(entry.get("hash") == hash_ for entry in others):
-        return None
-    source = replace(source, hash=hash_, size=size)
-    about = wacz.about
-    payload = options.payload or about.payload or payload_mode(about.software) or options.else_payload()
-    with _Lines(alive) as lines:
+    def _enter_container(self, file: ReadableFile) -> EnteredSource | None:
+        source = self._source
+        wacz = StoredWacz(file)
+        size = _checked_size(source, wacz.size_bytes)
+        is_local = isinstance(file, Path)
+        containers = self.index.containers(source.crawl)
+        others = [entry for entry in containers if entry.get("filename") != source.name]
+        may_be_known = any(entry.get("size") == size for entry in others)
+        hash_ = source.hash
+        if (hash_ is None and (is_local or may_be_known)) or self._verify:
+            hash_ = _checked_hash(source, file, size, self._alive)
+        if hash_ is not None and any(entry.get("hash") == hash_ for entry in others):
+            return None
+        self._source = replace(source, hash=hash_, size=size)
+        about = wacz.about
+        mode = about.payload or payload_mode(about.software)
         if wacz.has_index:
-            lines.count(wacz.index_lines(), keep=not is_local)
-        place = index.begin_source(source, payload)
-        needs = required(index, about.requires, source.crawl)
-        with SourceEntries(
-            index, source, place, is_last=options.is_last, alive=alive, on_fault=on_fault
-        ) as entering:
-            if wacz.has_index:
-                entering.take_lines(lines.again(wacz.index_lines), members_by_name(wacz.files))
-            else:
-                for number, member in enumerate(wacz.files):
-                    alive(number / len(wacz.files))
-                    entering.take_records(member, lambda offset: alive())
-            return entering.finish(size, needs)
+            with _checked_lines(wacz.index_lines, is_local=is_local, alive=self._alive) as lines:
+                self._begin(mode)
+                self.take_lines(lines, members_by_name(wacz.files))
+        else:
+            self._begin(mode)
+            for number, member in enumerate(wacz.files):
+                self._alive(number / len(wacz.files))
+                self.take_records(member, lambda offset: self._alive())
+        return self._result(size, required(self.index, about.requires, source.crawl))
+
+    def _enter_records(self, file: ReadableFile, size: int) -> EnteredSource:
+        first = first_record(file)
+        info = first.info() if first is not None and first.type == "warcinfo" else {}
+        own = info.get(PAYLOAD_FIELD)
+        self._begin(own if own in PAYLOAD_MODES else payload_mode(info.get("software")))
+        self.take_records(file, lambda offset: self._alive(offset / size))
+        return self._result(size)
+
+    def _enter_lines(self, file: ReadableFile) -> EnteredSource:
+        is_local = isinstance(file, Path)
+        with _checked_lines(lambda: cdxj_lines(file), is_local=is_local, alive=self._alive) as lines:
+            self._begin(None)
+            size = self.take_lines(lines, files_beside(self._source.place))
+        result = self._result(size)
+        # Remote files are not checked, to avoid a request for each.
+        absent = (name for name in self._files if not is_url(name) and not Path(name).is_file())
+        return replace(result, absent=tuple(absent))
+
+    def _begin(self, own_payload: str | None) -> None:
+        wacz_index = self.index.begin_source(self._source, self._payload_of(own_payload))
+        self._rules = EntryRules(self._source.crawl, wacz_index)
+
+    def take_lines(self, lines: Iterable[bytes], file_of: Callable[[str], str]) -> int:
+        """Process the lines of a CDXJ; return the total size of all records that they name.
+
+        ``file_of`` returns the location of a WARC file that a line names, and raises
+        :class:`~scrapy_dedupe.errors.DamagedInput` for a name that is not allowed.
+        """
+        size = 0
+        for line in read_cdxj(lines):
+            if isinstance(line, CdxFault):
+                self._on_fault(f"line {line.line}: {line.reason}")
+                continue
+            size += line.length
+            if line.is_exchange:
+                try:
+                    file = None if line.filename is None else file_of(line.filename)
+                    if file is not None:
+                        self._files[file] = None
+                    self.take(entry_of_line(line, file, self._rules))
+                except (SettingError, DamagedInput) as error:
+                    self._on_fault(f"the line of {line.url}: {error}")
+        return size
+
+    def take_records(self, file: ReadableFile, progress: Callable[[int], None]) -> None:
+        """Process the records of a WARC or ARC file.
+
+        ``progress`` is called with the offset of each. Raises :class:`~scrapy_dedupe.errors.DamagedInput` for a file
+        with any damage.
+        """
+        self._files[str(file)] = None
+        try:
+            records = self.captures.noted(read_records(file))
+            for record, entry in derive(records, str(file), self._rules, self._on_fault):
+                progress(record.offset)
+                if entry is not None:
+                    self.take(entry, record if entry.is_revisit else None)
+        except OSError as error:
+            raise unreadable(file, error) from error
+
+    def _result(self, size_bytes: int, needs: Iterable[Need] = ()) -> EnteredSource:
+        """Finish the source (see :meth:`finish`).
+
+        Raises :class:`~scrapy_dedupe.errors.DamagedInput` for a source without any response or revisit.
+        """
+        if not self.total:
+            raise DamagedInput(
+                f"{shown(self._source.place)} holds no record that can be added; nothing was imported."
+                + (f" The first fault: {self._first_fault}" if self._first_fault else "")
+            )
+        # Register files with only revisits too: a check must find them.
+        with self._explaining_loss():
+            self.index.add_imported(self._source, [], [], list(self._files))
+        counts = self.finish(size_bytes, needs)
+        return EnteredSource(counts, self.added)
+
+    def add(self, originals: Sequence[Original], urls: Sequence[UrlCapture]) -> None:
+        with self._explaining_loss():
+            self.index.add_imported(self._source, originals, urls)
+
+    def end(self, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]) -> None:
+        self._alive()
+        with self._explaining_loss():
+            self.index.end_source(self._source, counts, needs, waiting)
+
+    def check(self) -> None:
+        self._alive()
+
+    def on_unnamed(self, place: str) -> None:
+        self._on_fault(
+            f"{place}: the revisit has no payload digest, and the record that it refers to is not in the same"
+            " source. The index finds records of other sources only by their digests"
+        )
+
+    def _on_fault(self, sentence: str) -> None:
+        self._first_fault = self._first_fault or sentence
+        self._report_fault(sentence)
+
+    @contextmanager
+    def _explaining_loss(self) -> Iterator[None]:
+        """Explain the error if the index no longer knows the source that was begun here."""
+        try:
+            yield
+        except TakenOver:
+            raise
+        except CrawlStateError as error:
+            raise CrawlStateError(
+                f"The index has lost {self._source.name} during its import: the index was emptied, or the crawl"
+                f" {self._source.crawl} was canceled or purged. Import it again."
+            ) from error
 
 
-def _enter_records(
-    index: CrawlIndex,
-    source: Source,
-    file: ReadableFile,
-    options: EntryOptions,
-    alive: Alive,
-    on_fault: Callable[[str], None],
-) -> EnteredSource:
-    first, size = first_record(file), size_of(file)
-    info = first.info() if first is not None and first.type == "warcinfo" else {}
-    own = info.get("dedupe-payload")
-    payload = (
-        options.payload
-        or (own if own in PAYLOAD_MODES else None)
-        or payload_mode(info.get("software"))
-        or options.else_payload()
-    )
-    index.begin_source(source, payload)
-    with SourceEntries(index, source, 0, is_last=options.is_last, alive=alive, on_fault=on_fault) as entering:
-        entering.take_records(file, lambda offset: alive(offset / size))
-        return entering.finish(size)
-
-
-def _enter_lines(
-    index: CrawlIndex,
-    source: Source,
-    file: ReadableFile,
-    options: EntryOptions,
-    alive: Alive,
-    on_fault: Callable[[str], None],
-) -> EnteredSource:
-    with _Lines(alive) as lines:
-        lines.count(cdxj_lines(file), keep=not isinstance(file, Path))
-        index.begin_source(source, options.payload or options.else_payload())
-        with SourceEntries(
-            index, source, 0, is_last=options.is_last, alive=alive, on_fault=on_fault
-        ) as entering:
-            size = entering.take_lines(lines.again(lambda: cdxj_lines(file)), files_beside(source.place))
-            entered = entering.finish(size)
-            # Remote files are not checked, to avoid a request for each.
-            absent = (name for name in entering.files if not is_url(name) and not Path(name).is_file())
-            return replace(entered, absent=tuple(absent))
-
-
-class _Lines:
-    """The lines of an index, read twice: the index must unpack to its end before any line is added.
+@contextmanager
+def _checked_lines(
+    lines: Callable[[], Iterable[bytes]], *, is_local: bool, alive: Alive
+) -> Iterator[Iterator[bytes]]:
+    """Return the lines of an index after reading it once: it must unpack to its end before any line is added.
 
     Lines of remote files are kept in a temporary file in between.
     """
+    count = 0
+    with tempfile.TemporaryFile(prefix="scrapy-dedupe-") as kept:
+        for line in lines():
+            count += 1
+            if not is_local:
+                kept.write(line.rstrip(b"\r\n") + b"\n")
+            if not count % _BATCH:
+                alive()
+        kept.seek(0)
 
-    def __init__(self, alive: Alive) -> None:
-        self._alive = alive
-        self._count = 0
-        self._kept: IO[bytes] | None = None
+        def lines_again() -> Iterator[bytes]:
+            for number, line in enumerate(lines() if is_local else kept):
+                if not number % _BATCH:
+                    alive(number / count)
+                yield line
 
-    def count(self, lines: Iterable[bytes], *, keep: bool) -> None:
-        """Read the lines for the first time."""
-        self._kept = tempfile.TemporaryFile(prefix="scrapy-dedupe-") if keep else None  # noqa: SIM115
-        for line in lines:
-            self._count += 1
-            if self._kept is not None:
-                self._kept.write(line.rstrip(b"\r\n") + b"\n")
-            if not self._count % _BATCH:
-                self._alive()
-
-    def again(self, lines: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
-        """Yield the lines for the second time, from *lines* if they were not kept."""
-        if self._kept is not None:
-            self._kept.seek(0)
-        for number, line in enumerate(lines() if self._kept is None else self._kept):
-            if not number % _BATCH:
-                self._alive(number / self._count)
-            yield line
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._kept is not None:
-            self._kept.close()
-
-
-def files_beside(place: str) -> Callable[[str], str]:
-    """Return the location of the WARC files that a CDXJ names: relative paths at or below its own folder."""
-    # The query of a URL may have slashes too.
-    path = _QUERY.split(place, maxsplit=1)[0] if is_url(place) else place
-    folder, slash, _ = path.rpartition("/")
-
-    @lru_cache(4_096)
-    def file_of(filename: str) -> str:
-        name = PurePosixPath(filename)
-        if name.is_absolute() or ".." in name.parts or not name.parts or "\0" in filename:
-            raise DamagedInput(f"the file {filename!r} is not below the folder of the CDXJ.")
-        return f"{folder}{slash}{name}"
-
-    return file_of
+        yield lines_again()
 
 
 def _checked_size(source: Source, size: int) -> int:
@@ -245,7 +286,7 @@ def _checked_size(source: Source, size: int) -> int:
 
 
 def _checked_hash(source: Source, file: ReadableFile, size: int, alive: Alive) -> str:
-    digest, taken = sha256_and_size(file, alive)
+    digest, taken = sha256_of(file, lambda count: alive())
     if source.hash is not None and source.hash != digest:
         raise DamagedInput(
             f"{shown(source.place)} has the SHA-256 {digest}, but the manifest says {source.hash}: it is another file, or"
@@ -256,18 +297,6 @@ def _checked_hash(source: Source, file: ReadableFile, size: int, alive: Alive) -
             f"{shown(source.place)} changed while it was read. Import it again when no other program writes to it."
         )
     return digest
-
-
-def sha256_and_size(file: ReadableFile, alive: Callable[[], None]) -> tuple[str, int]:
-    """The SHA-256 of a file in bare hex, and its size in bytes. Raises ArchiveError or OSError."""
-    digest = hashlib.sha256()
-    size = 0
-    with open_in_order(file) as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            digest.update(piece)
-            size += len(piece)
-            alive()
-    return digest.hexdigest(), size
 
 
 def members_by_name(files: Sequence[ReadableFile]) -> Callable[[str], str]:
@@ -291,18 +320,15 @@ def members_by_name(files: Sequence[ReadableFile]) -> Callable[[str], str]:
 
 def required(index: CrawlIndex, requires: Sequence[Requirement], crawl: str) -> set[Need]:
     """Return what a WACZ of *crawl* needs, by its metadata. A container that is not in the index is given by file name."""
-    containers: dict[str, list[object]] = {}
+
+    @cache
+    def names_of(other: str) -> list[object]:
+        return [container.get("filename") for container in index.containers(other)]
+
     needs: set[Need] = set()
     for requirement in requires:
-        if not requirement.crawl or requirement.crawl == crawl:
-            continue
-        if requirement.crawl not in containers:
-            containers[requirement.crawl] = [
-                container.get("filename") for container in index.containers(requirement.crawl)
-            ]
-        known = containers[requirement.crawl]
-        if requirement.filename in known:
-            needs.add(Need(requirement.crawl, known.index(requirement.filename)))
-        else:
-            needs.add(Need(requirement.crawl, 0, requirement.filename))
+        other, name = requirement.crawl, requirement.filename
+        if other and other != crawl:
+            known = names_of(other)
+            needs.add(Need(other, known.index(name)) if name in known else Need(other, 0, name))
     return needs

@@ -5,6 +5,10 @@ folder is replaced by its WACZ files or, if it has none, by its WARC files.
 
 The crawl id of a source comes from the manifest, else from the caller, else from the file itself, if it is a valid id;
 else it is the file's name without suffixes, with hyphens for characters that are not allowed in ids.
+
+A source with a known name is compared with what the index already has: it may be the same source again, or another one.
+A container is identified by its name; its size, and its hash if it is compared, show whether the file is the same. A
+WARC file or a CDXJ is identified by its location, and the files that it is or names show which crawl has it.
 """
 
 from __future__ import annotations
@@ -15,12 +19,14 @@ import re
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, SettingError, UsageError
 from scrapy_dedupe.stores.base import Source
 from scrapy_dedupe.stores.crawl_index import checked_crawl_id
+from scrapy_dedupe.warc.cdxj_reading import CdxCapture, cdxj_lines, read_cdxj
 from scrapy_dedupe.warc.containers import ZIP_MAGIC
 from scrapy_dedupe.warc.manifests import ListedFile, read_manifest
 from scrapy_dedupe.warc.reading import read_records
@@ -28,11 +34,12 @@ from scrapy_dedupe.warc.remote import check_regular, is_url, place_file, shown
 from scrapy_dedupe.warc.sources import ARC_LINE, GZIP_MAGIC, WARC_START
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
-from .places import WACZ_SUFFIX
+from .places import WACZ_SUFFIX, sha256_of, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -42,6 +49,7 @@ _SUFFIXES = re.compile(r"(\.(wacz|w?arc|cdxj?|gz|open))+\Z", re.IGNORECASE)
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_ID_LENGTH = 128
 _HEAD_BYTES = 4_096
+_QUERY = re.compile(r"[?#]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +60,86 @@ class FailedSource:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class FoundSources:
-    """The sources for the words of a call.
+    """The sources for the words of a call; ``crawl`` is the crawl id for sources without one in a manifest.
 
     ``listed`` are the files that manifests and words name, with the crawl of each source if it is known.
     ``has_manifest``: at least one manifest was read. ``doubts`` explain why a manifest may not have named all crawls.
     """
 
-    sources: tuple[Source, ...] = ()
-    failed: tuple[FailedSource, ...] = ()
-    listed: tuple[ListedFile, ...] = ()
-    has_manifest: bool = False
-    doubts: tuple[str, ...] = ()
+    def __init__(self, crawl: str | None, allow_outside: bool, check: Callable[[], None]) -> None:
+        self.failed: list[FailedSource] = []
+        self.listed: list[ListedFile] = []
+        self.has_manifest = False
+        self.doubts: list[str] = []
+        self._sources: dict[str, Source] = {}
+        self._crawl = crawl
+        self._allow_outside = allow_outside
+        self._check = check
+
+    @property
+    def sources(self) -> list[Source]:
+        """The sources, in order and without duplicates."""
+        return list(self._sources.values())
+
+    def take(self, place: str) -> None:
+        """Add a file, or all files that a manifest names."""
+        self._check()
+        try:
+            _check_text(place)
+            is_manifest = kind_of(place_file(place)) == "manifest"
+            if not is_manifest:
+                source = source_at(place, crawl=self._crawl)
+                self.listed.append(ListedFile(source.name, place, source.hash, source.size, source.crawl))
+                self._add(source)
+        except DedupeError as error:
+            self._fail(place, str(error), is_doubt=place.lower().endswith(".json"))
+        else:
+            if is_manifest:
+                self._take_manifest(place)
+
+    def _take_manifest(self, place: str) -> None:
+        def on_fault(sentence: str) -> None:
+            self._fail(place, sentence, is_doubt=True)
+
+        self.has_manifest = True
+        try:
+            for listed in read_manifest(place, allow_outside=self._allow_outside, on_fault=on_fault):
+                self._check()
+                self._take_listed(listed)
+        except DedupeError as error:
+            on_fault(str(error))
+
+    def _take_listed(self, listed: ListedFile) -> None:
+        # Add failed sources too: their crawl is not missing from the manifest.
+        crawl = listed.crawl
+        try:
+            source = source_at(listed.place, listed=listed, crawl=self._crawl)
+            crawl = source.crawl
+            self._add(source)
+        except DedupeError as error:
+            self._fail(listed.place, str(error), is_doubt=False)
+        self.listed.append(replace(listed, crawl=crawl))
+
+    def _add(self, source: Source) -> None:
+        other = self._sources.setdefault(source.name, source)
+        if other == source:
+            return
+        is_same = (source.crawl, _key(source.place)) == (other.crawl, _key(other.place))
+        for mine, known in ((source.hash, other.hash), (source.size, other.size)):
+            is_same = is_same and (mine == known or None in (mine, known))
+        if not is_same:
+            raise DamagedInput(
+                f"{shown(source.place)}, for the crawl {source.crawl}, has the same name {source.name!r} as"
+                f" {shown(other.place)}, for the crawl {other.crawl}, but is another source. Rename one of them."
+            )
+        size = source.size if other.size is None else other.size
+        self._sources[source.name] = replace(other, hash=other.hash or source.hash, size=size)
+
+    def _fail(self, place: str, reason: str, *, is_doubt: bool) -> None:
+        self.failed.append(FailedSource(_printable(place), reason))
+        if is_doubt and reason not in self.doubts:
+            self.doubts.append(reason)
 
 
 def find_sources(
@@ -74,24 +149,17 @@ def find_sources(
     allow_outside: bool = False,
     check: Callable[[], None] = lambda: None,
 ) -> FoundSources:
-    """The sources for paths, patterns, folders and URLs, in order and without duplicates.
+    """The sources for paths, patterns, folders and URLs.
 
     ``crawl`` is the crawl id for sources without one in a manifest; ``allow_outside`` lets manifests name files that
     are not below their folder; ``check`` is called before each file. Raises
     :class:`~scrapy_dedupe.errors.UsageError` for a word without a file.
     """
     places = [place for word in words for place in places_of(word)]
-    search = _SourceSearch(crawl, allow_outside)
+    found = FoundSources(crawl, allow_outside, check)
     for place in places:
-        check()
-        search.take(place, check)
-    return FoundSources(
-        tuple(search.sources.values()),
-        tuple(search.failed),
-        tuple(search.listed),
-        search.has_manifest,
-        tuple(search.doubts),
-    )
+        found.take(place)
+    return found
 
 
 def places_of(word: str) -> list[str]:
@@ -158,80 +226,6 @@ def unreadable(file: ReadableFile, error: OSError) -> ArchiveError:
     return ArchiveError(
         f"{shown(str(file))} cannot be read: {error.strerror or error}. Check that it exists and check its permissions."
     )
-
-
-class _SourceSearch:
-    """Collects sources."""
-
-    def __init__(self, crawl: str | None, allow_outside: bool) -> None:
-        self.sources: dict[str, Source] = {}
-        self.failed: list[FailedSource] = []
-        self.listed: list[ListedFile] = []
-        self.doubts: list[str] = []
-        self.has_manifest = False
-        self._crawl = crawl
-        self._allow_outside = allow_outside
-
-    def take(self, place: str, check: Callable[[], None]) -> None:
-        """Add a file, or all files that a manifest names."""
-        try:
-            _check_text(place)
-            file = place_file(place)
-            if kind_of(file) != "manifest":
-                source = source_at(place, crawl=self._crawl)
-                self.listed.append(ListedFile(source.name, place, source.hash, source.size, source.crawl))
-                self._add(source)
-                return
-        except DedupeError as error:
-            self.failed.append(FailedSource(_printable(place), str(error)))
-            if place.lower().endswith(".json"):
-                self._doubt(str(error))
-            return
-        self._take_manifest(place, check)
-
-    def _take_manifest(self, place: str, check: Callable[[], None]) -> None:
-        def on_fault(sentence: str) -> None:
-            self.failed.append(FailedSource(shown(place), sentence))
-            self._doubt(sentence)
-
-        self.has_manifest = True
-        try:
-            for listed in read_manifest(place, allow_outside=self._allow_outside, on_fault=on_fault):
-                check()
-                self._take_listed(listed)
-        except DedupeError as error:
-            on_fault(str(error))
-
-    def _take_listed(self, listed: ListedFile) -> None:
-        # Add failed sources too: their crawl is not missing from the manifest.
-        crawl = listed.crawl
-        try:
-            source = source_at(listed.place, listed=listed, crawl=self._crawl)
-            crawl = source.crawl
-            self._add(source)
-        except DedupeError as error:
-            self.failed.append(FailedSource(_printable(listed.place), str(error)))
-        self.listed.append(replace(listed, crawl=crawl))
-
-    def _add(self, source: Source) -> None:
-        other = self.sources.setdefault(source.name, source)
-        if other == source:
-            return
-        is_same = (source.crawl, _key(source.place)) == (other.crawl, _key(other.place))
-        for mine, known in ((source.hash, other.hash), (source.size, other.size)):
-            is_same = is_same and (mine == known or None in (mine, known))
-        if not is_same:
-            raise DamagedInput(
-                f"{shown(source.place)}, for the crawl {source.crawl}, has the same name {source.name!r} as"
-                f" {shown(other.place)}, for the crawl {other.crawl}, but is another source. Rename one of them."
-            )
-        self.sources[source.name] = replace(
-            other, hash=other.hash or source.hash, size=source.size if other.size is None else other.size
-        )
-
-    def _doubt(self, sentence: str) -> None:
-        if sentence not in self.doubts:
-            self.doubts.append(sentence)
 
 
 def source_at(place: str, *, listed: ListedFile | None = None, crawl: str | None = None) -> Source:
@@ -329,3 +323,103 @@ def _unpacked(start: bytes) -> bytes:
         return zlib.decompressobj(wbits=31).decompress(start, _HEAD_BYTES)
     except zlib.error:
         return b""
+
+
+def files_beside(place: str) -> Callable[[str], str]:
+    """Return the location of the WARC files that a CDXJ names: relative paths at or below its own folder."""
+    # The query of a URL may have slashes too.
+    path = _QUERY.split(place, maxsplit=1)[0] if is_url(place) else place
+    folder, slash, _ = path.rpartition("/")
+
+    @lru_cache(4_096)
+    def file_of(filename: str) -> str:
+        name = PurePosixPath(filename)
+        if name.is_absolute() or ".." in name.parts or not name.parts or "\0" in filename:
+            raise DamagedInput(f"the file {filename!r} is not below the folder of the CDXJ.")
+        return f"{folder}{slash}{name}"
+
+    return file_of
+
+
+class KnownSources:
+    """The contents of the crawls of an index, as of the creation of this object."""
+
+    def __init__(self, index: CrawlIndex) -> None:
+        self._containers: dict[str, dict[str, dict[str, object]]] = {}
+        self._owners: dict[str, set[str]] = {}
+        self._crawls: set[str] = set()
+        for info in index.crawls():
+            self._crawls.add(info.id)
+            for file in info.files:
+                self._owners.setdefault(file, set()).add(info.id)
+            for container in index.containers(info.id):
+                # Crawls of another program may have containers with the same name.
+                self._containers.setdefault(str(container.get("filename")), {})[info.id] = container
+
+    def owners(self, source: Source) -> Iterable[str]:
+        """The crawls that have the source, or another one with its name."""
+        if source.is_container:
+            return self._containers.get(source.name, {})
+        return self._owners.get(source.name) or self._owners.get(_first_file(source), set())
+
+    def difference(self, source: Source, *, verify: bool, alive: Callable[[], None]) -> str | None:
+        """Why a source is not the imported one with its name, or belongs to another crawl; None if it is the same.
+
+        With *verify* the hash of a container is compared too, if the index has one, not only its size.
+        """
+        owners = self.owners(source)
+        if source.crawl in owners:
+            container = self._containers[source.name][source.crawl] if source.is_container else {}
+            return _other_file(source, container, verify=verify, alive=alive)
+        if owners:
+            return _taken(source, f"the crawl {min(owners)}")
+        # The files of a crawl may have been moved since.
+        if source.is_container or source.crawl not in self._crawls:
+            return _taken(source, "a crawl that it no longer knows")
+        return None
+
+
+def _first_file(source: Source) -> str:
+    """The first WARC file that a CDXJ names; empty for anything else."""
+    file_of = files_beside(source.place)
+    try:
+        file = place_file(source.place)
+        if kind_of(file) == "index":
+            for line in read_cdxj(cdxj_lines(file)):
+                if isinstance(line, CdxCapture) and line.is_exchange and line.filename is not None:
+                    return file_of(line.filename)
+    except (OSError, DedupeError):
+        # The source was imported when it was readable.
+        pass
+    return ""
+
+
+def _other_file(
+    source: Source, container: Mapping[str, object], *, verify: bool, alive: Callable[[], None]
+) -> str | None:
+    """Why the file of a source is not the container; None if it is."""
+    size, hash_ = source.size, source.hash
+    try:
+        file = place_file(source.place)
+        if verify and container.get("hash") is not None:
+            hash_, size = sha256_of(file, lambda count: alive())
+        elif size is None:
+            size = size_of(file)
+    except (OSError, DedupeError) as error:
+        if verify:
+            return f"It cannot be compared with the index: {error}"
+    for name, mine in (("size", size), ("hash", hash_)):
+        known = container.get(name)
+        if mine is not None and known is not None and mine != known:
+            return (
+                f"{shown(source.place)} has the {name} {mine}, but {source.name} of the crawl {source.crawl} has {known} in"
+                " the index. It is another file: give it another name and another crawl."
+            )
+    return None
+
+
+def _taken(source: Source, owner: str) -> str:
+    return (
+        f"{shown(source.place)} would be imported into the crawl {source.crawl}, but in the index {source.name} belongs to"
+        f" {owner}. Import it into that crawl, or rename it."
+    )

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.warc.reading import read_records
 
-from .crawl_files import files_in_folders
-from .findings import IndexFinding
-from .holders import is_bare
+from .crawl_files import crawl_of, files_in_folders
+from .dependencies import is_bare
+from .findings import IndexFinding, number_of
 from .places import readable
-from .rebuilding import crawl_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,40 +26,33 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.sources import ReadableFile
 
+    from .comparison import ReadRevisit
     from .dependencies import Needed
-    from .recounting import CountedRevisit
     from .sorted_entries import SortedEntries
 
 
 class UnresolvedRevisits:
-    """Revisits whose original is not in the index. ``read`` names the files whose records are in the ledger."""
+    """``revisits`` whose original is not in the index. ``read`` names the files whose records are in the ledger."""
 
     def __init__(self, index: CrawlIndex, ledger: SortedEntries, folders: Sequence[Path]) -> None:
+        self.revisits: list[ReadRevisit] = []
         self.read: set[str] = set()
         self._index = index
         self._ledger = ledger
         self._folders = folders
-        self._revisits: list[tuple[str, CountedRevisit]] = []
-
-    def take(self, crawl: str, revisits: Sequence[CountedRevisit]) -> None:
-        """Add the revisits of a crawl."""
-        self._revisits += [(crawl, revisit) for revisit in revisits]
 
     def findings(self, crawls: Mapping[str, CrawlInfo]) -> Iterator[IndexFinding]:
         """Report revisits without any original, and the files that hold originals of others."""
-        for crawl in dict.fromkeys(crawl for crawl, _ in self._revisits):
+        for crawl in dict.fromkeys(revisit.crawl for revisit in self.revisits):
             self._read_needed(crawl)
-        left = [
-            (crawl, revisit)
-            for crawl, revisit in self._revisits
-            if self._ledger.captures.original(revisit.reference) is None
-        ]
+        captures = self._ledger.captures
+        left = [revisit for revisit in self.revisits if captures.original(revisit.reference) is None]
         counts: Counter[tuple[str, str]] = Counter()
-        for crawl, revisit, file in self._backed_by_other_files(left):
+        for revisit, file in self._backed_by_other_files(left):
             if file is None:
-                yield _without_original(crawl, revisit)
+                yield _without_original(revisit)
             else:
-                counts[crawl, file] += 1
+                counts[revisit.crawl, file] += 1
         for (crawl, file), count in counts.items():
             yield IndexFinding("waiting", crawl, _backed_text(crawl, count, file, crawls), file)
 
@@ -74,9 +66,7 @@ class UnresolvedRevisits:
             if file is not None:
                 self._read(file)
 
-    def _backed_by_other_files(
-        self, left: list[tuple[str, CountedRevisit]]
-    ) -> Iterator[tuple[str, CountedRevisit, str | None]]:
+    def _backed_by_other_files(self, left: list[ReadRevisit]) -> Iterator[tuple[ReadRevisit, str | None]]:
         """The file in the folders that holds the original of each of these revisits; None if there is none."""
         captures = self._ledger.captures
         for file in files_in_folders(self._folders) if left else ():
@@ -84,16 +74,16 @@ class UnresolvedRevisits:
                 continue
             self._read(file)
             lost = []
-            for crawl, revisit in left:
+            for revisit in left:
                 found = captures.original(revisit.reference)
                 if found is None:
-                    lost.append((crawl, revisit))
+                    lost.append(revisit)
                 else:
-                    yield crawl, revisit, str(captures.file_of(found))
+                    yield revisit, str(captures.file_of(found))
             left = lost
             if not left:
                 break
-        yield from ((crawl, revisit, None) for crawl, revisit in left)
+        yield from ((revisit, None) for revisit in left)
 
     def _read(self, file: ReadableFile) -> None:
         try:
@@ -135,13 +125,13 @@ def _presence_text(needs: Sequence[Needed]) -> str:
     return f" Of its files {there} of {len(known)} {'exists' if there == 1 else 'exist'}." if known else ""
 
 
-def _without_original(crawl: str, revisit: CountedRevisit) -> IndexFinding:
+def _without_original(revisit: ReadRevisit) -> IndexFinding:
     refers_to = revisit.original_uri or revisit.reference.id or "a payload"
     text = (
         f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.uri} refers to {refers_to}, but neither"
         " the index nor a file has the original."
     )
-    return IndexFinding("revisit", crawl, text, revisit.file, revisit.offset)
+    return IndexFinding("revisit", revisit.crawl, text, revisit.file, revisit.offset)
 
 
 def _backed_text(crawl: str, count: int, file: str, crawls: Mapping[str, CrawlInfo]) -> str:
@@ -155,10 +145,8 @@ def _backed_text(crawl: str, count: int, file: str, crawls: Mapping[str, CrawlIn
         remedy = f"The crawl {owner} has the originals: commit it, `commit {owner}`."
     else:
         remedy = f"The crawl {owner} has the originals: `check {owner} --repair` adds them."
-    refer = (
-        f"1 revisit of the crawl {crawl} refers"
-        if count == 1
-        else f"{count} revisits of the crawl {crawl} refer"
+    refer, what = ("refers", "a record") if count == 1 else ("refer", "records")
+    revisits = number_of(count, "revisit")
+    return (
+        f"{revisits} of the crawl {crawl} {refer} to {what} in {file} that the index does not have. {remedy}"
     )
-    what = "a record" if count == 1 else "records"
-    return f"{refer} to {what} in {file} that the index does not have. {remedy}"

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import DamagedInput, SettingError
+from scrapy_dedupe.warc.exchanges import exchanges
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.references import CaptureTable, Reference, reference_of
 from scrapy_dedupe.warc.remote import shown
@@ -23,7 +24,7 @@ from .preparation import checked_name
 from .text_reading import RawDocument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.warc.reading import StoredRecord
@@ -36,14 +37,9 @@ _SPOOL_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class PageRules:
-    """Functions that distinguish pages from other records.
-
-    *kind_of* returns the kind of a page for a Content-Type, None if it is not a text type. *exchanges* yields each
-    response and revisit among records, with the method of its request.
-    """
+    """*kind_of* returns the kind of a page for a Content-Type, None if it is not a text type."""
 
     kind_of: Callable[[str], str | None]
-    exchanges: Callable[[Iterable[StoredRecord]], Iterator[tuple[StoredRecord, str]]]
 
 
 class Pages:
@@ -82,7 +78,7 @@ class Pages:
         Raises OSError if the file cannot be read, and what `Faults.add` raises.
         """
         records = self._captures.noted(read_records(file, on_damage=self._faults.add_damage))
-        for record, method in self._rules.exchanges(records):
+        for record, method in exchanges(records):
             place = f"{shown(str(file))}, offset {record.offset}"
             if record.type == "revisit":
                 self._wait(record, method, place)

@@ -398,8 +398,7 @@ def state_message(crawl: str, state: str, action: str, url: str) -> str:
         "unknown": ("is unknown", "`scrapy dedupe crawls` lists the crawls in the index."),
         "committed": (
             "is committed",
-            "Other crawls may refer to its records. Use another crawl id for a new crawl; `scrapy dedupe purge"
-             f" {crawl}` removes this one.",
+            f"Other crawls may refer to its records. Use another crawl id; `scrapy dedupe purge {crawl}` removes this crawl.",
         ),
         "canceled": ("was canceled", "Start it again, with the same id or another one."),
         "canceling": ("was canceled, but that was interrupted", f"Cancel it again: cancel {crawl}."),

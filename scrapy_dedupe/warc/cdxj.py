@@ -42,6 +42,7 @@ from deflate import gzip_compress
 
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.dates import date_digits
+from scrapy_dedupe.warc.exchanges import method_of
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.url_keys import Lookup, lookup, wabac_key, with_method
 
@@ -74,39 +75,15 @@ class CdxLine(NamedTuple):
         return f"{self.prefix} {json.dumps(self.fields)}"
 
 
-class Indexer:
-    """Makes the index lines for the records of one file, which must be added in their order.
-
-    The request of an exchange precedes or follows its principal record, so a line is returned only after the next
-    record is added; `finish` returns the last line.
-    """
-
-    def __init__(self, filename: str) -> None:
-        self._filename = filename
-        self._waiting: StoredRecord | None = None
-
-    def add(self, record: StoredRecord) -> list[CdxLine]:
-        """Take the next record; return the lines that are complete. Raises DamagedInput, SettingError."""
-        waiting, self._waiting = self._waiting, record
-        if waiting is None:
-            return []
-        if _is_exchange(waiting, record):
-            self._waiting = None
-            return self._lines(waiting, record)
-        return self._lines(waiting)
-
-    def finish(self) -> list[CdxLine]:
-        """Return the line of the last record."""
-        waiting, self._waiting = self._waiting, None
-        return self._lines(waiting) if waiting is not None else []
-
-    def _lines(self, *exchange: StoredRecord) -> list[CdxLine]:
-        request = next((record for record in exchange if record.type == "request"), None)
-        return [cdx_line(record, self._filename, request) for record in exchange if _is_indexed(record)]
+def is_indexed(record: StoredRecord) -> bool:
+    """Whether a record has a line."""
+    # A warc-fields resource describes the crawl and cannot be replayed.
+    is_about_the_crawl = record.type == "resource" and record.get("Content-Type") == "application/warc-fields"
+    return record.type in INDEXED_TYPES and not is_about_the_crawl
 
 
 def cdx_line(record: StoredRecord, filename: str, request: StoredRecord | None = None) -> CdxLine:
-    """Return the line of a response, revisit or resource, with the request of its exchange if it is known.
+    """Return the line of a response, revisit or resource, with its request if there is one.
 
     Raises DamagedInput if the record has no URL or date or cannot be reached by its offset, SettingError if the
     package surt is missing.
@@ -245,34 +222,14 @@ def _idx_line(first: bytes, offset: int, member: bytes) -> bytes:
     return prefix + b" " + fields.encode() + b"\n"
 
 
-def _is_indexed(record: StoredRecord) -> bool:
-    # A warc-fields resource describes the crawl and cannot be replayed.
-    is_about_the_crawl = record.type == "resource" and record.get("Content-Type") == "application/warc-fields"
-    return record.type in INDEXED_TYPES and not is_about_the_crawl
-
-
-def _is_exchange(first: StoredRecord, second: StoredRecord) -> bool:
-    types = {first.type, second.type}
-    return (
-        "request" in types
-        and bool(types & {"response", "revisit"})
-        and first.target_uri == second.target_uri
-        and (
-            first.id in second.get_all("WARC-Concurrent-To")
-            or second.id in first.get_all("WARC-Concurrent-To")
-        )
-    )
-
-
 def _lookup(url: str, request: StoredRecord | None) -> Lookup:
     if request is None or request.http is None:
         return lookup(url)
-    method = request.http.first_line.partition(b" ")[0].decode("latin-1")
     if len(request.frame.kept) == request.frame.block_length:
         body = request.payload()
     else:  # a request of many megabytes: the held part is longer than the text that the index keeps
         body = request.frame.kept[request.http.length :]
-    return lookup(url, method, _header(request, b"Content-Type") or "", body)
+    return lookup(url, method_of(request), _header(request, b"Content-Type") or "", body)
 
 
 def _header(request: StoredRecord | None, name: bytes) -> str | None:

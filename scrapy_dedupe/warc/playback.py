@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.warc.exchanges import paired
 from scrapy_dedupe.warc.playback_index import PlaybackIndex
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import reference_of
@@ -103,7 +104,7 @@ class Playback:
     def read(
         self, *, on_damage: Callable[[Damage], None], is_wanted: Callable[[], bool] = lambda: True
     ) -> int:
-        """Read every record of the files and return how many belong to exchanges. Call once, before `find`.
+        """Read every record of the files and return the number of exchanges. Call once, before `find`.
 
         *on_damage* is called for every damaged place. Reading ends early when *is_wanted* returns False. Raises
         ArchiveError if a file cannot be read.
@@ -112,10 +113,10 @@ class Playback:
         for number, file in enumerate(self._files):
             shares_members = False
             try:
-                for record in read_records(file, on_damage=on_damage):
+                for record, request in paired(read_records(file, on_damage=on_damage)):
                     if not is_wanted():
                         return count
-                    if self._index.add(number, record):
+                    if self._index.add(number, record, request):
                         count += 1
                         shares_members = shares_members or record.length == 0
             except OSError as error:

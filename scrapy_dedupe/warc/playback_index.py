@@ -4,21 +4,20 @@ Every record is read once. The records stay in the files; the index keeps only t
 database that SQLite itself moves to disk when it grows. URLs are kept as hashes of 16 bytes: of the URL of the record,
 and of its canonical form.
 
-A ``request`` record has the method, body and cookies of the request of a response. It belongs to the response that it
-names in WARC-Concurrent-To or that names it, else to the nearest response with the same file, URL and date. A response
-without a request record counts as the answer to a GET without cookies.
+The method, body and cookies are those of the request (see `exchanges`). A response without a request counts as the
+answer to a GET without cookies.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from w3lib.url import canonicalize_url
 
+from scrapy_dedupe.warc.exchanges import method_of
 from scrapy_dedupe.warc.references import (
     Captures,
     bare_id,
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.warc.reading import StoredRecord
 
-_METHOD = re.compile(rb"\s*([!-~]+) ")
 _KEY_BYTES = 16
 _BATCH = 1000
 
@@ -44,46 +42,22 @@ _TABLES = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
 CREATE TABLE captures (
-    number INTEGER PRIMARY KEY,  -- in the order of the files, requests included
+    number INTEGER PRIMARY KEY,  -- in the order of the files
     file INTEGER NOT NULL, offset INTEGER NOT NULL, block_position INTEGER NOT NULL,
     crawl INTEGER NOT NULL,      -- what isPartOf of the warcinfo before it says, else one a file
     kind TEXT NOT NULL,          -- response, resource, revisit or unmodified (a revisit: server-not-modified)
     status INTEGER,              -- NULL for a revisit without an HTTP head
     is_partial INTEGER NOT NULL, -- truncated, a segment, or a 206
-    id TEXT, concurrent_to TEXT,
-    uri BLOB NOT NULL, canonical BLOB NOT NULL, date_ms INTEGER NOT NULL, digest TEXT,
-    method TEXT NOT NULL DEFAULT 'GET', body BLOB NOT NULL DEFAULT x'', cookies BLOB NOT NULL DEFAULT x''
-);
-CREATE TABLE requests (
-    number INTEGER PRIMARY KEY,
-    file INTEGER NOT NULL, id TEXT, concurrent_to TEXT, uri BLOB NOT NULL, date_ms INTEGER NOT NULL,
+    id TEXT, uri BLOB NOT NULL, canonical BLOB NOT NULL, date_ms INTEGER NOT NULL, digest TEXT,
     method TEXT NOT NULL, body BLOB NOT NULL, cookies BLOB NOT NULL
 );
 """
 _CAPTURE = (
-    "INSERT INTO captures (number, file, offset, block_position, crawl, kind, status, is_partial, id, concurrent_to,"
-    " uri, canonical, date_ms, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO captures (number, file, offset, block_position, crawl, kind, status, is_partial, id,"
+    " uri, canonical, date_ms, digest, method, body, cookies)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_REQUEST = (
-    "INSERT INTO requests (number, file, id, concurrent_to, uri, date_ms, method, body, cookies)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-# Each step finds the requests of captures for which the previous steps found none.
-_PAIRING = """
-CREATE INDEX requests_by_response ON requests (concurrent_to);
-CREATE INDEX requests_by_id ON requests (id);
-CREATE INDEX requests_by_uri ON requests (uri, date_ms, file);
-CREATE TABLE pairs (capture INTEGER PRIMARY KEY, request INTEGER UNIQUE);
-INSERT OR IGNORE INTO pairs SELECT c.number, r.number FROM captures c JOIN requests r ON r.concurrent_to = c.id;
-INSERT OR IGNORE INTO pairs SELECT c.number, r.number FROM captures c JOIN requests r ON r.id = c.concurrent_to;
-INSERT OR IGNORE INTO pairs SELECT c.number, r.number FROM captures c
-    JOIN requests r ON r.uri = c.uri AND r.date_ms = c.date_ms AND r.file = c.file AND c.kind <> 'resource'
-    ORDER BY abs(r.number - c.number), c.number;
-UPDATE captures SET (method, body, cookies) =
-    (SELECT r.method, r.body, r.cookies FROM pairs p JOIN requests r ON r.number = p.request WHERE p.capture = captures.number)
-    WHERE number IN (SELECT capture FROM pairs);
-DROP TABLE pairs;
-DROP TABLE requests;
+_INDEXES = """
 CREATE INDEX captures_by_uri ON captures (uri);
 CREATE INDEX captures_by_canonical ON captures (canonical);
 CREATE INDEX captures_by_id ON captures (id);
@@ -129,10 +103,9 @@ class PlaybackIndex(Captures[str, CapturePlace]):
         self._crawls: dict[tuple[str | None, int], int] = {}
         self._names: list[str | None] = []
         self._captures: list[tuple[object, ...]] = []
-        self._requests: list[tuple[object, ...]] = []
 
-    def add(self, file: int, record: StoredRecord) -> bool:
-        """Add a record of the file with that number; False if it is not part of an HTTP exchange."""
+    def add(self, file: int, record: StoredRecord, request: StoredRecord | None) -> bool:
+        """Add a record of the file with that number, and its request; False if they are not an HTTP exchange."""
         if file != self._file:
             self._file = file
             self._enter_crawl(None, file)
@@ -140,21 +113,18 @@ class PlaybackIndex(Captures[str, CapturePlace]):
             self._enter_crawl(crawl, 0)
         if not (record.target_uri or "").lower().startswith(("http://", "https://")):
             return False
-        self._number += 1
-        if record.type == "request" and record.http is not None:
-            self._add_request(file, record)
-        elif kind := _kind(record):
-            self._add_capture(file, record, kind)
-        else:
+        kind = _kind(record)
+        if kind is None:
             return False
-        if len(self._captures) + len(self._requests) >= _BATCH:
+        self._add_capture(file, record, kind, request if request and request.http else None)
+        if len(self._captures) >= _BATCH:
             self._flush()
         return record.type != "resource"
 
     def finish(self) -> None:
-        """Match requests to captures."""
+        """Make the captures ready for queries."""
         self._flush()
-        self._database.executescript(_PAIRING)
+        self._database.executescript(_INDEXES)
 
     def close(self) -> None:
         """Delete the index."""
@@ -221,12 +191,13 @@ class PlaybackIndex(Captures[str, CapturePlace]):
         statement = f"SELECT {_COLUMNS} FROM captures WHERE {condition}"  # noqa: S608 - no value is in it
         return (CapturePlace(*row) for row in self._database.execute(statement, values))
 
-    def _add_capture(self, file: int, record: StoredRecord, kind: str) -> None:
+    def _add_capture(self, file: int, record: StoredRecord, kind: str, request: StoredRecord | None) -> None:
         uri = record.target_uri or ""
         status = record.http_status
         is_partial = record.is_truncated or status == 206 or record.get("WARC-Segment-Number") is not None
         is_revisit = kind in ("revisit", "unmodified")
         digest = digest_key(record.get("WARC-Payload-Digest")) if is_revisit else digest_of(record)
+        self._number += 1
         self._captures.append(
             (
                 self._number,
@@ -238,37 +209,21 @@ class PlaybackIndex(Captures[str, CapturePlace]):
                 status,
                 is_partial,
                 bare_id(record.id),
-                bare_id(record.concurrent_to),
                 uri_key(uri),
                 canonical_key(uri),
                 milliseconds(record.date) or 0,
                 digest,
-            )
-        )
-
-    def _add_request(self, file: int, record: StoredRecord) -> None:
-        method = _METHOD.match(record.http.first_line if record.http else b"")
-        self._requests.append(
-            (
-                self._number,
-                file,
-                bare_id(record.id),
-                bare_id(record.concurrent_to),
-                uri_key(record.target_uri or ""),
-                milliseconds(record.date) or 0,
-                method[1].decode("ascii").upper() if method else "GET",
-                body_key(record.payload()),
-                cookie_key(record.http.get_all(b"Cookie") if record.http else []),
+                method_of(request).upper() if request else "GET",
+                body_key(request.payload()) if request else b"",
+                cookie_key(request.http.get_all(b"Cookie")) if request and request.http else b"",
             )
         )
 
     def _flush(self) -> None:
         self._database.execute("BEGIN")
         self._database.executemany(_CAPTURE, self._captures)
-        self._database.executemany(_REQUEST, self._requests)
         self._database.execute("COMMIT")
         self._captures.clear()
-        self._requests.clear()
 
 
 def canonical_key(url: str) -> bytes:

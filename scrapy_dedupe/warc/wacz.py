@@ -43,7 +43,16 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.warc.cdxj import INDEXED_TYPES, Indexer, LineSorter, idx_head, rekeyed, zipnum_blocks
+from scrapy_dedupe.warc.cdxj import (
+    INDEXED_TYPES,
+    LineSorter,
+    cdx_line,
+    idx_head,
+    is_indexed,
+    rekeyed,
+    zipnum_blocks,
+)
+from scrapy_dedupe.warc.exchanges import method_of, paired
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.url_keys import load_surt
 from scrapy_dedupe.warc.wacz_file import PIECE_BYTES, OpenWacz, json_bytes, name_is_taken
@@ -119,10 +128,11 @@ def pack(
 ) -> PackedWacz:
     """Pack WARC files into the WACZ *target* and return a description of it.
 
-    *page_of* is called for every response and revisit record, in the order of the files, and returns a page or None;
-    a page whose request had a method other than GET is dropped. *has_text* declares that pages carry text; it is also
-    set if any page has text. *payload* is ``stored`` or ``decoded``, the bodies that the digests are computed from;
-    datapackage.json has it as ``dedupePayload``. *title* defaults to the crawl id. *created* is aware, by default now.
+    *page_of* is called for every response, revisit and resource, in the order of the files, and returns a page or None.
+    It is not called for a record whose request has a method other than GET. *has_text* declares that pages carry text;
+    it is also set if any page has text. *payload* is ``stored`` or ``decoded``, the bodies that the digests are
+    computed from; datapackage.json has it as ``dedupePayload``. *title* defaults to the crawl id. *created* is aware,
+    by default now.
     *on_read* is called with the number of bytes read from *files*; each file is read twice.
 
     Raises ArchiveError if *target* exists, if it cannot be written or if a file cannot be packed, and SettingError if
@@ -141,8 +151,8 @@ def pack(
         try:
             for file in files:
                 size = _size_of(file)
-                for lines, page in _entries(file, page_of, on_read):
-                    for line in lines:
+                for line, page in _entries(file, page_of, on_read):
+                    if line is not None:
                         sorter.add(line)
                     if page is not None:
                         pages.add(page)
@@ -220,28 +230,16 @@ def _write_errors(target: Path) -> Iterator[None]:
 
 def _entries(
     file: Path, page_of: Callable[[StoredRecord], WaczPage | None], on_read: Callable[[int], None]
-) -> Iterator[tuple[list[CdxLine], WaczPage | None]]:
+) -> Iterator[tuple[CdxLine | None, WaczPage | None]]:
     """Yield the index lines and pages of a WARC file. Raises ArchiveError if not all of it can be read."""
-    indexer = Indexer(file.name)
-    page: WaczPage | None = None
-    exchange: str | None = None
-    offset = 0
     try:
-        for record in read_records(file):
-            on_read(record.offset - offset)
-            offset = record.offset
-            # Only a response to GET is a page. The method is known from the request record, which follows the response.
-            if page is not None and _is_other_request(record, exchange):
-                page = None
-            if record.format == "arc":
-                raise ArchiveError(
-                    f"{file} is an ARC file, but a WACZ can contain only WARC files. "
-                    "Convert it with scrapy-dedupe arc2warc."
-                )
-            yield indexer.add(record), page
-            page = page_of(record) if record.type in INDEXED_TYPES else None
-            exchange = record.id
-        yield indexer.finish(), page
+        for record, request in paired(_warc_records(file, on_read)):
+            # Only a response to GET is a page.
+            is_page = record.type in INDEXED_TYPES and (request is None or method_of(request) == "GET")
+            yield (
+                cdx_line(record, file.name, request) if is_indexed(record) else None,
+                page_of(record) if is_page else None,
+            )
     except DamagedInput as error:
         raise ArchiveError(
             f"{file} is damaged and was not packed, because the WACZ would lack records: {error}"
@@ -250,14 +248,17 @@ def _entries(
         raise _unreadable(file, error) from error
 
 
-def _is_other_request(record: StoredRecord, exchange: str | None) -> bool:
-    """Whether a record is the request of an exchange, with a method other than GET."""
-    return (
-        record.type == "request"
-        and record.concurrent_to == exchange
-        and record.http is not None
-        and not record.http.first_line.startswith(b"GET ")
-    )
+def _warc_records(file: Path, on_read: Callable[[int], None]) -> Iterator[StoredRecord]:
+    offset = 0
+    for record in read_records(file):
+        if record.format == "arc":
+            raise ArchiveError(
+                f"{file} is an ARC file, but a WACZ can contain only WARC files. "
+                "Convert it with scrapy-dedupe arc2warc."
+            )
+        on_read(record.offset - offset)
+        offset = record.offset
+        yield record
 
 
 def _size_of(file: Path) -> int:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from recorded_crawls import OpenGuard
 
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.recorder import Recorder
@@ -22,16 +23,6 @@ if TYPE_CHECKING:
 PAGES = 30
 
 
-class Guard:
-    open = False
-
-    def failed(self, error: BaseException) -> None:
-        raise error
-
-    def worked(self) -> None:
-        pass
-
-
 def record(url: str, folder: Path, crawl: str, numbers: range) -> Path:
     """Crawl, and commit the crawl; its file."""
     with open_index(url) as index:
@@ -42,7 +33,7 @@ def record(url: str, folder: Path, crawl: str, numbers: range) -> Path:
             info={"isPartOf": crawl},
             on_new_file=lambda name: index.add_file(crawl, str(folder / name)),
         )
-        recorder = Recorder(writer, index, crawl, Guard())
+        recorder = Recorder(writer, index, crawl, OpenGuard())
         for number in numbers:
             capture = Capture(
                 url=f"http://example.org/{number}",

@@ -18,22 +18,20 @@ import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
-from import_files import WARC_NAME, line, record, response_record, warcinfo
+from import_files import WARC_NAME, Quiet, line, record, response_record, warcinfo
+from recorded_crawls import OpenGuard
 
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.checking import Checker
-from scrapy_dedupe.crawls.comparing import digits_of
 from scrapy_dedupe.crawls.findings import Thoroughness
-from scrapy_dedupe.crawls.import_entries import SourceEntries
 from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
 from scrapy_dedupe.crawls.packing import drop_warc_files, pack_crawl
-from scrapy_dedupe.crawls.rebuilding import principals
 from scrapy_dedupe.crawls.recorder import Recorder
 from scrapy_dedupe.crawls.repairing import repair
 from scrapy_dedupe.crawls.rules import RevisitRules
-from scrapy_dedupe.crawls.sorted_entries import SortedEntries
+from scrapy_dedupe.crawls.sorted_entries import SortedEntries, digits_of
 from scrapy_dedupe.errors import CrawlStateError, StoreUnavailable
-from scrapy_dedupe.stores.base import Counts, Original, Source, Waiting
+from scrapy_dedupe.stores.base import Counts, Original, Waiting
 from scrapy_dedupe.stores.index_values import packed_digest
 from scrapy_dedupe.warc.capture import Capture
 from scrapy_dedupe.warc.dates import date_digits
@@ -47,16 +45,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.crawls.repairing import Repair
 
 START = datetime(2026, 8, 1, 12, tzinfo=UTC)
-
-
-class Guard:
-    open = False
-
-    def failed(self, error: BaseException) -> None:
-        raise error
-
-    def worked(self) -> None:
-        pass
 
 
 class Hand(Protocol):
@@ -165,7 +153,7 @@ class Archive:
             gzip=is_gzip,
             on_new_file=lambda name: self.index.add_file(crawl, str(self.folder / name)),
         )
-        recorder = Recorder(writer, self.index, crawl, Guard())
+        recorder = Recorder(writer, self.index, crawl, OpenGuard())
         for number in numbers:
             recorder.record(capture(number))
         self.files[crawl] = recorder.finish()
@@ -488,7 +476,7 @@ def test_an_uncommitted_crawl_that_was_killed_is_entered_whole(archive: Archive)
 def test_a_crawl_that_runs_is_passed_over(archive: Archive) -> None:
     archive.index.start("three")
     writer = WarcWriter(archive.folder, "three", info={"isPartOf": "three"})
-    recorder = Recorder(writer, archive.index, "three", Guard())
+    recorder = Recorder(writer, archive.index, "three", OpenGuard())
     recorder.record(capture(9))
     check = archive.check()
     assert (check.findings, check.passed_over) == ([], ["three"])
@@ -631,63 +619,6 @@ def archive_with(archive: Archive, wacz_folder: Path) -> Checker:
     return Checker(archive.index, RevisitRules(), [archive.folder], wacz_folder, Thoroughness())
 
 
-def test_an_imported_crawl_is_checked_and_repaired_by_the_rules_of_the_import(
-    archive: Archive, tmp_path: Path
-) -> None:
-    for crawl in ("one", "two"):
-        archive.index.purge([crawl])
-    sources = [path for crawl in ("two", "one") for path in archive.files[crawl]]
-    for path in sources:
-        source = Source(str(path), path.name.partition("-")[0], str(path))
-        archive.index.queue_sources([source])
-        claimed = archive.index.claim_source()
-        assert claimed is not None
-        place = archive.index.begin_source(claimed, "stored")
-        with SourceEntries(
-            archive.index, claimed, place, is_last=True, alive=lambda *share: None, on_fault=pytest.fail
-        ) as entering:
-            entering.take_records(path)
-            entering.finish(path.stat().st_size)
-    archive.index.resolve()
-    assert archive.kinds() == []
-    before = archive.state()
-    lengths = {crawl: len(list(archive.index.records(crawl))) for crawl in ("one", "two")}
-    assert lengths == {"one": 5, "two": 1}
-    path = archive.files["two"][0]
-    path.write_bytes(path.read_bytes()[::-1])
-    assert "damage" in archive.kinds("two")
-    path.write_bytes(path.read_bytes()[::-1])
-    other = archive.files["one"][0]
-    data = other.read_bytes(), archive.files["one"][1].read_bytes()
-    other.write_bytes(data[1])
-    archive.files["one"][1].write_bytes(data[0])
-    assert "entry" in archive.kinds()
-    archive.repair()
-    assert archive.kinds() == []
-    other.write_bytes(data[0])
-    archive.files["one"][1].write_bytes(data[1])
-    archive.repair()
-    assert archive.kinds() == []
-    after = archive.state()
-    # A file that holds a revisit alone was not named by the index before.
-    assert {crawl: (*state[:2], *state[3:]) for crawl, state in after.items()} == {
-        crawl: (*state[:2], *state[3:]) for crawl, state in before.items()
-    }
-
-
-class Watch:
-    """Nobody looks on."""
-
-    def check(self) -> None:
-        pass
-
-    def show(self, done: float, total: int) -> None:
-        pass
-
-    def tell(self, sentence: str) -> None:
-        pass
-
-
 def test_crawls_that_are_in_their_wacz_alone_are_checked_and_repaired(
     archive: Archive, tmp_path: Path
 ) -> None:
@@ -728,7 +659,7 @@ def test_imported_wacz_files_are_checked_and_repaired(archive: Archive, tmp_path
     archive.index.purge(["one", "two"])
     archive.folder.rename(tmp_path / "away")
     words = [str(folder / "two.wacz"), str(folder / "one.wacz")]
-    imported = import_sources(archive.index, words, ImportOptions(), Watch())
+    imported = import_sources(archive.index, words, ImportOptions(), Quiet())
     assert len(imported.imported) == 2
     checker = archive_with(archive, folder)
     check = checker.check()
@@ -761,7 +692,7 @@ def imported(archive: Archive, *sources: Path) -> None:
         archive.index.purge([crawl])
     for path in archive.files["one"] + archive.files["two"]:
         path.unlink()
-    done = import_sources(archive.index, list(map(str, sources)), ImportOptions(), Watch())
+    done = import_sources(archive.index, list(map(str, sources)), ImportOptions(), Quiet())
     assert len(done.imported) == len(sources)
     assert archive.kinds() == []
 
@@ -928,31 +859,8 @@ def test_a_revisit_of_a_304_that_refers_to_nothing_is_no_finding(
     imported(archive, path)
     other = tmp_path / "more.warc.gz"
     other.write_bytes(warcinfo(software="Heritrix/3.4") + revisit)
-    import_sources(archive.index, [str(other)], ImportOptions(), Watch())
+    import_sources(archive.index, [str(other)], ImportOptions(), Quiet())
     assert archive.kinds() == kinds
-
-
-def test_a_repair_enters_captures_of_urls_as_the_import_does(archive: Archive, tmp_path: Path) -> None:
-    path = tmp_path / "theirs.warc.gz"
-    body = b"p" * 3_000
-    plain = record(
-        "response",
-        2,
-        b"HTTP/1.1 200 OK\r\n\r\n" + body,
-        f"WARC-Payload-Digest: sha256:{hashlib.sha256(body).hexdigest()}",
-        "Content-Type: application/http; msgtype=response",
-        uri="http://example.org/2",
-    )
-    path.write_bytes(
-        warcinfo(software="Heritrix/3.4", isPartOf="theirs") + response_record(1, b"r" * 3_000) + plain
-    )
-    imported(archive, path)
-    urls = ["http://example.org/1", "http://example.org/2"]
-    before = archive.index.find_urls("other", urls)
-    assert [found is not None for found in before] == [True, False]
-    archive.hand.set_total("theirs", 99)
-    archive.repair()
-    assert archive.index.find_urls("other", urls) == before
 
 
 def test_an_uncommitted_crawl_keeps_what_it_entered_under_settings_of_its_own(archive: Archive) -> None:
@@ -1016,7 +924,7 @@ def test_an_imported_crawl_of_which_nothing_is_left_is_found_though_its_file_is_
     path.write_bytes(data)
     assert archive.kinds() == ["empty"]
     archive.index.purge([crawl])
-    done = import_sources(archive.index, [str(path)], ImportOptions(), Watch())
+    done = import_sources(archive.index, [str(path)], ImportOptions(), Quiet())
     assert len(done.imported) == 1
     assert archive.kinds() == []
 
@@ -1113,34 +1021,3 @@ def test_a_ledger_gives_the_entries_of_each_file_in_order(rows: list[tuple[str |
         assert ledger.without_place() == sum(file is None for file, _, _ in rows)
         assert len(ledger.sample(5, 1)) == min(5, sum(file is not None for file, _, _ in rows))
         assert set(ledger.find([raw.hex() for _, _, raw in rows])) == {raw.hex() for _, _, raw in rows}
-
-
-def test_the_method_of_a_request_that_stands_first_is_known(tmp_path: Path) -> None:
-    def record(kind: str, number: int, block: bytes, *fields: str) -> bytes:
-        lines = [
-            "WARC/1.1",
-            f"WARC-Type: {kind}",
-            f"WARC-Record-ID: <urn:uuid:{number}>",
-            "WARC-Date: 2026-08-01T12:00:00Z",
-            "WARC-Target-URI: http://example.org/",
-            f"Content-Type: application/http; msgtype={kind}",
-            f"Content-Length: {len(block)}",
-            *fields,
-        ]
-        return "\r\n".join(lines).encode() + b"\r\n\r\n" + block + b"\r\n\r\n"
-
-    answer = b"HTTP/1.1 200 OK\r\n\r\nbody"
-    path = tmp_path / "other.warc"
-    path.write_bytes(
-        record("request", 1, b"POST / HTTP/1.1\r\n\r\n")
-        + record("response", 2, answer, "WARC-Concurrent-To: <urn:uuid:1>")
-        + record("response", 3, answer)
-        + record("request", 4, b"PUT / HTTP/1.1\r\n\r\n", "WARC-Concurrent-To: <urn:uuid:3>")
-        + record("request", 5, b"GET / HTTP/1.1\r\n\r\n")
-        + record("response", 6, answer)
-    )
-    assert [(found.id, method) for found, method in principals(path)] == [
-        ("<urn:uuid:2>", "POST"),
-        ("<urn:uuid:3>", "PUT"),
-        ("<urn:uuid:6>", ""),
-    ]

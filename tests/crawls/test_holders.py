@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scrapy_dedupe.crawls.holders import Container, Containers, is_own, needs_meant
+from scrapy_dedupe.crawls.dependencies import Container, Containers, needs_meant
 from scrapy_dedupe.stores.base import Counts, CrawlInfo, Need
 
 PACKED = {"filename": "a.wacz", "hash": "ab" * 32, "size": 7}
@@ -25,7 +25,7 @@ OURS = "scrapy-dedupe 1.0"
 
 def holding(known: dict[str, object], crawl: CrawlInfo | None, file: str | None = None) -> str | None:
     found = Containers([known], crawl).holding(0, file)
-    return None if found is None else found.name
+    return None if found is None else found.filename
 
 
 def test_a_packed_container_holds_the_records_of_its_crawl() -> None:
@@ -83,25 +83,17 @@ def test_what_is_no_wacz_holds_nothing(known: dict[str, object]) -> None:
 
 def test_a_place_that_is_not_there_holds_nothing() -> None:
     assert Containers([PACKED], info()).holding(1, None) is None
-    assert Containers([], info()).named(0) is None
+    assert Containers([], info()).meant(Need("a", 0)) is None
 
 
 def test_a_bare_name_means_the_container_of_that_name_whatever_its_place() -> None:
     known = Containers([PACKED, {"filename": "b.wacz"}], info())
-    assert known.place_for(Need("a", 0, "b.wacz")) == 1
-    assert known.place_for(Need("a", 0, "c.wacz")) is None
-    assert known.place_for(Need("a", 0, MEMBER)) == 0
-    assert known.place_for(Need("a", 0)) == 0
-    assert known.place_for(Need("a", 2)) is None
-
-
-def test_a_need_is_a_crawls_own_if_it_alone_has_the_container_of_that_name() -> None:
-    own, others = Containers([PACKED], info()), Containers([], None)
-    assert is_own(Need("base", 0, "a.wacz"), own, others)
-    assert not is_own(Need("base", 0, "a.wacz"), own, own)
-    assert not is_own(Need("base", 0, "b.wacz"), own, others)
-    assert not is_own(Need("base", 0), own, others)
-    assert not is_own(Need("base", 0, MEMBER), own, others)
+    packed, other = known.known
+    assert known.meant(Need("a", 0, "b.wacz")) == other
+    assert known.meant(Need("a", 0, "c.wacz")) is None
+    assert known.meant(Need("a", 0, MEMBER)) == packed
+    assert known.meant(Need("a", 0)) == packed
+    assert known.meant(Need("a", 2)) is None
 
 
 @pytest.mark.parametrize(("waiting", "moot"), [(0, []), (3, [Need("gone", 0, "b.wacz")])])
@@ -109,8 +101,11 @@ def test_a_need_of_a_crawl_under_another_id_is_that_of_who_has_the_container(
     waiting: int, moot: list[Need]
 ) -> None:
     crawls = {"here": info(), "mine": replace(info(waiting=waiting), id="mine")}
-    containers = {"here": Containers([PACKED], info())}
+    # A WACZ that only the crawl itself has was imported under its id.
+    own = Containers([{"filename": "d.wacz"}], None)
+    containers = {"here": Containers([PACKED], info()), "mine": own}
     needs = [
+        Need("base", 0, "d.wacz"),
         Need("theirs", 0, "a.wacz"),
         Need("gone", 0, "b.wacz"),
         Need("purged", 0, MEMBER),

@@ -37,8 +37,7 @@ from recorded_crawls import record_crawl
 
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.importing import ImportOptions, ImportResult, ImportStopped, import_sources
-from scrapy_dedupe.crawls.source_entry import files_beside
-from scrapy_dedupe.crawls.sources import crawl_id_of_name, find_sources
+from scrapy_dedupe.crawls.sources import crawl_id_of_name, files_beside, find_sources
 from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable, TakenOver, UsageError
 from scrapy_dedupe.stores.base import Counts, Need, Waiting
 from scrapy_dedupe.stores.crawl_index import checked_crawl_id
@@ -113,29 +112,6 @@ def entries_of(index: CrawlIndex, crawl: str) -> dict[str, tuple[object, ...]]:
     }
 
 
-@pytest.mark.parametrize("order", [("one", "two", "three"), ("three", "two", "one")])
-def test_an_import_of_wacz_files_counts_as_their_crawls_did_in_whatever_order(
-    tmp_path: Path, own: CrawlIndex, index: CrawlIndex, order: tuple[str, ...]
-) -> None:
-    pages = {"one": [1, 2, 3, 2], "two": [1, 4, 2, 4], "three": [4, 5, 1, 3, 3]}
-    for crawl, numbers in pages.items():
-        record_crawl(own, tmp_path, crawl, numbers, in_wacz=True)
-    result = run(index, *(tmp_path / f"{crawl}.wacz" for crawl in order))
-    assert (result.failed, result.skipped, result.waiting) == ((), 0, 0)
-    for crawl in pages:
-        mine, theirs = info_of(index, crawl), info_of(own, crawl)
-        assert mine.counts == theirs.counts
-        assert mine.counts.dupe_urls
-        assert (mine.state, mine.imported, mine.payload) == ("committed", True, "stored")
-        assert entries_of(index, crawl) == entries_of(own, crawl)
-        assert index.containers(crawl) == own.containers(crawl)
-        assert {need.crawl for need in index.needs(crawl)} == {need.crawl for need in own.needs(crawl)}
-        assert set(own.needs(crawl)) <= set(index.needs(crawl))
-    assert index.counts == own.counts
-    assert index.import_notes.progress == 1.0
-    assert index.import_notes.finished is not None
-
-
 @pytest.mark.parametrize("order", list(itertools.permutations(("o0", "o1", "o1b"))))
 def test_the_order_of_the_sources_makes_no_difference_to_what_a_crawl_needs(
     tmp_path: Path, index: CrawlIndex, order: tuple[str, ...]
@@ -189,25 +165,6 @@ def test_revisits_that_wait_are_not_in_memory_at_once(
     expected = [Waiting(sha256(n), 600) for n in range(2_500)]
     assert seen == [2_500, True, expected[1_500], expected[-1], expected[998:1_002]]
     assert info_of(index, "b").waiting == 2_500
-
-
-@pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
-def test_an_import_of_warc_files_counts_as_their_crawls_did(
-    tmp_path: Path, own: CrawlIndex, index: CrawlIndex, order: tuple[str, ...]
-) -> None:
-    files = {
-        "one": record_crawl(own, tmp_path, "one", [1, 2, 3, 2]),
-        "two": record_crawl(own, tmp_path, "two", [1, 4, 2, 4]),
-    }
-    assert run(index, *(file for crawl in order for file in files[crawl])).failed == ()
-    for crawl in files:
-        assert info_of(index, crawl).counts == info_of(own, crawl).counts
-        assert entries_of(index, crawl) == entries_of(own, crawl)
-        assert {entry.record_id for entry in index.records(crawl)} == {
-            entry.record_id for entry in own.records(crawl)
-        }
-        assert index.needs(crawl) == own.needs(crawl)
-    assert index.find_urls("new", ["http://example.org/1"]) == own.find_urls("new", ["http://example.org/1"])
 
 
 def test_a_wacz_without_an_index_is_entered_from_its_warc_files(

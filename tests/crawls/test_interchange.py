@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import recorded_crawls
-from import_files import write_manifest
+from import_files import Quiet, write_manifest
 from recorded_crawls import OpenGuard, record_crawl
 
 from scrapy_dedupe.crawls import open_index
@@ -45,19 +45,6 @@ def page(number: int) -> Capture:
 @pytest.fixture(autouse=True)
 def _large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded_crawls, "page", page)
-
-
-class Quiet:
-    """Looks on and says nothing."""
-
-    def check(self) -> None:
-        pass
-
-    def show(self, done: float, total: int) -> None:
-        pass
-
-    def tell(self, sentence: str) -> None:
-        pass
 
 
 @pytest.fixture
@@ -112,7 +99,10 @@ def assert_alike(index: CrawlIndex, own: CrawlIndex) -> None:
         assert index.containers(info.id) == own.containers(info.id)
         assert set(own.needs(info.id)) <= set(index.needs(info.id))
     assert index.merged_faults() == 0
-    assert [info.waiting for info in index.crawls()] == [0] * len(own.crawls())
+    for info in index.crawls():
+        assert (info.state, info.imported, info.payload, info.waiting) == ("committed", True, "stored", 0)
+    assert index.import_notes.progress == 1.0
+    assert index.import_notes.finished is not None
 
 
 @pytest.mark.parametrize("order", [("one", "two", "three"), ("three", "two", "one"), ("two", "three", "one")])

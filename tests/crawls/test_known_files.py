@@ -9,7 +9,7 @@ import pytest
 from recorded_crawls import record_crawl
 
 from scrapy_dedupe.crawls import open_index
-from scrapy_dedupe.crawls.known_files import KnownFiles
+from scrapy_dedupe.crawls.originals import KnownFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

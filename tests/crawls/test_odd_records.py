@@ -13,15 +13,13 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from import_files import id_of, line, record, request_record, warcinfo
+from import_files import Quiet, id_of, line, record, request_record, warcinfo
 from recorded_crawls import OpenGuard
+from sound_archives import assert_sound_and_repaired_alike
 
-from scrapy_dedupe.crawls.checking import Checker
-from scrapy_dedupe.crawls.findings import IndexFinding, Thoroughness
 from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
 from scrapy_dedupe.crawls.rebuilding import settle
 from scrapy_dedupe.crawls.recorder import Recorder
-from scrapy_dedupe.crawls.repairing import repair
 from scrapy_dedupe.crawls.rules import RevisitRules
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.warc.capture import Capture
@@ -146,38 +144,6 @@ OTHERS = {
 }  # fmt: skip
 
 
-class Quiet:
-    def check(self) -> None:
-        pass
-
-    def show(self, done: float, total: int) -> None:
-        pass
-
-    def tell(self, sentence: str) -> None:
-        pass
-
-
-def state_of(index: CrawlIndex) -> object:
-    urls = [f"http://example.org/{number}" for number in range(1, 60)]
-    (info,) = index.crawls()
-    entries = sorted(index.records(info.id), key=lambda entry: entry.digest)
-    return info.counts, info.waiting, entries, index.find_urls("another", urls), index.needs(info.id)
-
-
-def assert_sound(index: CrawlIndex, folder: Path) -> None:
-    """That a check finds nothing, nor after all entries were made anew, which are the same then."""
-    checker = Checker(index, RevisitRules(), [folder], None, Thoroughness())
-    before = state_of(index)
-    check = checker.check()
-    assert (check.findings, check.notes) == ([], [])
-    (info,) = index.crawls()
-    check.findings.append(IndexFinding("counts", info.id, "Somebody wants them anew."))
-    assert all(done.is_done for done in repair(checker, check))
-    check = checker.check()
-    assert (check.findings, check.notes) == ([], [])
-    assert state_of(index) == before
-
-
 def write(folder: Path, *records: bytes) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / "odd.warc.gz"
@@ -199,7 +165,7 @@ def test_odd_records_are_imported_checked_and_made_anew_by_one_rule(
     done = import_sources(index, [str(path)], ImportOptions(), Quiet())
     assert done.failed == ()
     assert originals(index) == EXPECTED
-    assert_sound(index, path.parent)
+    assert_sound_and_repaired_alike(index, path.parent)
 
 
 @pytest.mark.exhaustive
@@ -212,7 +178,7 @@ def test_each_odd_record_alone(tmp_path: Path, index: CrawlIndex, name: str) -> 
     assert len(originals(index)) == 1 + (
         is_original or (name.startswith("revisit") and name in OTHERS and "nothing" not in name)
     )
-    assert_sound(index, path.parent)
+    assert_sound_and_repaired_alike(index, path.parent)
 
 
 def test_odd_records_in_the_files_of_a_crawl_are_entered_and_checked_by_one_rule(
@@ -226,7 +192,7 @@ def test_odd_records_in_the_files_of_a_crawl_are_entered_and_checked_by_one_rule
     # Its rules admit status 200, and an own record is known by its id.
     admitted = EXPECTED - {number for number, name in enumerate(ODD, 1) if name in ("404", "600")}
     assert originals(index) == admitted
-    assert_sound(index, path.parent)
+    assert_sound_and_repaired_alike(index, path.parent)
 
 
 @pytest.mark.parametrize("name", [name for name in ODD if name not in ABOUT_THE_INDEX])

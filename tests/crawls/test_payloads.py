@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scrapy_dedupe.crawls.payloads import payload_of_files
+from scrapy_dedupe.crawls.crawl_files import payload_of_files
 from scrapy_dedupe.errors import CrawlStateError
 from scrapy_dedupe.warc.records import warcinfo
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from scrapy_dedupe.crawls.exchanges import exchanges
 from scrapy_dedupe.live.content.stored_pages import decoded_page
 from scrapy_dedupe.passages.archived_pages import PageRules
 from scrapy_dedupe.passages.text_reading import ReadingOptions
@@ -23,7 +22,7 @@ def kind_of(content_type: str) -> str | None:
     return {"text/html": "html", "text/plain": "text"}.get(mime)
 
 
-RULES = PageRules(kind_of, exchanges)
+RULES = PageRules(kind_of)
 
 
 def reading(max_bytes: int = 1_000_000) -> ReadingOptions:

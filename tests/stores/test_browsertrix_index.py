@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import redis
-from import_files import WARC_NAME, line, revisit, write_wacz
+from import_files import WARC_NAME, Quiet, line, revisit, write_wacz
 from recorded_crawls import OpenGuard
 
 from scrapy_dedupe.crawls import open_index
@@ -130,17 +130,6 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
 def index(client: redis.Redis, redis_url: str) -> Iterator[CrawlIndex]:
     with open_index(redis_url) as index:
         yield index
-
-
-class Quiet:
-    def check(self) -> None:
-        pass
-
-    def show(self, done: float, total: int) -> None:
-        pass
-
-    def tell(self, sentence: str) -> None:
-        pass
 
 
 def run_import(index: CrawlIndex, *words: object, **options: Any) -> ImportResult:

@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc import cdxj, records
 from scrapy_dedupe.warc.capture import Capture, digest_text
-from scrapy_dedupe.warc.cdxj import CdxLine, Indexer, LineSorter, idx_head, rekeyed, zipnum_blocks
+from scrapy_dedupe.warc.cdxj import (
+    CdxLine,
+    LineSorter,
+    cdx_line,
+    idx_head,
+    is_indexed,
+    rekeyed,
+    zipnum_blocks,
+)
+from scrapy_dedupe.warc.exchanges import paired
 from scrapy_dedupe.warc.files import WarcWriter
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.records import Record
@@ -79,9 +88,8 @@ def post(content_type: bytes, body: bytes, **changes: object) -> Capture:
 
 
 def lines_of(path: Path) -> list[CdxLine]:
-    indexer = Indexer(path.name)
-    lines = [line for record in read_records(path) for line in indexer.add(record)]
-    return lines + indexer.finish()
+    pairs = paired(read_records(path))
+    return [cdx_line(record, path.name, request) for record, request in pairs if is_indexed(record)]
 
 
 def by_cdxj_indexer(path: Path, *options: str) -> list[tuple[str, dict[str, str]]]:
@@ -231,14 +239,6 @@ def test_request_before_its_response_is_found(tmp_path: Path):
     [line] = lines_of(write(tmp_path, [second, first]))
     assert line.prefix.startswith("org,example)/form?__wb_method=post&a=b&x=1 ")
     assert (line.fields["method"], line.fields["requestBody"]) == ("POST", "a=b")
-
-
-def test_request_of_another_response_is_not_taken_for_its_own(tmp_path: Path):
-    captured = post(b"application/x-www-form-urlencoded", b"a=b")
-    principal = records.response(captured, digest=captured.payload_digest())
-    stranger = records.request(captured, concurrent_to=records.new_record_id())
-    [line] = lines_of(write(tmp_path, [principal, stranger]))
-    assert line.prefix == "org,example)/form?x=1 20261128010203123"
 
 
 def test_record_that_shares_its_gzip_member_is_refused(tmp_path: Path):

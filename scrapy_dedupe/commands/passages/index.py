@@ -216,13 +216,12 @@ def run(place: CommandStores, opts: argparse.Namespace) -> IndexResult:
 
 def _sources(opts: argparse.Namespace, root: Path, faults: Faults, skipped: Skipped) -> DocumentSources:
     from scrapy_dedupe.content.canonical import kind_of
-    from scrapy_dedupe.crawls.exchanges import exchanges
     from scrapy_dedupe.passages.archived_pages import PageRules
     from scrapy_dedupe.passages.json_lines import LineFields
     from scrapy_dedupe.passages.sources import DocumentSources, SourceOptions
 
     options = SourceOptions(
-        PageRules(kind_of, exchanges),
+        PageRules(kind_of),
         LineFields(opts.url_field, opts.text_field),
         opts.max_bytes,
         host=opts.host,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.crawls.rebuilding import crawl_of
+from scrapy_dedupe.crawls.crawl_files import crawl_of
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.warc.files import OPEN_SUFFIX

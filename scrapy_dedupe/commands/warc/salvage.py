@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Final
 from scrapy_dedupe import __version__
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.figures import counted, number_text
-from scrapy_dedupe.crawls.payloads import FIELD
+from scrapy_dedupe.crawls.crawl_files import PAYLOAD_FIELD, crawl_of, files_of, missing_files
 from scrapy_dedupe.crawls.rebuilding import (
-    crawl_of,
-    files_of,
-    missing_files,
     rebuild,
     refuse_running,
     salvage_watched,
@@ -224,7 +221,7 @@ class _Salvage:
         info = self._known.get(crawl or "")
         fields = {"software": f"scrapy-dedupe/{__version__}", "format": "WARC File Format 1.1"}
         if info is not None:
-            fields |= {"isPartOf": info.id, FIELD: info.payload}
+            fields |= {"isPartOf": info.id, PAYLOAD_FIELD: info.payload}
         return fields | {"description": "The warcinfo of this file was damaged; warc salvage wrote this one."}
 
     def rebuild(

@@ -15,7 +15,7 @@ from scrapy_dedupe.warc.wacz import WaczPage
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
-    from scrapy_dedupe.crawls.captures import CrawlArchive
+    from scrapy_dedupe.crawls.crawl_files import CrawlArchive
     from scrapy_dedupe.warc.capture import Headers
     from scrapy_dedupe.warc.reading import StoredRecord
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.crawls.captures import CrawlArchive
+from scrapy_dedupe.crawls.crawl_files import CrawlArchive
 from scrapy_dedupe.crawls.packing import PackedCrawl, pack_crawl
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError
 from scrapy_dedupe.live.archive import SOFTWARE

@@ -1,0 +1,295 @@
+"""Compares the records in the files of a crawl with the index.
+
+Every entry must name a response with its payload, URI, date and length, and every original must be in an entry. The
+records are counted as they were when they were recorded or imported (see :mod:`.entries`). A revisit has an original if
+its payload is in the index of the crawl itself or of a committed crawl, or at least if the record that it refers to was
+read (see :mod:`scrapy_dedupe.warc.references`). The bytes that revisits save can be compared only if the index has
+exactly the originals that they refer to; after a removal the index may have other originals, of another size.
+
+Records and entries are processed in order of offset, so a file is read once and only the entries of one offset are held.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError
+from scrapy_dedupe.stores.base import Counts
+from scrapy_dedupe.stores.normal_forms import known_digest, plain_url
+from scrapy_dedupe.tasks.progress import Reached, counted
+from scrapy_dedupe.warc.reading import read_record, read_records
+from scrapy_dedupe.warc.references import has_payload, reference_of
+
+from .entries import CONSERVES_NOTHING, conserved_size, derive
+from .findings import IndexFinding
+from .sorted_entries import digits_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from scrapy_dedupe.stores.base import Original
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
+    from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.warc.framing import Damage
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.references import Reference
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+    from .entries import EntryRules, Revisit
+    from .sorted_entries import Entry, SortedEntries
+
+_BATCH = 500
+
+
+class ReadRevisit(NamedTuple):
+    """A revisit in a file. ``original_uri`` and ``date`` (in digits) refer to its original, in the form of the index."""
+
+    crawl: str
+    file: str
+    offset: int
+    uri: str
+    original_uri: str
+    date: str
+    revisit: Revisit
+    reference: Reference[str]
+
+
+class CrawlComparison:
+    """Compares the records of one crawl with its entries in ``ledger``.
+
+    With ``has_payloads`` payloads are hashed. ``records`` counts the responses and revisits that were read. After
+    :meth:`finish`, ``counts`` are those of a recount, without the size of the crawl, and ``is_exact`` is True if the
+    saved bytes can be compared. ``needed`` are the other crawls whose records are referred to, and ``unmet`` the revisits
+    whose original is not in the index.
+    """
+
+    def __init__(
+        self,
+        index: CrawlIndex,
+        rules: EntryRules,
+        ledger: SortedEntries,
+        on_finding: Callable[[IndexFinding], None],
+        *,
+        has_payloads: bool,
+        watch: Progress,
+    ) -> None:
+        self.records = 0
+        self.counts = Counts()
+        self.is_exact = True
+        self.needed: set[str] = set()
+        self.unmet: list[ReadRevisit] = []
+        self._index = index
+        self._rules = rules
+        self._ledger = ledger
+        self._on_finding = on_finding
+        self._has_payloads = has_payloads
+        self._has_unplaced = ledger.without_place() > 0
+        self._watch = watch
+        self._revisits: list[ReadRevisit] = []
+        self._candidates: dict[str, IndexFinding] = {}
+
+    def read(self, name: str, file: ReadableFile) -> None:
+        """Read a file, which is called *name* in the entries."""
+
+        def on_damage(damage: Damage) -> None:
+            text = f"{name}, offset {damage.offset}: {damage.reason} ({damage.length} bytes skipped)."
+            self._add("damage", text, name, damage.offset)
+
+        queue = _Queue(self._ledger.of_file(name))
+        reached = Reached(self._watch)
+        try:
+            records = self._ledger.captures.noted(read_records(file, on_damage=on_damage))
+            for record, entry in derive(records, name, self._rules):
+                reached(record.offset)
+                self.records += 1
+                for passed in queue.before(record.offset):
+                    self._add_unmet(passed)
+                is_entered = record.type == "response" and self._meets(queue, record)
+                self._check_payload(name, record)
+                if entry is None:
+                    continue
+                self.counts += entry.counts
+                if entry.original is not None and not is_entered:
+                    self._take_candidate(name, record, entry.original)
+                if entry.revisit is not None:
+                    self._take_revisit(name, record, entry.revisit)
+        except (OSError, ArchiveError, DamagedInput) as error:
+            text = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+            self._add("damage", f"{name} cannot be read to its end: {text}", name)
+        for passed in queue.before(None):
+            self._add_unmet(passed)
+
+    def finish(self) -> None:
+        """Look up the remaining revisits and records."""
+        self._look_up_revisits()
+        self._look_up_candidates()
+
+    def compare_some(self, entries: Sequence[Entry], files: dict[str, ReadableFile]) -> None:
+        """Compare single entries, without reading the rest of their files; entries of absent files are skipped."""
+        for entry in counted(entries, self._watch):
+            file = files.get(entry.file)
+            if file is None:
+                continue
+            self.records += 1
+            try:
+                record = read_record(file, entry.offset)
+            except (DamagedInput, ArchiveError, OSError):
+                self._add_unmet(entry)
+                continue
+            if record.type != "response":
+                self._add_unmet(entry)
+            elif found := entry.differences(record):
+                self._add_different(entry, found)
+            else:
+                self._check_payload(entry.file, record)
+
+    def _check_payload(self, name: str, record: StoredRecord) -> None:
+        if self._has_payloads and not _has_its_payload(record):
+            text = (
+                f"{name}, offset {record.offset}: the payload does not have the digest that the record gives."
+            )
+            self._add("damage", text, name, record.offset)
+
+    def _meets(self, queue: _Queue, record: StoredRecord) -> bool:
+        """Whether an entry names this record. An entry with its location but other values becomes a finding."""
+        here = queue.at(record.offset)
+        if not here:
+            return self._meets_unplaced(record)
+        digest = known_digest(record)
+        same = next((entry for entry in here if entry.digest == digest), here[0])
+        found = same.differences(record)
+        if found and not record.length:
+            # The record shares its gzip member with others; the entry may mean one of those.
+            return False
+        here.remove(same)
+        if found:
+            self._add_different(same, found)
+        return not found
+
+    def _meets_unplaced(self, record: StoredRecord) -> bool:
+        """Whether an entry without a location is the entry of this record."""
+        if not self._has_unplaced or not record.target_uri:
+            return False
+        for number, entry in self._ledger.unmet(plain_url(record.target_uri), digits_of(record.date or "")):
+            if not entry.differences(record):
+                self._ledger.meet(number)
+                return True
+        return False
+
+    def _take_candidate(self, name: str, record: StoredRecord, original: Original) -> None:
+        text = (
+            f"{name}, offset {record.offset}: the index lacks this record of {record.target_uri}, whose payload is in no"
+            " entry of the crawl."
+        )
+        finding = IndexFinding("record", self._rules.crawl, text, name, record.offset)
+        self._candidates.setdefault(original.digest, finding)
+        if len(self._candidates) >= _BATCH:
+            self._look_up_candidates()
+
+    def _look_up_candidates(self) -> None:
+        found = self._ledger.find(list(self._candidates))
+        for digest, finding in self._candidates.items():
+            if digest not in found:
+                self._on_finding(finding)
+        self._candidates = {}
+
+    def _take_revisit(self, name: str, record: StoredRecord, revisit: Revisit) -> None:
+        reference = reference_of(record)
+        if (
+            reference.is_unmodified
+            and revisit.digest is None
+            and reference.uri is None
+            and reference.id is None
+        ):
+            # The revisit only states that the page is the one that a client had.
+            return
+        date = digits_of(record.refers_to_date) if record.refers_to_date else ""
+        uri = _plain_or_same(reference.uri or "")
+        url = record.target_uri or ""
+        read = ReadRevisit(self._rules.crawl, name, record.offset, url, uri, date, revisit, reference)
+        self._revisits.append(read)
+        if len(self._revisits) >= _BATCH:
+            self._look_up_revisits()
+
+    def _look_up_revisits(self) -> None:
+        revisits, self._revisits = self._revisits, []
+        digests = list({one.revisit.digest: None for one in revisits if one.revisit.digest is not None})
+        own = self._ledger.find(digests)
+        asked = [digest for digest in digests if digest not in own]
+        others = dict(zip(asked, self._index.find(self._rules.crawl, asked), strict=True)) if asked else {}
+        for one in revisits:
+            digest = one.revisit.digest or ""
+            other = others.get(digest)
+            if digest in own:
+                url, date, size = own[digest]
+            elif other is not None and other.crawl != self._rules.crawl:
+                url, date, size = other.url, other.date, other.size
+            else:
+                self.unmet.append(one)
+                continue
+            is_the_one = not one.original_uri or (one.original_uri == url and one.date[:14] == date[:14])
+            if one.revisit.size != CONSERVES_NOTHING:
+                self.counts += Counts(conserved_size=conserved_size(size, one.revisit.size))
+                self.is_exact = self.is_exact and is_the_one
+            if other is not None and is_the_one and one.original_uri:
+                self.needed.add(other.crawl)
+
+    def _add_unmet(self, entry: Entry) -> None:
+        text = f"The entry of {entry.url} names {entry.file}, offset {entry.offset}, where no response record begins."
+        self._add("entry", text, entry.file, entry.offset)
+
+    def _add_different(self, entry: Entry, found: Sequence[str]) -> None:
+        what = " and ".join(filter(None, (", ".join(found[:-1]), found[-1])))
+        text = f"The entry of {entry.url} names {entry.file}, offset {entry.offset}; the record there has another {what}."
+        self._add("entry", text, entry.file, entry.offset)
+
+    def _add(self, kind: str, text: str, file: str, offset: int | None = None) -> None:
+        self._on_finding(IndexFinding(kind, self._rules.crawl, text, file, offset))
+
+
+class _Queue:
+    """Entries in order of offset, taken offset by offset."""
+
+    def __init__(self, entries: Iterator[Entry]) -> None:
+        self._entries = entries
+        self._next = next(entries, None)
+        self._here: list[Entry] = []
+        self._offset = -1
+
+    def before(self, offset: int | None) -> Iterator[Entry]:
+        """Take the remaining entries before *offset* (None: all)."""
+        if offset == self._offset:
+            return
+        yield from self._here
+        self._here = []
+        while self._next is not None and (offset is None or self._next.offset < offset):
+            yield self._next
+            self._next = next(self._entries, None)
+
+    def at(self, offset: int) -> list[Entry]:
+        """The entries at *offset*; the caller removes an entry from the list to take it."""
+        if offset != self._offset:
+            self._offset = offset
+            while self._next is not None and self._next.offset == offset:
+                self._here.append(self._next)
+                self._next = next(self._entries, None)
+        return self._here
+
+
+def _has_its_payload(record: StoredRecord) -> bool:
+    """Whether a response has the payload that its digest names; True if the digest cannot be computed."""
+    digest = record.payload_digest
+    if record.type != "response" or digest is None:
+        return True
+    label = digest.label
+    is_known = label in hashlib.algorithms_available and not label.startswith("shake")
+    return not is_known or has_payload(record, str(digest))
+
+
+def _plain_or_same(url: str) -> str:
+    """A URL in the form of the index; unchanged if it has no such form."""
+    try:
+        return plain_url(url)
+    except SettingError:
+        return url

@@ -1,0 +1,254 @@
+"""The index entries of responses and revisits: the one rule that decides what the index has of a record.
+
+A recording and an import add the entries, a rebuild replaces the entries of a crawl by them, a check compares them with
+the index, and a repair adds the difference. :func:`derive` reads them from the records of a WARC file,
+:func:`entry_of_capture` from a record that was just written, and :func:`entry_of_line` from a line of a CDXJ.
+
+Every HTTP ``response`` and ``revisit`` is counted. :mod:`.rules` decides which responses are originals, which other
+records may refer to. A complete GET response, or a revisit that has its payload, is also the last capture of its URL,
+which a later 304 may confirm. A revisit saves ``max(0, size of its original - its own size)`` bytes on disk; one that
+records a 304 saves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from scrapy_dedupe.errors import DamagedInput, SettingError
+from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
+from scrapy_dedupe.stores.normal_forms import EMPTY_PAYLOADS, digest_and_form, plain_url
+from scrapy_dedupe.warc.dates import date_digits
+from scrapy_dedupe.warc.exchanges import exchanges
+from scrapy_dedupe.warc.references import is_unmodified
+
+from .originals import validators_of
+from .rules import is_http, line_may_be_original, may_be_original
+from .sorted_entries import digits_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from scrapy_dedupe.warc.capture import Capture
+    from scrapy_dedupe.warc.cdxj_reading import CdxCapture
+    from scrapy_dedupe.warc.files import Location
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.records import Record
+
+    from .rules import RevisitRules
+    from .sorted_entries import SortedEntries
+
+CONSERVES_NOTHING = 2**40 - 1
+"""The size given for a revisit that records a 304: it saves nothing, whatever the size of its original."""
+
+# Indexers write this status for a server-not-modified revisit, or none if the record has no HTTP headers.
+_NOT_MODIFIED = frozenset({None, 304})
+
+
+class Revisit(NamedTuple):
+    """A revisit whose original must be looked up, by its digest if it has one.
+
+    ``size`` is the size of its record, or :data:`CONSERVES_NOTHING`.
+    """
+
+    digest: str | None
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """What the index has of a response or revisit. ``revisit`` is None if no original must be looked up."""
+
+    is_revisit: bool
+    original: Original | None = None
+    url: UrlCapture | None = None
+    revisit: Revisit | None = None
+
+    @property
+    def counts(self) -> Counts:
+        """The counts of the record, without the bytes that it saves."""
+        return Counts(total_urls=1, dupe_urls=int(self.is_revisit))
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRules:
+    """The rules for the entries of a file.
+
+    ``wacz_index`` is the position of the container that holds it. ``revisits`` are the rules of a crawl of this package,
+    None for imported records. ``known`` has the present entries of the crawl: a record that is an original there stays
+    one, since the crawl may have had other rules, and a record without a digest keeps the digest of its entry, which
+    came from an imported index. A check does not need captures of URLs (``has_urls``).
+    """
+
+    crawl: str
+    wacz_index: int = 0
+    revisits: RevisitRules | None = None
+    known: SortedEntries | None = None
+    has_urls: bool = True
+
+
+def derive(
+    records: Iterable[StoredRecord],
+    file: str,
+    rules: EntryRules,
+    on_fault: Callable[[str], None] = lambda sentence: None,
+) -> Iterator[tuple[StoredRecord, IndexEntry | None]]:
+    """Yield each response and revisit among the *records* of a file, with its entry.
+
+    The entry is None for a record that is neither added nor counted: one of another protocol than HTTP, and a faulty
+    one, for which *on_fault* is called with a sentence.
+    """
+    # The request of a record of this package may be lost after a crash; other programs may write none.
+    unknown_method = "GET" if rules.revisits is None else ""
+    for record, method in exchanges(records, unknown_method=unknown_method):
+        entry = None
+        if is_http(record):
+            try:
+                entry = _entry_of_record(record, method, file, rules)
+            except (SettingError, DamagedInput, ValueError) as error:
+                on_fault(f"{file}, offset {record.offset}: {error}")
+        yield record, entry
+
+
+def entry_of_capture(
+    capture: Capture, written: Record, location: Location, file: str, crawl: str, digest: str | None
+) -> IndexEntry:
+    """The entry of a record that a crawl has just written to *file*.
+
+    ``digest`` is the payload digest if the record may be an original or a copy of one, else None.
+    """
+    is_revisit = written.type == "revisit"
+    original = url = revisit = None
+    if digest is not None:
+        date = date_digits(written.date)
+        url = UrlCapture(capture.target_uri, digest, date, validators_of(capture.response_headers))
+        if not is_revisit:
+            original = _original(
+                EntryRules(crawl),
+                file,
+                digest=digest,
+                date=date,
+                url=capture.target_uri,
+                size=location.length,
+                offset=location.offset,
+                record_id=written.id,
+            )
+    if is_revisit:
+        revisit = Revisit(digest, CONSERVES_NOTHING if digest is None else location.length)
+    return IndexEntry(is_revisit, original, url, revisit)
+
+
+def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> IndexEntry:
+    """The entry of a record in *file* that a line of a CDXJ describes.
+
+    Raises :class:`~scrapy_dedupe.errors.SettingError` for a digest of an unknown form, and
+    :class:`~scrapy_dedupe.errors.DamagedInput` for a possible original without a location.
+    """
+    digest, form = digest_and_form(line.digest)
+    if line.is_revisit:
+        is_waiting = digest is not None and digest not in EMPTY_PAYLOADS
+        size = CONSERVES_NOTHING if line.status in _NOT_MODIFIED else line.length
+        return IndexEntry(True, revisit=Revisit(digest, size) if is_waiting else None)
+    if digest is None or not line_may_be_original(digest, line.method, line.status):
+        return IndexEntry(False)
+    if file is None or line.offset is None:
+        raise DamagedInput("it has no location of the record, which needs a filename and an offset.")
+    original = _original(
+        rules,
+        file,
+        digest=digest,
+        form=form,
+        date=line.date,
+        url=line.url,
+        size=line.length,
+        offset=line.offset,
+        status=line.status,
+    )
+    return IndexEntry(False, original)
+
+
+def conserved_size(original_size: int, revisit_size: int) -> int:
+    """The bytes on disk that a revisit saves."""
+    return max(0, original_size - revisit_size)
+
+
+def need_of(original: Original) -> Need:
+    """What a crawl needs whose revisit refers to this original of another crawl."""
+    return Need(original.crawl, original.wacz_index, original.file)
+
+
+def _entry_of_record(record: StoredRecord, method: str, file: str, rules: EntryRules) -> IndexEntry:
+    """Raises SettingError, DamagedInput or ValueError for a record that is neither added nor counted."""
+    digest, form = digest_and_form(record.get("WARC-Payload-Digest"))
+    if not record.target_uri or not record.date:
+        raise DamagedInput("the record has no WARC-Target-URI or no WARC-Date.")
+    if not record.length:
+        raise DamagedInput(
+            "the record shares a gzip member with others, so no index can point to it. Compress every record of"
+            " the file on its own."
+        )
+    # Only the first of the two is cached, and only the second raises.
+    date = digits_of(record.date) or date_digits(record.date)
+    url = plain_url(record.target_uri)
+    is_own = rules.revisits is not None
+    original = revisit = None
+    if record.type == "revisit":
+        is_copy = not is_unmodified(record)
+        if digest not in EMPTY_PAYLOADS:
+            revisit = Revisit(digest, record.length if is_copy else CONSERVES_NOTHING)
+        # A crawl of this package writes revisits only for GET requests.
+        is_page = is_copy and (is_own or method == "GET")
+    else:
+        if digest is None and rules.known is not None and not is_own:
+            digest, form = rules.known.digest_at(file, record)
+        is_kept = is_own and rules.known is not None and rules.known.has_entry(file, record.offset, digest)
+        is_page = digest is not None and (is_kept or may_be_original(record, method, rules.revisits))
+        if digest is not None and is_page:
+            original = _original(
+                rules,
+                file,
+                digest=digest,
+                form=form,
+                date=date,
+                url=url,
+                size=record.length,
+                offset=record.offset,
+                record_id=record.id,
+                status=None if is_own else record.http_status,
+            )
+    capture = None
+    if rules.has_urls and digest is not None and digest not in EMPTY_PAYLOADS and is_page:
+        validators = validators_of(record.http_headers) if is_own or record.http_status == 200 else b""
+        capture = UrlCapture(url, digest, date, validators) if validators else None
+    return IndexEntry(record.type == "revisit", original, capture, revisit)
+
+
+def _original(
+    rules: EntryRules,
+    file: str,
+    *,
+    digest: str,
+    date: str,
+    url: str,
+    size: int,
+    offset: int,
+    form: str = "",
+    record_id: str | None = None,
+    status: int | None = None,
+) -> Original:
+    status = None if status == 200 else status
+    # The index keeps either the record id, or an unusual status or form.
+    record_id = None if form or status else record_id
+    return Original(
+        digest,
+        rules.crawl,
+        date,
+        url,
+        size,
+        wacz_index=rules.wacz_index,
+        record_id=record_id,
+        file=file,
+        offset=offset,
+        status=status,
+        form=form,
+    )
