@@ -15,8 +15,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from scrapy_dedupe.warc.coding_streams import decoded_stream
-from scrapy_dedupe.warc.codings import codings_of
+from scrapy_dedupe.warc.codings import codings_of, decoded_stream
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.reading import (
     CHUNK_SIZE,

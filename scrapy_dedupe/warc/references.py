@@ -30,6 +30,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from scrapy_dedupe.errors import DamagedInput
@@ -136,6 +137,7 @@ def milliseconds(date: str | None) -> int | None:
         return None
 
 
+@lru_cache(16)  # replay needs the key of a record several times in a row
 def uri_key(url: str) -> bytes:
     """The key of a URI, without its fragment and percent-encoded as in WARC-Target-URI."""
     text = target_uri(url) if url.partition("#")[0] else ""

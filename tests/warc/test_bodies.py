@@ -25,8 +25,7 @@ from scrapy_dedupe.warc.bodies import (
     payload_digest,
     payload_pieces,
 )
-from scrapy_dedupe.warc.coding_streams import decoded_stream
-from scrapy_dedupe.warc.codings import Undecodable, decoded_body
+from scrapy_dedupe.warc.codings import Undecodable, decoded_body, decoded_stream
 from scrapy_dedupe.warc.reading import StoredRecord, read_records, without_chunks
 
 if TYPE_CHECKING:
