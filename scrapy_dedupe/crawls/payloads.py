@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError
+from scrapy_dedupe.warc.codings import DECODED, STORED
 from scrapy_dedupe.warc.files import warc_files
-from scrapy_dedupe.warc.payload_modes import DECODED, STORED
 from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from scrapy_dedupe.errors import CrawlStateError
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
 from scrapy_dedupe.warc import codings, records
 from scrapy_dedupe.warc.capture import parse_digest
+from scrapy_dedupe.warc.codings import DECODED
 from scrapy_dedupe.warc.dates import date_digits, date_from_digits
-from scrapy_dedupe.warc.payload_modes import DECODED
 
 from .guarded_index import GuardedIndex
 from .originals import Originals, validators_of

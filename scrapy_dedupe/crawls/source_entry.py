@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.stores.base import Need
 from scrapy_dedupe.warc.cdxj_reading import cdxj_lines
-from scrapy_dedupe.warc.payload_modes import payload_mode
+from scrapy_dedupe.warc.codings import payload_mode
 from scrapy_dedupe.warc.remote import is_url, open_in_order, place_file, shown
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 

@@ -1,4 +1,4 @@
-"""Content codings of HTTP (RFC 9110, section 8.4.1), undone for archives of decoded payloads.
+"""How a body is encoded: content codings of HTTP (RFC 9110, section 8.4.1), and charsets of pages.
 
 A body is decoded completely or not at all. A body that is damaged or truncated, has bytes after its end, grows above
 a limit or has an unknown coding is kept as received, since its payload cannot be determined. Supported are gzip,
@@ -11,14 +11,14 @@ them is installed: brotli or brotlicffi from 1.2 on; compression.zstd of Python 
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from w3lib.encoding import html_body_declared_encoding, http_content_type_encoding, resolve_encoding
 from zlib_ng import zlib_ng
-
-from .charsets import is_charset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +32,10 @@ CONTENT_ENCODING = b"content-encoding"
 KEPT_AS = b"X-Orig-Content-Encoding"
 """The header of a decoded response that holds its original Content-Encoding."""
 
+STORED = "stored"
+DECODED = "decoded"
+"""Which body a payload digest is computed from: the body as the server sent it, or without its content coding."""
+
 _NO_CODINGS = frozenset(("", "identity", "none", "null", "7bit", "8bit", "binary"))
 # Real responses have at most a few; each coding takes time that does not depend on the length of the body.
 _MOST_CODINGS = 5
@@ -39,6 +43,31 @@ _PIECE, _STEP = 1_048_576, 65_536
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 # A block of Zstandard has at least 4 bytes and gives at most 128 KiB, so this gives at most 32 MiB at once.
 _ZSTANDARD_STEP = 1_024
+# The names that Python's codecs report for charsets. Other codecs are refused: Punycode takes quadratic time, escape
+# codecs turn any bytes into text, UTF-7 hides markup, and packages may register more of them.
+_CHARSET = re.compile(
+    r"ascii|utf-8(-sig)?|utf-(16|32)(-[bl]e)?|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|kz1048|ptcp154|tis-620|hp-roman8"
+    r"|palmos|big5(hkscs)?|gb(2312|k|18030)|hz|iso2022_(jp|kr)\w*|euc_\w+|shift_jis\w*|johab"
+)
+# The first match decides. Programs that drive a browser come first, since they also name the libraries that they use.
+_WRITERS = (
+    # The Webrecorder server recorded through a proxy; it is unknown which body its digests are of.
+    (re.compile(r"webrecorder (platform|player)", re.IGNORECASE), None),
+    (
+        re.compile(
+            r"browsertrix|archiveweb\.?page|express\.archiveweb|webrecorder|warcio\.js|wabac", re.IGNORECASE
+        ),
+        DECODED,
+    ),
+    (
+        re.compile(
+            r"scrapy-dedupe|heritrix|\bwget\b|wget-(at|lua)|wpull|grab-site|warcprox|brozzler|\bzeno\b|gowarc"
+            r"|httrack|netarchivesuite",
+            re.IGNORECASE,
+        ),
+        STORED,
+    ),
+)
 _ZSTD_PACKAGES = ("compression.zstd", "backports.zstd")
 _BROTLI_PACKAGES = ("brotli", "brotlicffi")
 
@@ -304,3 +333,51 @@ def _module(name: str) -> Any:
         return import_module(name)
     except ImportError:
         return None
+
+
+def payload_mode(software: str | None) -> str | None:
+    """`STORED` or `DECODED`, from the software that a warcinfo or datapackage.json names; None if unknown.
+
+    Programs that record through a browser see decoded bodies. A file of scrapy-dedupe with decoded bodies has its own
+    field for this.
+
+    >>> payload_mode("Browsertrix-Crawler 1.14.1 (with warcio.js 2.4.7)")
+    'decoded'
+    >>> payload_mode("Heritrix/3.4.0 http://archive.org")
+    'stored'
+    >>> payload_mode("py-wacz 0.6.0") is None
+    True
+    """
+    if software is None:
+        return None
+    return next((mode for pattern, mode in _WRITERS if pattern.search(software)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedPage:
+    """The text of a page with its kind, the encoding it was decoded from, and its declared or assumed Content-Type."""
+
+    text: str
+    encoding: str
+    kind: str
+    content_type: str
+
+
+def is_charset(name: str) -> bool:
+    """Whether *name* is the name of a charset.
+
+    >>> is_charset("Latin1"), is_charset("gb2312"), is_charset("punycode"), is_charset("no-such-thing")
+    (True, True, False, False)
+    """
+    try:
+        codec = resolve_encoding(name)
+    except ValueError:  # a NUL in it
+        return False
+    return codec is not None and _CHARSET.fullmatch(codec) is not None
+
+
+def declared_encodings(content_type: str | None, body: bytes) -> Iterator[str]:
+    """Yield the encodings that HTTP and then the page itself declare, charsets or not."""
+    for declared in (http_content_type_encoding(content_type), html_body_declared_encoding(body)):
+        if declared is not None:
+            yield declared

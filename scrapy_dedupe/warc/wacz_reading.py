@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.warc.cdxj_reading import lines_of, unpacked
+from scrapy_dedupe.warc.codings import DECODED, STORED
 from scrapy_dedupe.warc.containers import archive_names
 from scrapy_dedupe.warc.manifests import json_fault
-from scrapy_dedupe.warc.payload_modes import DECODED, STORED
 from scrapy_dedupe.warc.remote import open_in_order, shown
 from scrapy_dedupe.warc.wacz import Requirement
 from scrapy_dedupe.warc.zip_members import ZipDirectory
