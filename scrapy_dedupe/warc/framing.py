@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.warc.heads import KnownHeads
 from scrapy_dedupe.warc.sources import (
     ARC_LINE,
     GZIP_MAGIC,
@@ -35,10 +34,9 @@ from scrapy_dedupe.warc.sources import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from io import BufferedReader
 
-    from scrapy_dedupe.warc.heads import Layout
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _ARC_FIELDS_1 = ["url", "ip-address", "archive-date", "content-type", "archive-length"]
@@ -58,6 +56,11 @@ _CR = 0x0D
 _BLANKS = (" ", "\t")
 _FIELD = re.compile(r"([^:\n]*):([^\n]*)\r\n")
 _LENGTH_NAME_CHARS = len("content-length")
+# Limits for files whose field names keep changing: not a new pattern for each record, and few attempts per record.
+_MOST_KINDS = 64
+_MOST_OF_A_KIND = 6
+_MOST_FIELDS = 60
+_KIND_BYTES = 24  # "WARC/1.1", a line end and, mostly, the beginning of WARC-Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class Frame:
         kept: bytes | None,
         member: bytes | bytearray = b"",
         kept_bytes: int = 0,
-        head: tuple[Layout, re.Match[bytes]] | None = None,
+        head: tuple[_Layout, re.Match[bytes]] | None = None,
         block_end: bytes = b"\r\n\r\n",
     ) -> None:
         self.is_arc = is_arc
@@ -282,7 +285,7 @@ class _FrameReader:
         self._kept_bytes = kept_bytes
         self._on_long_block = on_long_block
         self._arc_fields = _ARC_FIELDS_1
-        self._known_heads = KnownHeads()
+        self._known_heads = _KnownHeads()
         self._fields: tuple[tuple[str, str], ...] = ()
 
     def next_whole_frame(self) -> Frame | None:
@@ -469,3 +472,48 @@ def _text(data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         return data.decode("latin-1")
+
+
+class _Layout:
+    r"""The field names of a head; `places` maps each name in lower case to the number of its first field, from 1.
+
+    Nearly all heads of one program have the same fields in the same order. One pattern that is built from an earlier
+    head matches them: ``WARC/\d.*\r\nWARC-Type:(.*)\r\n...\r\n``. This is much faster than parsing line by line and
+    gives the same result: a name contains no colon, a dot matches no line feed, so each field is one line and the blank
+    line after them is the first one. Only ASCII heads match, which need no decoding.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple([name.strip() for name in names])
+        self.places: dict[str, int] = {}
+        for place, name in enumerate(self.names, 1):
+            self.places.setdefault(name.lower(), place)
+        self.length_place = self.places.get("content-length", 0)
+        fields = b"".join(re.escape(name.encode()) + rb":(.*)\r\n" for name in names)
+        self.match = re.compile(rb"WARC/\d.*\r\n" + fields + rb"\r\n").match
+
+
+class _KnownHeads:
+    """The layouts that occurred so far in one file."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[bytes, list[_Layout]] = {}
+
+    def match(self, data: bytes | bytearray) -> tuple[_Layout, re.Match[bytes]] | None:
+        """The layout and the values of the head at the beginning of *data*, if its layout is known."""
+        # Responses and requests alternate, so try only layouts with the same first field.
+        for layout in self._kinds.get(bytes(data[:_KIND_BYTES]), ()):
+            if (match := layout.match(data)) is not None:
+                return (layout, match) if data[: match.end()].isascii() else None
+        return None
+
+    def learn(self, data: bytes | bytearray, names: Sequence[str]) -> None:
+        """Remember the layout of the head of *data*, which is in the standard form and has these field names."""
+        kind = bytes(data[:_KIND_BYTES])
+        layouts = self._kinds.get(kind)
+        if layouts is None:
+            if len(self._kinds) >= _MOST_KINDS:
+                return
+            layouts = self._kinds[kind] = []
+        if len(layouts) < _MOST_OF_A_KIND and 0 < len(names) <= _MOST_FIELDS:
+            layouts.append(_Layout(names))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
 from scrapy_dedupe.files.locks import lock
-from scrapy_dedupe.warc import records, wacz, wacz_file
+from scrapy_dedupe.warc import records, wacz
 from scrapy_dedupe.warc.capture import Capture, target_uri
 from scrapy_dedupe.warc.files import WarcWriter
 from scrapy_dedupe.warc.reading import read_record
@@ -471,7 +471,7 @@ def test_full_disk_at_any_moment_leaves_nothing(tmp_path: Path, monkeypatch: pyt
         written += len(data)
         return write(fd, data)
 
-    monkeypatch.setattr(wacz_file.os, "write", limited)
+    monkeypatch.setattr(wacz.os, "write", limited)
     with pytest.raises(ArchiveError, match=r"c\.wacz cannot be written: No space left on device.*free some"):
         packed(files, tmp_path / "out" / "c.wacz")
     assert is_left_alone(tmp_path / "out")
