@@ -76,76 +76,30 @@ class Damage:
         return f"{self.path}, offset {self.offset}: {self.reason} ({self.length} bytes skipped)"
 
 
+@dataclass(slots=True, eq=False)
 class Frame:
-    """A whole record: its fields, its location, and the beginning of its block. Immutable.
+    """A whole record: its fields, its location, and the beginning of its block. Not to be changed.
 
     `length` counts the stored bytes, the blank lines after the record included; it is 0 for a record that
     shares a gzip member with others. `head_position` and `block_position` count decompressed bytes from `offset`.
-    `block_end` holds the first few line ends after the block.
+    `member` is the whole decompressed gzip member, if it holds only this record and was decompressed at once; else
+    empty. `block_end` holds the first few line ends after the block.
 
     Fields and the beginning of the block are decoded only on first access: a file has millions of records.
     """
 
-    __slots__ = (
-        "_fields",
-        "_head",
-        "_kept",
-        "_kept_bytes",
-        "_member",
-        "block_end",
-        "block_length",
-        "block_position",
-        "head_position",
-        "is_arc",
-        "length",
-        "offset",
-    )
-
-    def __init__(
-        self,
-        is_arc: bool,
-        fields: tuple[tuple[str, str], ...] | None,
-        offset: int,
-        length: int,
-        head_position: int,
-        block_position: int,
-        block_length: int,
-        kept: bytes | None,
-        member: bytes | bytearray = b"",
-        kept_bytes: int = 0,
-        head: tuple[_Layout, re.Match[bytes]] | None = None,
-        block_end: bytes = b"\r\n\r\n",
-    ) -> None:
-        self.is_arc = is_arc
-        self.offset = offset
-        self.length = length
-        self.head_position = head_position
-        self.block_position = block_position
-        self.block_length = block_length
-        self.block_end = block_end
-        self._fields = fields
-        self._kept = kept
-        self._member = member
-        self._kept_bytes = kept_bytes
-        self._head = head
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Frame) and self._values() == other._values()
-
-    def __hash__(self) -> int:
-        return hash((self.offset, self.block_position))
-
-    def _values(self) -> tuple[object, ...]:
-        return (
-            self.is_arc,
-            self.fields,
-            self.offset,
-            self.length,
-            self.head_position,
-            self.block_position,
-            self.block_length,
-            self.kept,
-        )
+    is_arc: bool
+    _fields: tuple[tuple[str, str], ...] | None
+    offset: int
+    length: int
+    head_position: int
+    block_position: int
+    block_length: int
+    _kept: bytes | None
+    member: bytes | bytearray = b""
+    _kept_bytes: int = 0
+    _head: tuple[_Layout, re.Match[bytes]] | None = None
+    block_end: bytes = b"\r\n\r\n"
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
@@ -171,14 +125,9 @@ class Frame:
         if self._kept is None:
             begin = self.block_position
             self._kept = bytes(
-                memoryview(self._member)[begin : begin + min(self.block_length, self._kept_bytes)]
+                memoryview(self.member)[begin : begin + min(self.block_length, self._kept_bytes)]
             )
         return self._kept
-
-    @property
-    def member(self) -> bytes | bytearray:
-        """The whole decompressed gzip member, if it holds only this record and was decompressed at once; else empty."""
-        return self._member
 
 
 def frames(

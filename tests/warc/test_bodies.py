@@ -307,6 +307,10 @@ def test_an_endless_decoded_body_is_refused(tmp_path, monkeypatch):
         list(pieces)
 
 
+def facts(record: StoredRecord) -> tuple[object, ...]:
+    return record.offset, record.length, record.frame.block_position, record.headers, record.block()
+
+
 @given(
     st.booleans(),
     st.lists(
@@ -329,7 +333,7 @@ def test_hashing_in_passing_tells_what_reading_twice_tells(tmp_path_factory, pac
         found = list(hashed_records(path, lambda _: ("sha256", "md5"), on_damage=damages.append))
         records = list(read_records(path, on_damage=others.append))
     assert damages == others
-    assert [record for record, _ in found] == records
+    assert [facts(record) for record, _ in found] == [facts(record) for record in records]
     for record, digests in found:
         payload = record.payload()
         assert digests == tuple(
