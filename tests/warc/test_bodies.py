@@ -15,18 +15,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sampling import examples
 
-from scrapy_dedupe.warc import bodies, reading
+from scrapy_dedupe.warc import bodies, chunks, reading
 from scrapy_dedupe.warc.bodies import (
     BodyDigest,
-    dechunked,
     decoded_pieces,
     has_more_than_payload,
     hashed_records,
     payload_digest,
     payload_pieces,
 )
+from scrapy_dedupe.warc.chunks import MAX_TRAILER_BYTES, dechunked, without_chunks
 from scrapy_dedupe.warc.codings import Undecodable, decoded_body, decoded_stream
-from scrapy_dedupe.warc.reading import StoredRecord, read_records, without_chunks
+from scrapy_dedupe.warc.reading import StoredRecord, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ CHUNKS = st.lists(
 @example(b"3\r\nabc\r\n", 1, 1)
 def test_chunks_are_taken_apart_in_pieces_as_in_one_go(body: bytes, size: int, held: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bodies, "_PIECE", held)
+        patch.setattr(chunks, "_PIECE", held)
         pieces = list(dechunked(lambda: in_pieces(body, size)))
     assert b"".join(pieces) == without_chunks(body)
     assert all(0 < len(piece) <= held for piece in pieces)
@@ -171,8 +171,8 @@ def test_a_body_that_is_too_long_to_hold_is_looked_at_twice(ending: bytes, broke
 def test_fields_behind_the_last_chunk_have_a_bound(tmp_path):
     body = b"1\r\na\r\n0\r\nX: %b\r\n\r\n"
     for length, is_in_chunks in (
-        (reading.MAX_TRAILER_BYTES - 7, True),
-        (reading.MAX_TRAILER_BYTES - 6, False),
+        (MAX_TRAILER_BYTES - 7, True),
+        (MAX_TRAILER_BYTES - 6, False),
     ):
         data = body % (b"x" * length)
         assert without_chunks(data) == (b"a" if is_in_chunks else data)

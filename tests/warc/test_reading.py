@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc import framing, reading, records
 from scrapy_dedupe.warc.capture import Capture
+from scrapy_dedupe.warc.chunks import without_chunks
 from scrapy_dedupe.warc.raw_heads import raw_head
-from scrapy_dedupe.warc.reading import read_record, read_records, without_chunks
+from scrapy_dedupe.warc.reading import read_record, read_records
 
 if TYPE_CHECKING:
     from scrapy_dedupe.warc.framing import Damage
