@@ -301,7 +301,7 @@ class CaptureTable(Captures[str, FiledCapture]):
             return None
         if not self._files or self._files[-1] != record.path:
             self._files.append(record.path)
-        record_id = bare_id(record.id)
+        record_id, is_whole = bare_id(record.id), record.is_whole
         self._number += 1
         self._rows.append(
             (
@@ -313,8 +313,8 @@ class CaptureTable(Captures[str, FiledCapture]):
                 record.frame.block_position,
                 _key(record_id) if record_id else None,
                 uri_key(record.target_uri),
-                not record.is_whole,
-                record.http_status == 200 and record.is_whole,
+                not is_whole,
+                is_whole and record.http_status == 200,
             )
         )
         if len(self._rows) >= _BATCH:

@@ -139,8 +139,7 @@ def pack(
     It is not called for a record whose request has a method other than GET. *has_text* declares that pages carry text;
     it is also set if any page has text. *payload* is ``stored`` or ``decoded``, the bodies that the digests are
     computed from; datapackage.json has it as ``dedupePayload``. *title* defaults to the crawl id. *created* is aware,
-    by default now.
-    *on_read* is called with the number of bytes read from *files*; each file is read twice.
+    by default now. *on_read* is called with the number of bytes read from *files*; each file is read twice.
 
     Raises ArchiveError if *target* exists, if it cannot be written or if a file cannot be packed, and SettingError if
     the package surt is missing; no file remains then.
@@ -157,7 +156,8 @@ def pack(
         pages = _PageList(target.parent, has_text)
         try:
             for file in files:
-                size = _size_of(file)
+                with _read_errors(file):
+                    size = file.stat().st_size
                 for line, page in _entries(file, page_of, on_read):
                     if line is not None:
                         sorter.add(line)
@@ -239,20 +239,12 @@ def _entries(
     file: Path, page_of: Callable[[StoredRecord], WaczPage | None], on_read: Callable[[int], None]
 ) -> Iterator[tuple[CdxLine | None, WaczPage | None]]:
     """Yield the index lines and pages of a WARC file. Raises ArchiveError if not all of it can be read."""
-    try:
+    with _read_errors(file):
         for record, request in paired(_warc_records(file, on_read)):
             # Only a response to GET is a page.
             is_page = record.type in INDEXED_TYPES and (request is None or method_of(request) == "GET")
-            yield (
-                cdx_line(record, file.name, request) if is_indexed(record) else None,
-                page_of(record) if is_page else None,
-            )
-    except DamagedInput as error:
-        raise ArchiveError(
-            f"{file} is damaged and was not packed, because the WACZ would lack records: {error}"
-        ) from error
-    except OSError as error:
-        raise _unreadable(file, error) from error
+            line = cdx_line(record, file.name, request) if is_indexed(record) else None
+            yield line, page_of(record) if is_page else None
 
 
 def _warc_records(file: Path, on_read: Callable[[int], None]) -> Iterator[StoredRecord]:
@@ -268,34 +260,32 @@ def _warc_records(file: Path, on_read: Callable[[int], None]) -> Iterator[Stored
         yield record
 
 
-def _size_of(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError as error:
-        raise _unreadable(file, error) from error
-
-
 def _pieces_of(file: Path, size: int, on_read: Callable[[int], None]) -> Iterator[bytes]:
     """Yield the bytes of a WARC file. Raises ArchiveError if its size is no longer *size* bytes."""
     missing = size
-    try:
-        with file.open("rb", buffering=0) as stream:
-            while missing >= 0 and (piece := stream.read(_PIECE_BYTES)):
-                missing -= len(piece)
-                yield piece
-                on_read(len(piece))
-    except OSError as error:
-        raise _unreadable(file, error) from error
+    with _read_errors(file), file.open("rb", buffering=0) as stream:
+        while missing >= 0 and (piece := stream.read(_PIECE_BYTES)):
+            missing -= len(piece)
+            yield piece
+            on_read(len(piece))
     if missing:
         raise ArchiveError(
             f"{file} changed its size while it was packed. Pack it again when no other program writes to it."
         )
 
 
-def _unreadable(file: Path, error: OSError) -> ArchiveError:
-    return ArchiveError(
-        f"{file} cannot be read: {error.strerror or error}. Check that it exists and check its permissions."
-    )
+@contextlib.contextmanager
+def _read_errors(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except DamagedInput as error:
+        raise ArchiveError(
+            f"{file} is damaged and was not packed, because the WACZ would lack records: {error}"
+        ) from error
+    except OSError as error:
+        raise ArchiveError(
+            f"{file} cannot be read: {error.strerror or error}. Check that it exists and check its permissions."
+        ) from error
 
 
 def _add_index(wacz: _OpenWacz, sorter: LineSorter) -> None:

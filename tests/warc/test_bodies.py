@@ -170,10 +170,7 @@ def test_a_body_that_is_too_long_to_hold_is_looked_at_twice(ending: bytes, broke
 
 def test_fields_behind_the_last_chunk_have_a_bound(tmp_path):
     body = b"1\r\na\r\n0\r\nX: %b\r\n\r\n"
-    for length, is_in_chunks in (
-        (MAX_TRAILER_BYTES - 7, True),
-        (MAX_TRAILER_BYTES - 6, False),
-    ):
+    for length, is_in_chunks in ((MAX_TRAILER_BYTES - 7, True), (MAX_TRAILER_BYTES - 6, False)):
         data = body % (b"x" * length)
         assert without_chunks(data) == (b"a" if is_in_chunks else data)
         assert b"".join(dechunked(lambda data=data: in_pieces(data, 1_000))) == without_chunks(data)
