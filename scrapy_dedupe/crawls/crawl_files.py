@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import CrawlStateError, DedupeError
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, Reached
 from scrapy_dedupe.warc.capture import target_uri
+from scrapy_dedupe.warc.codings import DECODED, STORED
 from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
-from scrapy_dedupe.warc.payload_modes import DECODED, STORED
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import CaptureTable, reference_of
 

@@ -22,8 +22,8 @@ from scrapy_dedupe.stores.base import Counts
 from scrapy_dedupe.stores.normal_forms import formed_digest
 from scrapy_dedupe.warc import codings, records
 from scrapy_dedupe.warc.capture import parse_digest
+from scrapy_dedupe.warc.codings import DECODED
 from scrapy_dedupe.warc.dates import date_from_digits
-from scrapy_dedupe.warc.payload_modes import DECODED
 
 from .entries import conserved_size, entry_of_capture, need_of
 from .guarded_index import GuardedIndex

@@ -17,7 +17,7 @@ from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput, Se
 from scrapy_dedupe.stores.base import Need
 from scrapy_dedupe.stores.crawl_index import PAYLOAD_MODES
 from scrapy_dedupe.warc.cdxj_reading import CdxFault, cdxj_lines, read_cdxj
-from scrapy_dedupe.warc.payload_modes import payload_mode
+from scrapy_dedupe.warc.codings import payload_mode
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import is_url, place_file, shown
 from scrapy_dedupe.warc.wacz_reading import StoredWacz

@@ -25,11 +25,10 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.warc.bodies import MAX_DECODED_BYTES, decoded_pieces, payload_pieces
-from scrapy_dedupe.warc.coding_streams import decoded_stream
-from scrapy_dedupe.warc.codings import Undecodable, codings_of
+from scrapy_dedupe.warc.chunks import MAX_CHUNK_LINE
+from scrapy_dedupe.warc.codings import Undecodable, codings_of, decoded_stream
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
-from scrapy_dedupe.warc.reading import MAX_CHUNK_LINE
 from scrapy_dedupe.warc.references import bare_id, milliseconds, reference_of, uri_key
 
 from .restored_heads import (

@@ -21,8 +21,14 @@ from typing import TYPE_CHECKING, Final
 from w3lib.encoding import html_to_unicode, read_bom
 
 from scrapy_dedupe.tasks.faults import Fault
-from scrapy_dedupe.warc.charsets import DecodedPage, declared_encodings, is_charset
-from scrapy_dedupe.warc.codings import Undecodable, codings_of, decoded_body
+from scrapy_dedupe.warc.codings import (
+    DecodedPage,
+    Undecodable,
+    codings_of,
+    declared_encodings,
+    decoded_body,
+    is_charset,
+)
 
 from .file_types import PLAIN, is_binary_text
 from .preparation import prepare

@@ -1,32 +1,20 @@
 """Payloads of records, read in pieces, so that memory use does not depend on the size of a body.
 
-`payload_pieces` yields exactly the bytes of `StoredRecord.payload`: the block without its HTTP head and without
-chunked transfer coding (RFC 9112, section 7.1). `decoded_pieces` also undoes the content codings (RFC 9110,
-section 8.4.1). `payload_digest` hashes one record, `hashed_records` a whole file while it is read.
-
-The chunk framing is removed only if the body is chunked from its first byte to its last, or to the point where it was
-truncated; any other body is kept as it is, even if its HTTP head says "chunked". This is known only at the end of the
-body, so a chunked body that is too long to be held in memory is read twice.
+`payload_pieces` yields exactly the bytes of `StoredRecord.payload`: the block without its HTTP head and without chunks
+(see `chunks`). `decoded_pieces` also undoes the content codings (see `codings`). `payload_digest` hashes one record,
+`hashed_records` a whole file while it is read.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from scrapy_dedupe.warc.coding_streams import decoded_stream
-from scrapy_dedupe.warc.codings import codings_of
+from scrapy_dedupe.warc.chunks import dechunked, has_extra_framing
+from scrapy_dedupe.warc.codings import codings_of, decoded_stream
 from scrapy_dedupe.warc.framing import open_block
-from scrapy_dedupe.warc.reading import (
-    CHUNK_SIZE,
-    CUT_CHUNK_LINE,
-    CUT_TRAILER,
-    MAX_CHUNK_LINE,
-    MAX_TRAILER_BYTES,
-    TRAILER,
-    read_records,
-)
+from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +27,6 @@ MAX_DECODED_BYTES = 16 << 30
 """Larger decoded bodies are refused: they are decompression bombs."""
 
 _PIECE = 1 << 20
-_LINE_END = b"\r\n"
 _HTTP_STARTS = (b"HTTP/1.1 ", b"HTTP/1.0 ")
 _CONSTRUCTORS = {"md5": hashlib.md5, "sha1": hashlib.sha1, "sha256": hashlib.sha256, "sha512": hashlib.sha512}
 
@@ -207,21 +194,6 @@ def _is_same(begun: Frame, read: Frame) -> bool:
     return (begun.offset, begun.block_position) == (read.offset, read.block_position)
 
 
-def dechunked(body: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
-    """Yield the bytes that `reading.without_chunks` returns for a body, in pieces of bounded size.
-
-    *body* opens the body at its beginning; it is called a second time if the body begins like a chunk.
-    """
-    stream = _Window(body())
-    if stream.chunk_size() is None or _has_extra_framing(_Window(body())) is None:
-        yield from stream.rest()
-        return
-    while (found := stream.chunk_size()) is not None and found.size:
-        stream.drop(found.line_length)
-        yield from stream.pieces(found.size)
-        stream.drop_line_end()
-
-
 def why_no_original(record: StoredRecord) -> str | None:
     """Why no record may refer to the payload of this record, regardless of options; None if records may.
 
@@ -262,95 +234,7 @@ def has_more_than_payload(record: StoredRecord) -> bool:
     """
     if record.type == "revisit" or record.http is None or not record.http.is_chunked:
         return False
-    return bool(_has_extra_framing(_Window(body_pieces(record))))
-
-
-def _has_extra_framing(stream: _Window) -> bool | None:
-    """None if a body is not chunked; else whether it has extensions or trailers, or is truncated after a chunk."""
-    has_extensions = has_chunk = False
-    while (found := stream.chunk_size()) is not None:
-        has_extensions = has_extensions or found.has_extension
-        stream.drop(found.line_length)
-        if not found.size:
-            trailer = stream.at_most(MAX_TRAILER_BYTES)
-            if trailer is None:
-                return None
-            if TRAILER.fullmatch(trailer):
-                return has_extensions or len(trailer) > len(_LINE_END)
-            return True if has_chunk and CUT_TRAILER.fullmatch(trailer) else None
-        if sum(map(len, stream.pieces(found.size))) < found.size or not stream.drop_line_end():
-            return True if has_chunk and stream.at_most(1) in (b"", b"\r") else None
-        has_chunk = True
-    line = stream.at_most(MAX_CHUNK_LINE)
-    return True if has_chunk and line is not None and CUT_CHUNK_LINE.fullmatch(line) else None
-
-
-class _Chunk(NamedTuple):
-    """The parsed line before a chunk."""
-
-    size: int
-    line_length: int
-    has_extension: bool
-
-
-class _Window:
-    """A stream with lookahead."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._more = pieces
-        self._held = b""
-        self._index = 0
-
-    def chunk_size(self) -> _Chunk | None:
-        """The chunk that begins here, without taking it; None if there is none."""
-        for wanted in (64, MAX_CHUNK_LINE):
-            is_held = self._hold(wanted)
-            if match := CHUNK_SIZE.match(self._held, self._index):
-                return _Chunk(int(match[1], 16), match.end() - match.start(), match[2] is not None)
-            if not is_held:
-                break
-        return None
-
-    def drop_line_end(self) -> bool:
-        """Take the next CRLF; False if there is none."""
-        self._hold(len(_LINE_END))
-        if not self._held.startswith(_LINE_END, self._index):
-            return False
-        self.drop(len(_LINE_END))
-        return True
-
-    def drop(self, count: int) -> None:
-        """Drop *count* bytes that are held."""
-        self._index += count
-
-    def at_most(self, count: int) -> bytes | None:
-        """All remaining bytes, if there are at most *count*; else None."""
-        return None if self._hold(count + 1) else self._held[self._index :]
-
-    def pieces(self, count: int) -> Iterator[bytes]:
-        while count and self._hold(1):
-            piece = self._held[self._index : self._index + min(count, _PIECE)]
-            self.drop(len(piece))
-            count -= len(piece)
-            yield piece
-
-    def rest(self) -> Iterator[bytes]:
-        while self._hold(1):
-            piece = self._held[self._index : self._index + _PIECE]
-            self.drop(len(piece))
-            yield piece
-
-    def _hold(self, count: int) -> bool:
-        """Read until *count* bytes, or all that remain, are held; return whether there are *count*."""
-        missing = count - (len(self._held) - self._index)
-        if missing <= 0:
-            return True
-        parts = [self._held[self._index :]]
-        while missing > 0 and (piece := next(self._more, None)) is not None:
-            parts.append(piece)
-            missing -= len(piece)
-        self._held, self._index = b"".join(parts), 0
-        return missing <= 0
+    return has_extra_framing(body_pieces(record))
 
 
 def _after(pieces: Iterator[bytes], skipped: int) -> Iterator[bytes]:

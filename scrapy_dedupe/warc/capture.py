@@ -44,16 +44,8 @@ _UNSAFE_NAME = re.compile(rb"[\r\n:]|\A[ \t]")
 
 # The empty name marks a field that is not a header; see `_header_name`.
 _CONNECTION_HEADERS = frozenset(
-    {
-        b"",
-        b"connection",
-        b"keep-alive",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
+    {b"", b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer"}
+    | {b"transfer-encoding", b"upgrade"}
 )
 _NOT_IN_REQUESTS = _CONNECTION_HEADERS | {b"proxy-authorization"}
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}

@@ -1,42 +1,73 @@
-"""Content codings of HTTP (RFC 9110, section 8.4.1), undone for archives of decoded payloads.
+"""How a body is encoded: content codings of HTTP (RFC 9110, section 8.4.1), and charsets of pages.
 
 A body is decoded completely or not at all. A body that is damaged or truncated, has bytes after its end, grows above
 a limit or has an unknown coding is kept as received, since its payload cannot be determined. Supported are gzip,
 x-gzip, deflate (with the zlib header or, as some servers send it, without), identity, and br and zstd if a package for
 them is installed: brotli or brotlicffi from 1.2 on; compression.zstd of Python 3.14, backports.zstd or zstandard.
 
-Decoding takes at most about twice the limit of memory, however large the decoded body claims to be. `coding_streams`
-decodes bodies of any size.
+`decoded_body` takes at most about twice the limit of memory, however large the decoded body claims to be.
+`decoded_stream` decodes bodies of any size in bounded memory, but notices damage only after some pieces were yielded.
 """
 
 from __future__ import annotations
 
-import zlib
-from dataclasses import replace
-from functools import cache
+import re
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib import import_module
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from .charsets import is_charset
+from w3lib.encoding import html_body_declared_encoding, http_content_type_encoding, resolve_encoding
+from zlib_ng import zlib_ng
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from .capture import Capture
+
+    Opener = Callable[[], Iterator[bytes]]
+    """Yields a body in pieces, from its beginning at each call."""
 
 CONTENT_ENCODING = b"content-encoding"
 KEPT_AS = b"X-Orig-Content-Encoding"
 """The header of a decoded response that holds its original Content-Encoding."""
 
+STORED = "stored"
+DECODED = "decoded"
+"""Which body a payload digest is computed from: the body as the server sent it, or without its content coding."""
+
 _NO_CODINGS = frozenset(("", "identity", "none", "null", "7bit", "8bit", "binary"))
 # Real responses have at most a few; each coding takes time that does not depend on the length of the body.
-MOST_CODINGS = 5
-_NO_LIMIT = 2**62
+_MOST_CODINGS = 5
 _PIECE, _STEP = 1_048_576, 65_536
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 # A block of Zstandard has at least 4 bytes and gives at most 128 KiB, so this gives at most 32 MiB at once.
 _ZSTANDARD_STEP = 1_024
+# The names that Python's codecs report for charsets. Other codecs are refused: Punycode takes quadratic time, escape
+# codecs turn any bytes into text, UTF-7 hides markup, and packages may register more of them.
+_CHARSET = re.compile(
+    r"ascii|utf-8(-sig)?|utf-(16|32)(-[bl]e)?|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|kz1048|ptcp154|tis-620|hp-roman8"
+    r"|palmos|big5(hkscs)?|gb(2312|k|18030)|hz|iso2022_(jp|kr)\w*|euc_\w+|shift_jis\w*|johab"
+)
+# The first match decides. Programs that drive a browser come first, since they also name the libraries that they use.
+_WRITERS = (
+    # The Webrecorder server recorded through a proxy; it is unknown from which body it computed its digests.
+    (re.compile(r"webrecorder (platform|player)", re.IGNORECASE), None),
+    (
+        re.compile(
+            r"browsertrix|archiveweb\.?page|express\.archiveweb|webrecorder|warcio\.js|wabac", re.IGNORECASE
+        ),
+        DECODED,
+    ),
+    (
+        re.compile(
+            r"scrapy-dedupe|heritrix|\bwget\b|wget-(at|lua)|wpull|grab-site|warcprox|brozzler|\bzeno\b|gowarc"
+            r"|httrack|netarchivesuite",
+            re.IGNORECASE,
+        ),
+        STORED,
+    ),
+)
 _ZSTD_PACKAGES = ("compression.zstd", "backports.zstd")
 _BROTLI_PACKAGES = ("brotli", "brotlicffi")
 
@@ -87,23 +118,46 @@ def codings_of(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
 def decoded_body(body: bytes, codings: Sequence[str], max_bytes: int = 0) -> bytes:
     """Undo *codings*, the last one first. Raises Undecodable.
 
-    >>> decoded_body(zlib.compress(b"a lake"), ["deflate"])
+    >>> decoded_body(zlib_ng.compress(b"a lake"), ["deflate"])
     b'a lake'
     """
-    if len(codings) > MOST_CODINGS:
-        raise Undecodable(f"it has {len(codings)} content codings, and at most {MOST_CODINGS} are decoded")
-    limit = max_bytes or _NO_LIMIT
+    return b"".join(_undone(lambda: iter((body,)), codings, max_bytes))
+
+
+def decoded_stream(open_body: Opener, codings: Sequence[str], max_bytes: int = 0) -> Iterator[bytes]:
+    """Undo *codings* as `decoded_body` does, in pieces of about 1 MiB. Raises Undecodable, maybe after some pieces.
+
+    *open_body* yields the body from its beginning at each call: the meaning of ``deflate`` is known only after the
+    whole body was read. An empty body has nothing to decode.
+    """
+    if next(open_body(), None) is not None:
+        yield from _undone(open_body, codings, max_bytes)
+
+
+def _undone(open_body: Opener, codings: Sequence[str], max_bytes: int) -> Iterator[bytes]:
+    if len(codings) > _MOST_CODINGS:
+        raise Undecodable(f"it has {len(codings)} content codings, and at most {_MOST_CODINGS} are decoded")
+    opened = open_body
     for coding in reversed(codings):
-        undo = decoder_of(coding)
-        if undo is None:
-            raise Undecodable(unknown(coding))
-        body = undo(body, limit)
-        if len(body) > limit:
+        decoder = decoder_of(coding)
+        if decoder is None:
+            raise Undecodable(_unknown(coding))
+        opened = partial(_limited, decoder, opened, max_bytes)
+    return opened()
+
+
+def _limited(
+    decoder: Callable[[Opener, int], Iterator[bytes]], open_body: Opener, max_bytes: int
+) -> Iterator[bytes]:
+    size = 0
+    for piece in decoder(open_body, max_bytes):
+        size += len(piece)
+        if max_bytes and size > max_bytes:
             raise Undecodable(f"it has more than {max_bytes} bytes when decoded")
-    return body
+        yield piece
 
 
-def unknown(coding: str) -> str:
+def _unknown(coding: str) -> str:
     package = {"br": "brotli", "zstd": "backports.zstd"}.get(coding)
     if package is None:
         return f"its content coding {coding[:40]!r} is not known"
@@ -111,7 +165,7 @@ def unknown(coding: str) -> str:
 
 
 @cache
-def decoder_of(coding: str) -> Callable[[bytes, int], bytes] | None:
+def decoder_of(coding: str) -> Callable[[Opener, int], Iterator[bytes]] | None:
     """The function that undoes a coding, given a body and a limit above which it may stop; None if unknown."""
     if coding in ("gzip", "x-gzip"):
         return _gunzip
@@ -120,112 +174,137 @@ def decoder_of(coding: str) -> Callable[[bytes, int], bytes] | None:
     if coding == "br":
         return _unbrotli if brotli_package() is not None else None
     if coding == "zstd":
-        return (
-            _unzstd
-            if zstd_package() is not None
-            else (_unzstandard if zstandard_package() is not None else None)
-        )
+        if zstd_package() is not None:
+            return _unzstd
+        return _unzstandard if zstandard_package() is not None else None
     return None
 
 
-def _gunzip(body: bytes, limit: int) -> bytes:
+def _gunzip(open_body: Opener, _: int) -> Iterator[bytes]:
     # RFC 1952, section 2.2: a file has one or more members. Zeros after the last one are padding.
-    return _members(lambda: zlib.decompressobj(_GZIP), zlib.error, "gzip", body, limit, padding=b"\0")
-
-
-def _inflate(body: bytes, limit: int) -> bytes:
+    member, is_padding = zlib_ng.decompressobj(_GZIP), False
     try:
-        return _inflated(body, limit, _ZLIB)
-    except Undecodable:
-        return _inflated(body, limit, _RAW)
+        for step in _steps(open_body(), _STEP):
+            data = step
+            while data:
+                if member.eof:
+                    is_padding = is_padding or data.startswith(b"\0")
+                    if is_padding:
+                        if data.strip(b"\0"):
+                            raise _damaged("gzip")
+                        break
+                    member = zlib_ng.decompressobj(_GZIP)
+                if piece := member.decompress(data, _PIECE):
+                    yield piece
+                data = member.unused_data if member.eof else member.unconsumed_tail
+    except zlib_ng.error as error:  # type: ignore[misc]
+        raise _damaged("gzip") from error
+    if not member.eof:
+        raise _damaged("gzip")
 
 
-def _inflated(body: bytes, limit: int, kind: int) -> bytes:
-    inflater = zlib.decompressobj(kind)
+def _inflate(open_body: Opener, max_bytes: int) -> Iterator[bytes]:
+    return _inflated(open_body(), _ZLIB if _is_zlib(open_body, max_bytes) else _RAW)
+
+
+def _is_zlib(open_body: Opener, max_bytes: int) -> bool:
+    size = 0
     try:
-        whole = inflater.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise damaged("deflate") from error
-    if len(whole) <= limit and (not inflater.eof or inflater.unused_data):
-        raise damaged("deflate")
-    return whole
-
-
-def _unbrotli(body: bytes, limit: int) -> bytes:
-    package = brotli_package()
-    stream, whole = package.Decompressor(), BytesIO()
-    try:
-        piece = stream.process(body, output_buffer_limit=_PIECE)
-        while piece:
-            whole.write(piece)
-            if whole.tell() > limit or stream.is_finished():
+        for piece in _inflated(open_body(), _ZLIB):
+            size += len(piece)
+            if max_bytes and size > max_bytes:
                 break
-            piece = stream.process(b"", output_buffer_limit=_PIECE)
+    except Undecodable:
+        return False
+    return True
+
+
+def _inflated(pieces: Iterator[bytes], kind: int) -> Iterator[bytes]:
+    inflater = zlib_ng.decompressobj(kind)
+    try:
+        for step in _steps(pieces, _STEP):
+            if inflater.eof:
+                raise _damaged("deflate")
+            data = step
+            while data:
+                if piece := inflater.decompress(data, _PIECE):
+                    yield piece
+                data = inflater.unconsumed_tail
+        # Output for input that was already taken: raw data has no checksum at its end.
+        while not inflater.eof and (piece := inflater.decompress(b"", _PIECE)):
+            yield piece
+    except zlib_ng.error as error:  # type: ignore[misc]
+        raise _damaged("deflate") from error
+    if not inflater.eof or inflater.unused_data:
+        raise _damaged("deflate")
+
+
+def _unbrotli(open_body: Opener, _: int) -> Iterator[bytes]:
+    package = brotli_package()
+    stream = package.Decompressor()
+    try:
+        for step in open_body():
+            if stream.is_finished():
+                raise _damaged("br")
+            data = step
+            while True:
+                if piece := stream.process(data, output_buffer_limit=_PIECE):
+                    yield piece
+                if stream.is_finished() or stream.can_accept_more_data():
+                    break
+                data = b""
     except package.error as error:
-        raise damaged("br") from error
-    if whole.tell() <= limit and not stream.is_finished():
-        raise damaged("br")
-    return whole.getvalue()
+        raise _damaged("br") from error
+    if not stream.is_finished():
+        raise _damaged("br")
 
 
-def _unzstd(body: bytes, limit: int) -> bytes:
-    package = zstd_package()
+def _unzstd(open_body: Opener, _: int) -> Iterator[bytes]:
     # RFC 8878, section 3: frames one after another.
-    return _members(package.ZstdDecompressor, package.ZstdError, "zstd", body, limit)
+    package = zstd_package()
+    frame = package.ZstdDecompressor()
+    try:
+        for step in _steps(open_body(), _STEP):
+            data = step
+            while data or not (frame.eof or frame.needs_input):
+                if frame.eof:
+                    frame = package.ZstdDecompressor()
+                if piece := frame.decompress(data, _PIECE):
+                    yield piece
+                data = frame.unused_data if frame.eof else b""
+    except package.ZstdError as error:
+        raise _damaged("zstd") from error
+    if not frame.eof:
+        raise _damaged("zstd")
 
 
-def _unzstandard(body: bytes, limit: int) -> bytes:
+def _unzstandard(open_body: Opener, _: int) -> Iterator[bytes]:
     """As `_unzstd`. The package has no output limit, so it is fed small steps."""
     package = zstandard_package()
-    whole, place = BytesIO(), 0
     frame = package.ZstdDecompressor().decompressobj()
     try:
-        while place < len(body) and whole.tell() <= limit:
-            if frame.eof:
-                frame = package.ZstdDecompressor().decompressobj()
-            step = body[place : place + _ZSTANDARD_STEP]
-            whole.write(frame.decompress(step))
-            place += len(step) - len(frame.unused_data)
+        for step in _steps(open_body(), _ZSTANDARD_STEP):
+            data = step
+            while data:
+                if frame.eof:
+                    frame = package.ZstdDecompressor().decompressobj()
+                if piece := frame.decompress(data):
+                    yield piece
+                data = frame.unused_data if frame.eof else b""
     except package.ZstdError as error:
-        raise damaged("zstd") from error
-    if whole.tell() <= limit and not frame.eof:
-        raise damaged("zstd")
-    return whole.getvalue()
+        raise _damaged("zstd") from error
+    if not frame.eof:
+        raise _damaged("zstd")
 
 
-def _members(
-    make: Callable[[], Any],
-    fault: type[Exception],
-    coding: str,
-    body: bytes,
-    limit: int,
-    padding: bytes = b"",
-) -> bytes:
-    """The joined contents of members or frames, or a little more than the limit."""
-    pieces, size, place, member = [], 0, 0, make()
-    try:
-        while place < len(body):
-            # The bytes after a member are copied each time, so members are fed small steps.
-            step = body[place : place + _STEP]
-            pieces.append(member.decompress(step, limit + 1 - size))
-            size += len(pieces[-1])
-            if size > limit:
-                return b"".join(pieces)
-            place += len(step)
-            if member.eof:
-                place -= len(member.unused_data)
-                if padding and not member.unused_data.strip(padding) and not body[place:].strip(padding):
-                    break
-                if place < len(body):
-                    member = make()
-    except fault as error:
-        raise damaged(coding) from error
-    if not member.eof:
-        raise damaged(coding)
-    return b"".join(pieces)
+def _steps(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    # An inflater copies the input that it does not consume, so feed it small steps.
+    for piece in pieces:
+        for begin in range(0, len(piece), size):
+            yield piece[begin : begin + size]
 
 
-def damaged(coding: str) -> Undecodable:
+def _damaged(coding: str) -> Undecodable:
     return Undecodable(f"its {coding} data is damaged or incomplete")
 
 
@@ -254,3 +333,51 @@ def _module(name: str) -> Any:
         return import_module(name)
     except ImportError:
         return None
+
+
+def payload_mode(software: str | None) -> str | None:
+    """`STORED` or `DECODED`, from the software that a warcinfo or datapackage.json names; None if unknown.
+
+    Programs that record through a browser see decoded bodies. A file of scrapy-dedupe with decoded bodies has its own
+    field for this.
+
+    >>> payload_mode("Browsertrix-Crawler 1.14.1 (with warcio.js 2.4.7)")
+    'decoded'
+    >>> payload_mode("Heritrix/3.4.0 http://archive.org")
+    'stored'
+    >>> payload_mode("py-wacz 0.6.0") is None
+    True
+    """
+    if software is None:
+        return None
+    return next((mode for pattern, mode in _WRITERS if pattern.search(software)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedPage:
+    """The text of a page with its kind, the encoding it was decoded from, and its declared or assumed Content-Type."""
+
+    text: str
+    encoding: str
+    kind: str
+    content_type: str
+
+
+def is_charset(name: str) -> bool:
+    """Whether *name* is the name of a charset.
+
+    >>> is_charset("Latin1"), is_charset("gb2312"), is_charset("punycode"), is_charset("no-such-thing")
+    (True, True, False, False)
+    """
+    try:
+        codec = resolve_encoding(name)
+    except ValueError:  # a NUL in it
+        return False
+    return codec is not None and _CHARSET.fullmatch(codec) is not None
+
+
+def declared_encodings(content_type: str | None, body: bytes) -> Iterator[str]:
+    """Yield the encodings that HTTP and then the page itself declare, charsets or not."""
+    for declared in (http_content_type_encoding(content_type), html_body_declared_encoding(body)):
+        if declared is not None:
+            yield declared

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.warc.heads import KnownHeads
 from scrapy_dedupe.warc.sources import (
     ARC_LINE,
     GZIP_MAGIC,
@@ -35,10 +34,9 @@ from scrapy_dedupe.warc.sources import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from io import BufferedReader
 
-    from scrapy_dedupe.warc.heads import Layout
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _ARC_FIELDS_1 = ["url", "ip-address", "archive-date", "content-type", "archive-length"]
@@ -58,6 +56,11 @@ _CR = 0x0D
 _BLANKS = (" ", "\t")
 _FIELD = re.compile(r"([^:\n]*):([^\n]*)\r\n")
 _LENGTH_NAME_CHARS = len("content-length")
+# Limits for files whose field names keep changing: few patterns in total, and few attempts for each record.
+_MOST_KINDS = 64
+_MOST_OF_A_KIND = 6
+_MOST_FIELDS = 60
+_KIND_BYTES = 24  # "WARC/1.1", a line end and, mostly, the beginning of WARC-Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,76 +76,30 @@ class Damage:
         return f"{self.path}, offset {self.offset}: {self.reason} ({self.length} bytes skipped)"
 
 
+@dataclass(slots=True, eq=False)
 class Frame:
-    """A whole record: its fields, its location, and the beginning of its block. Immutable.
+    """A whole record: its fields, its location, and the beginning of its block. Not to be changed.
 
     `length` counts the stored bytes, the blank lines after the record included; it is 0 for a record that
     shares a gzip member with others. `head_position` and `block_position` count decompressed bytes from `offset`.
-    `block_end` holds the first few line ends after the block.
+    `member` is the whole decompressed gzip member, if it holds only this record and was decompressed at once; else
+    empty. `block_end` holds the first few line ends after the block.
 
     Fields and the beginning of the block are decoded only on first access: a file has millions of records.
     """
 
-    __slots__ = (
-        "_fields",
-        "_head",
-        "_kept",
-        "_kept_bytes",
-        "_member",
-        "block_end",
-        "block_length",
-        "block_position",
-        "head_position",
-        "is_arc",
-        "length",
-        "offset",
-    )
-
-    def __init__(
-        self,
-        is_arc: bool,
-        fields: tuple[tuple[str, str], ...] | None,
-        offset: int,
-        length: int,
-        head_position: int,
-        block_position: int,
-        block_length: int,
-        kept: bytes | None,
-        member: bytes | bytearray = b"",
-        kept_bytes: int = 0,
-        head: tuple[Layout, re.Match[bytes]] | None = None,
-        block_end: bytes = b"\r\n\r\n",
-    ) -> None:
-        self.is_arc = is_arc
-        self.offset = offset
-        self.length = length
-        self.head_position = head_position
-        self.block_position = block_position
-        self.block_length = block_length
-        self.block_end = block_end
-        self._fields = fields
-        self._kept = kept
-        self._member = member
-        self._kept_bytes = kept_bytes
-        self._head = head
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Frame) and self._values() == other._values()
-
-    def __hash__(self) -> int:
-        return hash((self.offset, self.block_position))
-
-    def _values(self) -> tuple[object, ...]:
-        return (
-            self.is_arc,
-            self.fields,
-            self.offset,
-            self.length,
-            self.head_position,
-            self.block_position,
-            self.block_length,
-            self.kept,
-        )
+    is_arc: bool
+    _fields: tuple[tuple[str, str], ...] | None
+    offset: int
+    length: int
+    head_position: int
+    block_position: int
+    block_length: int
+    _kept: bytes | None
+    member: bytes | bytearray = b""
+    _kept_bytes: int = 0
+    _head: tuple[_Layout, re.Match[bytes]] | None = None
+    block_end: bytes = b"\r\n\r\n"
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
@@ -168,14 +125,9 @@ class Frame:
         if self._kept is None:
             begin = self.block_position
             self._kept = bytes(
-                memoryview(self._member)[begin : begin + min(self.block_length, self._kept_bytes)]
+                memoryview(self.member)[begin : begin + min(self.block_length, self._kept_bytes)]
             )
         return self._kept
-
-    @property
-    def member(self) -> bytes | bytearray:
-        """The whole decompressed gzip member, if it holds only this record and was decompressed at once; else empty."""
-        return self._member
 
 
 def frames(
@@ -282,7 +234,7 @@ class _FrameReader:
         self._kept_bytes = kept_bytes
         self._on_long_block = on_long_block
         self._arc_fields = _ARC_FIELDS_1
-        self._known_heads = KnownHeads()
+        self._known_heads = _KnownHeads()
         self._fields: tuple[tuple[str, str], ...] = ()
 
     def next_whole_frame(self) -> Frame | None:
@@ -469,3 +421,48 @@ def _text(data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         return data.decode("latin-1")
+
+
+class _Layout:
+    r"""The field names of a head; `places` maps each name in lower case to the number of its first field, from 1.
+
+    Nearly all heads of one program have the same fields in the same order. One pattern that is built from an earlier
+    head matches them: ``WARC/\d.*\r\nWARC-Type:(.*)\r\n...\r\n``. This is much faster than parsing line by line and
+    gives the same result: a name contains no colon, a dot matches no line feed, so each field is one line and the blank
+    line after them is the first one. Only ASCII heads match, which need no decoding.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple([name.strip() for name in names])
+        self.places: dict[str, int] = {}
+        for place, name in enumerate(self.names, 1):
+            self.places.setdefault(name.lower(), place)
+        self.length_place = self.places.get("content-length", 0)
+        fields = b"".join(re.escape(name.encode()) + rb":(.*)\r\n" for name in names)
+        self.match = re.compile(rb"WARC/\d.*\r\n" + fields + rb"\r\n").match
+
+
+class _KnownHeads:
+    """The layouts that occurred so far in one file."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[bytes, list[_Layout]] = {}
+
+    def match(self, data: bytes | bytearray) -> tuple[_Layout, re.Match[bytes]] | None:
+        """The layout and the values of the head at the beginning of *data*, if its layout is known."""
+        # Responses and requests alternate, so try only layouts with the same first field.
+        for layout in self._kinds.get(bytes(data[:_KIND_BYTES]), ()):
+            if (match := layout.match(data)) is not None:
+                return (layout, match) if data[: match.end()].isascii() else None
+        return None
+
+    def learn(self, data: bytes | bytearray, names: Sequence[str]) -> None:
+        """Remember the layout of the head of *data*, which is in the standard form and has these field names."""
+        kind = bytes(data[:_KIND_BYTES])
+        layouts = self._kinds.get(kind)
+        if layouts is None:
+            if len(self._kinds) >= _MOST_KINDS:
+                return
+            layouts = self._kinds[kind] = []
+        if len(layouts) < _MOST_OF_A_KIND and 0 < len(names) <= _MOST_FIELDS:
+            layouts.append(_Layout(names))

@@ -17,7 +17,7 @@ import re
 import reprlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError
@@ -27,30 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SUFFIX = ".json"
+MAX_JSON_BYTES = 64 << 20
 
-_MAX_BYTES = 64 << 20
 _MAX_DEPTH = 8
 _MAX_MANIFESTS = 1000
 # Allowed schemes of URLs in a manifest; other drivers of fsspec can read local files.
 _SCHEMES = frozenset(
-    {
-        "http",
-        "https",
-        "s3",
-        "s3a",
-        "gs",
-        "gcs",
-        "abfs",
-        "abfss",
-        "az",
-        "adl",
-        "oss",
-        "obs",
-        "ftp",
-        "sftp",
-        "ssh",
-    }
-    | {"webdav", "webdavs", "hdfs", "webhdfs", "memory"}
+    {"http", "https", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "obs"}
+    | {"ftp", "sftp", "ssh", "webdav", "webdavs", "hdfs", "webhdfs", "memory"}
 )
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _SHORT = reprlib.Repr()
@@ -71,15 +55,6 @@ class ListedFile:
 
 class _Refused(Exception):
     """Why an entry is skipped: the end of a sentence."""
-
-
-def json_fault(error: ValueError | RecursionError) -> str:
-    """Why a text is not valid JSON."""
-    if isinstance(error, (json.JSONDecodeError, UnicodeError)):
-        return f"it is not valid JSON ({error})"
-    # The messages of these errors explain how to change Python's limits, which is of no help here.
-    why = "nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
-    return f"it is JSON that is not supported ({why})"
 
 
 def is_manifest(place: str) -> bool:
@@ -199,17 +174,10 @@ def _resources(place: str) -> list[object]:
     where = shown(place)
     try:
         with open_in_order(place_file(place)) as file:
-            data = file.read(_MAX_BYTES + 1)
+            data = file.read(MAX_JSON_BYTES + 1)
     except OSError as error:
         raise ArchiveError(f"{where} cannot be read: {error.strerror or error}.") from error
-    if len(data) > _MAX_BYTES:
-        raise DamagedInput(f"{where} is too large for a multi-WACZ JSON: more than {_MAX_BYTES} bytes.")
-    try:
-        manifest = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise _no_manifest(where, json_fault(error)) from error
-    if not isinstance(manifest, dict):
-        raise _no_manifest(where, "it is not a JSON object")
+    manifest = json_object(data, lambda why: _no_manifest(where, why))
     if "resources" not in manifest:
         raise _no_manifest(where, "it has none")
     resources = manifest["resources"]
@@ -218,6 +186,23 @@ def _resources(place: str) -> list[object]:
     if not resources:
         raise DamagedInput(f"{where} names no WACZ file.")
     return resources
+
+
+def json_object(data: bytes | bytearray, broken: Callable[[str], DamagedInput]) -> dict[str, Any]:
+    """The JSON object in a file of a container. Raises *broken* with a reason, also for more than MAX_JSON_BYTES."""
+    if len(data) > MAX_JSON_BYTES:
+        raise broken(f"it is longer than {MAX_JSON_BYTES} bytes")
+    try:
+        value = json.loads(data)
+    except (json.JSONDecodeError, UnicodeError) as error:
+        raise broken(f"it is not valid JSON ({error})") from error
+    except (ValueError, RecursionError) as error:
+        # The messages of these errors explain how to change Python's limits, which is of no help here.
+        why = "nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
+        raise broken(f"it is JSON that is not supported ({why})") from error
+    if not isinstance(value, dict):
+        raise broken("it is not a JSON object")
+    return value
 
 
 def _no_manifest(where: str, why: str) -> DamagedInput:

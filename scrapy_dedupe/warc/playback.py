@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.warc.capture import Headers
     from scrapy_dedupe.warc.framing import Damage
-    from scrapy_dedupe.warc.playback_index import CapturePlace
+    from scrapy_dedupe.warc.playback_index import AnswerPlace
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -89,7 +89,7 @@ class Playback:
 
     def __init__(self, files: Sequence[ReadableFile]) -> None:
         self._files = list(files)
-        self._index = PlaybackIndex(self._record)
+        self._index = PlaybackIndex()
         self._has_warned = False
         self._max_bytes = 0
         self.unresolved = 0
@@ -167,7 +167,7 @@ class Playback:
     ) -> Playable | None:
         unresolved = 0
         for canonical in (False, True):
-            for place in self._index.captures(method, body, url, cookies, canonical=canonical):
+            for place in self._index.answers(method, body, url, cookies, canonical=canonical):
                 if place.status == _NOT_MODIFIED and place.kind == "response" and not is_conditional:
                     continue
                 record = self._record(place)
@@ -189,13 +189,14 @@ class Playback:
         self.unresolved += unresolved
         return None
 
-    def _record(self, place: CapturePlace) -> StoredRecord:
+    def _record(self, place: AnswerPlace) -> StoredRecord:
         return read_record(self._files[place.file], place.offset, block_position=place.block_position)
 
     def _original(self, revisit: StoredRecord) -> tuple[StoredRecord, str | None] | None:
         """The record that has the payload of a revisit, and the name of its crawl."""
-        place = self._index.original(reference_of(revisit))
-        return None if place is None else (self._record(place), self._index.crawl_name(place.crawl))
+        originals = self._index.originals
+        found = originals.original(reference_of(revisit))
+        return None if found is None else (originals.record_of(found), self._index.crawl_of(found))
 
     def _playable(
         self,

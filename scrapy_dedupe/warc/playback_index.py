@@ -1,8 +1,8 @@
-"""A temporary index of the captures in a set of WARC and ARC files, for the duration of a crawl.
+"""A temporary index of the answers in a set of WARC and ARC files, for the duration of a crawl.
 
-Every record is read once. The records stay in the files; the index keeps only the lookup keys, in a temporary SQLite
-database that SQLite itself moves to disk when it grows. URLs are kept as hashes of 16 bytes: of the URL of the record,
-and of its canonical form.
+Every record is read once. The records stay in the files; the index keeps only the lookup keys, in temporary SQLite
+databases that SQLite itself moves to disk when they grow. URLs are kept as hashes of 16 bytes: of the URL of the
+record, and of its canonical form.
 
 The method, body and cookies are those of the request (see `exchanges`). A response without a request counts as the
 answer to a GET without cookies.
@@ -12,28 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from bisect import bisect
+from typing import TYPE_CHECKING, NamedTuple
 
 from w3lib.url import canonicalize_url
 
 from scrapy_dedupe.warc.exchanges import method_of
-from scrapy_dedupe.warc.references import (
-    Captures,
-    bare_id,
-    can_be_original,
-    digest_key,
-    digest_of,
-    has_payload,
-    is_unmodified,
-    milliseconds,
-    uri_key,
-)
+from scrapy_dedupe.warc.references import CaptureTable, is_unmodified, milliseconds, uri_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.references import FiledCapture
 
 _KEY_BYTES = 16
 _BATCH = 1000
@@ -41,189 +30,146 @@ _BATCH = 1000
 _TABLES = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
-CREATE TABLE captures (
+CREATE TABLE answers (
     number INTEGER PRIMARY KEY,  -- in the order of the files
     file INTEGER NOT NULL, offset INTEGER NOT NULL, block_position INTEGER NOT NULL,
-    crawl INTEGER NOT NULL,      -- what isPartOf of the warcinfo before it says, else one a file
-    kind TEXT NOT NULL,          -- response, resource, revisit or unmodified (a revisit: server-not-modified)
+    crawl NOT NULL,              -- its name, else the number of the file
+    kind TEXT NOT NULL,          -- response, revisit or unmodified (a revisit: server-not-modified)
     status INTEGER,              -- NULL for a revisit without an HTTP head
     is_partial INTEGER NOT NULL, -- truncated, a segment, or a 206
-    id TEXT, uri BLOB NOT NULL, canonical BLOB NOT NULL, date_ms INTEGER NOT NULL, digest TEXT,
+    date_ms INTEGER NOT NULL, uri BLOB NOT NULL, canonical BLOB NOT NULL,
     method TEXT NOT NULL, body BLOB NOT NULL, cookies BLOB NOT NULL
 );
 """
-_CAPTURE = (
-    "INSERT INTO captures (number, file, offset, block_position, crawl, kind, status, is_partial, id,"
-    " uri, canonical, date_ms, digest, method, body, cookies)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
 _INDEXES = """
-CREATE INDEX captures_by_uri ON captures (uri);
-CREATE INDEX captures_by_canonical ON captures (canonical);
-CREATE INDEX captures_by_id ON captures (id);
-CREATE INDEX captures_by_digest ON captures (digest);
+CREATE INDEX answers_by_uri ON answers (uri);
+CREATE INDEX answers_by_canonical ON answers (canonical);
 """
-_COLUMNS = "file, offset, block_position, kind, status, crawl, is_partial, cookies, date_ms, digest"
-_NEWEST_FIRST = "ORDER BY is_partial, date_ms DESC, number DESC"
-_ORIGINAL = "kind IN ('response', 'resource') AND status IS NOT 304"
-_WITH_PAYLOAD = f"{_ORIGINAL} AND method <> 'HEAD'"
-_NEAREST_FIRST = "ORDER BY is_partial, abs(date_ms - ?), number"
+_INSERT = "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_SELECT = "SELECT file, offset, block_position, crawl, kind, status, is_partial, cookies FROM answers"
 
 
-@dataclass(frozen=True, slots=True)
-class CapturePlace:
-    """Where a capture is: the number of its file, the offset, and the position in a shared gzip member."""
+class AnswerPlace(NamedTuple):
+    """Where an answer is: the number of its file, the offset, and the position in a shared gzip member."""
 
     file: int
     offset: int
     block_position: int
+    crawl: str | int
     kind: str
     status: int | None
-    crawl: int
     is_partial: int
     cookies: bytes
-    date_ms: int
-    digest: str | None
 
 
-class PlaybackIndex(Captures[str, CapturePlace]):
+class PlaybackIndex:
     """Filled with `add`, completed with `finish`, then queried. For the thread that made it.
 
-    *read* returns the record at a place.
+    `originals` are the records that revisits may refer to.
     """
 
-    def __init__(self, read: Callable[[CapturePlace], StoredRecord]) -> None:
-        self._read = read
+    def __init__(self) -> None:
+        self.originals = CaptureTable()
         # An empty name makes a private temporary database.
         self._database = sqlite3.connect("", isolation_level=None)
         self._database.executescript(_TABLES)
+        self._rows: list[tuple[object, ...]] = []
         self._number = 0
         self._file = -1
-        self._crawl = -1
-        self._crawls: dict[tuple[str | None, int], int] = {}
-        self._names: list[str | None] = []
-        self._captures: list[tuple[object, ...]] = []
+        # Crawls in the order of the files: the name, or the number of the file; and the number of the first original.
+        self._crawls: list[str | int] = []
+        self._first_originals: list[int] = []
+        self._last_original = 0
 
     def add(self, file: int, record: StoredRecord, request: StoredRecord | None) -> bool:
         """Add a record of the file with that number, and its request; False if they are not an HTTP exchange."""
         if file != self._file:
             self._file = file
-            self._enter_crawl(None, file)
+            self._enter_crawl(file)
         if record.type == "warcinfo" and (crawl := record.info().get("ispartof")):
-            self._enter_crawl(crawl, 0)
+            self._enter_crawl(crawl)
         if not (record.target_uri or "").lower().startswith(("http://", "https://")):
             return False
+        http = request.http if request else None
+        method = method_of(request).upper() if request and http else "GET"
+        # The answer to HEAD has no payload.
+        if method != "HEAD":
+            self._last_original = self.originals.add(record) or self._last_original
         kind = _kind(record)
         if kind is None:
             return False
-        self._add_capture(file, record, kind, request if request and request.http else None)
-        if len(self._captures) >= _BATCH:
-            self._flush()
-        return record.type != "resource"
-
-    def finish(self) -> None:
-        """Make the captures ready for queries."""
-        self._flush()
-        self._database.executescript(_INDEXES)
-
-    def close(self) -> None:
-        """Delete the index."""
-        self._database.close()
-
-    def captures(
-        self, method: str, body: bytes, url: str, cookies: bytes, *, canonical: bool
-    ) -> list[CapturePlace]:
-        """The captures of a request, whole ones before others, then the newest first.
-
-        With *canonical*, the captures of other URLs with the same canonical form instead. Within the newest crawl,
-        captures with the same request cookies come first: a page may set a cookie and then redirect to itself, or
-        differ after a login.
-        """
-        is_url, keys = "uri = ?", [uri_key(url)]
-        if canonical:
-            is_url, keys = "canonical = ? AND uri <> ?", [canonical_key(url), uri_key(url)]
-        places = self._places(
-            f"{is_url} AND kind <> 'resource' AND method = ? AND body = ? {_NEWEST_FIRST}",
-            (*keys, method.upper(), body_key(body)),
-        )
-        newest_first = list(places)
-        wanted = cookie_key([cookies])
-
-        def is_second(place: CapturePlace) -> bool:
-            return place.crawl != newest_first[0].crawl or place.cookies != wanted
-
-        return sorted(newest_first, key=lambda place: (place.is_partial, is_second(place)))
-
-    # The lookups that find the original of a revisit
-
-    def with_id(self, record_id: str) -> Iterator[CapturePlace]:
-        return self._places(f"id = ? AND {_ORIGINAL}", (record_id,))
-
-    def in_second(self, uri: str, second: int) -> Iterator[CapturePlace]:
-        first = second * 1_000
-        where = f"uri = ? AND date_ms BETWEEN ? AND ? AND {_WITH_PAYLOAD} ORDER BY is_partial, number"
-        return self._places(where, (uri_key(uri), first, first + 999))
-
-    def with_digest(self, digest: str, uri: str | None, date_ms: int) -> Iterator[CapturePlace]:
-        if uri is None:
-            return self._places(f"digest = ? AND {_WITH_PAYLOAD} {_NEAREST_FIRST} LIMIT 1", (digest, date_ms))
-        where = f"digest = ? AND uri = ? AND {_WITH_PAYLOAD} {_NEAREST_FIRST} LIMIT 1"
-        return self._places(where, (digest, uri_key(uri), date_ms))
-
-    def of_uri(self, uri: str, date_ms: int) -> Iterator[CapturePlace]:
-        where = f"uri = ? AND status = 200 AND NOT is_partial AND {_WITH_PAYLOAD} {_NEAREST_FIRST} LIMIT 1"
-        return self._places(where, (uri_key(uri), date_ms))
-
-    def has_payload(self, capture: CapturePlace, digest: str) -> bool:
-        return has_payload(self._read(capture), digest)
-
-    def crawl_name(self, crawl: int) -> str | None:
-        """The name of the crawl with that number; None if its files do not name it."""
-        return self._names[crawl]
-
-    def _enter_crawl(self, name: str | None, file: int) -> None:
-        if (name, file) not in self._crawls:
-            self._crawls[name, file] = len(self._names)
-            self._names.append(name)
-        self._crawl = self._crawls[name, file]
-
-    def _places(self, condition: str, values: tuple[object, ...]) -> Iterator[CapturePlace]:
-        statement = f"SELECT {_COLUMNS} FROM captures WHERE {condition}"  # noqa: S608 - no value is in it
-        return (CapturePlace(*row) for row in self._database.execute(statement, values))
-
-    def _add_capture(self, file: int, record: StoredRecord, kind: str, request: StoredRecord | None) -> None:
         uri = record.target_uri or ""
-        status = record.http_status
-        is_partial = record.is_truncated or status == 206 or record.get("WARC-Segment-Number") is not None
-        is_revisit = kind in ("revisit", "unmodified")
-        digest = digest_key(record.get("WARC-Payload-Digest")) if is_revisit else digest_of(record)
         self._number += 1
-        self._captures.append(
+        self._rows.append(
             (
                 self._number,
                 file,
                 record.offset,
                 record.frame.block_position,
-                self._crawl,
+                self._crawls[-1],
                 kind,
-                status,
-                is_partial,
-                bare_id(record.id),
+                record.http_status,
+                not record.is_whole,
+                milliseconds(record.date) or 0,
                 uri_key(uri),
                 canonical_key(uri),
-                milliseconds(record.date) or 0,
-                digest,
-                method_of(request).upper() if request else "GET",
-                body_key(request.payload()) if request else b"",
-                cookie_key(request.http.get_all(b"Cookie")) if request and request.http else b"",
+                method,
+                body_key(request.payload()) if request and http else b"",
+                cookie_key(http.get_all(b"Cookie")) if http else b"",
             )
         )
+        if len(self._rows) >= _BATCH:
+            self._flush()
+        return True
+
+    def finish(self) -> None:
+        """Make the answers ready for queries."""
+        self._flush()
+        self._database.executescript(_INDEXES)
+
+    def close(self) -> None:
+        """Delete the index."""
+        self.originals.close()
+        self._database.close()
+
+    def answers(
+        self, method: str, body: bytes, url: str, cookies: bytes, *, canonical: bool
+    ) -> list[AnswerPlace]:
+        """The answers to a request, whole ones before others, then the newest first.
+
+        With *canonical*, the answers of other URLs with the same canonical form instead. Within the newest crawl,
+        answers to the same request cookies come first: a page may set a cookie and then redirect to itself, or differ
+        after a login.
+        """
+        where, keys = "uri = ?", [uri_key(url)]
+        if canonical:
+            where, keys = "canonical = ? AND uri <> ?", [canonical_key(url), uri_key(url)]
+        rows = self._database.execute(
+            f"{_SELECT} WHERE {where} AND method = ? AND body = ? ORDER BY is_partial, date_ms DESC, number DESC",
+            (*keys, method.upper(), body_key(body)),
+        )
+        newest_first = [AnswerPlace(*row) for row in rows]
+        wanted = cookie_key([cookies])
+
+        def is_second(place: AnswerPlace) -> bool:
+            return place.crawl != newest_first[0].crawl or place.cookies != wanted
+
+        return sorted(newest_first, key=lambda place: (place.is_partial, is_second(place)))
+
+    def crawl_of(self, original: FiledCapture) -> str | None:
+        """The name of the crawl of an original; None if its file does not name it."""
+        crawl = self._crawls[bisect(self._first_originals, original.number) - 1]
+        return crawl if isinstance(crawl, str) else None
+
+    def _enter_crawl(self, crawl: str | int) -> None:
+        self._crawls.append(crawl)
+        self._first_originals.append(self._last_original + 1)
 
     def _flush(self) -> None:
         self._database.execute("BEGIN")
-        self._database.executemany(_CAPTURE, self._captures)
+        self._database.executemany(_INSERT, self._rows)
         self._database.execute("COMMIT")
-        self._captures.clear()
+        self._rows.clear()
 
 
 def canonical_key(url: str) -> bytes:
@@ -248,8 +194,5 @@ def cookie_key(values: list[bytes]) -> bytes:
 def _kind(record: StoredRecord) -> str | None:
     if record.type == "revisit":
         return "unmodified" if is_unmodified(record) else "revisit"
-    if record.type == "response":
-        # Interim responses (1xx) are not answers.
-        status = record.http_status
-        return "response" if status is not None and status >= 200 else None
-    return "resource" if can_be_original(record) else None
+    # Interim responses (1xx) are not answers.
+    return "response" if record.type == "response" and (record.http_status or 0) >= 200 else None

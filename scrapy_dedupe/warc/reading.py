@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.capture import Digest, Headers, parse_digest
+from scrapy_dedupe.warc.chunks import without_chunks
 from scrapy_dedupe.warc.framing import Damage, Frame, frames, open_block
 
 if TYPE_CHECKING:
@@ -32,15 +33,6 @@ _STATUS_LINE = re.compile(rb"\s*(?P<line>HTTP/\d(?:\.\d)?\s+(?P<status>\d{3}))(?
 _REQUEST_LINE = re.compile(rb"[!-~]+ [^\r\n]* HTTP/\d", re.IGNORECASE)
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _LINE_END = re.compile(rb"\r?\n")
-# The length of a chunk extension is limited so that the next chunk can be found without reading a whole body.
-CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]{0,256}(;[^\r\n]{0,16384})?\r\n")
-MAX_CHUNK_LINE = 16 + 256 + 1 + 16_384 + 2
-# The trailer fields after the last chunk and the blank line that ends them.
-TRAILER = re.compile(rb"(?:[!-9;-~]+:[^\r\n]*\r\n)*\r\n")
-MAX_TRAILER_BYTES = 1 << 16
-# The same when truncated: any beginning of them.
-CUT_CHUNK_LINE = re.compile(rb"(?:[0-9A-Fa-f]{1,16}[ \t]{0,256}(?:;[^\r\n]{0,16384})?\r?)?")
-CUT_TRAILER = re.compile(rb"(?:[!-9;-~]+:[^\r\n]*\r\n)*(?:\r|[!-9;-~]+(?::[^\r\n]*\r?)?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,40 +264,6 @@ def read_record(path: ReadableFile | str, offset: int, *, block_position: int | 
             return stored_record(path, frame)
     _raise_for(damages[:1])
     raise DamagedInput(f"{path}, offset {offset}: the file ends before this offset, there is no record.")
-
-
-def without_chunks(body: bytes) -> bytes:
-    r"""Return *body* without the framing of the chunked transfer coding (RFC 9112, section 7.1).
-
-    A body may be truncated anywhere after its first chunk. A body that is not chunked from its first byte to its last
-    is returned unchanged: many archives keep the Transfer-Encoding header but not the chunk framing, and text that
-    looks like a chunk, such as a first line of digits, is then part of the page. `bodies.has_more_than_payload`
-    reports the ambiguous cases.
-
-    >>> without_chunks(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"), without_chunks(b"3\r\nabc\r\n9\r\nde")
-    (b'abcde', b'abcde')
-    >>> without_chunks(b"9\r\nabc"), without_chunks(b"3\r\nabc\r\nand more")
-    (b'9\r\nabc', b'3\r\nabc\r\nand more')
-    """
-    parts: list[bytes] = []
-    position = 0
-    while match := CHUNK_SIZE.match(body, position):
-        size, start = int(match[1], 16), match.end()
-        if not size:
-            is_end = len(body) - start <= MAX_TRAILER_BYTES and (
-                TRAILER.fullmatch(body, start) or (parts and CUT_TRAILER.fullmatch(body, start))
-            )
-            return b"".join(parts) if is_end else body
-        end = start + size
-        line_end = body[end : end + 2]
-        if line_end != b"\r\n":
-            is_cut = parts and b"\r\n".startswith(line_end)
-            return b"".join([*parts, body[start:end]]) if is_cut else body
-        parts.append(body[start:end])
-        position = end + 2
-    if parts and len(body) - position <= MAX_CHUNK_LINE and CUT_CHUNK_LINE.fullmatch(body, position):
-        return b"".join(parts)
-    return body
 
 
 def _raise_for(damages: list[Damage]) -> None:

@@ -17,9 +17,9 @@ request or a metadata record, is ignored, and a revisit of a revisit leads nowhe
 6. ``unmodified``: a server-not-modified revisit without a digest confirms the capture of the named URI that is nearest
    in time, if nothing else was found.
 
-A capture with another digest than the revisit is not an original, unless its bytes have that digest: programs hash
-the stored body with or without its transfer chunks, or decoded. A digest of an unsupported algorithm is compared only
-with digests of the same algorithm.
+A capture with another digest than the revisit is not an original, unless its bytes have that digest: programs hash the
+stored body with or without its transfer chunks, or decoded. A digest of an unsupported algorithm is compared only with
+digests of the same algorithm.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from scrapy_dedupe.errors import DamagedInput
@@ -136,6 +137,7 @@ def milliseconds(date: str | None) -> int | None:
         return None
 
 
+@lru_cache(16)  # replay needs the key of a record several times in a row
 def uri_key(url: str) -> bytes:
     """The key of a URI, without its fragment and percent-encoded as in WARC-Target-URI."""
     text = target_uri(url) if url.partition("#")[0] else ""
@@ -251,7 +253,7 @@ class FiledCapture(NamedTuple):
     """A row of a `CaptureTable`: its number, in the order of addition, and where the record is."""
 
     number: int
-    date_ms: int | None
+    date_ms: int
     digest: str | None
     file: int
     offset: int
@@ -263,25 +265,29 @@ _TABLES = """
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
 CREATE TABLE captures (
-    number INTEGER PRIMARY KEY, date_ms INTEGER, digest TEXT, file INTEGER NOT NULL, offset INTEGER NOT NULL,
-    block_position INTEGER NOT NULL, id BLOB, uri BLOB NOT NULL, is_page INTEGER NOT NULL
+    number INTEGER PRIMARY KEY, date_ms INTEGER NOT NULL, digest TEXT, file INTEGER NOT NULL, offset INTEGER NOT NULL,
+    block_position INTEGER NOT NULL, id BLOB, uri BLOB NOT NULL,
+    is_partial INTEGER NOT NULL, -- truncated, a segment, or a 206
+    is_page INTEGER NOT NULL     -- status 200 and not partial
 );
 """
 _INDEXES = """
 CREATE INDEX IF NOT EXISTS captures_by_id ON captures (id) WHERE id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS captures_by_uri ON captures (uri, date_ms);
-CREATE INDEX IF NOT EXISTS captures_by_digest ON captures (digest) WHERE digest IS NOT NULL;
+CREATE INDEX IF NOT EXISTS captures_by_digest ON captures (digest, is_partial) WHERE digest IS NOT NULL;
 """
+_NEAREST = "ORDER BY is_partial, abs(date_ms - ?), number LIMIT 1"
 
 
 class CaptureTable(Captures[str, FiledCapture]):
     """The captures in files that are read one after the other, in a temporary SQLite database.
 
-    Memory is bounded, except for the list of files. `close` deletes the database.
+    Of several captures whole ones come first. Memory is bounded, except for the list of files: SQLite moves a large
+    database to a temporary file. URIs and ids are kept as hashes. `close` deletes the database.
     """
 
     def __init__(self) -> None:
-        # The empty name makes a temporary file that SQLite removes itself.
+        # The empty name makes a temporary database that SQLite removes itself.
         self._database = sqlite3.connect("", isolation_level=None)
         self._database.executescript(_TABLES)
         self._files: list[ReadableFile] = []
@@ -295,19 +301,20 @@ class CaptureTable(Captures[str, FiledCapture]):
             return None
         if not self._files or self._files[-1] != record.path:
             self._files.append(record.path)
-        record_id = bare_id(record.id)
+        record_id, is_whole = bare_id(record.id), record.is_whole
         self._number += 1
         self._rows.append(
             (
                 self._number,
-                milliseconds(record.date),
+                milliseconds(record.date) or 0,
                 digest_of(record),
                 len(self._files) - 1,
                 record.offset,
                 record.frame.block_position,
                 _key(record_id) if record_id else None,
                 uri_key(record.target_uri),
-                int(record.http_status == 200 and not record.is_truncated),
+                not is_whole,
+                is_whole and record.http_status == 200,
             )
         )
         if len(self._rows) >= _BATCH:
@@ -333,23 +340,21 @@ class CaptureTable(Captures[str, FiledCapture]):
         self._database.close()
 
     def with_id(self, record_id: str) -> Iterable[FiledCapture]:
-        return self._found("id = ? ORDER BY number", _key(record_id))
+        return self._found("id = ? ORDER BY is_partial, number", _key(record_id))
 
     def in_second(self, uri: str, second: int) -> Iterable[FiledCapture]:
         first = second * _SECOND_MS
-        where = "uri = ? AND date_ms BETWEEN ? AND ? ORDER BY number"
+        where = "uri = ? AND date_ms BETWEEN ? AND ? ORDER BY is_partial, number"
         return self._found(where, uri_key(uri), first, first + _SECOND_MS - 1)
 
     def with_digest(self, digest: str, uri: str | None, date_ms: int) -> Iterable[FiledCapture]:
         # A million records may have one digest; all of them have the same payload.
         if uri is None:
-            return self._found("digest = ? ORDER BY number LIMIT 1", digest)
-        where = "digest = ? AND uri = ? ORDER BY abs(date_ms - ?), number LIMIT 1"
-        return self._found(where, digest, uri_key(uri), date_ms)
+            return self._found("digest = ? ORDER BY is_partial, number LIMIT 1", digest)
+        return self._found(f"digest = ? AND uri = ? {_NEAREST}", digest, uri_key(uri), date_ms)
 
     def of_uri(self, uri: str, date_ms: int) -> Iterable[FiledCapture]:
-        where = "uri = ? AND is_page ORDER BY abs(date_ms - ?), number LIMIT 1"
-        return self._found(where, uri_key(uri), date_ms)
+        return self._found(f"uri = ? AND is_page {_NEAREST}", uri_key(uri), date_ms)
 
     def has_payload(self, capture: FiledCapture, digest: str) -> bool:
         try:
@@ -368,7 +373,9 @@ class CaptureTable(Captures[str, FiledCapture]):
     def _write(self) -> None:
         if self._rows:
             self._database.execute("BEGIN")
-            self._database.executemany("INSERT INTO captures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", self._rows)
+            self._database.executemany(
+                "INSERT INTO captures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self._rows
+            )
             self._database.execute("COMMIT")
             self._rows.clear()
 

@@ -227,11 +227,7 @@ def _copy(path_open: Path, survey: _Survey, dry_run: bool, info: Mapping[str, st
                 part.unlink(missing_ok=True)
         give_name(path_open, kept)
     return Salvaged(
-        final.name,
-        survey.records,
-        survey.size - survey.end,
-        damages=tuple(survey.damages),
-        kept_as=kept.name,
+        final.name, survey.records, survey.size - survey.end, damages=tuple(survey.damages), kept_as=kept.name
     )
 
 

@@ -32,17 +32,21 @@ Guarantees of `pack`:
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 import re
 import tempfile
 import uuid
+import zipfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.files.locks import is_same_file, lock
 from scrapy_dedupe.warc.cdxj import (
     INDEXED_TYPES,
     LineSorter,
@@ -53,19 +57,22 @@ from scrapy_dedupe.warc.cdxj import (
     zipnum_blocks,
 )
 from scrapy_dedupe.warc.exchanges import method_of, paired
+from scrapy_dedupe.warc.files import OPEN_SUFFIX, give_final_name
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.url_keys import load_surt
-from scrapy_dedupe.warc.wacz_file import PIECE_BYTES, OpenWacz, json_bytes, name_is_taken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import IO
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Self
 
     from scrapy_dedupe.warc.cdxj import CdxLine
     from scrapy_dedupe.warc.reading import StoredRecord
 
 WACZ_VERSION = "1.1.1"
 PLAIN_LINES = 50_000
+
+_PIECE_BYTES = 1 << 20
+_UNUSUAL = re.compile(r"[^a-z0-9._-]+")
 
 _WARC_NAME = re.compile(r"[^/\\\x00-\x1f]+\.warc(\.gz)?")
 
@@ -132,8 +139,7 @@ def pack(
     It is not called for a record whose request has a method other than GET. *has_text* declares that pages carry text;
     it is also set if any page has text. *payload* is ``stored`` or ``decoded``, the bodies that the digests are
     computed from; datapackage.json has it as ``dedupePayload``. *title* defaults to the crawl id. *created* is aware,
-    by default now.
-    *on_read* is called with the number of bytes read from *files*; each file is read twice.
+    by default now. *on_read* is called with the number of bytes read from *files*; each file is read twice.
 
     Raises ArchiveError if *target* exists, if it cannot be written or if a file cannot be packed, and SettingError if
     the package surt is missing; no file remains then.
@@ -145,12 +151,13 @@ def pack(
     created = (created or datetime.now(UTC)).astimezone(UTC)
     with _write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-    with _write_errors(target), OpenWacz(target, created) as wacz:
+    with _write_errors(target), _OpenWacz(target, created) as wacz:
         sorter = LineSorter(target.parent)
         pages = _PageList(target.parent, has_text)
         try:
             for file in files:
-                size = _size_of(file)
+                with _read_errors(file):
+                    size = file.stat().st_size
                 for line, page in _entries(file, page_of, on_read):
                     if line is not None:
                         sorter.add(line)
@@ -191,7 +198,7 @@ def write_multi_wacz(target: Path, resources: Sequence[WaczResource]) -> None:
         if resource.size is not None:  # the specification of resources says bytes, Browsertrix says size
             entry["bytes"] = entry["size"] = resource.size
         entries.append({**entry, "crawlId": resource.crawl})
-    data = json_bytes({"profile": "multi-wacz-package", "resources": entries})
+    data = _json_bytes({"profile": "multi-wacz-package", "resources": entries})
     try:
         whole_file.replace(target, data)
     except OSError as error:
@@ -214,7 +221,7 @@ def _refuse_names(files: Sequence[Path], target: Path) -> None:
             )
         seen[file.name] = file
     if target.exists():
-        raise name_is_taken(target)
+        raise _name_is_taken(target)
 
 
 @contextlib.contextmanager
@@ -232,20 +239,12 @@ def _entries(
     file: Path, page_of: Callable[[StoredRecord], WaczPage | None], on_read: Callable[[int], None]
 ) -> Iterator[tuple[CdxLine | None, WaczPage | None]]:
     """Yield the index lines and pages of a WARC file. Raises ArchiveError if not all of it can be read."""
-    try:
+    with _read_errors(file):
         for record, request in paired(_warc_records(file, on_read)):
             # Only a response to GET is a page.
             is_page = record.type in INDEXED_TYPES and (request is None or method_of(request) == "GET")
-            yield (
-                cdx_line(record, file.name, request) if is_indexed(record) else None,
-                page_of(record) if is_page else None,
-            )
-    except DamagedInput as error:
-        raise ArchiveError(
-            f"{file} is damaged and was not packed, because the WACZ would lack records: {error}"
-        ) from error
-    except OSError as error:
-        raise _unreadable(file, error) from error
+            line = cdx_line(record, file.name, request) if is_indexed(record) else None
+            yield line, page_of(record) if is_page else None
 
 
 def _warc_records(file: Path, on_read: Callable[[int], None]) -> Iterator[StoredRecord]:
@@ -261,37 +260,35 @@ def _warc_records(file: Path, on_read: Callable[[int], None]) -> Iterator[Stored
         yield record
 
 
-def _size_of(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError as error:
-        raise _unreadable(file, error) from error
-
-
 def _pieces_of(file: Path, size: int, on_read: Callable[[int], None]) -> Iterator[bytes]:
     """Yield the bytes of a WARC file. Raises ArchiveError if its size is no longer *size* bytes."""
     missing = size
-    try:
-        with file.open("rb", buffering=0) as stream:
-            while missing >= 0 and (piece := stream.read(PIECE_BYTES)):
-                missing -= len(piece)
-                yield piece
-                on_read(len(piece))
-    except OSError as error:
-        raise _unreadable(file, error) from error
+    with _read_errors(file), file.open("rb", buffering=0) as stream:
+        while missing >= 0 and (piece := stream.read(_PIECE_BYTES)):
+            missing -= len(piece)
+            yield piece
+            on_read(len(piece))
     if missing:
         raise ArchiveError(
             f"{file} changed its size while it was packed. Pack it again when no other program writes to it."
         )
 
 
-def _unreadable(file: Path, error: OSError) -> ArchiveError:
-    return ArchiveError(
-        f"{file} cannot be read: {error.strerror or error}. Check that it exists and check its permissions."
-    )
+@contextlib.contextmanager
+def _read_errors(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except DamagedInput as error:
+        raise ArchiveError(
+            f"{file} is damaged and was not packed, because the WACZ would lack records: {error}"
+        ) from error
+    except OSError as error:
+        raise ArchiveError(
+            f"{file} cannot be read: {error.strerror or error}. Check that it exists and check its permissions."
+        ) from error
 
 
-def _add_index(wacz: OpenWacz, sorter: LineSorter) -> None:
+def _add_index(wacz: _OpenWacz, sorter: LineSorter) -> None:
     if sorter.lines < PLAIN_LINES:
         wacz.add("indexes/index.cdx", sorter.sorted_lines(), sorter.size_bytes)
         return
@@ -340,7 +337,7 @@ class _PageList:
     def pieces(self) -> Iterator[bytes]:
         yield self._head()
         self._file.seek(0)
-        while piece := self._file.read(PIECE_BYTES):
+        while piece := self._file.read(_PIECE_BYTES):
             yield piece
 
     def close(self) -> None:
@@ -359,3 +356,168 @@ def _required(requirement: Requirement) -> dict[str, object]:
         "crawlId": requirement.crawl,
     }
     return {name: value for name, value in values.items() if value is not None}
+
+
+class _OpenWacz:
+    """The ZIP file during writing. It is removed on exit unless `finish` was called."""
+
+    def __init__(self, target: Path, created: datetime) -> None:
+        self.target = target
+        self._path_open = target.with_name(target.name + OPEN_SUFFIX)
+        date = created.timetuple()
+        self._date = (date.tm_year, date.tm_mon, date.tm_mday, date.tm_hour, date.tm_min, date.tm_sec)
+        self._resources: list[dict[str, object]] = []
+        self._is_finished = False
+
+    def __enter__(self) -> Self:
+        self._sink = _Sink(self._path_open)
+        # zipfile uses only the file methods that _Sink has
+        self._zip = zipfile.ZipFile(cast("IO[bytes]", self._sink), "w", zipfile.ZIP_STORED)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sink.has_failed = self._sink.has_failed or not self._is_finished
+        try:
+            self._zip.close()
+        finally:
+            if not self._is_finished:
+                with contextlib.suppress(OSError):
+                    self._path_open.unlink()
+            self._sink.close()
+
+    def add(self, path: str, pieces: Iterable[bytes], max_size: int) -> None:
+        """Add a member of at most *max_size* bytes; it is listed in datapackage.json."""
+        sha256 = hashlib.sha256()
+        size = 0
+        with self._zip.open(self._member(path, max_size), "w") as member:
+            for piece in _grouped(pieces):
+                member.write(piece)
+                sha256.update(piece)
+                size += len(piece)
+        self._resources.append(
+            {
+                "name": self._resource_name(path),
+                "path": path,
+                "hash": f"sha256:{sha256.hexdigest()}",
+                "bytes": size,
+            }
+        )
+
+    def add_datapackage(self, about: Mapping[str, object]) -> None:
+        """Add the last two members: *about* with the list of all others, and its digest."""
+        data = _json_bytes({**about, "resources": self._resources})
+        digest = _json_bytes(
+            {"path": "datapackage.json", "hash": f"sha256:{hashlib.sha256(data).hexdigest()}"}
+        )
+        for path, content in (("datapackage.json", data), ("datapackage-digest.json", digest)):
+            with self._zip.open(self._member(path, len(content)), "w") as member:
+                member.write(content)
+
+    def finish(self) -> tuple[str, int]:
+        """Complete the file, sync it and give it its final name; return its SHA-256 in hex and its size."""
+        self._zip.close()
+        sha256, size = self._sink.digest()
+        self._sink.sync()
+        try:
+            give_final_name(self._path_open)
+        except ArchiveError:
+            raise _name_is_taken(self.target) from None
+        self._is_finished = True
+        return sha256, size
+
+    def _member(self, path: str, max_size: int) -> zipfile.ZipInfo:
+        member = zipfile.ZipInfo(path, self._date)
+        member.external_attr = 0o100644 << 16
+        member.file_size = max_size  # decides whether the member's head has room for 64-bit sizes
+        return member
+
+    def _resource_name(self, path: str) -> str:
+        # Data packages require distinct lower-case names, which WARC files of other programs may not have.
+        name = _UNUSUAL.sub("_", path.rpartition("/")[2].lower())
+        taken = {resource["name"] for resource in self._resources}
+        number = 1
+        unique = name
+        while unique in taken:
+            number += 1
+            unique = f"{number}-{name}"
+        return unique
+
+
+class _Sink:
+    """A locked, unbuffered file for writing and seeking.
+
+    After a failed write all further writes are ignored: zipfile writes the end of the archive in any case, and only
+    the first failure should be reported.
+    """
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
+        self.has_failed = False
+        self._fd = os.open(path, flags, 0o666)
+        if not lock(self._fd) or not is_same_file(self._fd, path):
+            os.close(self._fd)
+            raise ArchiveError(
+                f"{path} is being written by another process. Wait until that process has finished."
+            )
+        os.ftruncate(self._fd, 0)
+
+    def write(self, data: bytes) -> int:
+        rest = memoryview(data)
+        while rest and not self.has_failed:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except OSError:
+                self.has_failed = True
+                raise
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return os.lseek(self._fd, offset, whence)
+
+    def tell(self) -> int:
+        return self.seek(0, os.SEEK_CUR)
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def digest(self) -> tuple[str, int]:
+        """Return the SHA-256 of the whole file and its size. Heads of members are written last, so call it last."""
+        sha256 = hashlib.sha256()
+        size = self.seek(0)
+        while piece := os.read(self._fd, _PIECE_BYTES):
+            sha256.update(piece)
+            size += len(piece)
+        return sha256.hexdigest(), size
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _json_bytes(value: object) -> bytes:
+    """Return *value* as the text of a small JSON file."""
+    return json.dumps(value, indent=2).encode() + b"\n"
+
+
+def _name_is_taken(target: Path) -> ArchiveError:
+    """Return the error for a WACZ whose name is taken by another file."""
+    return ArchiveError(
+        f"{target} already exists and is not overwritten, since revisits elsewhere may refer to it. "
+        "Choose another name or move it away."
+    )
+
+
+def _grouped(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in larger pieces, for fewer system calls."""
+    waiting: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= _PIECE_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)

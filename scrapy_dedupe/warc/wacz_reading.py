@@ -9,16 +9,15 @@ different NAMEs are all read.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.warc.cdxj_reading import lines_of, unpacked
+from scrapy_dedupe.warc.codings import DECODED, STORED
 from scrapy_dedupe.warc.containers import archive_names
-from scrapy_dedupe.warc.manifests import json_fault
-from scrapy_dedupe.warc.payload_modes import DECODED, STORED
+from scrapy_dedupe.warc.manifests import MAX_JSON_BYTES, json_object
 from scrapy_dedupe.warc.remote import open_in_order, shown
 from scrapy_dedupe.warc.wacz import Requirement
 from scrapy_dedupe.warc.zip_members import ZipDirectory
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _DATAPACKAGE = "datapackage.json"
-_MAX_DATAPACKAGE_BYTES = 64 << 20
 _INDEX = re.compile(r"(indexes/.+?)(\.cdxj?)(\.gz)?", re.IGNORECASE | re.DOTALL)
 _SHA256 = re.compile(r"(?:sha-?256:)?([0-9a-f]{64})", re.IGNORECASE)
 _PIECE_BYTES = 1 << 20
@@ -82,14 +80,9 @@ class StoredWacz:
         data = bytearray()
         for piece in self._directory.pieces(_DATAPACKAGE):
             data += piece
-            if len(data) > _MAX_DATAPACKAGE_BYTES:
-                raise self._broken(f"it is longer than {_MAX_DATAPACKAGE_BYTES} bytes")
-        try:
-            about = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise self._broken(json_fault(error)) from error
-        if not isinstance(about, dict):
-            raise self._broken("it is not a JSON object")
+            if len(data) > MAX_JSON_BYTES:
+                break
+        about = json_object(data, self._broken)
         payload = about.get("dedupePayload")
         if payload not in (None, STORED, DECODED):
             raise self._broken(f"its dedupePayload is {str(payload)[:40]!r}, not {STORED} or {DECODED}")

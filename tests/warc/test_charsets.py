@@ -5,7 +5,7 @@ import pkgutil
 
 import pytest
 
-from scrapy_dedupe.warc.charsets import declared_encodings, is_charset
+from scrapy_dedupe.warc.codings import declared_encodings, is_charset
 
 # Of the Encoding standard of the WHATWG; Python lacks "replacement", "x-user-defined" and "x-mac-cyrillic".
 OF_THE_WEB = (  # noqa: SIM905 - it is a table

@@ -176,10 +176,7 @@ def test_an_exchange_that_does_not_fit_leaves_no_byte_and_the_writer_goes_on(tmp
     kept = out.write(exchange(1))
     path = tmp_path / (kept[0].file + ".open")
     size = path.stat().st_size
-    with (
-        full_at(size + 1000),
-        pytest.raises(ArchiveError, match=re.escape(str(path)) + ".*File too large"),
-    ):
+    with full_at(size + 1000), pytest.raises(ArchiveError, match=re.escape(str(path)) + ".*File too large"):
         out.write(exchange(2, os.urandom(5000)))
     assert path.stat().st_size == size
     kept += out.write(exchange(3))

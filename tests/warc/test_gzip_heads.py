@@ -8,9 +8,8 @@ import zlib
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.warc.gzip_heads import deflate_start
 from scrapy_dedupe.warc.reading import read_records
-from scrapy_dedupe.warc.sources import GzipSource, begins_record
+from scrapy_dedupe.warc.sources import GzipSource, begins_record, deflate_start
 
 FTEXT, FHCRC, FEXTRA, FNAME, FCOMMENT = 1, 2, 4, 8, 16
 TRIED = 1 << 16

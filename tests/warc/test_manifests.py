@@ -332,8 +332,8 @@ def test_a_manifest_that_is_not_there_or_too_large_is_told(tmp_path, monkeypatch
         read("memory://no/such/m.json")
     with pytest.raises(SettingError, match="no protocol nonsense"):
         read("nonsense://host/m.json")
-    monkeypatch.setattr(manifests, "_MAX_BYTES", 20)
-    with pytest.raises(DamagedInput, match="too large"):
+    monkeypatch.setattr(manifests, "MAX_JSON_BYTES", 20)
+    with pytest.raises(DamagedInput, match="longer than 20 bytes"):
         read(manifest(tmp_path / "m.json", {"path": "a.wacz"}))
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_dedupe.warc.payload_modes import payload_mode
+from scrapy_dedupe.warc.codings import payload_mode
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc import framing, reading, records
 from scrapy_dedupe.warc.capture import Capture
+from scrapy_dedupe.warc.chunks import without_chunks
 from scrapy_dedupe.warc.raw_heads import raw_head
-from scrapy_dedupe.warc.reading import read_record, read_records, without_chunks
+from scrapy_dedupe.warc.reading import read_record, read_records
 
 if TYPE_CHECKING:
     from scrapy_dedupe.warc.framing import Damage
@@ -415,13 +416,7 @@ MEMBERS = [gzip.compress(warc(HTTP + bytes([65 + n]) * 500, f"X-Number: {n}")) f
 
 @pytest.mark.parametrize(
     "between",
-    [
-        b"junk",
-        MEMBERS[0][-8:],
-        MEMBERS[0][-30:],
-        b"more" + MEMBERS[0][-8:],
-        bytes(6) + MEMBERS[0][-8:],
-    ],
+    [b"junk", MEMBERS[0][-8:], MEMBERS[0][-30:], b"more" + MEMBERS[0][-8:], bytes(6) + MEMBERS[0][-8:]],
 )
 def test_bytes_between_members_are_damage_even_if_they_look_like_the_end_of_one(tmp_path, between):
     path = tmp_path / "a.warc.gz"

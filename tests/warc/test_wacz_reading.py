@@ -167,7 +167,7 @@ def test_a_datapackage_that_is_broken_is_told(tmp_path, text, wrong):
 
 
 def test_a_datapackage_that_is_too_long_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("scrapy_dedupe.warc.wacz_reading._MAX_DATAPACKAGE_BYTES", 10)
+    monkeypatch.setattr("scrapy_dedupe.warc.manifests.MAX_JSON_BYTES", 10)
     stored = StoredWacz(zipped(tmp_path / "a.wacz", {"datapackage.json": b" " * 11}))
     with pytest.raises(DamagedInput, match="longer than 10 bytes"):
         _ = stored.about

@@ -8,8 +8,7 @@ from scrapy.http import HtmlResponse, TextResponse, XmlResponse
 
 from scrapy_dedupe.content.canonical import kind_of
 from scrapy_dedupe.live.downloads import truncation_of
-from scrapy_dedupe.warc.charsets import declared_encodings, is_charset
-from scrapy_dedupe.warc.codings import CONTENT_ENCODING, codings_of
+from scrapy_dedupe.warc.codings import CONTENT_ENCODING, codings_of, declared_encodings, is_charset
 
 if TYPE_CHECKING:
     from scrapy import Request

@@ -19,8 +19,7 @@ from scrapy.statscollectors import DummyStatsCollector
 from scrapy_dedupe.content import Page
 from scrapy_dedupe.content.canonical import kind_of
 from scrapy_dedupe.content.content_type import mime_of
-from scrapy_dedupe.warc.charsets import DecodedPage
-from scrapy_dedupe.warc.codings import CONTENT_ENCODING
+from scrapy_dedupe.warc.codings import CONTENT_ENCODING, DecodedPage
 
 from .skip_reasons import declared_type, has_charset, is_coded
 
