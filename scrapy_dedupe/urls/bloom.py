@@ -34,7 +34,7 @@ import os
 import re
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from operator import add, mod
 from pathlib import Path
@@ -108,10 +108,6 @@ class Geometry:
     def error_at(self, count: float) -> float:
         """Probability of a false positive after ``count`` additions."""
         return slice_error(self.slice_bits, count, _word_bits(self.slice_bits)) ** self.hashes
-
-    def expected_lost(self, count: int) -> float:
-        """Sum of :meth:`error_at` over the additions 0 to ``count`` - 1."""
-        return sum_over(self.error_at, count)
 
 
 def sum_over(error_at: Callable[[float], float], count: int) -> float:
@@ -313,32 +309,27 @@ class GrowingBloomFilter:
         return sum(layer.count for layer in self._layers)
 
     @property
-    def layers(self) -> int:
-        return len(self._layers)
-
-    @property
     def size_bytes(self) -> int:
         """Size of the bits of all layers."""
         return sum(layer.geometry.size_bytes for layer in self._layers)
 
-    @property
-    def fill_ratio(self) -> float:
-        """Share of the bits that are set; 0.4 to 0.5 in a full layer."""
-        return sum(layer.bitarray.count() for layer in self._layers) / sum(
-            layer.num_bits for layer in self._layers
+    def figures(self) -> Figures:
+        """The figures. ``fill_ratio`` and ``estimated_error`` are computed from the bits that are set now."""
+        layers = self._layers
+        return replace(
+            self.expected_figures(),
+            fill_ratio=sum(layer.bitarray.count() for layer in layers)
+            / sum(layer.num_bits for layer in layers),
+            estimated_error=_sum_of_errors(layer.measured_error() for layer in layers),
         )
 
-    @property
-    def estimated_error(self) -> float:
-        """Probability that the next new fingerprint is reported as seen, computed from the bits that are set now."""
-        return abs(math.expm1(sum(math.log1p(-layer.measured_error()) for layer in self._layers)))
+    def expected_figures(self) -> Figures:
+        """The figures without counting bits, which takes a tenth of a second in a large filter. Thread-safe.
 
-    @property
-    def expected_lost(self) -> float:
-        """Expected number of new fingerprints that were reported as seen so far."""
-        return expected_lost(
-            [layer.geometry for layer in self._layers], [layer.count for layer in self._layers]
-        )
+        The share of set bits expected for the number of fingerprints differs from the counted share by less than 1 %.
+        """
+        heads = self.layer_heads()
+        return expected_figures([geometry for geometry, _ in heads], [count for _, count in heads])
 
     def _is_in_older_layer(self, fingerprint: bytes, words: Sequence[int]) -> bool:
         """Whether a layer older than the newest holds the fingerprint; ``words`` are its words in the newest layer."""
@@ -362,24 +353,66 @@ class GrowingBloomFilter:
         self._older = tuple(reversed(self._layers[:-1]))
 
 
-class LayerErrors(Protocol):
-    """A layer that can compute its errors."""
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of a filter. The names are those of its stats.
 
-    def error_at(self, count: float) -> float: ...
-
-    def expected_lost(self, count: int) -> float: ...
-
-
-def expected_lost(layers: Sequence[LayerErrors], counts: Sequence[int]) -> float:
-    """Sum of the filter's error probability over all its additions.
-
-    While layer *i* was being filled, the older layers were full and erred at their full rates.
+    ``seen`` is the number of distinct fingerprints recorded, ``capacity`` that of the first layer. ``bytes`` is the size of
+    all layers, ``fill_ratio`` the share of their bits that are set: 0.4 to 0.5 in a full layer. ``estimated_error`` is the
+    probability that the next new fingerprint is reported as seen, ``expected_lost`` the expected number of new
+    fingerprints that were reported as seen so far.
     """
-    lost = older_error = 0.0
+
+    seen: int
+    capacity: int
+    layers: int
+    bytes: int
+    fill_ratio: float
+    estimated_error: float
+    expected_lost: float
+
+
+class FilterLayer(Protocol):
+    """A layer of a filter, for :func:`expected_figures`."""
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def fill_at(self, count: float) -> float:
+        """Expected share of the layer that is filled after ``count`` additions."""
+
+    def error_at(self, count: float) -> float:
+        """Probability of a false positive after ``count`` additions."""
+
+
+def expected_figures(layers: Sequence[FilterLayer], counts: Sequence[int]) -> Figures:
+    """The figures expected for the number of fingerprints in each layer, oldest first."""
+    size = sum(layer.size_bytes for layer in layers)
+    lost = older_error = filled = 0.0
+    errors = []
     for layer, count in zip(layers, counts, strict=True):
-        lost += layer.expected_lost(count) + older_error * count
-        older_error += layer.error_at(count)
-    return lost
+        # While this layer was being filled, the older layers were full and erred at their full rates.
+        lost += sum_over(layer.error_at, count) + older_error * count
+        errors.append(layer.error_at(count))
+        older_error += errors[-1]
+        filled += layer.fill_at(count) * layer.size_bytes
+    return Figures(
+        seen=sum(counts),
+        capacity=layers[0].capacity if layers else 0,
+        layers=len(layers),
+        bytes=size,
+        fill_ratio=filled / size if size else 0.0,
+        estimated_error=_sum_of_errors(errors),
+        expected_lost=lost,
+    )
+
+
+def _sum_of_errors(errors: Iterable[float]) -> float:
+    """Probability that at least one layer errs."""
+    return abs(math.expm1(sum(math.log1p(-min(error, 1 - 1e-12)) for error in errors)))
 
 
 class _Layer(BloomFilter):

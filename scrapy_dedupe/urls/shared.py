@@ -57,12 +57,11 @@ import uuid
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
-from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
+from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.stores.redis_faults import redis_faults
 from scrapy_dedupe.stores.scripting import PreparedCall, Script, ScriptCaller
 from scrapy_dedupe.urls.attachment import Attachment, is_gone, new_token, register, unregister
 from scrapy_dedupe.urls.bloom import check_parameters
-from scrapy_dedupe.urls.shared_head import VERSION, description, head_of, name_of, read_head, text
 from scrapy_dedupe.urls.shared_layers import Description, plan
 
 if TYPE_CHECKING:
@@ -70,7 +69,11 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
+VERSION = "2"
 HASH = "blake2b-32"
+# bloom_members.lua returns these fields of the hash ``meta`` in the same order.
+_FIELDS = ("version", "hash", "fingerprinter", "capacity", "error_rate", "born", "used", "full", "count",
+           "forgotten")  # fmt: skip
 _BATCH = 500
 # All tools store their last call under this token, so that they do not add a field with each run.
 _GUEST = "guest"
@@ -112,7 +115,7 @@ class SharedBloomFilter:
         self.error_rate = error_rate
         self.fingerprinter = fingerprinter
         self.lease_s = lease_s
-        self.name = name_of(key)
+        self.name = _name_of(key)
         self._meta = f"{self.name}:meta"
         self._key = self._meta.encode()
         self.url = url
@@ -148,13 +151,13 @@ class SharedBloomFilter:
         cannot read the filter.
         """
         with redis_faults(url):
-            head = read_head(redis, f"{name_of(key)}:meta")
+            head = _read_head(redis, f"{_name_of(key)}:meta")
         if not head:
             return None
         for field, ours in (("version", VERSION), ("hash", HASH)):
             if head.get(field) != ours:
                 raise StoreRefused(
-                    f"The shared URL filter {name_of(key)} cannot be read: its {field} is {head.get(field)}, but this "
+                    f"The shared URL filter {_name_of(key)} cannot be read: its {field} is {head.get(field)}, but this "
                     f"version reads {ours}. Use the version of scrapy-dedupe that created it."
                 )
         self = cls(
@@ -170,7 +173,7 @@ class SharedBloomFilter:
         self.token, tool = _GUEST, uuid.uuid4().hex
         self._use(head["born"])
         self._call_prefix = f"{tool}-".encode()
-        self.last_description = description(head)
+        self.last_description = Description.of(head)
         return self
 
     @property
@@ -194,7 +197,7 @@ class SharedBloomFilter:
             repr(self.error_rate), first, following, uuid.uuid4().hex, self._generation or "",
             self._keep, *self._tokens_gone(),
         )  # fmt: skip
-        head = head_of(values)
+        head = _head_of(values)
         for field, ours, what in (
             ("version", VERSION, "the format version"),
             ("hash", HASH, "the hash"),
@@ -212,7 +215,7 @@ class SharedBloomFilter:
         self._note_loss(head["born"])
         self._use(head["born"])
         self._renewed = time.monotonic()
-        self.last_description = found = description(head)
+        self.last_description = found = Description.of(head)
         note = None
         if int(head["capacity"]) != self.capacity:
             note = (
@@ -345,42 +348,13 @@ class SharedBloomFilter:
     def describe(self) -> Description:
         """Read the layers and their counts into :attr:`last_description`; empty if there is no filter."""
         with redis_faults(self.url):
-            head = read_head(self._redis, self._meta)
+            head = _read_head(self._redis, self._meta)
         if head.get("born") != self._generation:
             self._note_loss(head.get("born"))
             with self._lock:
                 self._seen.clear()
-        self.last_description = description(head)
+        self.last_description = Description.of(head)
         return self.last_description
-
-    @property
-    def layers(self) -> int:
-        return len(self.describe().layers)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the layers when every shard has been written to."""
-        return self.describe().size_bytes
-
-    @property
-    def fill_ratio(self) -> float:
-        """Expected fill ratio for the number of fingerprints."""
-        return self.describe().fill_ratio
-
-    @property
-    def estimated_error(self) -> float:
-        """Probability that the next new fingerprint is reported as seen, for the number of fingerprints."""
-        return self.describe().estimated_error
-
-    @property
-    def expected_lost(self) -> float:
-        """Expected number of new fingerprints that were reported as seen so far."""
-        return self.describe().expected_lost
-
-    @property
-    def forgotten(self) -> int:
-        """Number of fingerprints that were forgotten and that no process has asked for since."""
-        return self.describe().forgotten
 
     @property
     def _lease_ms(self) -> int:
@@ -389,7 +363,7 @@ class SharedBloomFilter:
     def _tokens_gone(self) -> list[str]:
         with redis_faults(self.url):
             tokens = cast("list[str | bytes]", self._redis.zrange(f"{self.name}:attached", 0, -1))
-        attached = [text(token) for token in tokens]
+        attached = [_text(token) for token in tokens]
         return [token for token in attached if token in self._gone or is_gone(token)]
 
     def _note_loss(self, generation: str | None) -> None:
@@ -476,3 +450,27 @@ def words(fingerprint: bytes) -> bytes:
     ('ba80a53f981c4d0d', 64)
     """
     return hashlib.blake2b(fingerprint).digest()
+
+
+def _name_of(key: str) -> str:
+    """The prefix of the filter's keys in Redis.
+
+    Raises :class:`~scrapy_dedupe.errors.SettingError` if ``key`` is empty or has braces.
+    """
+    if not key or "{" in key or "}" in key:
+        raise SettingError(f"The name of a shared URL filter is {key!r}; it must be text without braces.")
+    return f"dedupe:urls:{VERSION}:{{{key}}}"
+
+
+def _read_head(redis: Redis, meta: str) -> dict[str, str]:
+    """The fields of the hash ``meta``; empty if there is no filter."""
+    return _head_of(redis.hmget(meta, list(_FIELDS)))
+
+
+def _head_of(values: Iterable[str | bytes | None]) -> dict[str, str]:
+    return {field: _text(value) for field, value in zip(_FIELDS, values, strict=True) if value is not None}
+
+
+def _text(value: str | bytes) -> str:
+    """A reply of the server as text, whether or not the client decodes replies."""
+    return value if isinstance(value, str) else value.decode()

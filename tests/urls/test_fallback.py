@@ -197,7 +197,7 @@ def test_the_figures_are_those_that_were_last_read(redis_server: Any) -> None:
     steady.add(b"a")
     for _ in range(2):
         steady.tick()
-    assert (steady.description.seen, steady.description.capacity) == (1, 100)
+    assert (steady.description.seen, steady.description.figures().capacity) == (1, 100)
     redis_server.stop()
     steady.add(b"b")
     steady.tick()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from itertools import islice
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import StoreUnavailable
@@ -21,16 +21,10 @@ from scrapy_dedupe.live.stores import explain_unavailable
 from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.urls.attachment import LastAttachment
 from scrapy_dedupe.urls.fallback import FallbackSharedFilter
-from scrapy_dedupe.urls.folder import (
-    DONE_NAME,
-    FORGOTTEN,
-    FORGOTTEN_NAME,
-    SCRAPY_QUEUE_NAME,
-    SNAPSHOT_NAME,
-    set_aside,
-)
+from scrapy_dedupe.urls.folder import SNAPSHOT_NAME
 from scrapy_dedupe.urls.forgotten import Forgotten
-from scrapy_dedupe.urls.journal import Journal
+from scrapy_dedupe.urls.journal import DONE, FORGOTTEN, Journal, in_parts
+from scrapy_dedupe.urls.scrapy_file import SCRAPY_QUEUE_NAME, set_aside
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
 from .done_requests import DoneRequests
@@ -41,13 +35,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapy_dedupe.live.session import Session
-    from scrapy_dedupe.urls.shared_layers import Description
 
 logger = logging.getLogger(__name__)
 
 # The event loop waits for the answers of a shared filter, so a server that does not answer must not block it for long.
 _MAX_TIMEOUT_S = 1.0
-_PART = 10_000
 _MAX_FAILED = 1_000_000
 
 
@@ -66,7 +58,6 @@ class SharedUrls:
         self._filter: FallbackSharedFilter | None = None
         self._last_attachment = LastAttachment()
         self._done: Journal | None = None
-        self._done_before = 0
         self._again: Journal | None = None
         self._asked_again = Forgotten()
         self._done_requests = DoneRequests(session, self._record_done)
@@ -188,21 +179,11 @@ class SharedUrls:
             with suppress(StoreUnavailable):
                 found = shared.describe()
         dropped = self._filter.dropped
-        return _figures(found) | ({"not_shared": dropped} if dropped else {})
+        return asdict(found.figures()) | ({"not_shared": dropped} if dropped else {})
 
     def known_figures(self) -> dict[str, float]:
         # The description is read about every ten seconds.
-        return {} if self._filter is None else _figures(self._filter.description)
-
-    @property
-    def capacity(self) -> int:
-        return (
-            self._settings.capacity if self._filter is None else self._filter.shared.last_description.capacity
-        )
-
-    @property
-    def has_grown(self) -> bool:
-        return self._filter is not None and len(self._filter.shared.last_description.layers) > 1
+        return {} if self._filter is None else asdict(self._filter.description.figures())
 
     @property
     def _attachment_path(self) -> Path:
@@ -214,12 +195,11 @@ class SharedUrls:
         folder = self._attachment_path.parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._done = journal = Journal(folder / DONE_NAME, self._fingerprinter)
-            self._again = asked_again = Journal(folder / FORGOTTEN_NAME, self._fingerprinter, FORGOTTEN)
+            self._done = journal = Journal(folder / DONE.file_name, self._fingerprinter)
+            self._again = asked_again = Journal(folder / FORGOTTEN.file_name, self._fingerprinter, FORGOTTEN)
             for file in (journal, asked_again):
                 file.lock()
                 file.open()
-            self._done_before = journal.size_bytes
             self._asked_again = Forgotten(asked_again.fingerprints())
             # The snapshot is out of date from now on and must not be used if a later run has a local filter again.
             snapshot = folder / SNAPSHOT_NAME
@@ -232,7 +212,7 @@ class SharedUrls:
         if shared.generation != self._last_attachment.generation:
             known = 0
             fingerprints = (item for item in journal.fingerprints() if item not in self._asked_again)
-            while part := list(islice(fingerprints, _PART)):
+            for part in in_parts(fingerprints):
                 if shared.last_description.forgotten:
                     are_forgotten = shared.are_forgotten(part)
                     part = [item for item, is_one in zip(part, are_forgotten, strict=True) if not is_one]
@@ -298,11 +278,7 @@ class SharedUrls:
                 is_cut = self._done.is_broken or self._again.is_broken or is_lossy
                 if not is_cut and len(self._asked_again):
                     # Requests of earlier runs that were made again in this run no longer count as done.
-                    self._done.rewrite(
-                        item
-                        for is_older, item in self._done.older(self._done_before)
-                        if not (is_older and item in self._asked_again)
-                    )
+                    self._done.remove_older(self._asked_again.__contains__)
             if failed and (self._settings.persist or self._queue_is_shared):
                 filter_.forget(failed)
             self._write_attachment(filter_.shared, is_clean=not is_cut)
@@ -327,15 +303,3 @@ class SharedUrls:
         for journal in (self._done, self._again):
             if journal is not None:
                 journal.close()
-
-
-def _figures(found: Description) -> dict[str, float]:
-    return {
-        "seen": found.seen,
-        "capacity": found.capacity,
-        "layers": len(found.layers),
-        "bytes": found.size_bytes,
-        "fill_ratio": found.fill_ratio,
-        "estimated_error": found.estimated_error,
-        "expected_lost": found.expected_lost,
-    }
