@@ -111,10 +111,8 @@ class FilterFolder:
     the import path of the class that makes the fingerprints. With ``confirm`` the hits of the filter are confirmed in an
     exact set, whose errors are passed to ``on_error``.
 
-    Opening sets ``last_stop`` and ``forgotten``; opening for a run also sets ``starts``, the start requests of earlier
-    runs, ``taken_over``, the number of fingerprints imported from Scrapy's own file, ``cut_bytes``, the size of an
-    incomplete write that was removed from the end of the journal of done requests, and ``notes`` and ``warnings``,
-    sentences for the log.
+    Opening sets ``last_stop`` and ``forgotten``. Opening for a run also sets ``starts``, the start requests of earlier
+    runs, and ``notes`` and ``warnings``, sentences for the log.
     """
 
     def __init__(
@@ -133,7 +131,6 @@ class FilterFolder:
         self.snapshot = folder / SNAPSHOT_NAME
         self.last_stop = LastStop.NONE
         self.forgotten, self.starts = Forgotten(), Forgotten()
-        self.taken_over = self.cut_bytes = 0
         self.notes: list[str] = []
         self.warnings: list[str] = []
         self._on_error = on_error
@@ -271,7 +268,7 @@ class FilterFolder:
         capacity, error_rate = self._parameters
         bloom = snapshot.filter
         # Open the journals first: data after these sizes was never committed and must be removed.
-        self.cut_bytes = self.done_journal.open(snapshot.done_bytes)
+        self.done_journal.open(snapshot.done_bytes)
         self.seen_journal.open(snapshot.seen_bytes)
         if bloom.error_rate != error_rate:
             bloom = self._rebuilt(snapshot.filter)
@@ -298,7 +295,10 @@ class FilterFolder:
             journal.clear()
         self._filter = self._with_exact_set(GrowingBloomFilter(*self._parameters), None)
         added = self._import_scrapy_file(self.seen_journal)
-        self.taken_over = added.new
+        if added.new:
+            self.notes.append(
+                f"Imported {added.new} fingerprints from {self.scrapy_file} into the URL filter."
+            )
         if added.damaged is not None:
             self.warnings.append(
                 f"{self.scrapy_file} is truncated or damaged at byte {added.damaged[1]:,}. The rest of the file was not "
@@ -310,7 +310,7 @@ class FilterFolder:
 
     def _open_cut(self) -> None:
         bloom = GrowingBloomFilter(*self._parameters)
-        self.cut_bytes = self.done_journal.open()
+        self.done_journal.open()
         # This run makes the start requests again.
         for journal in (self.seen_journal, self.started_journal):
             journal.open()

@@ -98,8 +98,8 @@ class Journal:
                 f"The URL filter {self.path} is in use by another process. Give each crawl its own JOBDIR."
             )
 
-    def open(self, known_bytes: int | None = None) -> int:
-        """Check the locked file, remove an interrupted write at its end, and return the number of removed bytes.
+    def open(self, known_bytes: int | None = None) -> None:
+        """Check the locked file, and remove an interrupted write at its end.
 
         If ``known_bytes``, its size at a clean stop, is given, the blocks are not read. Data after that size was never
         committed and is removed.
@@ -113,15 +113,16 @@ class Journal:
             os.fsync(self._fd)
             sync_folder(self.path.parent)
             self.size_bytes = self._opened_bytes = len(self._head)
-            return size
+            return
         self._check_head()
-        known = known_bytes is not None and len(self._head) <= known_bytes <= size
-        self.size_bytes = known_bytes if known and known_bytes is not None else self._whole_bytes()
-        if self.size_bytes < size:
-            os.ftruncate(self._fd, self.size_bytes)
+        if known_bytes is not None and len(self._head) <= known_bytes <= size:
+            end = known_bytes
+        else:
+            end = max((end for end, _ in self._blocks()), default=len(self._head))
+        self.size_bytes = self._opened_bytes = end
+        if end < size:
+            os.ftruncate(self._fd, end)
             os.fsync(self._fd)
-        self._opened_bytes = self.size_bytes
-        return size - self.size_bytes
 
     def check(self, known_bytes: int | None = None) -> None:
         """Check the header of the locked file, to read it without changing it.
@@ -317,12 +318,6 @@ class Journal:
                 return
             offset += len(start) + size
             yield offset, records
-
-    def _whole_bytes(self) -> int:
-        end = len(self._head)
-        for end, _ in self._blocks():  # noqa: B007 - only the last end is needed
-            pass
-        return end
 
 
 def _read_records(records: bytes) -> Iterator[bytes]:

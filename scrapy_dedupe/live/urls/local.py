@@ -14,8 +14,6 @@ from scrapy_dedupe.urls.exact import ConfirmedBloomFilter, ExactSet
 from scrapy_dedupe.urls.folder import FilterFolder, LastStop
 from scrapy_dedupe.urls.forgotten import Forgotten
 
-from .done_requests import DoneRequests
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
@@ -77,12 +75,6 @@ class LocalUrls:
                 logger.info("%s", note)
             for warning in folder.warnings:
                 logger.warning("%s", warning)
-            if folder.taken_over:
-                logger.info(
-                    "Imported %d fingerprints from %s into the URL filter.",
-                    folder.taken_over,
-                    folder.scrapy_file,
-                )
             if folder.last_stop is LastStop.CUT:
                 logger.warning(
                     "The last run of this job did not end cleanly, and Scrapy's own queue may have lost requests. %d "
@@ -90,7 +82,7 @@ class LocalUrls:
                     len(folder.filter),
                 )
             # Opening removed the snapshot. If the start fails, it must be written again.
-            self._session.at_refusal(lambda: self._undo_open(folder.undo_open))
+            self._session.at_refusal(self._undo_open)
         if isinstance(self._filter, ConfirmedBloomFilter):
             self._exact = self._filter.exact
 
@@ -230,9 +222,42 @@ class LocalUrls:
     def _not_confirmed(self, error: BaseException) -> None:
         self._session.counters.error("url", error, "Requests whose hits cannot be confirmed pass.")
 
-    def _undo_open(self, action: Callable[[], object]) -> None:
+    def _undo_open(self) -> None:
         self._is_closed = True
-        action()
+        if self._folder is not None:
+            self._folder.undo_open()
+
+
+class DoneRequests:
+    """Holds back the fingerprints of done requests until the archive has written their pages.
+
+    A page that the archive could not write must be requested again. The fingerprints are therefore passed to ``record``,
+    on the event loop, when the worker has finished all earlier jobs and the archive has no write error.
+    """
+
+    def __init__(self, session: Session, record: Callable[[list[bytes]], None]) -> None:
+        self._session = session
+        self._record = record
+        self._waiting: list[bytes] = []
+
+    def take(self, done: list[bytes]) -> None:
+        """Add the fingerprints of done requests."""
+        if not done:
+            return
+        self._waiting += done
+        count = len(done)
+        future = self._session.worker.submit(lambda: None)
+        future.add_done_callback(lambda _: self._session.loop.call(self._archived, count))
+
+    def rest(self) -> list[bytes]:
+        """Remove and return the fingerprints that still wait."""
+        rest, self._waiting = self._waiting, []
+        return rest
+
+    def _archived(self, count: int) -> None:
+        done, self._waiting = self._waiting[:count], self._waiting[count:]
+        if done and not self._session.is_spoiled:
+            self._record(done)
 
 
 def lost_requests(count: int) -> str:

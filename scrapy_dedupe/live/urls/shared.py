@@ -27,8 +27,7 @@ from scrapy_dedupe.urls.journal import DONE, FORGOTTEN, Journal, in_parts
 from scrapy_dedupe.urls.scrapy_file import SCRAPY_QUEUE_NAME, set_aside
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
-from .done_requests import DoneRequests
-from .local import lost_requests
+from .local import DoneRequests, lost_requests
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
