@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from scrapy_dedupe.urls.shared import SharedBloomFilter
-    from scrapy_dedupe.urls.shared_layers import Description
 
 _MAX_UNSENT = 1_000_000
 # Up to this many are sent on the thread that calls add(), which takes some hundredths of a second.
@@ -78,11 +77,6 @@ class FallbackSharedFilter:
         self._job: Future[Any] | None = None
         self.is_offline = False
         self.dropped = 0
-
-    @property
-    def description(self) -> Description:
-        """The shared filter when its figures were last read. Does not access the server."""
-        return self.shared.last_description
 
     def add(self, fingerprint: bytes) -> bool:
         """Record the fingerprint; True if it is new as far as is known now."""

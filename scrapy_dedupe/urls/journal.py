@@ -166,8 +166,7 @@ class Journal:
         """
         if self._fd is None or self.is_broken:
             return
-        records = b"".join(len(item).to_bytes(2, "big") + item for item in fingerprints)
-        blocks = b"".join(_cut_blocks(records))
+        blocks = b"".join(_blocks_of(fingerprints))
         try:
             self._write(blocks, self.size_bytes)
         except OSError:
@@ -331,18 +330,19 @@ def _read_records(records: bytes) -> Iterator[bytes]:
         offset += size
 
 
-def _cut_blocks(records: bytes) -> Iterator[bytes]:
-    """Split the records into blocks of complete records, each within the size limit of a block."""
-    start = end = 0
-    while start < len(records):
-        while end < len(records):
-            after = end + 2 + int.from_bytes(records[end : end + 2], "big")
-            if after - start > _MAX_BLOCK_BYTES:
-                break
-            end = after
-        part = records[start:end]
-        yield _BLOCK_START.pack(len(part), zlib.crc32(part)) + part
-        start = end
+def _blocks_of(fingerprints: Iterable[bytes]) -> Iterator[bytes]:
+    records = bytearray()
+    for fingerprint in fingerprints:
+        if len(records) + 2 + len(fingerprint) > _MAX_BLOCK_BYTES:
+            yield _block(records)
+            records = bytearray()
+        records += len(fingerprint).to_bytes(2, "big") + fingerprint
+    if records:
+        yield _block(records)
+
+
+def _block(records: bytearray) -> bytes:
+    return _BLOCK_START.pack(len(records), zlib.crc32(records)) + records
 
 
 def in_parts(fingerprints: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -137,7 +137,8 @@ class SharedBloomFilter:
         self.times_lost = 0
         self._lost: str | None = None
         self._cache_size = cache_size
-        self._generation: str | None = None
+        # The name of the generation in use; None while not attached.
+        self.generation: str | None = None
         self._prepared: dict[bytes, PreparedCall] = {}
         self._renewed = 0.0
         self.last_description = Description()
@@ -176,11 +177,6 @@ class SharedBloomFilter:
         self.last_description = Description.of(head)
         return self
 
-    @property
-    def generation(self) -> str | None:
-        """Name of the generation in use; None while not attached."""
-        return self._generation
-
     def attach(self) -> Attachment:
         """Attach this process to the filter; create the filter if there is none that may be used.
 
@@ -194,7 +190,7 @@ class SharedBloomFilter:
         register(self.token)
         values, others, discarded, cut = self._run(
             self._member_script, "attach", self.token, self._lease_ms, VERSION, HASH, self.fingerprinter, self.capacity,
-            repr(self.error_rate), first, following, uuid.uuid4().hex, self._generation or "",
+            repr(self.error_rate), first, following, uuid.uuid4().hex, self.generation or "",
             self._keep, *self._tokens_gone(),
         )  # fmt: skip
         head = _head_of(values)
@@ -216,25 +212,26 @@ class SharedBloomFilter:
         self._use(head["born"])
         self._renewed = time.monotonic()
         self.last_description = found = Description.of(head)
-        note = None
-        if int(head["capacity"]) != self.capacity:
-            note = (
-                f"The shared URL filter {self.name} has a capacity of {int(head['capacity']):,} fingerprints, but this "
-                f"process is configured for {self.capacity:,}. It keeps its capacity and grows when it is full."
-            )
-        is_other_filter = self._keep not in {"", "*", head["born"]}
-        return Attachment(found.seen, others, discarded, bool(cut), is_other_filter, note)
+        return Attachment(
+            self.name,
+            found.seen,
+            others,
+            discarded,
+            was_cut=bool(cut),
+            is_other_filter=self._keep not in {"", "*", head["born"]},
+            capacities=(int(head["capacity"]), self.capacity),
+        )
 
     @property
     def wants_renewal(self) -> bool:
         """Whether a third of the lease has passed since it was last renewed."""
-        if self._generation is None or self._is_guest:
+        if self.generation is None or self._is_guest:
             return False
         return time.monotonic() - self._renewed > self.lease_s / 3
 
     def renew(self) -> None:
         """Renew the lease of a process that makes no calls for a while."""
-        if self._generation is not None and not self._is_guest:
+        if self.generation is not None and not self._is_guest:
             self._run(self._member_script, "renew", self.token, self._lease_ms)
             self._renewed = time.monotonic()
 
@@ -249,7 +246,7 @@ class SharedBloomFilter:
             self._run(self._member_script, "detach", self.token, 0, deletes, int(cut), *self._tokens_gone())
         )
         unregister(self.token)
-        self._generation = None
+        self.generation = None
         with self._lock:
             self._seen.clear()
         self._caller.close()
@@ -270,18 +267,12 @@ class SharedBloomFilter:
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Record fingerprints in order; True for each that is new to all processes."""
         fingerprints = list(fingerprints)
-        seen = self._seen
         # Read the cache before the call: a new generation, or another thread that forgets, changes it.
-        is_known = [fingerprint in seen for fingerprint in fingerprints]
-        if True in is_known:
-            asked = [fingerprints[i] for i, known in enumerate(is_known) if not known]
-            digits = self._ask(b"add", asked)
-            answers_asked = iter(digits)
-            answers = [not known and next(answers_asked) != SEEN for known in is_known]
-        else:
-            asked = fingerprints
-            digits = self._ask(b"add", asked)
-            answers = [digit != SEEN for digit in digits]
+        is_known = [fingerprint in self._seen for fingerprint in fingerprints]
+        asked = [fingerprint for fingerprint, known in zip(fingerprints, is_known, strict=True) if not known]
+        digits = self._ask(b"add", asked)
+        rest = iter(digits)
+        answers = [not known and next(rest) != SEEN for known in is_known]
         self._cache(asked, digits)
         return answers
 
@@ -292,14 +283,10 @@ class SharedBloomFilter:
         it.
         """
         fingerprints = list(fingerprints)
-        with self._lock:
-            for fingerprint in fingerprints:
-                self._seen.pop(fingerprint, None)
+        self._drop_from_cache(fingerprints)
         self._ask(b"forget", fingerprints)
         # Another thread may have asked for it meanwhile and cached it as seen.
-        with self._lock:
-            for fingerprint in fingerprints:
-                self._seen.pop(fingerprint, None)
+        self._drop_from_cache(fingerprints)
 
     def note_starts(self, fingerprints: Iterable[bytes]) -> None:
         """Note that a redirect to each of these fingerprints may pass in one of the processes."""
@@ -349,7 +336,7 @@ class SharedBloomFilter:
         """Read the layers and their counts into :attr:`last_description`; empty if there is no filter."""
         with redis_faults(self.url):
             head = _read_head(self._redis, self._meta)
-        if head.get("born") != self._generation:
+        if head.get("born") != self.generation:
             self._note_loss(head.get("born"))
             with self._lock:
                 self._seen.clear()
@@ -368,13 +355,13 @@ class SharedBloomFilter:
 
     def _note_loss(self, generation: str | None) -> None:
         """Count a loss if the generation in use was replaced by ``generation``."""
-        if self._generation not in {None, generation, self._lost}:
-            self._lost = self._generation
+        if self.generation not in {None, generation, self._lost}:
+            self._lost = self.generation
             self.times_lost += 1
 
     def _use(self, generation: str) -> None:
         """Use this generation in further calls."""
-        self._generation = generation
+        self.generation = generation
         self._prepared = {
             operation: PreparedCall(
                 self._batch_script, self._key, operation, self.token.encode(), b"0", generation.encode()
@@ -392,7 +379,7 @@ class SharedBloomFilter:
         # next() is atomic, so two threads never get the same number.
         call = b"%b%d" % (self._call_prefix, next(self._calls))
         for _ in range(_MAX_GENERATIONS):
-            if self._generation is None:
+            if self.generation is None:
                 self.attach()
             if self.wants_renewal:
                 reply = self._run(
@@ -400,7 +387,7 @@ class SharedBloomFilter:
                     operation,
                     self.token,
                     self._lease_ms,
-                    self._generation or "",
+                    self.generation or "",
                     call,
                     data,
                 )
@@ -425,6 +412,11 @@ class SharedBloomFilter:
         return self._caller.run(
             script, self._key, *[a if isinstance(a, bytes) else str(a).encode() for a in arguments]
         )
+
+    def _drop_from_cache(self, fingerprints: Iterable[bytes]) -> None:
+        with self._lock:
+            for fingerprint in fingerprints:
+                self._seen.pop(fingerprint, None)
 
     def _cache(self, fingerprints: Sequence[bytes], answers: bytes) -> None:
         if self._is_guest:

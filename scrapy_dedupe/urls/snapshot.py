@@ -23,7 +23,7 @@ import hashlib
 import json
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -80,20 +80,14 @@ class FilterSnapshot:
         try:
             head = json.loads(file.read(head_size))
             other = head["fingerprinter"]
-            layers = [
-                (
-                    Geometry(layer["capacity"], layer["error_rate"], layer["hashes"], layer["slice_bits"]),
-                    layer["count"],
-                )
-                for layer in head["layers"]
-            ]
+            layers = [(layer.pop("count"), Geometry(**layer)) for layer in head["layers"]]
             filter_ = GrowingBloomFilter.from_layers(
                 head["capacity"],
                 head["error_rate"],
-                ((geometry, count, file.parts(geometry.size_bytes)) for geometry, count in layers),
+                ((geometry, count, file.parts(geometry.size_bytes)) for count, geometry in layers),
             )
             snapshot = cls(filter_, other, head["done_bytes"], head["seen_bytes"], head["exact"])
-        except (ValueError, TypeError, KeyError, ArithmeticError, MemoryError) as exc:
+        except (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, MemoryError) as exc:
             # The checksum at the end is not checked yet, so the data read so far may be damaged.
             raise StoreRefused(_damaged(path)) from exc
         file.check()
@@ -110,14 +104,7 @@ class FilterSnapshot:
                 "exact": self.exact,
                 "fingerprinter": self.fingerprinter,
                 "layers": [
-                    {
-                        "capacity": geometry.capacity,
-                        "count": count,
-                        "error_rate": geometry.error_rate,
-                        "hashes": geometry.hashes,
-                        "slice_bits": geometry.slice_bits,
-                    }
-                    for geometry, count in self.filter.layer_heads()
+                    {**asdict(geometry), "count": count} for geometry, count in self.filter.layer_heads()
                 ],
                 "seen_bytes": self.seen_bytes,
             },

@@ -193,25 +193,28 @@ def test_what_is_to_be_forgotten_is_told_on_leaving(redis_server: Any) -> None:
 
 def test_the_figures_are_those_that_were_last_read(redis_server: Any) -> None:
     steady = steady_filter(redis_server.url, refresh_s=0)
-    assert steady.description.seen == 0
+    assert steady.shared.last_description.seen == 0
     steady.add(b"a")
     for _ in range(2):
         steady.tick()
-    assert (steady.description.seen, steady.description.figures().capacity) == (1, 100)
+    assert (steady.shared.last_description.seen, steady.shared.last_description.figures().capacity) == (
+        1,
+        100,
+    )
     redis_server.stop()
     steady.add(b"b")
     steady.tick()
-    assert steady.description.seen == 1
+    assert steady.shared.last_description.seen == 1
     redis_server.start()
     steady.leave(delete=True)
-    assert steady.description.seen == 2
+    assert steady.shared.last_description.seen == 2
 
 
 def test_the_figures_outlive_the_filter(redis_url: str) -> None:
     steady = steady_filter(redis_url)
     steady.add(b"a")
     steady.clear()
-    assert steady.description.seen == 1
+    assert steady.shared.last_description.seen == 1
     assert steady.add(b"a")
 
 

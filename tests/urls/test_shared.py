@@ -236,9 +236,8 @@ def test_another_hash_version_is_refused(client: redis.Redis) -> None:
 
 
 def test_another_capacity_is_noted_and_the_store_decides(client: redis.Redis) -> None:
-    assert SharedBloomFilter(client, "spider", 100, 1e-6).attach().note is None
-    note = SharedBloomFilter(client, "spider", 5000, 1e-6).attach().note
-    assert note is not None
+    assert not any(SharedBloomFilter(client, "spider", 100, 1e-6).attach().notes())
+    *_, note = SharedBloomFilter(client, "spider", 5000, 1e-6).attach().notes()
     assert "100 fingerprints, but this process is configured for 5,000" in note
 
 
@@ -306,7 +305,7 @@ def test_another_job_begins_anew_and_the_first_one_is_told(client: redis.Redis) 
     assert first != second
     found = SharedBloomFilter(client, "spider", 100, 1e-6, keep=first).attach()
     assert (found.discarded, found.is_other_filter) == (1, True)
-    assert any("DEDUPE_URL_KEY" in sentence for sentence in found.warnings("spider"))
+    assert any("DEDUPE_URL_KEY" in sentence for sentence in found.warnings())
 
 
 def test_a_job_that_was_cut_begins_anew_unless_its_queue_is_in_redis(client: redis.Redis) -> None:
@@ -317,7 +316,7 @@ def test_a_job_that_was_cut_begins_anew_unless_its_queue_is_in_redis(client: red
     kept.detach(cut=True)
     found = SharedBloomFilter(client, "spider", 100, 1e-6, keep=born).attach()
     assert (found.discarded, found.was_cut) == (1, True)
-    assert ["did not end cleanly" in sentence for sentence in found.warnings("spider")] == [True]
+    assert ["did not end cleanly" in sentence for sentence in found.warnings()] == [True]
     assert not client.hexists("dedupe:urls:2:{spider}:meta", "cut")
 
 
@@ -328,7 +327,7 @@ def test_who_attaches_to_a_filter_in_use_joins_whatever_it_may_keep(client: redi
         two = SharedBloomFilter(client, "spider", 100, 1e-6, keep=keep)
         found = two.attach()
         assert (found.fingerprints, found.others, found.discarded) == (1, 1, 0)
-        assert "1 fingerprints and is used by 1 other process" in next(found.notes("spider"))
+        assert "1 fingerprints and is used by 1 other process" in next(found.notes())
         assert not two.add(b"page")
         two.detach()
 
@@ -388,7 +387,7 @@ def test_who_joins_is_told_of_a_killed_process(client: redis.Redis, redis_url: s
     killed(redis_url)
     found = SharedBloomFilter(client, "spider", 100, 1e-6).attach()
     assert (found.others, found.fingerprints, found.discarded, found.was_cut) == (1, 1, 0, True)
-    assert "ended without detaching" in next(found.warnings("spider"))
+    assert "ended without detaching" in next(found.warnings())
     assert not one.add(b"page")
 
 

@@ -1,8 +1,9 @@
 """The URL filter in Redis, used by one of the processes that share it.
 
-With JOBDIR, unless the queue is in Redis too, the job has three files in ``dedupe/urls``. ``shared`` names the
-filter that the job uses and whether the last run ended cleanly (:mod:`scrapy_dedupe.urls.attachment`). ``urls.done``
-is the journal of done leaves (:mod:`scrapy_dedupe.urls.journal`). ``urls.forgotten`` is the journal of requests
+With JOBDIR, unless the queue is in Redis too, the job has three files in ``dedupe/urls``. ``shared`` is a line of text
+about the filter that the job uses: its generation, the token of the last attachment, and the word "whole" if the run
+ended cleanly, separated by spaces. When the job starts again, the process of that token no longer runs, even if it ran
+on another machine. ``urls.done`` is the journal of done leaves (:mod:`scrapy_dedupe.urls.journal`). ``urls.forgotten`` is the journal of requests
 that were requested again since and no longer count as done: they were forgotten, or the server was unavailable or had
 lost the filter. After a kill, if no other process uses the filter, it is recreated with the content of the journals, and
 Scrapy's queue is renamed. :mod:`scrapy_dedupe.urls.folder` explains why.
@@ -12,14 +13,13 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import StoreUnavailable
-from scrapy_dedupe.files.whole_file import put_in_place
+from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.live.stores import explain_unavailable
 from scrapy_dedupe.stores import parse_store_url
-from scrapy_dedupe.urls.attachment import LastAttachment
 from scrapy_dedupe.urls.fallback import FallbackSharedFilter
 from scrapy_dedupe.urls.folder import SNAPSHOT_NAME
 from scrapy_dedupe.urls.forgotten import Forgotten
@@ -40,6 +40,48 @@ logger = logging.getLogger(__name__)
 # The event loop waits for the answers of a shared filter, so a server that does not answer must not block it for long.
 _MAX_TIMEOUT_S = 1.0
 _MAX_FAILED = 1_000_000
+_WHOLE = "whole"
+
+
+@dataclass(frozen=True, slots=True)
+class LastAttachment:
+    """What a job stores about the shared filter that it used. ``generation`` and ``token`` are empty for a new job.
+
+    ``is_clean``: the run that wrote the file ended cleanly.
+    """
+
+    generation: str = ""
+    token: str = ""
+    is_clean: bool = False
+
+    @classmethod
+    def read(cls, path: Path) -> LastAttachment:
+        """Read the file; empty values if it does not exist.
+
+        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if the file cannot be read.
+        """
+        try:
+            words = path.read_text(encoding="utf-8").split()
+        except FileNotFoundError:
+            return cls()
+        except (OSError, UnicodeDecodeError) as exc:
+            raise StoreUnavailable(
+                f"{path} cannot be read: {exc}. It names the shared URL filter of this job. Delete it to recreate "
+                "that filter."
+            ) from exc
+        generation, token, whole = (*words, "", "", "")[:3]
+        return cls(generation, token, whole == _WHOLE)
+
+    def write(self, path: Path) -> None:
+        """Write the file. Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if it cannot be written."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            words = [self.generation, self.token, *([_WHOLE] if self.is_clean else [])]
+            whole_file.replace(path, f"{' '.join(words)}\n".encode(), suffix=".tmp", durable=False)
+        except OSError as exc:
+            raise StoreUnavailable(
+                f"{path} cannot be written: {exc}. Make the job's folder writable."
+            ) from exc
 
 
 class SharedUrls:
@@ -99,9 +141,9 @@ class SharedUrls:
         with explain_unavailable():
             attachment = shared.attach()
         self._session.at_refusal(lambda: self._undo_open(shared))
-        for sentence in attachment.notes(shared.name):
+        for sentence in attachment.notes():
             logger.info("%s", sentence)
-        for sentence in attachment.warnings(shared.name):
+        for sentence in attachment.warnings():
             logger.warning("%s", sentence)
         if attachment.was_cut and self._queue_is_shared:
             logger.warning(
@@ -182,7 +224,7 @@ class SharedUrls:
 
     def known_figures(self) -> dict[str, float]:
         # The description is read about every ten seconds.
-        return {} if self._filter is None else asdict(self._filter.description.figures())
+        return {} if self._filter is None else asdict(self._filter.shared.last_description.figures())
 
     @property
     def _attachment_path(self) -> Path:
@@ -203,7 +245,9 @@ class SharedUrls:
             # The snapshot is out of date from now on and must not be used if a later run has a local filter again.
             snapshot = folder / SNAPSHOT_NAME
             if snapshot.exists():
-                put_in_place(snapshot, snapshot.with_name(f"{SNAPSHOT_NAME}.unused"), durable=False)
+                whole_file.put_in_place(
+                    snapshot, snapshot.with_name(f"{SNAPSHOT_NAME}.unused"), durable=False
+                )
         except OSError as exc:
             raise StoreUnavailable(
                 f"The folder {folder} of this job cannot be used: {exc}. Make it readable and writable."
