@@ -393,7 +393,7 @@ def open_(options: Options) -> None:
             geometry: Geometry = GrowingBloomFilter(count, error_rate).dump_layers()[0][0]
             # Half of the bits are set, as in a full filter.
             bits = os.urandom(geometry.size_bytes)
-            filter_ = GrowingBloomFilter.from_layers(count, error_rate, [(geometry, count, bits)])
+            filter_ = GrowingBloomFilter.from_layers(count, error_rate, [(geometry, count, [bits])])
             place = Path(work, str(error_rate))
             folder = FilterFolder(place, "bench.Fingerprinter")
             folder.open(count, error_rate)

@@ -249,32 +249,25 @@ class GrowingBloomFilter:
 
     @classmethod
     def from_layers(
-        cls, capacity: int, error_rate: float, layers: Iterable[tuple[Geometry, int, bytes | Iterable[bytes]]]
+        cls, capacity: int, error_rate: float, layers: Iterable[tuple[Geometry, int, Iterable[bytes]]]
     ) -> GrowingBloomFilter:
-        """Recreate a filter from the result of :meth:`dump_layers`. The bits may be an iterable of parts."""
+        """Recreate a filter from the result of :meth:`dump_layers`."""
         check_parameters(capacity, error_rate)
         self = cls.__new__(cls)
         self.capacity = capacity
         self.error_rate = error_rate
-        self._layers = [_Layer(geometry, count, bits) for geometry, count, bits in layers]
+        self._layers = [_Layer(geometry, count, parts) for geometry, count, parts in layers]
         if not self._layers:
             raise ValueError("a filter has at least one layer")
         self._set_order()
         return self
 
-    def dump_layers(self) -> list[tuple[Geometry, int, bytes]]:
-        """Geometry, number of fingerprints and bits of each layer, oldest first."""
-        return [(layer.geometry, layer.count, layer.bitarray.tobytes()) for layer in self._layers]
+    def dump_layers(self) -> list[tuple[Geometry, int, Iterator[bytes]]]:
+        """Geometry, number of fingerprints and bits of each layer, oldest first.
 
-    def layer_heads(self) -> list[tuple[Geometry, int]]:
-        """Geometry and number of fingerprints of each layer, oldest first."""
-        return [(layer.geometry, layer.count) for layer in self._layers]
-
-    def layer_parts(self) -> Iterator[bytes]:
-        """The bits of all layers, oldest first, each padded to whole bytes, in parts of bounded size."""
-        for layer in self._layers:
-            for start in range(0, layer.num_bits, _PART_BITS):
-                yield layer.bitarray[start : start + _PART_BITS].tobytes()
+        The bits are padded to whole bytes, in parts of bounded size that are read when they are needed.
+        """
+        return [(layer.geometry, layer.count, layer.parts()) for layer in self._layers]
 
     def add(self, fingerprint: bytes) -> bool:
         """Record the fingerprint; True if it is new."""
@@ -328,8 +321,8 @@ class GrowingBloomFilter:
 
         The share of set bits expected for the number of fingerprints differs from the counted share by less than 1 %.
         """
-        heads = self.layer_heads()
-        return expected_figures([geometry for geometry, _ in heads], [count for _, count in heads])
+        layers = tuple(self._layers)
+        return expected_figures([layer.geometry for layer in layers], [layer.count for layer in layers])
 
     def _is_in_older_layer(self, fingerprint: bytes, words: Sequence[int]) -> bool:
         """Whether a layer older than the newest holds the fingerprint; ``words`` are its words in the newest layer."""
@@ -418,9 +411,7 @@ def _sum_of_errors(errors: Iterable[float]) -> float:
 class _Layer(BloomFilter):
     """pybloom-live's filter with its own geometry and positions; see the module docstring."""
 
-    def __init__(
-        self, geometry: Geometry, count: int = 0, bits: bytes | Iterable[bytes] | None = None
-    ) -> None:
+    def __init__(self, geometry: Geometry, count: int = 0, parts: Iterable[bytes] | None = None) -> None:
         self.geometry = geometry
         self._setup(geometry.error_rate, geometry.hashes, geometry.slice_bits, geometry.capacity, count)
         self.make_hashes = self._positions
@@ -432,17 +423,21 @@ class _Layer(BloomFilter):
         self._unpack = _WORDS[self.word_bits].unpack
         digests = -(-self.num_slices * self.word_bits // 512)
         self._salts = tuple(number.to_bytes(blake2b.SALT_SIZE, "little") for number in range(1, digests))
-        if bits is None:
+        if parts is None:
             self.bitarray = bitarray(self.num_bits, endian="little")
             self.bitarray.setall(False)
             return
         self.bitarray = bitarray(endian="little")
-        for part in (bits,) if isinstance(bits, bytes) else bits:
+        for part in parts:
             self.bitarray.frombytes(part)
         if len(self.bitarray) != 8 * geometry.size_bytes:
             raise ValueError(f"{len(self.bitarray) // 8} bytes for a layer of {geometry.size_bytes}")
         # tobytes() pads to whole bytes, and frombytes() reads the padding as bits.
         del self.bitarray[self.num_bits :]
+
+    def parts(self) -> Iterator[bytes]:
+        for start in range(0, self.num_bits, _PART_BITS):
+            yield self.bitarray[start : start + _PART_BITS].tobytes()
 
     def words(self, fingerprint: bytes) -> tuple[int, ...]:
         """The words of the first digest. Most layers need only this digest."""

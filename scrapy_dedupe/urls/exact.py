@@ -96,9 +96,7 @@ class ConfirmedBloomFilter:
         return fingerprint in self.bloom and bool(self._look_up(fingerprint))
 
     def __len__(self) -> int:
-        """Number of distinct fingerprints recorded. If the exact set fails, the number is that of the Bloom filter
-        plus its known false positives.
-        """
+        """Number of distinct fingerprints recorded; if the exact set fails, as far as is known without it."""
         try:
             return len(self.exact)
         except StoreError as error:
@@ -131,7 +129,8 @@ class ExactSet:
     """A set of fingerprints of 1 to 65,535 bytes; created by :meth:`open`.
 
     Fingerprints that a full or failing disk does not accept stay in memory, up to ``max_pending_bytes``. Further new
-    fingerprints are not added to the set; ``forgotten`` counts them.
+    fingerprints are not added to the set; ``forgotten`` counts them. All methods may raise
+    :class:`~scrapy_dedupe.errors.StoreUnavailable` if the file cannot be read without waiting, or cannot be written.
     """
 
     def __init__(self, file: ExactFile, max_pending_bytes: int = MAX_PENDING_BYTES) -> None:
@@ -171,7 +170,7 @@ class ExactSet:
 
         Checks the type of the file, its version, its fingerprinter, its size, and the search for its first and last
         fingerprint. Raises :class:`~scrapy_dedupe.errors.StoreRefused` if the file is damaged or no exact set of this
-        package, :class:`~scrapy_dedupe.errors.StoreUnavailable` if it cannot be read or written.
+        package.
         """
         return cls(ExactFile.open(path, fingerprinter, recreate=recreate), max_pending_bytes)
 
@@ -213,7 +212,6 @@ class ExactSet:
             self._clearings += 1
 
     def __contains__(self, fingerprint: bytes) -> bool:
-        """Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if the file cannot be read without waiting."""
         with self._memory_lock:
             if fingerprint in self._pending or fingerprint in self._being_written:
                 return True
@@ -241,10 +239,7 @@ class ExactSet:
         return self._failed_at is None and len(self._pending) >= WRITE_FROM
 
     def __len__(self) -> int:
-        """The exact number, including pending fingerprints. Each of them is looked up, so this is slow.
-
-        Raises the same exceptions as ``in``.
-        """
+        """The exact number, including pending fingerprints. Each of them is looked up, so this is slow."""
         with self._memory_lock:
             pending, is_cleared = self._being_written | self._pending, self._is_cleared
         return len(pending) if is_cleared else self._file.count_with(pending)
@@ -259,9 +254,8 @@ class ExactSet:
     def write_pending(self) -> None:
         """Write the pending changes, sorted, in one or more transactions.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if they cannot be written. After a failure it retries
-        at most every 30 seconds, does not raise again until a write has succeeded, and leaves the rest to
-        :meth:`close`.
+        After a failure it retries at most every 30 seconds, does not raise again until a write has succeeded, and leaves
+        the rest to :meth:`close`.
         """
         with self._writing_lock:
             if self._is_closed:
@@ -276,24 +270,20 @@ class ExactSet:
                     raise
 
     def add_all(self, fingerprints: Iterable[bytes]) -> None:
-        """Add many fingerprints in bounded memory. Each is in the set once its transaction is committed.
-
-        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if they cannot be written.
-        """
+        """Add many fingerprints in bounded memory. Each is in the set once its transaction is committed."""
         self._check_open()
         rest = iter(fingerprints)
         while part := list(islice(rest, _TRANSACTION_FINGERPRINTS)):
             with self._writing_lock:
                 # An earlier clearing would remove fingerprints that are added now.
                 self._write_pending()
-                self._file.write(part, clear=False)
+                self._file.write(part)
 
     def close(self) -> None:
         """Write the pending changes, make the file durable and close it. Can be called repeatedly.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if that fails. The file is closed even then, and
-        the fingerprints that it lacks will be requested again. If a clearing could not be written, the file is deleted,
-        because it would still contain the removed fingerprints.
+        The file is closed even if that fails; the fingerprints that it lacks will be requested again. If a clearing could
+        not be written, the file is deleted, because it would still contain the removed fingerprints.
         """
         with self._writing_lock:
             if self._is_closed:
@@ -317,17 +307,15 @@ class ExactSet:
             self._being_written_bytes = self._pending_bytes
             self._pending, self._pending_bytes = set(), 0
             clearings, is_cleared = self._clearings, self._is_cleared
+        todo = sorted(batch)
         try:
-            todo = iter(sorted(batch))
-            part = list(islice(todo, _TRANSACTION_FINGERPRINTS))
-            while part or is_cleared:
-                self._file.write(part, clear=is_cleared)
+            for start in range(0, max(len(todo), int(is_cleared)), _TRANSACTION_FINGERPRINTS):
+                self._file.write(todo[start : start + _TRANSACTION_FINGERPRINTS], clear=is_cleared)
                 if is_cleared:
                     with self._memory_lock:
                         # If clear() was called again meanwhile, the next write must clear the file again.
                         self._is_cleared = self._clearings != clearings
                     is_cleared = False
-                part = list(islice(todo, _TRANSACTION_FINGERPRINTS))
         except BaseException:
             self._failed_at = time.monotonic()
             self._end_batch(clearings, unwritten=batch)

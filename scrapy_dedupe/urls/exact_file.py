@@ -141,7 +141,7 @@ class ExactFile:
         except _FAULTS as error:
             raise self._does_not_answer(error) from error
 
-    def write(self, fingerprints: Iterable[bytes], *, clear: bool) -> None:
+    def write(self, fingerprints: Iterable[bytes], *, clear: bool = False) -> None:
         """Add fingerprints in one transaction; with ``clear`` remove everything first."""
         rows = sorted(fingerprints)
         writer = self._writer
@@ -153,7 +153,8 @@ class ExactFile:
                 count = 0
             for start in range(0, len(rows), _STATEMENT_ROWS):
                 part = rows[start : start + _STATEMENT_ROWS]
-                count += writer.execute(_insert(len(part)), part).rowcount
+                places = ",".join(["(?)"] * len(part))
+                count += writer.execute(f"INSERT OR IGNORE INTO seen VALUES {places}", part).rowcount  # noqa: S608
             writer.execute("UPDATE about SET value = ? WHERE name = 'count'", (count,))
             writer.execute("COMMIT")
         except BaseException as error:
@@ -188,7 +189,12 @@ class ExactFile:
                 _remove(self.path)
                 self.count = 0
             else:
-                _sync(self.path)
+                # Only now: closing a second descriptor would release the process's locks on an open file. The WAL file
+                # still exists if another process has the set open.
+                for file in (self.path.with_name(f"{self.path.name}-wal"), self.path):
+                    if file.exists():
+                        sync_file(file)
+                sync_folder(self.path.parent)
         except OSError as error:
             raise self._takes_no_more(error) from error
 
@@ -215,7 +221,8 @@ def _connect(path: Path, *, timeout_s: float) -> sqlite3.Connection:
 def _prepare(writer: sqlite3.Connection, path: Path, fingerprinter: str) -> None:
     writer.execute(f"PRAGMA cache_size=-{_WRITER_CACHE_KIB}")
     application, version = _pragma(writer, "application_id"), _pragma(writer, "user_version")
-    if application == 0 and version == 0 and not _has_tables(writer):
+    has_tables = writer.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+    if application == 0 and version == 0 and not has_tables:
         _make_tables(writer, fingerprinter)
     elif application != APPLICATION_ID:
         raise StoreRefused(_other_file(path))
@@ -275,10 +282,6 @@ def _start(path: Path) -> bytes:
 # SQL
 
 
-def _insert(rows: int) -> str:
-    return "INSERT OR IGNORE INTO seen VALUES " + ",".join(["(?)"] * rows)  # noqa: S608 - only placeholders
-
-
 def _count(connection: sqlite3.Connection) -> int:
     row = connection.execute("SELECT value FROM about WHERE name = 'count'").fetchone()
     if row is None or not isinstance(row[0], int):
@@ -294,10 +297,6 @@ def _is_in(connection: sqlite3.Connection, fingerprint: bytes) -> bool:
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
-
-
-def _has_tables(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
 
 
 # Files
@@ -319,15 +318,6 @@ def _remove_folder(folder: Path) -> None:
         file.unlink(missing_ok=True)
     with suppress(FileNotFoundError):
         folder.rmdir()
-
-
-def _sync(path: Path) -> None:
-    # Only after SQLite has closed the file: closing a second descriptor releases the process's locks on it.
-    # The WAL file still exists if another process has the set open.
-    for file in (path.with_name(path.name + "-wal"), path):
-        if file.exists():
-            sync_file(file)
-    sync_folder(path.parent)
 
 
 # Errors

@@ -96,6 +96,7 @@ class FilterSnapshot:
         return snapshot
 
     def _parts(self) -> Iterator[bytes]:
+        layers = self.filter.dump_layers()
         head = json.dumps(
             {
                 "capacity": self.filter.capacity,
@@ -103,9 +104,7 @@ class FilterSnapshot:
                 "error_rate": self.filter.error_rate,
                 "exact": self.exact,
                 "fingerprinter": self.fingerprinter,
-                "layers": [
-                    {**asdict(geometry), "count": count} for geometry, count in self.filter.layer_heads()
-                ],
+                "layers": [{**asdict(geometry), "count": count} for geometry, count, _ in layers],
                 "seen_bytes": self.seen_bytes,
             },
             sort_keys=True,
@@ -113,7 +112,7 @@ class FilterSnapshot:
         ).encode()
         checksum = hashlib.sha256()
         start = _START.pack(_MAGIC, VERSION, len(head))
-        for part in chain((start, head), self.filter.layer_parts()):
+        for part in chain((start, head), *(parts for _, _, parts in layers)):
             checksum.update(part)
             yield part
         yield checksum.digest()

@@ -321,7 +321,7 @@ def during_a_write(exact: ExactSet, action: Callable[[], object]) -> None:
     """Write, with *action* on the other side when the batch was taken and is not committed."""
     write = exact._file.write
 
-    def written(fingerprints: Iterable[bytes], *, clear: bool) -> None:
+    def written(fingerprints: Iterable[bytes], *, clear: bool = False) -> None:
         action()
         write(fingerprints, clear=clear)
 

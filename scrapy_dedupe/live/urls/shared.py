@@ -322,10 +322,9 @@ class SharedUrls:
                 if not is_cut and len(self._asked_again):
                     # Requests of earlier runs that were made again in this run no longer count as done.
                     self._done.remove_older(self._asked_again.__contains__)
-            if failed and (self._settings.persist or self._queue_is_shared):
-                filter_.forget(failed)
             self._write_attachment(filter_.shared, is_clean=not is_cut)
-            filter_.leave(delete=not self._settings.persist and not self._queue_is_shared, cut=is_cut)
+            is_kept = self._settings.persist or self._queue_is_shared
+            filter_.leave(delete=not is_kept, cut=is_cut, failed=failed if is_kept else ())
             if self._again is not None and not is_cut:
                 self._again.clear()
         finally:
