@@ -179,23 +179,18 @@ class FilterFolder:
         :class:`~scrapy_dedupe.errors.ArchiveError` if another process has the filter open. In these cases the
         snapshot is kept.
         """
+        self._parameters = capacity, error_rate
         with self._faults():
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
                 for journal in self._journals:
                     journal.lock()
-                self._parameters = capacity, error_rate
-                self.last_stop = self._find_last_stop()
-                if self.last_stop is LastStop.CLEAN:
-                    self._open_clean()
-                elif self.last_stop is LastStop.CUT:
-                    self._open_cut()
-                else:
-                    self._open_new()
-                return self
+                self._read()
+                self._open()
             except BaseException:
                 self.abandon()
                 raise
+        return self
 
     def close(self, filter_: LocalFilter) -> None:
         """End the run cleanly: write the snapshot and unlock the files. Can be called repeatedly.
@@ -263,37 +258,39 @@ class FilterFolder:
                 "requests some pages again. Free disk space."
             ) from exc
 
-    def _open_clean(self) -> None:
-        snapshot = FilterSnapshot.read(self.snapshot, self.fingerprinter)
-        capacity, error_rate = self._parameters
-        bloom = snapshot.filter
+    def _open(self) -> None:
+        stored, done, seen = self._stored, self.done_journal, self.seen_journal
         # Open the journals first: data after these sizes was never committed and must be removed.
-        self.done_journal.open(snapshot.done_bytes)
-        self.seen_journal.open(snapshot.seen_bytes)
-        if bloom.error_rate != error_rate:
-            bloom = self._rebuilt(snapshot.filter)
-            self.notes.append(
-                f"The URL filter in {self.snapshot} has an error rate of {snapshot.filter.error_rate!r}, but the "
-                f"setting DEDUPE_URL_ERROR_RATE is {error_rate!r}. It was rebuilt from {self.seen_journal.path}."
-            )
-        elif bloom.capacity != capacity:
-            self.notes.append(
-                f"The URL filter in {self.snapshot} has a capacity of {bloom.capacity:,} fingerprints, but this run "
-                f"is configured for {capacity:,}. It keeps its capacity and grows when it is full."
-            )
-        self._open_forgotten_journal()
+        if self.last_stop is not LastStop.NONE:
+            done.open(None if stored is None else stored.done_bytes)
+        seen.open(None if stored is None else stored.seen_bytes)
         self.started_journal.open()
+        if stored is None:
+            seen.clear()
+            # This run makes the start requests again.
+            self.started_journal.clear()
         self.starts = Forgotten(self.started_journal.fingerprints())
-        self._filter = self._with_exact_set(bloom, snapshot.exact)
-        # Without the snapshot the run counts as unclean if it is killed. Nothing has been recorded before this line.
-        self.snapshot.unlink()
-        sync_folder(self.folder)
+        self.forgotten_journal.open()
+        bloom = self._load_bloom()
+        if self.last_stop is LastStop.CUT:
+            for part in in_parts(done.fingerprints()):
+                seen.write(part)
+        if stored is None:
+            self._filter = self._with_exact_set(bloom, None)
+        else:
+            self._filter = self._with_exact_set(self._with_settings(bloom), stored.exact)
+        if self.last_stop is LastStop.NONE:
+            self._take_over()
+            # Create this journal last: without a snapshot it means that a run was killed.
+            done.open()
+        if self.last_stop is LastStop.CLEAN:
+            # Without the snapshot the run counts as unclean if it is killed. Nothing was recorded before this line.
+            self.snapshot.unlink()
+            sync_folder(self.folder)
+        self._stored = None
 
-    def _open_new(self) -> None:
-        for journal in (self.seen_journal, self.started_journal):
-            journal.open()
-            journal.clear()
-        self._filter = self._with_exact_set(GrowingBloomFilter(*self._parameters), None)
+    def _take_over(self) -> None:
+        """Import Scrapy's own file into the filter of a new job."""
         added = self._import_scrapy_file(self.seen_journal)
         if added.new:
             self.notes.append(
@@ -304,29 +301,24 @@ class FilterFolder:
                 f"{self.scrapy_file} is truncated or damaged at byte {added.damaged[1]:,}. The rest of the file was not "
                 "imported, so its pages are requested again."
             )
-        self._open_forgotten_journal()
-        # Create this journal last: without a snapshot it means that a run was killed.
-        self.done_journal.open()
 
-    def _open_cut(self) -> None:
-        bloom = GrowingBloomFilter(*self._parameters)
-        self.done_journal.open()
-        # This run makes the start requests again.
-        for journal in (self.seen_journal, self.started_journal):
-            journal.open()
-            journal.clear()
-        for part in in_parts(self.done_journal.fingerprints()):
-            bloom.add_many(part)
-            self.seen_journal.write(part)
-        self._open_forgotten_journal()
-        self._filter = self._with_exact_set(bloom, None)
-
-    def _rebuilt(self, stored: GrowingBloomFilter) -> GrowingBloomFilter:
-        """The filter rebuilt with another error rate from the journal of seen requests.
+    def _with_settings(self, stored: GrowingBloomFilter) -> GrowingBloomFilter:
+        """The stored filter, or the filter rebuilt from the journal of seen requests if the error rate was changed.
 
         Raises :class:`~scrapy_dedupe.errors.StoreRefused` if the journal lacks fingerprints of the filter.
         """
         capacity, error_rate = self._parameters
+        what = (
+            f"The URL filter in {self.snapshot} has an error rate of {stored.error_rate!r}, but the setting "
+            f"DEDUPE_URL_ERROR_RATE is {error_rate!r}. It"
+        )
+        if stored.error_rate == error_rate:
+            if stored.capacity != capacity:
+                self.notes.append(
+                    f"The URL filter in {self.snapshot} has a capacity of {stored.capacity:,} fingerprints, but this run "
+                    f"is configured for {capacity:,}. It keeps its capacity and grows when it is full."
+                )
+            return stored
         bloom = GrowingBloomFilter(max(capacity, stored.capacity), error_rate)
         listed = 0
         for part in in_parts(self.seen_journal.fingerprints()):
@@ -334,10 +326,10 @@ class FilterFolder:
             listed += len(part)
         if listed < len(stored):
             raise StoreRefused(
-                f"The URL filter {self.snapshot} has an error rate of {stored.error_rate!r}, but the setting "
-                f"DEDUPE_URL_ERROR_RATE is {error_rate!r}. It cannot be rebuilt, because {self.seen_journal.path} lists "
-                f"only {listed:,} of its {len(stored):,} fingerprints. Use {stored.error_rate!r}, or another JOBDIR."
+                f"{what} cannot be rebuilt, because {self.seen_journal.path} lists only {listed:,} of its "
+                f"{len(stored):,} fingerprints. Use {stored.error_rate!r}, or another JOBDIR."
             )
+        self.notes.append(f"{what} was rebuilt from {self.seen_journal.path}.")
         return bloom
 
     def _with_exact_set(self, bloom: GrowingBloomFilter, count: int | None) -> LocalFilter:
@@ -358,10 +350,6 @@ class FilterFolder:
                 )
         self._exact = exact
         return ConfirmedBloomFilter(bloom, exact, self._on_error)
-
-    def _open_forgotten_journal(self) -> None:
-        self.forgotten_journal.open()
-        self.forgotten = Forgotten(self.forgotten_journal.fingerprints())
 
     # Between two runs
 
@@ -448,8 +436,6 @@ class FilterFolder:
         """Allow each fingerprint to be requested again once; return how many of them counted as seen before."""
         journal, count = self.forgotten_journal, 0
         with self._faults():
-            if not journal.is_open:
-                journal.lock()
             journal.open()
             for part in in_parts(fingerprints):
                 wanted = list(dict.fromkeys(item for item in part if self.state(item) == "seen"))
@@ -477,17 +463,6 @@ class FilterFolder:
                 self._read()
             raise
 
-    def _read(self) -> None:
-        """Read the state of the files and the forgotten fingerprints. The filter itself is read when it is needed."""
-        self.last_stop, self._stored = self._find_last_stop(), None
-        if self.last_stop is LastStop.CLEAN:
-            self._stored = FilterSnapshot.read(self.snapshot, self.fingerprinter)
-            self.seen_journal.check(self._stored.seen_bytes)
-        elif self.last_stop is LastStop.CUT:
-            self.done_journal.check()
-        self.forgotten_journal.check()
-        self.forgotten = Forgotten(self.forgotten_journal.fingerprints())
-
     def _missing_message(self) -> str:
         if self.scrapy_file.exists():
             return (
@@ -499,17 +474,11 @@ class FilterFolder:
         )
 
     def _load(self) -> LocalFilter:
-        if self._stored is not None:
-            bloom, path = self._stored.filter, self.folder / EXACT_NAME
-            if self._stored.exact is not None and path.exists():
-                self._exact = ExactSet.open_if(path, self.fingerprinter, self._stored.exact)
-                if self._exact is not None:
-                    return ConfirmedBloomFilter(bloom, self._exact, self._on_error)
-        else:
-            bloom = GrowingBloomFilter(*self._parameters)
-            if self.last_stop is LastStop.CUT:
-                for part in in_parts(self._list.fingerprints()):
-                    bloom.add_many(part)
+        bloom, path = self._load_bloom(), self.folder / EXACT_NAME
+        if self._stored is not None and self._stored.exact is not None and path.exists():
+            self._exact = ExactSet.open_if(path, self.fingerprinter, self._stored.exact)
+            if self._exact is not None:
+                return ConfirmedBloomFilter(bloom, self._exact, self._on_error)
         if not self.confirm:
             return bloom
         # The next run rebuilds its set from the same list.
@@ -524,9 +493,7 @@ class FilterFolder:
 
     def _add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
         journal, imported = self._list, AddedFingerprints()
-        if not journal.is_open:
-            journal.lock()
-        # Remove data that was never committed.
+        # Removes data that was never committed.
         journal.open(None if self._stored is None else self._stored.seen_bytes)
         if self.last_stop is LastStop.NONE:
             journal.clear()
@@ -557,10 +524,29 @@ class FilterFolder:
                 f"The URL filter in {self.folder} cannot be used: {reason}. {remedy}"
             ) from exc
 
-    def _find_last_stop(self) -> LastStop:
+    def _read(self) -> None:
+        """Read how the last run stopped, its snapshot, and the forgotten fingerprints."""
+        self._stored = None
         if self.snapshot.exists():
-            return LastStop.CLEAN
-        return LastStop.CUT if self.done_journal.has_head() else LastStop.NONE
+            self.last_stop = LastStop.CLEAN
+            self._stored = FilterSnapshot.read(self.snapshot, self.fingerprinter)
+            self.seen_journal.check(self._stored.seen_bytes)
+        elif self.done_journal.has_head():
+            self.last_stop = LastStop.CUT
+            self.done_journal.check()
+        else:
+            self.last_stop = LastStop.NONE
+        self.forgotten_journal.check()
+        self.forgotten = Forgotten(self.forgotten_journal.fingerprints())
+
+    def _load_bloom(self) -> GrowingBloomFilter:
+        if self._stored is not None:
+            return self._stored.filter
+        bloom = GrowingBloomFilter(*self._parameters)
+        if self.last_stop is LastStop.CUT:
+            for part in in_parts(self.done_journal.fingerprints()):
+                bloom.add_many(part)
+        return bloom
 
     def _write_snapshot(self, filter_: LocalFilter, done_bytes: int) -> FilterSnapshot:
         exact, self._exact = self._exact, None

@@ -99,11 +99,13 @@ class Journal:
             )
 
     def open(self, known_bytes: int | None = None) -> None:
-        """Check the locked file, and remove an interrupted write at its end.
+        """Lock the file if it is not locked, check it, and remove an interrupted write at its end.
 
         If ``known_bytes``, its size at a clean stop, is given, the blocks are not read. Data after that size was never
         committed and is removed.
         """
+        if self._fd is None:
+            self.lock()
         assert self._fd is not None
         self.is_broken, self._end = False, None
         size = os.fstat(self._fd).st_size

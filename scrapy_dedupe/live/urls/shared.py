@@ -238,9 +238,8 @@ class SharedUrls:
             folder.mkdir(parents=True, exist_ok=True)
             self._done = journal = Journal(folder / DONE.file_name, self._fingerprinter)
             self._again = asked_again = Journal(folder / FORGOTTEN.file_name, self._fingerprinter, FORGOTTEN)
-            for file in (journal, asked_again):
-                file.lock()
-                file.open()
+            journal.open()
+            asked_again.open()
             self._asked_again = Forgotten(asked_again.fingerprints())
             # The snapshot is out of date from now on and must not be used if a later run has a local filter again.
             snapshot = folder / SNAPSHOT_NAME
