@@ -81,6 +81,10 @@ class UrlFilter(Protocol):
     def clear(self, *, at_start: bool) -> None:
         """Remove all fingerprints; with ``at_start`` also those of other processes."""
 
+    @property
+    def layers(self) -> int:
+        """Number of layers, as far as is known without a call to a store."""
+
     def figures(self) -> dict[str, float]:
         """Name and value of each stat."""
 
@@ -333,7 +337,7 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _tick(self) -> None:
         if not self._is_closed:
-            if not self._has_logged_growth:
+            if not self._has_logged_growth and self._urls.layers > 1:
                 self._log_growth(self._urls.known_figures())
             self._urls.keep(self._pages.tick() if self._urls.keeps_done else [], self._failed())
 

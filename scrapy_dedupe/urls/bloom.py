@@ -302,6 +302,10 @@ class GrowingBloomFilter:
         return sum(layer.count for layer in self._layers)
 
     @property
+    def layers(self) -> int:
+        return len(self._layers)
+
+    @property
     def size_bytes(self) -> int:
         """Size of the bits of all layers."""
         return sum(layer.geometry.size_bytes for layer in self._layers)

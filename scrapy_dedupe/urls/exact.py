@@ -103,6 +103,10 @@ class ConfirmedBloomFilter:
             self._on_error(error)
             return len(self.bloom) + self.false_positives
 
+    @property
+    def layers(self) -> int:
+        return self.bloom.layers
+
     def figures(self) -> Figures:
         """The figures of the Bloom filter. ``estimated_error`` is the share of new fingerprints that are looked up on disk."""
         return replace(self.bloom.figures(), seen=len(self), expected_lost=0.0)

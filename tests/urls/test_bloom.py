@@ -81,7 +81,7 @@ def test_the_error_rate_holds_up_to_64_times_the_first_capacity(
         assert seen.figures().estimated_error <= error_rate
         expected = seen.figures().estimated_error * probes
         assert abs(wrong - expected) <= 5 * math.sqrt(expected)
-    assert seen.figures().layers == 7
+    assert seen.layers == 7
     assert 0 < lost <= error_rate * added + 4 * math.sqrt(error_rate * added)
 
 
@@ -131,7 +131,7 @@ def test_a_layer_of_the_least_default_capacity_is_filled_to_its_capacity(error_r
     for salt in range(5):
         seen = GrowingBloomFilter(10_000, error_rate)
         count = 0
-        while len(seen.dump_layers()) == 1:
+        while seen.layers == 1:
             count += 1
             seen.add(b"%d %d" % (salt, count))
         # Those that the filter takes for seen are not in it.
@@ -274,7 +274,7 @@ def test_a_filter_whose_first_layer_takes_several_digests_grows_and_forgets_noth
     items = fingerprints(40_000)
     assert all(seen.add_many(items))
     assert seen.dump_layers()[0][0] == geometry
-    assert seen.figures().layers == 3
+    assert seen.layers == 3
     assert not any(seen.add_many(items))
     assert all(item in seen for item in items)
     assert not any(item in seen for item in fingerprints(10_000, "other"))
@@ -295,11 +295,11 @@ def test_layers_double_and_the_size_is_that_of_their_bits() -> None:
     assert (empty.layers, empty.capacity, empty.fill_ratio, empty.expected_lost) == (1, 100, 0, 0)
     items = fingerprints(701)
     seen.add_many(items[:100])
-    assert seen.figures().layers == 1
+    assert seen.layers == 1
     assert not seen.add(items[5])
-    assert seen.figures().layers == 1
+    assert seen.layers == 1
     seen.add_many(items)
-    assert seen.figures().layers == 4
+    assert seen.layers == 4
     assert [geometry.capacity for geometry, _, _ in seen.dump_layers()] == [100, 200, 400, 800]
     assert seen.size_bytes == sum(len(bits) for _, _, bits in layers_of(seen))
     assert 0 < seen.figures().fill_ratio < 0.55

@@ -169,6 +169,10 @@ class LocalUrls:
         if self._folder is not None:
             self._session.worker.submit(self._folder.clear)
 
+    @property
+    def layers(self) -> int:
+        return 0 if self._filter is None else self._filter.layers
+
     def figures(self) -> dict[str, float]:
         if self._filter is None:
             return {}

@@ -211,6 +211,10 @@ class SharedUrls:
             # The queue of all processes is deleted too; its requests must not count as seen.
             self._filter.clear(of_all=at_start)
 
+    @property
+    def layers(self) -> int:
+        return 0 if self._filter is None else len(self._filter.shared.last_description.layers)
+
     def figures(self) -> dict[str, float]:
         if self._filter is None:
             return {}
