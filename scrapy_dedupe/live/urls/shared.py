@@ -285,7 +285,7 @@ class SharedUrls:
             self._asked_again.add_many(fingerprints)
             try:
                 self._again.append(fingerprints)
-            except (OSError, StoreUnavailable) as error:
+            except StoreUnavailable as error:
                 self._session.counters.error("url", error, "The URL filter continues.")
 
     def _report_loss(self) -> None:
