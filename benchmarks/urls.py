@@ -352,17 +352,18 @@ def rates(options: Options) -> None:
                         lost += 1
                     else:
                         repeated += 1
+            figures = filter_.figures()
             wrong = sum(probe in filter_ for probe in probes)
             rows.append(
                 (
                     f"{error_rate:g}",
                     f"{factor}x",
-                    filter_.layers,
+                    figures.layers,
                     f"{lost:,}",
-                    f"{filter_.expected_lost:,.1f}",
+                    f"{figures.expected_lost:,.1f}",
                     f"{lost / distinct / error_rate:.3f}",
                     f"{wrong:,}",
-                    f"{filter_.estimated_error * len(probes):,.1f}",
+                    f"{figures.estimated_error * len(probes):,.1f}",
                     f"{wrong / len(probes) / error_rate:.3f}",
                     "1",
                     repeated,
@@ -392,20 +393,20 @@ def open_(options: Options) -> None:
             geometry: Geometry = GrowingBloomFilter(count, error_rate).dump_layers()[0][0]
             # Half of the bits are set, as in a full filter.
             bits = os.urandom(geometry.size_bytes)
-            filter_ = GrowingBloomFilter.from_layers(count, error_rate, [(geometry, count, bits)])
+            filter_ = GrowingBloomFilter.from_layers(count, error_rate, [(geometry, count, [bits])])
             place = Path(work, str(error_rate))
             folder = FilterFolder(place, "bench.Fingerprinter")
             folder.open(count, error_rate)
             for start in range(0, count, 100_000):
                 # The journals exist too, but are not read after a clean stop.
-                folder.record_seen(os.urandom(20) for _ in range(start, min(start + 100_000, count)))
+                folder.seen_journal.append(os.urandom(20) for _ in range(start, min(start + 100_000, count)))
             stored, opened = [], []
             for _ in range(options.rounds):
                 begun = time.perf_counter()
                 folder.close(filter_)
                 stored.append(time.perf_counter() - begun)
                 # Opening removes the snapshot.
-                size = sum(path.stat().st_size for path in place.iterdir())
+                size = sum(path.stat().st_size for path in folder.folder.iterdir())
                 folder = FilterFolder(place, "bench.Fingerprinter")
                 begun = time.perf_counter()
                 found = folder.open(count, error_rate).filter

@@ -82,12 +82,8 @@ class UrlFilter(Protocol):
         """Remove all fingerprints; with ``at_start`` also those of other processes."""
 
     @property
-    def capacity(self) -> int:
-        """Capacity of the first layer in fingerprints."""
-
-    @property
-    def has_grown(self) -> bool:
-        """Whether there is more than one layer, as far as is known without a call to a store."""
+    def layers(self) -> int:
+        """Number of layers, as far as is known without a call to a store."""
 
     def figures(self) -> dict[str, float]:
         """Name and value of each stat."""
@@ -341,8 +337,8 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _tick(self) -> None:
         if not self._is_closed:
-            if not self._has_logged_growth and self._urls.has_grown:
-                self._log_growth()
+            if not self._has_logged_growth and self._urls.layers > 1:
+                self._log_growth(self._urls.known_figures())
             self._urls.keep(self._pages.tick() if self._urls.keeps_done else [], self._failed())
 
     def _failed(self) -> list[bytes]:
@@ -382,15 +378,14 @@ class BloomDupeFilter(BaseDupeFilter):
             return
         for name, value in figures.items():
             self._session.counters.set(f"dedupe/url/{name}", value)
-        if figures.get("layers", 0) > 1:
-            self._log_growth()
+        self._log_growth(figures)
 
-    def _log_growth(self) -> None:
-        if self._has_logged_growth:
+    def _log_growth(self, figures: dict[str, float]) -> None:
+        if self._has_logged_growth or figures.get("layers", 0) < 2:
             return
         self._has_logged_growth = True
         logger.warning(
             "The URL filter grew beyond its initial capacity of %s fingerprints. It keeps its error rate, but takes "
             "more memory and time than a filter of the right size. Set DEDUPE_URL_CAPACITY higher.",
-            f"{self._urls.capacity:,}",
+            f"{figures['capacity']:,}",
         )

@@ -18,7 +18,8 @@ from scrapy_dedupe.dupefilters import BloomDupeFilter
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.urls.folder import FilterFolder, LastStop
-from scrapy_dedupe.urls.shared_head import VERSION as SHARED_VERSION
+from scrapy_dedupe.urls.journal import DONE, Journal
+from scrapy_dedupe.urls.shared import VERSION as SHARED_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -293,7 +294,7 @@ async def test_leaves_are_in_the_journal_after_a_clean_stop(
     web.page("/target", "arrived")
     await crawl(LinkSpider, {**settings, "JOBDIR": str(tmp_path)}, addon=False, urls=web.url())
     (tmp_path / "dedupe" / "urls" / "urls.bloom").unlink()
-    folder = FilterFolder(tmp_path / "dedupe" / "urls", FINGERPRINTER)
+    folder = FilterFolder(tmp_path, FINGERPRINTER)
     opened = folder.open(1000, 1e-6)
     folder.abandon()
     assert opened.last_stop is LastStop.CUT
@@ -399,10 +400,14 @@ async def test_a_folder_that_becomes_full_does_not_stop_the_crawl(
 ) -> None:
     site(web, 10)
 
-    def full(self: FilterFolder, fingerprints: Any) -> None:
-        raise OSError(28, "No space left on device")
+    append = Journal.append
 
-    monkeypatch.setattr(FilterFolder, "record_done", full)
+    def full(self: Journal, fingerprints: Any) -> None:
+        if self.kind is DONE:
+            raise OSError(28, "No space left on device")
+        append(self, fingerprints)
+
+    monkeypatch.setattr(Journal, "append", full)
     crawler = await crawl(LinkSpider, {**settings, "JOBDIR": str(tmp_path)}, addon=False, urls=web.url())
     assert len(web.paths) == 11
     assert stat(crawler, "finish_reason") == "finished"
@@ -445,7 +450,7 @@ async def journaled(
     """What a kill at the end of a crawl would leave as known."""
     await crawl(spider, {**settings, "JOBDIR": str(job)}, addon=False, urls=web.url())
     (job / "dedupe" / "urls" / "urls.bloom").unlink()
-    folder = FilterFolder(job / "dedupe" / "urls", FINGERPRINTER)
+    folder = FilterFolder(job, FINGERPRINTER)
     known = folder.open(1000, 1e-9).filter
     folder.abandon()
     return known_paths(known, web)
@@ -545,7 +550,7 @@ async def test_a_run_whose_archive_lacks_pages_counts_as_cut(
     job = {**settings, "JOBDIR": str(tmp_path), "CONCURRENT_REQUESTS": 1, "DOWNLOAD_DELAY": 0.02}
     await crawl(Spoiling, job, addon=False, urls=web.url())
     asked = list(web.paths)
-    folder = FilterFolder(tmp_path / "dedupe" / "urls", FINGERPRINTER)
+    folder = FilterFolder(tmp_path, FINGERPRINTER)
     opened = folder.open(1000, 1e-9)
     folder.abandon()
     assert opened.last_stop is LastStop.CUT
@@ -558,7 +563,7 @@ def test_a_start_that_is_refused_later_gives_the_filter_back(tmp_path: Path) -> 
     def refuse() -> None:
         raise StoreError("another layer")
 
-    folder = FilterFolder(tmp_path / "dedupe" / "urls", FINGERPRINTER)
+    folder = FilterFolder(tmp_path, FINGERPRINTER)
     opened = folder.open(10_000, 1e-6)
     opened.filter.add(b"queued")
     folder.close(opened.filter)

@@ -56,7 +56,7 @@ SYNC_THEMSELVES = {
 MOVE_AWAY = {
     "offline/steps.py",  # the manifest and the report of an earlier run
     "tasks/state.py",  # the state folder, before it is removed
-    "urls/folder.py",  # Scrapy's queue after a kill
+    "urls/scrapy_file.py",  # Scrapy's queue after a kill
     "warc/storage.py",  # an uploaded file, before it is deleted
 }
 

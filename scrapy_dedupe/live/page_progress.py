@@ -1,7 +1,7 @@
 """Reads from Scrapy's engine which pages are done, which requests failed, and in which page a request was found.
 
-The rules are in :mod:`~scrapy_dedupe.urls.done` and :mod:`~scrapy_dedupe.urls.failed`. If Scrapy does not expose some
-state, more pages count as not done, never fewer.
+The rules are in :mod:`~scrapy_dedupe.urls.done`. If Scrapy does not expose some state, more pages count as not done,
+never fewer.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 from scrapy.utils.request import referer_str
 from scrapy.utils.url import strip_url
 
-from scrapy_dedupe.urls.done import DoneTracker
-from scrapy_dedupe.urls.failed import FailedTracker
+from scrapy_dedupe.urls.done import DoneTracker, FailedTracker
 
 from .events import Observer
 

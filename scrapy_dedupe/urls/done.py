@@ -1,4 +1,4 @@
-"""Tracks which requests are done and found nothing new.
+"""Tracks which requests are done and found nothing new, and which requests failed.
 
 A crawl discovers a site as a tree: the parent of a page is the page in which its URL was found first. After a kill the
 queue is lost, so a page is found again only if all its ancestors are requested again. Therefore only a leaf, a page
@@ -9,6 +9,10 @@ is never reported. No state is kept for a request that is done.
 if it names a page that is being processed and whose depth is one less than that of the request. Otherwise all pages
 that are being processed count as parents: a page that is wrongly reported as done is lost with its whole subtree,
 while a page that is not reported is only requested again. A page that requests its own URL is not done either.
+
+**Failed requests.** Scrapy sends no signal when a request ends in its errback. A request counts as failed if it was passed
+to the downloader, got no response, was not replaced by another request (a retry or redirect), and is no longer in
+progress. The caller reports responses that go to the errback (HTTP errors).
 """
 
 from __future__ import annotations
@@ -110,3 +114,29 @@ class DoneTracker(Generic[R]):
         if not same:
             del self._by_url[page.url]
         return page.fingerprints
+
+
+class FailedTracker(Generic[R]):
+    """Reports the requests that failed. Requests are compared as dict keys."""
+
+    def __init__(self) -> None:
+        self._sent: dict[R, None] = {}
+        self._failed: list[R] = []
+
+    def sent(self, request: R) -> None:
+        """Note that the request was passed to the downloader."""
+        self._sent[request] = None
+
+    def ended(self, request: R, *, failed: bool = False) -> None:
+        """Note that the request got a response or was replaced; ``failed`` if the response goes to the errback."""
+        self._sent.pop(request, None)
+        if failed:
+            self._failed.append(request)
+
+    def take(self, busy: Collection[R]) -> list[R]:
+        """The requests that failed since the last call; ``busy`` are the requests in progress."""
+        failed, self._failed = self._failed, []
+        gone = [request for request in self._sent if request not in busy]
+        for request in gone:
+            del self._sent[request]
+        return failed + gone

@@ -34,8 +34,7 @@ import os
 import sqlite3
 import tempfile
 import threading
-from contextlib import contextmanager, suppress
-from itertools import pairwise
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,13 +56,11 @@ _WAL_BYTES = 4 << 20
 # Rows of one INSERT. sqlite3 releases the GIL in each statement and, while the event loop is busy, waits for it
 # after each statement.
 _STATEMENT_ROWS = 100
-_READ_ROWS = 1_000
 
 _MAGIC = b"SQLite format 3\0"
 # sqlite3 raises the last two for damaged files: for a message with a damaged name, and for a record of absurd size.
 _FAULTS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
 _DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_REMEDY = "Make its folder writable and free disk space, or set DEDUPE_URL_CONFIRM = False."
 
 
 class ExactFile:
@@ -91,40 +88,30 @@ class ExactFile:
     def open(cls, path: Path | None, fingerprinter: str, *, recreate: bool) -> ExactFile:
         """Open the file. See :meth:`ExactSet.open <scrapy_dedupe.urls.exact.ExactSet.open>`."""
         temporary_folder = None
-        try:
+        with _opening_faults(path or "in the folder for temporary files"), ExitStack() as undo:
             if path is None:
                 temporary_folder = Path(tempfile.mkdtemp(prefix="scrapy-dedupe-"))
+                undo.callback(_remove_folder, temporary_folder)
                 path = temporary_folder / "urls.exact"
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 if recreate:
                     _remove(path)
                 _check_start(path)
-        except OSError as error:
-            place = path or "in the folder for temporary files"
-            raise StoreUnavailable(f"The exact URL set {place} cannot be used: {error}. {_REMEDY}") from error
-        connections: list[sqlite3.Connection] = []
-        try:
-            with _opening_faults(path):
-                writer = _connect(path, timeout_s=5.0)
-                connections.append(writer)
-                _prepare(writer, path, fingerprinter)
-                # Lookups must not wait for a lock; in WAL mode the writer does not block readers.
-                reader = _connect(path, timeout_s=0.0)
-                connections.append(reader)
-                reader.execute(f"PRAGMA cache_size=-{_READER_CACHE_KIB}")
-                reader.execute("PRAGMA query_only=1")
-                # Also opens the -wal and -shm files, which is no longer possible after they are unlinked.
-                _count(reader)
-                file = cls(path, writer, reader, temporary_folder)
-        except BaseException:
-            for connection in reversed(connections):
-                connection.close()
-            if temporary_folder is not None:
+            writer = _connect(path, timeout_s=5.0)
+            undo.callback(writer.close)
+            _prepare(writer, path, fingerprinter)
+            # Lookups must not wait for a lock; in WAL mode the writer does not block readers.
+            reader = _connect(path, timeout_s=0.0)
+            undo.callback(reader.close)
+            reader.execute(f"PRAGMA cache_size=-{_READER_CACHE_KIB}")
+            reader.execute("PRAGMA query_only=1")
+            # Also opens the -wal and -shm files, which is no longer possible after they are unlinked.
+            _count(reader)
+            file = cls(path, writer, reader, temporary_folder)
+            if temporary_folder is not None and os.name != "nt":
                 _remove_folder(temporary_folder)
-            raise
-        if temporary_folder is not None and os.name != "nt":
-            _remove_folder(temporary_folder)
+            undo.pop_all()
         return file
 
     @property
@@ -139,30 +126,24 @@ class ExactFile:
         except _FAULTS as error:
             raise self._does_not_answer(error) from error
 
-    def count_with(self, changes: Iterable[tuple[bytes, bool]]) -> int:
-        """The count after these changes; each fingerprint is looked up, nothing is written."""
+    def count_with(self, fingerprints: Iterable[bytes]) -> int:
+        """The count after adding these fingerprints; each is looked up, nothing is written."""
         try:
             with self._reading_lock:
                 # One snapshot of the file, unaffected by commits of the writer.
                 self._reader.execute("BEGIN")
                 try:
-                    count = _count(self._reader)
-                    for fingerprint, is_wanted in changes:
-                        count += is_wanted - _is_in(self._reader, fingerprint)
+                    return _count(self._reader) + sum(
+                        not _is_in(self._reader, fingerprint) for fingerprint in fingerprints
+                    )
                 finally:
                     self._reader.execute("COMMIT")
         except _FAULTS as error:
             raise self._does_not_answer(error) from error
-        return count
 
-    def write(self, changes: Iterable[tuple[bytes, bool]], *, clear: bool) -> None:
-        """In one transaction: remove everything if ``clear``, add fingerprints with True, remove those with False."""
-        added: list[bytes] = []
-        removed: list[bytes] = []
-        for fingerprint, is_wanted in changes:
-            (added if is_wanted else removed).append(fingerprint)
-        added.sort()
-        removed.sort()
+    def write(self, fingerprints: Iterable[bytes], *, clear: bool = False) -> None:
+        """Add fingerprints in one transaction; with ``clear`` remove everything first."""
+        rows = sorted(fingerprints)
         writer = self._writer
         try:
             writer.execute("BEGIN IMMEDIATE")
@@ -170,11 +151,10 @@ class ExactFile:
             if clear:
                 writer.execute("DELETE FROM seen")
                 count = 0
-            for fingerprint in removed:
-                count -= writer.execute("DELETE FROM seen WHERE fingerprint = ?", (fingerprint,)).rowcount
-            for start in range(0, len(added), _STATEMENT_ROWS):
-                rows = added[start : start + _STATEMENT_ROWS]
-                count += writer.execute(_insert(len(rows)), rows).rowcount
+            for start in range(0, len(rows), _STATEMENT_ROWS):
+                part = rows[start : start + _STATEMENT_ROWS]
+                places = ",".join(["(?)"] * len(part))
+                count += writer.execute(f"INSERT OR IGNORE INTO seen VALUES {places}", part).rowcount  # noqa: S608
             writer.execute("UPDATE about SET value = ? WHERE name = 'count'", (count,))
             writer.execute("COMMIT")
         except BaseException as error:
@@ -186,23 +166,6 @@ class ExactFile:
                 raise self._takes_no_more(error) from error
             raise
         self.count = count
-
-    def after(self, last: bytes) -> list[bytes]:
-        """The next fingerprints after *last*, sorted. The read is short, since a long one would let the WAL grow."""
-        try:
-            rows = self._writer.execute(
-                "SELECT fingerprint FROM seen WHERE fingerprint > ? ORDER BY fingerprint LIMIT ?",
-                (last, _READ_ROWS),
-            ).fetchall()
-        except _FAULTS as error:
-            raise self._does_not_answer(error) from error
-        found = [fingerprint for (fingerprint,) in rows]
-        # In a damaged file a search may return earlier rows again. Checking the order prevents an endless loop.
-        if not all(isinstance(item, bytes) for item in found) or any(
-            b <= a for a, b in pairwise((last, *found))
-        ):
-            raise self._does_not_answer(sqlite3.DatabaseError("its table is damaged"))
-        return found
 
     def close(self, *, remove: bool = False) -> None:
         """Close the file and make it durable, or delete it with ``remove``. The -wal and -shm files are deleted."""
@@ -226,7 +189,12 @@ class ExactFile:
                 _remove(self.path)
                 self.count = 0
             else:
-                _sync(self.path)
+                # Only now: closing a second descriptor would release the process's locks on an open file. The WAL file
+                # still exists if another process has the set open.
+                for file in (self.path.with_name(f"{self.path.name}-wal"), self.path):
+                    if file.exists():
+                        sync_file(file)
+                sync_folder(self.path.parent)
         except OSError as error:
             raise self._takes_no_more(error) from error
 
@@ -253,7 +221,8 @@ def _connect(path: Path, *, timeout_s: float) -> sqlite3.Connection:
 def _prepare(writer: sqlite3.Connection, path: Path, fingerprinter: str) -> None:
     writer.execute(f"PRAGMA cache_size=-{_WRITER_CACHE_KIB}")
     application, version = _pragma(writer, "application_id"), _pragma(writer, "user_version")
-    if application == 0 and version == 0 and not _has_tables(writer):
+    has_tables = writer.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+    if application == 0 and version == 0 and not has_tables:
         _make_tables(writer, fingerprinter)
     elif application != APPLICATION_ID:
         raise StoreRefused(_other_file(path))
@@ -313,10 +282,6 @@ def _start(path: Path) -> bytes:
 # SQL
 
 
-def _insert(rows: int) -> str:
-    return "INSERT OR IGNORE INTO seen VALUES " + ",".join(["(?)"] * rows)  # noqa: S608 - only placeholders
-
-
 def _count(connection: sqlite3.Connection) -> int:
     row = connection.execute("SELECT value FROM about WHERE name = 'count'").fetchone()
     if row is None or not isinstance(row[0], int):
@@ -332,10 +297,6 @@ def _is_in(connection: sqlite3.Connection, fingerprint: bytes) -> bool:
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
-
-
-def _has_tables(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
 
 
 # Files
@@ -359,33 +320,21 @@ def _remove_folder(folder: Path) -> None:
         folder.rmdir()
 
 
-def _sync(path: Path) -> None:
-    # Only after SQLite has closed the file: closing a second descriptor releases the process's locks on it.
-    # The WAL file still exists if another process has the set open.
-    for file in (path.with_name(path.name + "-wal"), path):
-        if file.exists():
-            sync_file(file)
-    sync_folder(path.parent)
-
-
 # Errors
 
 
 @contextmanager
-def _opening_faults(path: Path) -> Iterator[None]:
+def _opening_faults(place: Path | str) -> Iterator[None]:
     try:
         yield
-    except _FAULTS as error:
+    except (*_FAULTS, OSError) as error:
         # The low byte of an extended code is the primary code. Errors raised by this module have no code.
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-        if code in _DAMAGE_CODES or "no such" in str(error):
-            raise StoreRefused(_damaged(path, _reason(error))) from error
+        if not isinstance(error, OSError) and (code in _DAMAGE_CODES or "no such" in str(error)):
+            raise StoreRefused(_damaged(place, _reason(error))) from error
         raise StoreUnavailable(
-            f"The exact URL set {path} cannot be used: {_reason(error)}. {_REMEDY}"
-        ) from error
-    except OSError as error:
-        raise StoreUnavailable(
-            f"The exact URL set {path} cannot be used: {_reason(error)}. {_REMEDY}"
+            f"The exact URL set {place} cannot be used: {_reason(error)}. Make its folder writable and free disk space, "
+            "or set DEDUPE_URL_CONFIRM = False."
         ) from error
 
 
@@ -393,7 +342,7 @@ def _reason(error: BaseException) -> str:
     return str(error).rstrip(".")
 
 
-def _damaged(path: Path, reason: str) -> str:
+def _damaged(path: Path | str, reason: str) -> str:
     return (
         f"The exact URL set {path} is damaged ({reason}). Delete it (its pages may then be requested again), or use "
         "another JOBDIR."

@@ -2,7 +2,7 @@
 
 The process also keeps a local filter of its own requests. While the server does not answer, the local filter answers,
 so that links are not queued repeatedly; another process may request the same pages meanwhile. Fingerprints that
-were added or forgotten in that time are sent when the server answers again. After the server was emptied
+were added in that time are sent when the server answers again. After the server was emptied
 (``FLUSHALL``), the requests of this process still count as seen, because the local filter has them.
 """
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from scrapy_dedupe.urls.shared import SharedBloomFilter
-    from scrapy_dedupe.urls.shared_layers import Description
 
 _MAX_UNSENT = 1_000_000
 # Up to this many are sent on the thread that calls add(), which takes some hundredths of a second.
@@ -41,7 +40,7 @@ class ServerGuard(Protocol):
 
 
 class FallbackSharedFilter:
-    """A shared filter whose :meth:`add`, :meth:`forget` and ``in`` never raise if the server is unavailable.
+    """A shared filter whose :meth:`add` and ``in`` never raise if the server is unavailable.
 
     ``submit`` runs a function on a worker thread, in order, and returns its future. :meth:`tick` must be called
     regularly on the thread that calls :meth:`add`; it reads the filter's figures every ``refresh_s`` seconds.
@@ -69,8 +68,6 @@ class FallbackSharedFilter:
         # The current job on the worker sends _sending; if it fails, they go back to _unsent.
         self._unsent: list[bytes] = []
         self._sending: list[bytes] = []
-        self._to_forget: dict[bytes, None] = {}
-        self._forgetting: dict[bytes, None] = {}
         # Start requests of this process; _unsent_starts were not sent to the server yet.
         self._starts = Forgotten()
         self._unsent_starts: list[bytes] = []
@@ -78,11 +75,6 @@ class FallbackSharedFilter:
         self._job: Future[Any] | None = None
         self.is_offline = False
         self.dropped = 0
-
-    @property
-    def description(self) -> Description:
-        """The shared filter when its figures were last read. Does not access the server."""
-        return self.shared.last_description
 
     def add(self, fingerprint: bytes) -> bool:
         """Record the fingerprint; True if it is new as far as is known now."""
@@ -100,12 +92,6 @@ class FallbackSharedFilter:
                 self._unsent.append(fingerprint)
             else:
                 self.dropped += 1
-        for pending in (self._to_forget, self._forgetting):
-            if fingerprint in pending:
-                # No need to forget it on the server: the request has already been allowed through again.
-                pending.pop(fingerprint, None)
-                is_new = True
-        if is_new:
             self._new_offline.append(fingerprint)
         return is_new
 
@@ -148,13 +134,7 @@ class FallbackSharedFilter:
                 return fingerprint in self.shared or (self._uses_local and fingerprint in self._local)
             except StoreError as error:
                 self._go_offline(error)
-        if fingerprint in self._to_forget or fingerprint in self._forgetting:
-            return False
         return fingerprint in self._local
-
-    def forget(self, fingerprints: Iterable[bytes]) -> None:
-        """Make each fingerprint new again, as :meth:`SharedBloomFilter.forget` does, at the next :meth:`tick`."""
-        self._to_forget.update(dict.fromkeys(fingerprints))
 
     def tick(self) -> None:
         """Start the next job on the worker: reconnect to the server, send changes, renew the lease or read figures."""
@@ -166,11 +146,7 @@ class FallbackSharedFilter:
         if self.is_offline:
             if not self._guard.open:
                 self._sending, self._unsent = self._unsent, []
-                self._forgetting, self._to_forget = self._to_forget, {}
-                self._job = self._submit(self._send, self._sending, self._forgetting)
-        elif self._to_forget:
-            self._forgetting, self._to_forget = self._to_forget, {}
-            self._job = self._submit(self.shared.forget, self._forgetting)
+                self._job = self._submit(self._send, self._sending)
         elif self.shared.wants_renewal:
             self._job = self._submit(self.shared.renew)
         elif time.monotonic() - self._refreshed > self._refresh_s:
@@ -185,19 +161,19 @@ class FallbackSharedFilter:
         self._local = GrowingBloomFilter(self.shared.capacity, self.shared.error_rate)
         self._unsent, self._sending = [], []
         self._starts, self._unsent_starts = Forgotten(), []
-        self._to_forget, self._forgetting = {}, {}
         self.shared.describe()
         self.shared.detach(delete=True, of_all=of_all)
 
-    def leave(self, *, delete: bool, cut: bool = False) -> None:
-        """Send all changes and detach as :meth:`SharedBloomFilter.detach` does. For the worker; may raise StoreError."""
-        unsent, to_forget = self._sending + self._unsent, self._forgetting | self._to_forget
+    def leave(self, *, delete: bool, cut: bool = False, failed: Iterable[bytes] = ()) -> None:
+        """Send all changes, forget ``failed``, and detach as :meth:`SharedBloomFilter.detach` does.
+
+        For the worker; may raise StoreError.
+        """
+        unsent = self._sending + self._unsent
         if unsent or self.is_offline:
-            self._send(unsent, to_forget)
-        elif to_forget:
-            self.shared.forget(to_forget)
+            self._send(unsent)
+        self.shared.forget(failed)
         self._unsent, self._sending = [], []
-        self._to_forget, self._forgetting = {}, {}
         self.shared.describe()
         self.shared.detach(delete=delete, cut=cut)
 
@@ -209,12 +185,11 @@ class FallbackSharedFilter:
         self.shared.note_starts(self._unsent_starts)
         self._unsent_starts = []
 
-    def _send(self, unsent: list[bytes], to_forget: Iterable[bytes]) -> None:
+    def _send(self, unsent: list[bytes]) -> None:
         self.shared.attach()
         # Send the starts first. Otherwise another process could find the fingerprints recorded and filter a redirect.
         self.shared.note_starts(tuple(self._unsent_starts))
         self.shared.add_many(unsent)
-        self.shared.forget(to_forget)
 
     def _go_offline(self, error: StoreError) -> None:
         self.is_offline = True
@@ -224,12 +199,10 @@ class FallbackSharedFilter:
         error = job.exception()
         if error is not None:
             self._unsent = self._sending + self._unsent
-            self._to_forget = self._forgetting | self._to_forget
-        self._sending, self._forgetting = [], {}
-        if error is not None:
             self.is_offline = True
             self._guard.failed(error)
-        elif self.is_offline and len(self._unsent) <= _MAX_SENT_BY_CALLER:
+        self._sending = []
+        if error is None and self.is_offline and len(self._unsent) <= _MAX_SENT_BY_CALLER:
             self._go_online()
 
     def _go_online(self) -> None:

@@ -1,4 +1,4 @@
-"""The files of a URL filter in a job's folder, and which of them count after a clean stop and after a kill.
+"""The URL filter in a job's folder: its files, and which of them count after a clean stop and after a kill.
 
 After a clean stop Scrapy's queue is on disk, so all requests that were ever enqueued count as seen. After a kill the
 queue may be lost, so only done leaves count as seen: requests whose callback has ended and whose page found no new
@@ -15,7 +15,8 @@ unclean, since Scrapy's queue on the same disk may lack requests too.
     urls.started    journal of start requests; in each run one redirect to each of them passes
     urls.sqlite     the exact set, with DEDUPE_URL_CONFIRM (urls/exact.py)
 
-The format of the four journals is described in :mod:`~scrapy_dedupe.urls.journal`.
+The format of the four journals is described in :mod:`~scrapy_dedupe.urls.journal`. They are locked while a run or a
+command-line tool uses the filter.
 
 **How the last run stopped.** The snapshot is written only at a clean stop. The next run removes it after reading it
 and before recording anything. So if there is a snapshot, the last stop was clean; if there is a journal of
@@ -24,23 +25,45 @@ is replaced by the content of ``urls.done``.
 
 In a new job the fingerprints of Scrapy's own file, ``requests.seen``, are imported. It lists enqueued requests, not
 done ones, so its fingerprints are added to the filter but not to the journal of done requests.
+
+**Between two runs** command-line tools use the state that the next run would use: after a clean stop the snapshot and
+``urls.seen``, after an unclean stop ``urls.done``. Reading changes no file, not even an interrupted write at its end. A
+kill of a tool leaves the old state or the new one. After a clean stop new fingerprints are appended to ``urls.seen``,
+after the size that the snapshot names, and only count once the new snapshot has replaced the old one. After an unclean
+stop no snapshot may be written, since it would mean that Scrapy's queue is complete. New fingerprints are then appended
+to ``urls.done`` and count immediately. An exact set is written before the snapshot. If its count differs from the
+snapshot, the next run rebuilds it; the tool uses a temporary one instead, which takes 29 bytes a fingerprint. Forgotten
+fingerprints that are added again are removed from ``urls.forgotten`` last.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypeAlias
 
 from scrapy_dedupe.errors import StoreError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.files.folders import folder_fault, sync_folder
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
-from scrapy_dedupe.urls.confirmed import ConfirmedBloomFilter
-from scrapy_dedupe.urls.exact import ExactSet
+from scrapy_dedupe.urls.exact import ConfirmedBloomFilter, ExactSet
 from scrapy_dedupe.urls.forgotten import Forgotten
-from scrapy_dedupe.urls.journal import DONE, Journal, Kind
-from scrapy_dedupe.urls.scrapy_file import SCRAPY_NAME, read_requests_seen, unread_from
+from scrapy_dedupe.urls.journal import (
+    DONE,
+    FORGOTTEN,
+    MAX_FINGERPRINT_BYTES,
+    SEEN,
+    STARTED,
+    Journal,
+    in_parts,
+)
+from scrapy_dedupe.urls.scrapy_file import (
+    SCRAPY_NAME,
+    SCRAPY_QUEUE_NAME,
+    read_requests_seen,
+    set_aside,
+    unread_from,
+)
 from scrapy_dedupe.urls.snapshot import FilterSnapshot
 
 if TYPE_CHECKING:
@@ -48,20 +71,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SNAPSHOT_NAME = "urls.bloom"
-DONE_NAME = "urls.done"
-SEEN_NAME = "urls.seen"
-FORGOTTEN_NAME = "urls.forgotten"
-STARTED_NAME = "urls.started"
 EXACT_NAME = "urls.sqlite"
-SCRAPY_QUEUE_NAME = "requests.queue"
-
-SEEN = Kind(b"sd-seen\n", "journal of seen requests", "this run will count as unclean")
-FORGOTTEN = Kind(b"sd-forg\n", "journal of forgotten requests", "this run will count as unclean")
-STARTED = Kind(b"sd-star\n", "journal of start requests", "this run will count as unclean")
-
-_PART = 10_000
 
 LocalFilter: TypeAlias = GrowingBloomFilter | ConfirmedBloomFilter
+State: TypeAlias = Literal["seen", "new", "forgotten"]
 
 
 class LastStop(Enum):
@@ -73,111 +86,91 @@ class LastStop(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """The result of opening the folder at the start of a run.
+class AddedFingerprints:
+    """Counts of added fingerprints: ``new``, ``again`` (were forgotten and count as seen again), and already ``known``.
 
-    ``taken_over`` is the number of fingerprints imported from Scrapy's own file, ``cut_bytes`` the size of an
-    incomplete write that was removed from the end of the journal of done requests. ``starts`` are the start requests
-    of earlier runs. ``notes`` and ``warnings`` are sentences for the log.
+    ``taken_over`` is the number of fingerprints imported from Scrapy's own file when the filter was created.
+    ``damaged`` is the path of that file and the offset from which it was truncated or damaged and not imported.
     """
 
-    filter: LocalFilter
-    last_stop: LastStop
+    new: int = 0
+    again: int = 0
+    known: int = 0
     taken_over: int = 0
-    cut_bytes: int = 0
-    notes: tuple[str, ...] = ()
-    forgotten: Forgotten = field(default_factory=Forgotten)
-    starts: Forgotten = field(default_factory=Forgotten)
-    warnings: tuple[str, ...] = ()
+    damaged: tuple[Path, int] | None = None
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
 
 class FilterFolder:
-    """The files of one job. The journals are locked while they are open, so only one process can use them.
+    """The filter of one job and its files, for a run (:meth:`open`) or for a command-line tool (:meth:`between_runs`).
 
-    ``folder`` is created when needed. ``fingerprinter`` is the import path of the class that makes the fingerprints.
-    ``scrapy_file`` is the path of the file of Scrapy's own filter, ``scrapy_queue`` that of the scheduler's queue.
-    With ``confirm`` the hits of the filter are confirmed in an exact set, whose errors are passed to ``on_error``.
+    ``jobdir`` is Scrapy's folder of the job. The folder ``dedupe/urls`` in it is created when needed. ``fingerprinter`` is
+    the import path of the class that makes the fingerprints. With ``confirm`` the hits of the filter are confirmed in an
+    exact set, whose errors are passed to ``on_error``.
+
+    Opening sets ``last_stop`` and ``forgotten``. Opening for a run also sets ``starts``, the start requests of earlier
+    runs, and ``notes`` and ``warnings``, sentences for the log.
     """
 
     def __init__(
         self,
-        folder: Path,
-        fingerprinter: str,
-        scrapy_file: Path | None = None,
-        scrapy_queue: Path | None = None,
-        *,
-        confirm: bool = False,
-        on_error: Callable[[BaseException], None] = lambda _: None,
-    ) -> None:
-        self.folder = folder
-        self.fingerprinter = fingerprinter
-        self.scrapy_file = scrapy_file
-        self.scrapy_queue = scrapy_queue
-        self.confirm = confirm
-        self.snapshot = folder / SNAPSHOT_NAME
-        self._on_error = on_error
-        self._done = Journal(folder / DONE_NAME, fingerprinter, DONE)
-        self._seen = Journal(folder / SEEN_NAME, fingerprinter, SEEN)
-        self._forgotten_log = Journal(folder / FORGOTTEN_NAME, fingerprinter, FORGOTTEN)
-        self._started = Journal(folder / STARTED_NAME, fingerprinter, STARTED)
-        self._forgotten = Forgotten()
-        # Sizes of the journals at the start of the run.
-        self._done_before = self._forgotten_before = 0
-        self._exact: ExactSet | None = None
-
-    @classmethod
-    def in_job(
-        cls,
         jobdir: Path,
         fingerprinter: str,
         *,
         confirm: bool = False,
-        on_error: Callable[[BaseException], None] = lambda _: None,
-    ) -> FilterFolder:
-        """The folder of the job in Scrapy's ``JOBDIR``."""
-        return cls(
-            jobdir / "dedupe" / "urls",
-            fingerprinter,
-            jobdir / SCRAPY_NAME,
-            jobdir / SCRAPY_QUEUE_NAME,
-            confirm=confirm,
-            on_error=on_error,
-        )
+        on_error: Callable[[BaseException], None] = _raise,
+    ) -> None:
+        self.folder = folder = jobdir / "dedupe" / "urls"
+        self.fingerprinter = fingerprinter
+        self.scrapy_file = jobdir / SCRAPY_NAME
+        self._queue = jobdir / SCRAPY_QUEUE_NAME
+        self.confirm = confirm
+        self.snapshot = folder / SNAPSHOT_NAME
+        self.last_stop = LastStop.NONE
+        self.forgotten, self.starts = Forgotten(), Forgotten()
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+        self._on_error = on_error
+        self._journals = [
+            Journal(folder / kind.file_name, fingerprinter, kind) for kind in (DONE, SEEN, FORGOTTEN, STARTED)
+        ]
+        self.done_journal, self.seen_journal, self.forgotten_journal, self.started_journal = self._journals
+        # The parameters of a filter that is created, and the snapshot of the last run.
+        self._parameters: tuple[int, float] = (1, 0.5)
+        self._stored: FilterSnapshot | None = None
+        self._filter: LocalFilter | None = None
+        self._exact: ExactSet | None = None
 
-    @property
-    def last_stop(self) -> LastStop:
-        """How the last run ended. Only looks at which files exist."""
-        if self.snapshot.exists():
-            return LastStop.CLEAN
-        done = self._done.path
-        return LastStop.CUT if done.exists() and done.stat().st_size else LastStop.NONE
-
-    def check_heads(self) -> None:
-        """Check the headers of the journals without locking them.
-
-        Raises :class:`~scrapy_dedupe.errors.StoreRefused`.
-        """
+    def check_unlocked(self) -> None:
+        """Check the files without locking them. Raises :class:`~scrapy_dedupe.errors.StoreRefused` or OSError."""
         for journal in self._journals:
-            journal.check_head()
+            journal.check_unlocked()
+        # The file does not exist in a new, an interrupted or a running job.
+        with suppress(FileNotFoundError):
+            FilterSnapshot.read(self.snapshot, self.fingerprinter)
+
+    # A run
 
     def set_queue_aside(self) -> Path | None:
         """Rename Scrapy's queue after a kill and return its new path; None if there was nothing to rename.
 
         Must be called before the scheduler opens the queue. Raises the same exceptions as :meth:`open`.
         """
-        queue = self.scrapy_queue
-        if queue is None or not queue.exists() or self.last_stop is not LastStop.CUT:
+        queue, done = self._queue, self.done_journal
+        if not queue.exists() or self.snapshot.exists() or not done.path.exists():
             return None
-        try:
-            self._done.lock()
-            # An empty journal belongs to a new job.
-            return None if self._done.is_new() else set_aside(queue)
-        except OSError as exc:
-            raise self.unusable(exc) from exc
-        finally:
-            self._done.close()
+        with self._faults():
+            try:
+                done.lock()
+                # An empty journal belongs to a new job.
+                return set_aside(queue) if done.has_head() else None
+            finally:
+                done.close()
 
-    def open(self, capacity: int, error_rate: float) -> Opened:
+    def open(self, capacity: int, error_rate: float) -> Self:
         """Open the filter of the last run, or create one with these parameters, and lock it.
 
         Raises :class:`~scrapy_dedupe.errors.StoreRefused` if a file is damaged, has an unknown format or another
@@ -186,37 +179,18 @@ class FilterFolder:
         :class:`~scrapy_dedupe.errors.ArchiveError` if another process has the filter open. In these cases the
         snapshot is kept.
         """
-        try:
+        self._parameters = capacity, error_rate
+        with self._faults():
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
                 for journal in self._journals:
                     journal.lock()
-                return self._open(capacity, error_rate)
+                self._read()
+                self._open()
             except BaseException:
                 self.abandon()
                 raise
-        except OSError as exc:
-            raise self.unusable(exc) from exc
-
-    def unusable(self, exc: OSError) -> StoreUnavailable:
-        reason, remedy = folder_fault(self.folder, exc, "another folder in JOBDIR")
-        return StoreUnavailable(f"The URL filter in {self.folder} cannot be used: {reason}. {remedy}")
-
-    def record_seen(self, fingerprints: Iterable[bytes]) -> None:
-        """Append fingerprints that were new to the filter; see :meth:`Journal.append`."""
-        self._seen.append(fingerprints)
-
-    def record_done(self, fingerprints: Iterable[bytes]) -> None:
-        """Append fingerprints of done leaves; see :meth:`Journal.append`."""
-        self._done.append(fingerprints)
-
-    def record_failed(self, fingerprints: Iterable[bytes]) -> None:
-        """Append fingerprints that the next run may request again; see :meth:`Journal.append`."""
-        self._forgotten_log.append(fingerprints)
-
-    def record_starts(self, fingerprints: Iterable[bytes]) -> None:
-        """Append fingerprints of start requests; see :meth:`Journal.append`."""
-        self._started.append(fingerprints)
+        return self
 
     def close(self, filter_: LocalFilter) -> None:
         """End the run cleanly: write the snapshot and unlock the files. Can be called repeatedly.
@@ -224,50 +198,45 @@ class FilterFolder:
         Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if any data of this run could not be written. The next
         run then uses the journal of done requests, as after a kill.
         """
-        if not self._done.is_open:
+        if not self.done_journal.is_open:
             return
         try:
             if any(journal.is_broken for journal in self._journals):
                 raise OSError("a write failed during the run")
-            # After a kill before the snapshot is written, these pages stay forgotten; after a later kill they are
-            # requested one more time.
-            self._drop_requested_again(self._done, self._done_before)
-            count = None
-            if self._exact is not None:
-                self._exact.close()
-                count = self._exact.count
+            if self.forgotten.has_taken:
+                # A page that is requested again is not done: the next run may be killed before the page is fetched. After
+                # a kill before the snapshot is written, these pages stay forgotten; after a later kill they are requested
+                # one more time.
+                self.done_journal.remove_older(self.forgotten.was_taken)
             for journal in self._journals:
                 journal.sync()
-            bloom = filter_.bloom if isinstance(filter_, ConfirmedBloomFilter) else filter_
-            FilterSnapshot(
-                bloom, self.fingerprinter, self._done.size_bytes, self._seen.size_bytes, count
-            ).write(self.snapshot)
+            self._write_snapshot(filter_, self.done_journal.size_bytes)
         except (OSError, StoreError) as exc:
             raise StoreUnavailable(
                 f"The URL filter could not be saved to {self.snapshot}: {exc}. The next run treats this one as "
                 "unclean: it requests pages again that were not done or had new links. Free disk space."
             ) from exc
         else:
-            self._shorten_forgotten_log()
+            self._shorten_forgotten_journal()
         finally:
             self.abandon()
 
-    def undo_open(self, opened: Opened) -> None:
+    def undo_open(self) -> None:
         """Restore the state before :meth:`open`, after a start that failed and recorded nothing.
 
         Raises the same exceptions as :meth:`close`.
         """
-        if opened.last_stop is LastStop.CLEAN:
-            self.close(opened.filter)
+        if self.last_stop is LastStop.CLEAN:
+            self.close(self.filter)
             return
-        if opened.last_stop is LastStop.NONE:
+        if self.last_stop is LastStop.NONE:
             # A journal with a header would count as an unclean run.
-            self._done.truncate()
+            self.done_journal.truncate()
         self.abandon()
 
     def clear(self) -> None:
         """Clear the journals. The caller clears the exact set, on the thread that adds to it."""
-        self._forgotten = Forgotten()
+        self.forgotten = Forgotten()
         for journal in self._journals:
             journal.clear()
 
@@ -279,172 +248,353 @@ class FilterFolder:
         if exact is not None:
             exact.close()
 
-    @property
-    def _journals(self) -> tuple[Journal, ...]:
-        return self._done, self._seen, self._forgotten_log, self._started
+    def _shorten_forgotten_journal(self) -> None:
+        try:
+            if self.forgotten.has_taken:
+                self.forgotten_journal.remove_older(self.forgotten.was_taken)
+        except OSError as exc:
+            raise StoreUnavailable(
+                f"The URL filter was saved, but {self.forgotten_journal.path} cannot be written: {exc}. The next run "
+                "requests some pages again. Free disk space."
+            ) from exc
 
-    def _open(self, capacity: int, error_rate: float) -> Opened:
-        if self.snapshot.exists():
-            return self._open_clean(capacity, error_rate)
-        if self._done.is_new():
-            return self._open_new(capacity, error_rate)
-        return self._open_cut(capacity, error_rate)
-
-    def _open_clean(self, capacity: int, error_rate: float) -> Opened:
-        snapshot = FilterSnapshot.read(self.snapshot, self.fingerprinter)
-        bloom, notes = snapshot.filter, []
+    def _open(self) -> None:
+        stored, done, seen = self._stored, self.done_journal, self.seen_journal
         # Open the journals first: data after these sizes was never committed and must be removed.
-        cut = self._done.open(snapshot.done_bytes)
-        self._seen.open(snapshot.seen_bytes)
-        if bloom.error_rate != error_rate:
-            bloom = self._rebuilt(snapshot, capacity, error_rate)
-            notes.append(
-                f"The URL filter in {self.snapshot} has an error rate of {snapshot.filter.error_rate!r}, but the "
-                f"setting DEDUPE_URL_ERROR_RATE is {error_rate!r}. It was rebuilt from {self._seen.path}."
+        if self.last_stop is not LastStop.NONE:
+            done.open(None if stored is None else stored.done_bytes)
+        seen.open(None if stored is None else stored.seen_bytes)
+        self.started_journal.open()
+        if stored is None:
+            seen.clear()
+            # This run makes the start requests again.
+            self.started_journal.clear()
+        self.starts = Forgotten(self.started_journal.fingerprints())
+        self.forgotten_journal.open()
+        bloom = self._load_bloom()
+        if self.last_stop is LastStop.CUT:
+            for part in in_parts(done.fingerprints()):
+                seen.write(part)
+        if stored is None:
+            self._filter = self._with_exact_set(bloom, None)
+        else:
+            self._filter = self._with_exact_set(self._with_settings(bloom), stored.exact)
+        if self.last_stop is LastStop.NONE:
+            self._take_over()
+            # Create this journal last: without a snapshot it means that a run was killed.
+            done.open()
+        if self.last_stop is LastStop.CLEAN:
+            # Without the snapshot the run counts as unclean if it is killed. Nothing was recorded before this line.
+            self.snapshot.unlink()
+            sync_folder(self.folder)
+        self._stored = None
+
+    def _take_over(self) -> None:
+        """Import Scrapy's own file into the filter of a new job."""
+        added = self._import_scrapy_file(self.seen_journal)
+        if added.new:
+            self.notes.append(
+                f"Imported {added.new} fingerprints from {self.scrapy_file} into the URL filter."
             )
-        elif bloom.capacity != capacity:
-            notes.append(
-                f"The URL filter in {self.snapshot} has a capacity of {bloom.capacity:,} fingerprints, but this run "
-                f"is configured for {capacity:,}. It keeps its capacity and grows when it is full."
+        if added.damaged is not None:
+            self.warnings.append(
+                f"{self.scrapy_file} is truncated or damaged at byte {added.damaged[1]:,}. The rest of the file was not "
+                "imported, so its pages are requested again."
             )
-        self._read_forgotten()
-        self._started.open()
-        starts = Forgotten(self._started.fingerprints())
-        filter_ = self._with_exact_set(bloom, snapshot.exact, notes)
-        # Without the snapshot the run counts as unclean if it is killed. Nothing has been recorded before this line.
-        self.snapshot.unlink()
-        sync_folder(self.folder)
-        return Opened(filter_, LastStop.CLEAN, 0, cut, tuple(notes), self._forgotten, starts)
 
-    def _open_new(self, capacity: int, error_rate: float) -> Opened:
-        bloom = GrowingBloomFilter(capacity, error_rate)
-        for journal in (self._seen, self._started):
-            journal.open()
-            journal.clear()
-        self._read_forgotten()
-        taken_over, warnings = 0, []
-        if self.scrapy_file is not None and self.scrapy_file.exists():
-            with self.scrapy_file.open("rb") as file:
-                for part in _parts(read_requests_seen(file)):
-                    new = [fingerprint for fingerprint in part if bloom.add(fingerprint)]
-                    self._seen.append(new)
-                    taken_over += len(new)
-                damaged_at = unread_from(file)
-            if damaged_at is not None:
-                warnings.append(
-                    f"{self.scrapy_file} is truncated or damaged at byte {damaged_at:,}. The rest of the file was not "
-                    "imported, so its pages are requested again."
-                )
-        filter_ = self._with_exact_set(bloom, None)
-        # Create this journal last: without a snapshot it means that a run was killed.
-        self._done.open()
-        self._done_before = self._done.size_bytes
-        return Opened(filter_, LastStop.NONE, taken_over, forgotten=self._forgotten, warnings=tuple(warnings))
-
-    def _open_cut(self, capacity: int, error_rate: float) -> Opened:
-        bloom = GrowingBloomFilter(capacity, error_rate)
-        cut = self._done.open()
-        for fingerprint in self._done.fingerprints():
-            bloom.add(fingerprint)
-        self._seen.open()
-        self._seen.copy_from(self._done)
-        # This run makes the start requests again.
-        self._started.open()
-        self._started.clear()
-        self._read_forgotten()
-        return Opened(self._with_exact_set(bloom, None), LastStop.CUT, 0, cut, forgotten=self._forgotten)
-
-    def _rebuilt(self, snapshot: FilterSnapshot, capacity: int, error_rate: float) -> GrowingBloomFilter:
-        """The filter rebuilt with another error rate from the journal of seen requests.
+    def _with_settings(self, stored: GrowingBloomFilter) -> GrowingBloomFilter:
+        """The stored filter, or the filter rebuilt from the journal of seen requests if the error rate was changed.
 
         Raises :class:`~scrapy_dedupe.errors.StoreRefused` if the journal lacks fingerprints of the filter.
         """
-        stored = snapshot.filter
+        capacity, error_rate = self._parameters
+        what = (
+            f"The URL filter in {self.snapshot} has an error rate of {stored.error_rate!r}, but the setting "
+            f"DEDUPE_URL_ERROR_RATE is {error_rate!r}. It"
+        )
+        if stored.error_rate == error_rate:
+            if stored.capacity != capacity:
+                self.notes.append(
+                    f"The URL filter in {self.snapshot} has a capacity of {stored.capacity:,} fingerprints, but this run "
+                    f"is configured for {capacity:,}. It keeps its capacity and grows when it is full."
+                )
+            return stored
         bloom = GrowingBloomFilter(max(capacity, stored.capacity), error_rate)
         listed = 0
-        for fingerprint in self._seen.fingerprints():
-            bloom.add(fingerprint)
-            listed += 1
+        for part in in_parts(self.seen_journal.fingerprints()):
+            bloom.add_many(part)
+            listed += len(part)
         if listed < len(stored):
             raise StoreRefused(
-                f"The URL filter {self.snapshot} has an error rate of {stored.error_rate!r}, but the setting "
-                f"DEDUPE_URL_ERROR_RATE is {error_rate!r}. It cannot be rebuilt, because {self._seen.path} lists only "
-                f"{listed:,} of its {len(stored):,} fingerprints. Use {stored.error_rate!r}, or another JOBDIR."
+                f"{what} cannot be rebuilt, because {self.seen_journal.path} lists only {listed:,} of its "
+                f"{len(stored):,} fingerprints. Use {stored.error_rate!r}, or another JOBDIR."
             )
+        self.notes.append(f"{what} was rebuilt from {self.seen_journal.path}.")
         return bloom
 
-    def _with_exact_set(
-        self, bloom: GrowingBloomFilter, count: int | None, notes: list[str] | None = None
-    ) -> LocalFilter:
+    def _with_exact_set(self, bloom: GrowingBloomFilter, count: int | None) -> LocalFilter:
         """The filter with its exact set if ``confirm`` is set; ``count`` is the size of the set at a clean stop."""
         if not self.confirm:
             return bloom
         path = self.folder / EXACT_NAME
         # After an unclean stop the file is not trusted.
-        self._exact = exact = ExactSet.open(path, self.fingerprinter, recreate=count is None)
-        if count is None or exact.count != count:
-            if count is not None:
-                exact.close()
-                self._exact = exact = ExactSet.open(path, self.fingerprinter, recreate=True)
-            exact.add_all(self._seen.fingerprints())
-            missing = len(bloom) - len(exact)
-            if notes is not None:
-                notes.append(
-                    f"The exact set {path} was rebuilt from {self._seen.path}."
-                    + (
-                        f" It lacks {missing:,} fingerprints, which are requested again."
-                        if missing > 0
-                        else ""
-                    )
+        exact = None if count is None else ExactSet.open_if(path, self.fingerprinter, count)
+        if exact is None:
+            self._exact = exact = ExactSet.open(path, self.fingerprinter, recreate=True)
+            exact.add_all(self.seen_journal.fingerprints())
+            if self.last_stop is LastStop.CLEAN:
+                missing = len(bloom) - len(exact)
+                lacks = f" It lacks {missing:,} fingerprints, which are requested again."
+                self.notes.append(
+                    f"The exact set {path} was rebuilt from {self.seen_journal.path}.{lacks if missing > 0 else ''}"
                 )
+        self._exact = exact
         return ConfirmedBloomFilter(bloom, exact, self._on_error)
 
-    def _read_forgotten(self) -> None:
-        self._forgotten_log.open()
-        self._done_before, self._forgotten_before = self._done.size_bytes, self._forgotten_log.size_bytes
-        self._forgotten = Forgotten(self._forgotten_log.fingerprints())
+    # Between two runs
 
-    def _shorten_forgotten_log(self) -> None:
+    @contextmanager
+    def between_runs(self, capacity: int, error_rate: float, *, create: bool = False) -> Iterator[Self]:
+        """Lock the filter for a tool, which uses the following methods. They may raise StoreError.
+
+        ``capacity`` and ``error_rate`` apply only when a filter is created: after an unclean stop, as the next run would
+        do, or with ``create=True`` if the job has none. Raises the same exceptions as :meth:`open`, and
+        :class:`~scrapy_dedupe.errors.StoreUnavailable` if there is no filter.
+        """
+        self._parameters, self._filter = (capacity, error_rate), None
         try:
-            self._drop_requested_again(self._forgotten_log, self._forgotten_before)
-        except (OSError, StoreError) as exc:
+            with self._faults():
+                if create:
+                    self.folder.mkdir(parents=True, exist_ok=True)
+                for journal in (self.done_journal, self.seen_journal, self.forgotten_journal):
+                    if create or journal.path.exists():
+                        journal.lock()
+                self._read()
+            if self.last_stop is LastStop.NONE and not create:
+                raise StoreUnavailable(self._missing_message())
+            yield self
+        except BaseException:
+            # Report the first error, not one from closing.
+            with suppress(StoreError):
+                self.abandon()
+            raise
+        self.abandon()
+
+    @property
+    def filter(self) -> LocalFilter:
+        """The filter that the next run will use, including forgotten fingerprints."""
+        if self._filter is None:
+            with self._faults():
+                self._filter = self._load()
+        return self._filter
+
+    @property
+    def error_rate(self) -> float:
+        """The error rate of the Bloom filter."""
+        return _bloom_of(self.filter).error_rate
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether hits are confirmed in an exact set."""
+        return isinstance(self.filter, ConfirmedBloomFilter)
+
+    @property
+    def has_stored_set(self) -> bool:
+        """Whether there is an exact set on disk that matches the filter."""
+        return self.is_exact and self._exact is not None and not self._exact.is_temporary
+
+    def state(self, fingerprint: bytes) -> State:
+        """The state of the fingerprint in the next run. A forgotten one may be requested again once."""
+        if fingerprint not in self.filter:
+            return "new"
+        return "forgotten" if fingerprint in self.forgotten else "seen"
+
+    def fingerprints(self) -> Iterator[bytes]:
+        """All fingerprints that count as seen, in the order in which they were recorded."""
+        return (fingerprint for fingerprint in self._list.fingerprints() if fingerprint not in self.forgotten)
+
+    def listed(self, on_count: Callable[[int], None] = lambda _: None) -> int:
+        """Number of fingerprints that can be exported, including forgotten ones. Reads the whole list.
+
+        *on_count* is called with the number of fingerprints counted since its last call.
+        """
+        count = 0
+        for part in in_parts(self._list.fingerprints()):
+            count += len(part)
+            on_count(len(part))
+        return count
+
+    def unlisted(self, on_count: Callable[[int], None] = lambda _: None) -> int:
+        """Number of fingerprints of the filter that the list lacks because its file is damaged. Reads the whole list."""
+        # After an unclean stop the filter is built from the list.
+        if self._stored is None:
+            return 0
+        held = max(len(self.filter), len(self._stored.filter))
+        return max(0, held - self.listed(on_count))
+
+    def forget(self, fingerprints: Iterable[bytes]) -> int:
+        """Allow each fingerprint to be requested again once; return how many of them counted as seen before."""
+        journal, count = self.forgotten_journal, 0
+        with self._faults():
+            journal.open()
+            for part in in_parts(fingerprints):
+                wanted = list(dict.fromkeys(item for item in part if self.state(item) == "seen"))
+                journal.write(wanted)
+                self.forgotten.add_many(wanted)
+                count += len(wanted)
+            journal.sync()
+        return count
+
+    def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
+        """Record fingerprints of 1 to 65,535 bytes. Forgotten ones count as seen again.
+
+        Needs only the memory of the filter. Exceptions raised by ``fingerprints`` are passed on; after a clean stop the
+        filter is then unchanged.
+        """
+        try:
+            with self._faults():
+                return self._add_many(fingerprints)
+        except BaseException:
+            # The filter in memory may have fingerprints that the files lack.
+            with suppress(StoreError), self._faults():
+                exact, self._exact, self._filter = self._exact, None, None
+                if exact is not None:
+                    exact.close()
+                self._read()
+            raise
+
+    def _missing_message(self) -> str:
+        if self.scrapy_file.exists():
+            return (
+                f"There is no URL filter in {self.folder}, only Scrapy's own file {self.scrapy_file}. The next run, "
+                "or scrapy dedupe urls import, imports that file."
+            )
+        return (
+            f"There is no URL filter in {self.folder}. Run a crawl with this JOBDIR, or use another JOBDIR."
+        )
+
+    def _load(self) -> LocalFilter:
+        bloom, path = self._load_bloom(), self.folder / EXACT_NAME
+        if self._stored is not None and self._stored.exact is not None and path.exists():
+            self._exact = ExactSet.open_if(path, self.fingerprinter, self._stored.exact)
+            if self._exact is not None:
+                return ConfirmedBloomFilter(bloom, self._exact, self._on_error)
+        if not self.confirm:
+            return bloom
+        # The next run rebuilds its set from the same list.
+        self._exact = exact = ExactSet.open(None, self.fingerprinter)
+        exact.add_all(self._list.fingerprints())
+        return ConfirmedBloomFilter(bloom, exact, self._on_error)
+
+    @property
+    def _list(self) -> Journal:
+        """The journal that lists the fingerprints that count as seen."""
+        return self.done_journal if self.last_stop is LastStop.CUT else self.seen_journal
+
+    def _add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
+        journal, imported = self._list, AddedFingerprints()
+        # Removes data that was never committed.
+        journal.open(None if self._stored is None else self._stored.seen_bytes)
+        if self.last_stop is LastStop.NONE:
+            journal.clear()
+            imported = self._import_scrapy_file(journal)
+        added = self._record(journal, fingerprints)
+        journal.sync()
+        if self.last_stop is not LastStop.CUT:
+            # The journal of done requests of a new job stays empty; the next run writes its header.
+            done_bytes = 0 if self._stored is None else self._stored.done_bytes
+            self._stored = self._write_snapshot(self.filter, done_bytes)
+            self.seen_journal.check(self._stored.seen_bytes)
+            self._filter, self.last_stop = None, LastStop.CLEAN
+        if self.forgotten.has_taken:
+            items = self.forgotten_journal.fingerprints()
+            self.forgotten_journal.rewrite(item for item in items if not self.forgotten.was_taken(item))
+            self.forgotten = Forgotten(self.forgotten_journal.fingerprints())
+        return replace(added, taken_over=imported.new, damaged=imported.damaged)
+
+    # Shared
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as exc:
+            reason, remedy = folder_fault(self.folder, exc, "another folder in JOBDIR")
             raise StoreUnavailable(
-                f"The URL filter was saved, but {self._forgotten_log.path} cannot be written: {exc}. The next run "
-                "requests some pages again. Free disk space."
+                f"The URL filter in {self.folder} cannot be used: {reason}. {remedy}"
             ) from exc
 
-    def _drop_requested_again(self, journal: Journal, size_before: int) -> None:
-        """Remove fingerprints of earlier runs that were requested again in this run from the journal.
+    def _read(self) -> None:
+        """Read how the last run stopped, its snapshot, and the forgotten fingerprints."""
+        self._stored = None
+        if self.snapshot.exists():
+            self.last_stop = LastStop.CLEAN
+            self._stored = FilterSnapshot.read(self.snapshot, self.fingerprinter)
+            self.seen_journal.check(self._stored.seen_bytes)
+        elif self.done_journal.has_head():
+            self.last_stop = LastStop.CUT
+            self.done_journal.check()
+        else:
+            self.last_stop = LastStop.NONE
+        self.forgotten_journal.check()
+        self.forgotten = Forgotten(self.forgotten_journal.fingerprints())
 
-        Fingerprints that were added in this run stay. A page that is requested again is not done, even if an earlier
-        run recorded it as done: the next run may be killed before the page is fetched.
-        """
-        if self._forgotten.has_taken:
-            journal.rewrite(
-                fingerprint
-                for is_older, fingerprint in journal.older(size_before)
-                if not (is_older and self._forgotten.was_taken(fingerprint))
-            )
+    def _load_bloom(self) -> GrowingBloomFilter:
+        if self._stored is not None:
+            return self._stored.filter
+        bloom = GrowingBloomFilter(*self._parameters)
+        if self.last_stop is LastStop.CUT:
+            for part in in_parts(self.done_journal.fingerprints()):
+                bloom.add_many(part)
+        return bloom
+
+    def _write_snapshot(self, filter_: LocalFilter, done_bytes: int) -> FilterSnapshot:
+        exact, self._exact = self._exact, None
+        count = None
+        if exact is not None:
+            # Closing makes the set durable and its count final.
+            exact.close()
+            count = None if exact.is_temporary else exact.count
+        bloom = _bloom_of(filter_)
+        snapshot = FilterSnapshot(bloom, self.fingerprinter, done_bytes, self.seen_journal.size_bytes, count)
+        snapshot.write(self.snapshot)
+        return snapshot
+
+    def _import_scrapy_file(self, journal: Journal) -> AddedFingerprints:
+        if not self.scrapy_file.exists():
+            return AddedFingerprints()
+        with self.scrapy_file.open("rb") as file:
+            added = self._record(journal, read_requests_seen(file))
+            end = unread_from(file)
+        return added if end is None else replace(added, damaged=(self.scrapy_file, end))
+
+    def _record(self, journal: Journal, fingerprints: Iterable[bytes]) -> AddedFingerprints:
+        filter_ = self.filter
+        total = new = again = 0
+        for part in in_parts(fingerprints):
+            found = []
+            for fingerprint in part:
+                if not 0 < len(fingerprint) <= MAX_FINGERPRINT_BYTES:
+                    raise ValueError(f"a fingerprint of {len(fingerprint)} bytes")
+                is_new = filter_.add(fingerprint)
+                if is_new:
+                    found.append(fingerprint)
+                if self.forgotten.take(fingerprint) and not is_new:
+                    again += 1
+            try:
+                journal.write(found)
+            except OSError as error:
+                is_cut = self.last_stop is LastStop.CUT
+                state = "has the fingerprints added so far" if is_cut else "is unchanged"
+                raise StoreUnavailable(
+                    f"{journal.path} cannot be written: {error}. The URL filter {state}. Free disk space."
+                ) from error
+            if isinstance(filter_, ConfirmedBloomFilter) and filter_.exact.wants_writing:
+                filter_.exact.write_pending()
+            total += len(part)
+            new += len(found)
+        return AddedFingerprints(new, again, total - new - again)
 
 
-def set_aside(queue: Path) -> Path:
-    """Rename Scrapy's queue, which a kill may have damaged, and return its new path.
-
-    Scrapy would try to read a damaged queue in an endless loop. The requests in it are found again from the start
-    requests. Raises :class:`~scrapy_dedupe.errors.StoreUnavailable`.
-    """
-    number = 1
-    while (aside := queue.with_name(f"{queue.name}.cut-{number}")).exists():
-        number += 1
-    try:
-        return queue.rename(aside)
-    except OSError as exc:
-        raise StoreUnavailable(
-            f"Scrapy's queue {queue} may be damaged by a kill and could not be renamed: {exc}. Move it away."
-        ) from exc
-
-
-def _parts(fingerprints: Iterable[bytes]) -> Iterator[list[bytes]]:
-    rest = iter(fingerprints)
-    while part := list(islice(rest, _PART)):
-        yield part
+def _bloom_of(filter_: LocalFilter) -> GrowingBloomFilter:
+    return filter_.bloom if isinstance(filter_, ConfirmedBloomFilter) else filter_

@@ -1,4 +1,4 @@
-"""An append-only file of fingerprints. The journals of a job are described in :mod:`~scrapy_dedupe.urls.folder`.
+"""An append-only file of fingerprints. :mod:`~scrapy_dedupe.urls.folder` describes the journals of a job.
 
 All numbers are little-endian, except as noted::
 
@@ -30,7 +30,7 @@ from scrapy_dedupe.files.locks import HAS_LOCKS, is_same_file, strict_lock
 from scrapy_dedupe.files.whole_file import put_in_place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 VERSION = 1
@@ -47,16 +47,21 @@ _PART = 10_000
 class Kind:
     """A kind of journal. ``name`` is for messages; ``loss`` describes the consequence of a failed write."""
 
+    file_name: str
     magic: bytes
     name: str
-    loss: str
+    loss: str = "this run will count as unclean"
 
 
 DONE = Kind(
+    "urls.done",
     b"sd-done\n",
     "journal of done requests",
     "the next run may repeat requests that are done from now on",
 )
+SEEN = Kind("urls.seen", b"sd-seen\n", "journal of seen requests")
+FORGOTTEN = Kind("urls.forgotten", b"sd-forg\n", "journal of forgotten requests")
+STARTED = Kind("urls.started", b"sd-star\n", "journal of start requests")
 
 
 class Journal:
@@ -72,6 +77,9 @@ class Journal:
         self._fd: int | None = None
         self.is_broken = False
         self.size_bytes = 0
+        # The size when the file was opened, and the end of the data that is read.
+        self._opened_bytes = 0
+        self._end: int | None = None
 
     @property
     def is_open(self) -> bool:
@@ -90,42 +98,52 @@ class Journal:
                 f"The URL filter {self.path} is in use by another process. Give each crawl its own JOBDIR."
             )
 
-    def open(self, known_bytes: int | None = None) -> int:
-        """Check the locked file, remove an interrupted write at its end, and return the number of removed bytes.
+    def open(self, known_bytes: int | None = None) -> None:
+        """Lock the file if it is not locked, check it, and remove an interrupted write at its end.
 
         If ``known_bytes``, its size at a clean stop, is given, the blocks are not read. Data after that size was never
         committed and is removed.
         """
+        if self._fd is None:
+            self.lock()
         assert self._fd is not None
-        self.is_broken = False
+        self.is_broken, self._end = False, None
         size = os.fstat(self._fd).st_size
         if self.is_new():
             os.ftruncate(self._fd, 0)
             self._write(self._head, 0)
             os.fsync(self._fd)
             sync_folder(self.path.parent)
-            self.size_bytes = len(self._head)
-            return size
+            self.size_bytes = self._opened_bytes = len(self._head)
+            return
         self._check_head()
-        known = known_bytes is not None and len(self._head) <= known_bytes <= size
-        self.size_bytes = known_bytes if known and known_bytes is not None else self._whole_bytes()
-        if self.size_bytes < size:
-            os.ftruncate(self._fd, self.size_bytes)
+        if known_bytes is not None and len(self._head) <= known_bytes <= size:
+            end = known_bytes
+        else:
+            end = max((end for end, _ in self._blocks()), default=len(self._head))
+        self.size_bytes = self._opened_bytes = end
+        if end < size:
+            os.ftruncate(self._fd, end)
             os.fsync(self._fd)
-        return size - self.size_bytes
 
-    def check_head(self) -> None:
-        """Check the header of the file, if it exists, without locking it.
+    def check(self, known_bytes: int | None = None) -> None:
+        """Check the header of the locked file, to read it without changing it.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreRefused` if :meth:`open` would refuse the file.
+        Data after ``known_bytes``, its size at a clean stop, was never committed and is not read. Raises
+        :class:`~scrapy_dedupe.errors.StoreRefused` if :meth:`open` would refuse the file.
         """
+        if self.has_head():
+            self._check_head()
+        self._end = known_bytes
+
+    def check_unlocked(self) -> None:
+        """Check the header of the file, if it exists, without locking it. Raises the same exception as :meth:`check`."""
         try:
             self._fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         except FileNotFoundError:
             return
         try:
-            if not self.is_new():
-                self._check_head()
+            self.check()
         finally:
             self.close()
 
@@ -134,51 +152,49 @@ class Journal:
         start = self._read(len(self._head), 0)
         return len(start) < len(self._head) and self._head.startswith(start)
 
-    def fingerprints(self) -> Iterator[bytes]:
-        """All fingerprints in the order in which they were appended."""
-        for _, records in self._blocks():
-            yield from read_records(records)
+    def has_head(self) -> bool:
+        """Whether the file is locked and has a header."""
+        return self.is_open and not self.is_new()
 
-    def append(self, fingerprints: Iterable[bytes]) -> None:
+    def fingerprints(self) -> Iterator[bytes]:
+        """All fingerprints in the order in which they were appended. None if the file is not locked or has no header."""
+        return (fingerprint for _, fingerprint in self._items())
+
+    def write(self, fingerprints: Iterable[bytes]) -> None:
         """Append fingerprints. When this returns, they survive a kill of the process.
 
-        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if they cannot be written. Fingerprints that were
-        appended before stay intact, and later calls do nothing.
+        Raises OSError if they cannot be written. Fingerprints that were appended before stay intact, and later calls do
+        nothing.
         """
         if self._fd is None or self.is_broken:
             return
-        records = b"".join(len(item).to_bytes(2, "big") + item for item in fingerprints)
-        if not records:
-            return
-        blocks = b"".join(_cut_blocks(records))
+        blocks = b"".join(_blocks_of(fingerprints))
         try:
             self._write(blocks, self.size_bytes)
-        except OSError as exc:
+        except OSError:
             self.is_broken = True
             # Remove a partially written block; this works even on a full disk.
             os.ftruncate(self._fd, self.size_bytes)
+            raise
+        self.size_bytes += len(blocks)
+
+    def append(self, fingerprints: Iterable[bytes]) -> None:
+        """Like :meth:`write`, for a crawl that continues after an error.
+
+        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable`, which names the consequences.
+        """
+        try:
+            self.write(fingerprints)
+        except OSError as exc:
             raise StoreUnavailable(
                 f"The URL filter's {self.kind.name} {self.path} cannot be written: {exc}. The crawl continues, but "
                 f"{self.kind.loss}, and Scrapy's own queue on this disk may lose requests. Free disk space."
             ) from exc
-        self.size_bytes += len(blocks)
-
-    def copy_from(self, other: Journal) -> None:
-        """Replace the content with that of the journal ``other``. Both journals must be open."""
-        self.clear()
-        offset, end = len(other._head), other.size_bytes
-        while offset < end:
-            part = other._read(min(_MAX_BLOCK_BYTES, end - offset), offset)
-            if not part:
-                break
-            self._write(part, self.size_bytes)
-            self.size_bytes += len(part)
-            offset += len(part)
 
     def rewrite(self, kept: Iterable[bytes]) -> None:
         """Replace the content with *kept*, which may be read from this journal, atomically.
 
-        Raises OSError and :class:`~scrapy_dedupe.errors.StoreUnavailable`; the journal is then unchanged.
+        Raises OSError; the journal is then unchanged.
         """
         new = Journal(self.path.with_name(f"{self.path.name}.tmp"), self.fingerprinter, self.kind)
         new.lock()
@@ -186,9 +202,8 @@ class Journal:
             # Remove the content that a killed process may have left.
             new.truncate()
             new.open()
-            rest = iter(kept)
-            while part := list(islice(rest, _PART)):
-                new.append(part)
+            for part in in_parts(kept):
+                new.write(part)
             new.sync()
             if not HAS_LOCKS:
                 # Windows does not replace a file that is open.
@@ -211,17 +226,19 @@ class Journal:
         finally:
             new.close()
 
-    def older(self, size_bytes: int) -> Iterator[tuple[bool, bytes]]:
-        """All fingerprints, each with whether it was in the journal when the journal had this size."""
-        for end, records in self._blocks():
-            for fingerprint in read_records(records):
-                yield end <= size_bytes, fingerprint
+    def remove_older(self, is_removed: Callable[[bytes], bool]) -> None:
+        """Remove fingerprints that were in the journal when it was opened; see :meth:`rewrite`."""
+        self.rewrite(
+            fingerprint
+            for end, fingerprint in self._items()
+            if end > self._opened_bytes or not is_removed(fingerprint)
+        )
 
     def clear(self) -> None:
         """Remove all fingerprints."""
         if self._fd is not None:
             os.ftruncate(self._fd, len(self._head))
-            self.size_bytes = len(self._head)
+            self.size_bytes = self._opened_bytes = len(self._head)
 
     def truncate(self) -> None:
         """Empty the file, so that :meth:`is_new` is true."""
@@ -276,6 +293,16 @@ class Journal:
         if name.decode() != self.fingerprinter:
             raise StoreRefused(other_fingerprinter(self.path, name.decode(), self.fingerprinter))
 
+    def _items(self) -> Iterator[tuple[int, bytes]]:
+        """All fingerprints, each with the end offset of its block."""
+        if not self.has_head():
+            return
+        for end, records in self._blocks():
+            if self._end is not None and end > self._end:
+                return
+            for fingerprint in _read_records(records):
+                yield end, fingerprint
+
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
         """End offset and records of each complete block."""
         assert self._fd is not None
@@ -293,14 +320,8 @@ class Journal:
             offset += len(start) + size
             yield offset, records
 
-    def _whole_bytes(self) -> int:
-        end = len(self._head)
-        for end, _ in self._blocks():  # noqa: B007 - only the last end is needed
-            pass
-        return end
 
-
-def read_records(records: bytes) -> Iterator[bytes]:
+def _read_records(records: bytes) -> Iterator[bytes]:
     offset = 0
     while offset + 2 <= len(records):
         size = int.from_bytes(records[offset : offset + 2], "big")
@@ -311,18 +332,26 @@ def read_records(records: bytes) -> Iterator[bytes]:
         offset += size
 
 
-def _cut_blocks(records: bytes) -> Iterator[bytes]:
-    """Split the records into blocks of complete records, each within the size limit of a block."""
-    start = end = 0
-    while start < len(records):
-        while end < len(records):
-            after = end + 2 + int.from_bytes(records[end : end + 2], "big")
-            if after - start > _MAX_BLOCK_BYTES:
-                break
-            end = after
-        part = records[start:end]
-        yield _BLOCK_START.pack(len(part), zlib.crc32(part)) + part
-        start = end
+def _blocks_of(fingerprints: Iterable[bytes]) -> Iterator[bytes]:
+    records = bytearray()
+    for fingerprint in fingerprints:
+        if len(records) + 2 + len(fingerprint) > _MAX_BLOCK_BYTES:
+            yield _block(records)
+            records = bytearray()
+        records += len(fingerprint).to_bytes(2, "big") + fingerprint
+    if records:
+        yield _block(records)
+
+
+def _block(records: bytearray) -> bytes:
+    return _BLOCK_START.pack(len(records), zlib.crc32(records)) + records
+
+
+def in_parts(fingerprints: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The fingerprints in parts, for memory that does not grow with their number."""
+    rest = iter(fingerprints)
+    while part := list(islice(rest, _PART)):
+        yield part
 
 
 def other_version(path: Path, version: int, ours: int) -> str:

@@ -1,4 +1,4 @@
-"""Reads and writes both formats of Scrapy's own file of fingerprints, ``requests.seen``.
+"""Scrapy's own files in JOBDIR: its queue, and both formats of its file of fingerprints, ``requests.seen``.
 
 Up to version 2.18 Scrapy writes a line of hexadecimal digits for each fingerprint. Since 2.19 it writes a record: the
 size of the fingerprint in two bytes, big-endian, and the fingerprint. A file may start with lines and continue with
@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, BinaryIO
 
-from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 _MAX_LINE_BYTES = 2 * 0xFFFF + 2
 _HEX_LINE = re.compile(rb"((?:[0-9a-fA-F]{2})+)\r?\n")
@@ -23,6 +24,7 @@ _MIN_TEXT_SIZE = 0x2020
 _PART_BYTES = 1 << 16
 
 SCRAPY_NAME = "requests.seen"
+SCRAPY_QUEUE_NAME = "requests.queue"
 
 
 def read_requests_seen(file: BinaryIO) -> Iterator[bytes]:
@@ -95,3 +97,20 @@ def write_requests_seen(file: BinaryIO, fingerprints: Iterable[bytes], *, as_tex
             file.write(len(fingerprint).to_bytes(2, "big") + fingerprint)
         count += 1
     return count
+
+
+def set_aside(queue: Path) -> Path:
+    """Rename Scrapy's queue, which a kill may have damaged, and return its new path.
+
+    Scrapy would try to read a damaged queue in an endless loop. The requests in it are found again from the start
+    requests. Raises :class:`~scrapy_dedupe.errors.StoreUnavailable`.
+    """
+    number = 1
+    while (aside := queue.with_name(f"{queue.name}.cut-{number}")).exists():
+        number += 1
+    try:
+        return queue.rename(aside)
+    except OSError as exc:
+        raise StoreUnavailable(
+            f"Scrapy's queue {queue} may be damaged by a kill and could not be renamed: {exc}. Move it away."
+        ) from exc

@@ -57,12 +57,11 @@ import uuid
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
-from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
+from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.stores.redis_faults import redis_faults
 from scrapy_dedupe.stores.scripting import PreparedCall, Script, ScriptCaller
 from scrapy_dedupe.urls.attachment import Attachment, is_gone, new_token, register, unregister
 from scrapy_dedupe.urls.bloom import check_parameters
-from scrapy_dedupe.urls.shared_head import VERSION, description, head_of, name_of, read_head, text
 from scrapy_dedupe.urls.shared_layers import Description, plan
 
 if TYPE_CHECKING:
@@ -70,7 +69,11 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
+VERSION = "2"
 HASH = "blake2b-32"
+# bloom_members.lua returns these fields of the hash ``meta`` in the same order.
+_FIELDS = ("version", "hash", "fingerprinter", "capacity", "error_rate", "born", "used", "full", "count",
+           "forgotten")  # fmt: skip
 _BATCH = 500
 # All tools store their last call under this token, so that they do not add a field with each run.
 _GUEST = "guest"
@@ -112,7 +115,7 @@ class SharedBloomFilter:
         self.error_rate = error_rate
         self.fingerprinter = fingerprinter
         self.lease_s = lease_s
-        self.name = name_of(key)
+        self.name = _name_of(key)
         self._meta = f"{self.name}:meta"
         self._key = self._meta.encode()
         self.url = url
@@ -134,7 +137,8 @@ class SharedBloomFilter:
         self.times_lost = 0
         self._lost: str | None = None
         self._cache_size = cache_size
-        self._generation: str | None = None
+        # The name of the generation in use; None while not attached.
+        self.generation: str | None = None
         self._prepared: dict[bytes, PreparedCall] = {}
         self._renewed = 0.0
         self.last_description = Description()
@@ -148,13 +152,13 @@ class SharedBloomFilter:
         cannot read the filter.
         """
         with redis_faults(url):
-            head = read_head(redis, f"{name_of(key)}:meta")
+            head = _read_head(redis, f"{_name_of(key)}:meta")
         if not head:
             return None
         for field, ours in (("version", VERSION), ("hash", HASH)):
             if head.get(field) != ours:
                 raise StoreRefused(
-                    f"The shared URL filter {name_of(key)} cannot be read: its {field} is {head.get(field)}, but this "
+                    f"The shared URL filter {_name_of(key)} cannot be read: its {field} is {head.get(field)}, but this "
                     f"version reads {ours}. Use the version of scrapy-dedupe that created it."
                 )
         self = cls(
@@ -170,13 +174,8 @@ class SharedBloomFilter:
         self.token, tool = _GUEST, uuid.uuid4().hex
         self._use(head["born"])
         self._call_prefix = f"{tool}-".encode()
-        self.last_description = description(head)
+        self.last_description = Description.of(head)
         return self
-
-    @property
-    def generation(self) -> str | None:
-        """Name of the generation in use; None while not attached."""
-        return self._generation
 
     def attach(self) -> Attachment:
         """Attach this process to the filter; create the filter if there is none that may be used.
@@ -191,10 +190,10 @@ class SharedBloomFilter:
         register(self.token)
         values, others, discarded, cut = self._run(
             self._member_script, "attach", self.token, self._lease_ms, VERSION, HASH, self.fingerprinter, self.capacity,
-            repr(self.error_rate), first, following, uuid.uuid4().hex, self._generation or "",
+            repr(self.error_rate), first, following, uuid.uuid4().hex, self.generation or "",
             self._keep, *self._tokens_gone(),
         )  # fmt: skip
-        head = head_of(values)
+        head = _head_of(values)
         for field, ours, what in (
             ("version", VERSION, "the format version"),
             ("hash", HASH, "the hash"),
@@ -212,26 +211,27 @@ class SharedBloomFilter:
         self._note_loss(head["born"])
         self._use(head["born"])
         self._renewed = time.monotonic()
-        self.last_description = found = description(head)
-        note = None
-        if int(head["capacity"]) != self.capacity:
-            note = (
-                f"The shared URL filter {self.name} has a capacity of {int(head['capacity']):,} fingerprints, but this "
-                f"process is configured for {self.capacity:,}. It keeps its capacity and grows when it is full."
-            )
-        is_other_filter = self._keep not in {"", "*", head["born"]}
-        return Attachment(found.seen, others, discarded, bool(cut), is_other_filter, note)
+        self.last_description = found = Description.of(head)
+        return Attachment(
+            self.name,
+            found.seen,
+            others,
+            discarded,
+            was_cut=bool(cut),
+            is_other_filter=self._keep not in {"", "*", head["born"]},
+            capacities=(int(head["capacity"]), self.capacity),
+        )
 
     @property
     def wants_renewal(self) -> bool:
         """Whether a third of the lease has passed since it was last renewed."""
-        if self._generation is None or self._is_guest:
+        if self.generation is None or self._is_guest:
             return False
         return time.monotonic() - self._renewed > self.lease_s / 3
 
     def renew(self) -> None:
         """Renew the lease of a process that makes no calls for a while."""
-        if self._generation is not None and not self._is_guest:
+        if self.generation is not None and not self._is_guest:
             self._run(self._member_script, "renew", self.token, self._lease_ms)
             self._renewed = time.monotonic()
 
@@ -246,7 +246,7 @@ class SharedBloomFilter:
             self._run(self._member_script, "detach", self.token, 0, deletes, int(cut), *self._tokens_gone())
         )
         unregister(self.token)
-        self._generation = None
+        self.generation = None
         with self._lock:
             self._seen.clear()
         self._caller.close()
@@ -267,18 +267,12 @@ class SharedBloomFilter:
     def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
         """Record fingerprints in order; True for each that is new to all processes."""
         fingerprints = list(fingerprints)
-        seen = self._seen
         # Read the cache before the call: a new generation, or another thread that forgets, changes it.
-        is_known = [fingerprint in seen for fingerprint in fingerprints]
-        if True in is_known:
-            asked = [fingerprints[i] for i, known in enumerate(is_known) if not known]
-            digits = self._ask(b"add", asked)
-            answers_asked = iter(digits)
-            answers = [not known and next(answers_asked) != SEEN for known in is_known]
-        else:
-            asked = fingerprints
-            digits = self._ask(b"add", asked)
-            answers = [digit != SEEN for digit in digits]
+        is_known = [fingerprint in self._seen for fingerprint in fingerprints]
+        asked = [fingerprint for fingerprint, known in zip(fingerprints, is_known, strict=True) if not known]
+        digits = self._ask(b"add", asked)
+        rest = iter(digits)
+        answers = [not known and next(rest) != SEEN for known in is_known]
         self._cache(asked, digits)
         return answers
 
@@ -289,14 +283,10 @@ class SharedBloomFilter:
         it.
         """
         fingerprints = list(fingerprints)
-        with self._lock:
-            for fingerprint in fingerprints:
-                self._seen.pop(fingerprint, None)
+        self._drop_from_cache(fingerprints)
         self._ask(b"forget", fingerprints)
         # Another thread may have asked for it meanwhile and cached it as seen.
-        with self._lock:
-            for fingerprint in fingerprints:
-                self._seen.pop(fingerprint, None)
+        self._drop_from_cache(fingerprints)
 
     def note_starts(self, fingerprints: Iterable[bytes]) -> None:
         """Note that a redirect to each of these fingerprints may pass in one of the processes."""
@@ -345,42 +335,13 @@ class SharedBloomFilter:
     def describe(self) -> Description:
         """Read the layers and their counts into :attr:`last_description`; empty if there is no filter."""
         with redis_faults(self.url):
-            head = read_head(self._redis, self._meta)
-        if head.get("born") != self._generation:
+            head = _read_head(self._redis, self._meta)
+        if head.get("born") != self.generation:
             self._note_loss(head.get("born"))
             with self._lock:
                 self._seen.clear()
-        self.last_description = description(head)
+        self.last_description = Description.of(head)
         return self.last_description
-
-    @property
-    def layers(self) -> int:
-        return len(self.describe().layers)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the layers when every shard has been written to."""
-        return self.describe().size_bytes
-
-    @property
-    def fill_ratio(self) -> float:
-        """Expected fill ratio for the number of fingerprints."""
-        return self.describe().fill_ratio
-
-    @property
-    def estimated_error(self) -> float:
-        """Probability that the next new fingerprint is reported as seen, for the number of fingerprints."""
-        return self.describe().estimated_error
-
-    @property
-    def expected_lost(self) -> float:
-        """Expected number of new fingerprints that were reported as seen so far."""
-        return self.describe().expected_lost
-
-    @property
-    def forgotten(self) -> int:
-        """Number of fingerprints that were forgotten and that no process has asked for since."""
-        return self.describe().forgotten
 
     @property
     def _lease_ms(self) -> int:
@@ -389,18 +350,18 @@ class SharedBloomFilter:
     def _tokens_gone(self) -> list[str]:
         with redis_faults(self.url):
             tokens = cast("list[str | bytes]", self._redis.zrange(f"{self.name}:attached", 0, -1))
-        attached = [text(token) for token in tokens]
+        attached = [_text(token) for token in tokens]
         return [token for token in attached if token in self._gone or is_gone(token)]
 
     def _note_loss(self, generation: str | None) -> None:
         """Count a loss if the generation in use was replaced by ``generation``."""
-        if self._generation not in {None, generation, self._lost}:
-            self._lost = self._generation
+        if self.generation not in {None, generation, self._lost}:
+            self._lost = self.generation
             self.times_lost += 1
 
     def _use(self, generation: str) -> None:
         """Use this generation in further calls."""
-        self._generation = generation
+        self.generation = generation
         self._prepared = {
             operation: PreparedCall(
                 self._batch_script, self._key, operation, self.token.encode(), b"0", generation.encode()
@@ -418,7 +379,7 @@ class SharedBloomFilter:
         # next() is atomic, so two threads never get the same number.
         call = b"%b%d" % (self._call_prefix, next(self._calls))
         for _ in range(_MAX_GENERATIONS):
-            if self._generation is None:
+            if self.generation is None:
                 self.attach()
             if self.wants_renewal:
                 reply = self._run(
@@ -426,7 +387,7 @@ class SharedBloomFilter:
                     operation,
                     self.token,
                     self._lease_ms,
-                    self._generation or "",
+                    self.generation or "",
                     call,
                     data,
                 )
@@ -452,6 +413,11 @@ class SharedBloomFilter:
             script, self._key, *[a if isinstance(a, bytes) else str(a).encode() for a in arguments]
         )
 
+    def _drop_from_cache(self, fingerprints: Iterable[bytes]) -> None:
+        with self._lock:
+            for fingerprint in fingerprints:
+                self._seen.pop(fingerprint, None)
+
     def _cache(self, fingerprints: Sequence[bytes], answers: bytes) -> None:
         if self._is_guest:
             return
@@ -476,3 +442,27 @@ def words(fingerprint: bytes) -> bytes:
     ('ba80a53f981c4d0d', 64)
     """
     return hashlib.blake2b(fingerprint).digest()
+
+
+def _name_of(key: str) -> str:
+    """The prefix of the filter's keys in Redis.
+
+    Raises :class:`~scrapy_dedupe.errors.SettingError` if ``key`` is empty or has braces.
+    """
+    if not key or "{" in key or "}" in key:
+        raise SettingError(f"The name of a shared URL filter is {key!r}; it must be text without braces.")
+    return f"dedupe:urls:{VERSION}:{{{key}}}"
+
+
+def _read_head(redis: Redis, meta: str) -> dict[str, str]:
+    """The fields of the hash ``meta``; empty if there is no filter."""
+    return _head_of(redis.hmget(meta, list(_FIELDS)))
+
+
+def _head_of(values: Iterable[str | bytes | None]) -> dict[str, str]:
+    return {field: _text(value) for field, value in zip(_FIELDS, values, strict=True) if value is not None}
+
+
+def _text(value: str | bytes) -> str:
+    """A reply of the server as text, whether or not the client decodes replies."""
+    return value if isinstance(value, str) else value.decode()

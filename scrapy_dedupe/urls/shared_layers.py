@@ -34,17 +34,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.urls.bloom import (
-    expected_lost,
+    expected_figures,
     layer_capacity,
     layer_share,
     narrowest_slice,
     optimal_bits,
     slice_error,
-    sum_over,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from scrapy_dedupe.urls.bloom import Figures
 
 SHARD_BYTES = 1 << 24
 SLOTS = 4
@@ -83,10 +82,6 @@ class BitLayer:
         """Probability of a false positive after ``count`` additions."""
         return self.fill_at(count) ** self.hashes
 
-    def expected_lost(self, count: int) -> float:
-        """Sum of :meth:`error_at` over the additions 0 to ``count`` - 1."""
-        return sum_over(self.error_at, count)
-
 
 @dataclass(frozen=True, slots=True)
 class TagLayer:
@@ -116,10 +111,6 @@ class TagLayer:
         return -math.expm1(
             count / self.shards * math.log1p(-min(0.5, 2 * _same_word(self.buckets) * same_tag))
         )
-
-    def expected_lost(self, count: int) -> float:
-        """Sum of :meth:`error_at` over the additions 0 to ``count`` - 1."""
-        return sum_over(self.error_at, count)
 
 
 SharedLayer = BitLayer | TagLayer
@@ -169,48 +160,25 @@ class Description:
     counts: tuple[int, ...] = ()
     forgotten: int = 0
 
+    @classmethod
+    def of(cls, head: dict[str, str]) -> Description:
+        """The description in the head of a filter; empty if there is no filter."""
+        if not head:
+            return cls()
+        return cls(
+            tuple(map(parse_layer, head["used"].split("\n"))),
+            (*map(int, head["full"].split()), int(head["count"])),
+            int(head.get("forgotten", 0)),
+        )
+
     @property
     def seen(self) -> int:
         """Number of distinct fingerprints recorded by all processes."""
         return sum(self.counts)
 
-    @property
-    def capacity(self) -> int:
-        """Capacity of the first layer; 0 if there is no filter."""
-        return self.layers[0].capacity if self.layers else 0
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the layers when every shard has been written to."""
-        return sum(layer.size_bytes for layer in self.layers)
-
-    @property
-    def fill_ratio(self) -> float:
-        """Expected share of the bits that are set and of the places for tags that are used."""
-        if not self.layers:
-            return 0.0
-        filled = (
-            layer.fill_at(count) * layer.size_bytes
-            for layer, count in zip(self.layers, self.counts, strict=True)
-        )
-        return sum(filled) / self.size_bytes
-
-    @property
-    def estimated_error(self) -> float:
-        """Probability that the next new fingerprint is reported as seen."""
-        return abs(
-            math.expm1(
-                sum(
-                    math.log1p(-layer.error_at(count))
-                    for layer, count in zip(self.layers, self.counts, strict=True)
-                )
-            )
-        )
-
-    @property
-    def expected_lost(self) -> float:
-        """Expected number of new fingerprints that were reported as seen so far."""
-        return expected_lost(self.layers, self.counts)
+    def figures(self) -> Figures:
+        """The figures expected for the number of fingerprints, with the size when every shard has been written to."""
+        return expected_figures(self.layers, self.counts)
 
 
 def _tag_layer(holds: int, share: float) -> TagLayer | None:
@@ -250,8 +218,3 @@ def _same_word(results: int) -> float:
     each, more_often = divmod(1 << _WORD_BITS, results)
     total: int = more_often * (each + 1) ** 2 + (results - more_often) * each**2
     return total / 4.0**_WORD_BITS
-
-
-def describe(lines: Sequence[str], full: Sequence[int], count: int, forgotten: int) -> Description:
-    """A description from values of the head: the lines of the layers in use, and the count of each."""
-    return Description(tuple(map(parse_layer, lines)), (*full, count), forgotten)

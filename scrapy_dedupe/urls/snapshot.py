@@ -23,7 +23,7 @@ import hashlib
 import json
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -80,20 +80,14 @@ class FilterSnapshot:
         try:
             head = json.loads(file.read(head_size))
             other = head["fingerprinter"]
-            layers = [
-                (
-                    Geometry(layer["capacity"], layer["error_rate"], layer["hashes"], layer["slice_bits"]),
-                    layer["count"],
-                )
-                for layer in head["layers"]
-            ]
+            layers = [(layer.pop("count"), Geometry(**layer)) for layer in head["layers"]]
             filter_ = GrowingBloomFilter.from_layers(
                 head["capacity"],
                 head["error_rate"],
-                ((geometry, count, file.parts(geometry.size_bytes)) for geometry, count in layers),
+                ((geometry, count, file.parts(geometry.size_bytes)) for count, geometry in layers),
             )
             snapshot = cls(filter_, other, head["done_bytes"], head["seen_bytes"], head["exact"])
-        except (ValueError, TypeError, KeyError, ArithmeticError, MemoryError) as exc:
+        except (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, MemoryError) as exc:
             # The checksum at the end is not checked yet, so the data read so far may be damaged.
             raise StoreRefused(_damaged(path)) from exc
         file.check()
@@ -102,6 +96,7 @@ class FilterSnapshot:
         return snapshot
 
     def _parts(self) -> Iterator[bytes]:
+        layers = self.filter.dump_layers()
         head = json.dumps(
             {
                 "capacity": self.filter.capacity,
@@ -109,16 +104,7 @@ class FilterSnapshot:
                 "error_rate": self.filter.error_rate,
                 "exact": self.exact,
                 "fingerprinter": self.fingerprinter,
-                "layers": [
-                    {
-                        "capacity": geometry.capacity,
-                        "count": count,
-                        "error_rate": geometry.error_rate,
-                        "hashes": geometry.hashes,
-                        "slice_bits": geometry.slice_bits,
-                    }
-                    for geometry, count in self.filter.layer_heads()
-                ],
+                "layers": [{**asdict(geometry), "count": count} for geometry, count, _ in layers],
                 "seen_bytes": self.seen_bytes,
             },
             sort_keys=True,
@@ -126,7 +112,7 @@ class FilterSnapshot:
         ).encode()
         checksum = hashlib.sha256()
         start = _START.pack(_MAGIC, VERSION, len(head))
-        for part in chain((start, head), self.filter.layer_parts()):
+        for part in chain((start, head), *(parts for _, _, parts in layers)):
             checksum.update(part)
             yield part
         yield checksum.digest()

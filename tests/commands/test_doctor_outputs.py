@@ -12,8 +12,7 @@ import pytest
 from doctored_projects import ADDON, listing, of
 from servers import free_port
 
-from scrapy_dedupe.urls.folder import SEEN
-from scrapy_dedupe.urls.journal import Journal
+from scrapy_dedupe.urls.journal import SEEN, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -61,11 +61,11 @@ def site(web: WebServer) -> None:
 
 def make(job: Path, urls: Iterable[str], *, clean: bool = True, confirm: bool = False) -> None:
     """The filter of a run that asked for these, and is done with them."""
-    folder = FilterFolder.in_job(job, FINGERPRINTER, confirm=confirm)
+    folder = FilterFolder(job, FINGERPRINTER, confirm=confirm)
     filter_ = folder.open(10_000, 1e-6).filter
     found = [fingerprint(Request(url)) for url in urls]
-    folder.record_seen([item for item in found if filter_.add(item)])
-    folder.record_done(found)
+    folder.seen_journal.append([item for item in found if filter_.add(item)])
+    folder.done_journal.append(found)
     if clean:
         folder.close(filter_)
     else:
@@ -279,8 +279,8 @@ def test_stats_read_well(call: Callable[..., Any], job: Path) -> None:
 def test_stats_as_json(call: Callable[..., Any], job: Path) -> None:
     make(job, [A, B])
     stats = call("urls", "stats", "--jobdir", str(job), "--json").json
-    filter_ = FilterFolder.in_job(job, FINGERPRINTER)
-    found = filter_.open(10_000, 1e-6).filter
+    filter_ = FilterFolder(job, FINGERPRINTER)
+    found = filter_.open(10_000, 1e-6).filter.figures()
     filter_.abandon()
     assert stats == {
         "filter": str(job / "dedupe" / "urls"),
@@ -291,7 +291,7 @@ def test_stats_as_json(call: Callable[..., Any], job: Path) -> None:
         "exact": None,
         "capacity": 10_000,
         "layers": 1,
-        "bytes": found.size_bytes,
+        "bytes": found.bytes,
         "fill_ratio": found.fill_ratio,
         "error_rate": 1e-6,
         "estimated_error": found.estimated_error,

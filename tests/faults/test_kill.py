@@ -49,7 +49,7 @@ def run(settings: dict[str, Any], url: str) -> subprocess.Popen[str]:
 def journaled(folder: Path) -> GrowingBloomFilter:
     """What the next run will know, read from a copy."""
     shutil.rmtree(folder / "copy", ignore_errors=True)
-    shutil.copytree(folder / "job" / "dedupe" / "urls", folder / "copy")
+    shutil.copytree(folder / "job" / "dedupe" / "urls", folder / "copy" / "dedupe" / "urls")
     kept = FilterFolder(folder / "copy", "scrapy.utils.request.RequestFingerprinter")
     opened = kept.open(10_000, 1e-6)
     kept.abandon()

@@ -100,7 +100,7 @@ def runs(web: WebServer, tmp_path: Path) -> Iterator[Any]:
 
 def journaled(web: WebServer, job: Path, copy: Path) -> set[str]:
     """The pages that the next run will know, read from a copy."""
-    shutil.copytree(job / "dedupe" / "urls", copy)
+    shutil.copytree(job / "dedupe" / "urls", copy / "dedupe" / "urls")
     folder = FilterFolder(copy, "scrapy.utils.request.RequestFingerprinter")
     opened = folder.open(10_000, 1e-6)
     folder.abandon()

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scrapy_dedupe.errors import StoreUnavailable
-from scrapy_dedupe.urls.attachment import LastAttachment, is_gone, new_token, register, unregister
+from scrapy_dedupe.live.urls.shared import LastAttachment
+from scrapy_dedupe.urls.attachment import is_gone, new_token, register, unregister
 
 if TYPE_CHECKING:
     from pathlib import Path

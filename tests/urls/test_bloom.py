@@ -4,6 +4,7 @@ import hashlib
 import math
 import random
 import struct
+from dataclasses import replace
 
 import pytest
 from bitarray import bitarray
@@ -28,6 +29,10 @@ from scrapy_dedupe.urls.bloom import (
 
 def fingerprints(count: int, salt: str = "") -> list[bytes]:
     return [hashlib.sha1(f"{salt}{number}".encode()).digest() for number in range(count)]
+
+
+def layers_of(bloom: GrowingBloomFilter) -> list[tuple[Geometry, int, bytes]]:
+    return [(geometry, count, b"".join(parts)) for geometry, count, parts in bloom.dump_layers()]
 
 
 def test_a_fingerprint_is_new_once() -> None:
@@ -73,8 +78,8 @@ def test_the_error_rate_holds_up_to_64_times_the_first_capacity(
         # Four standard deviations of a binomial count. The first layer alone uses up most of 0.7 of the rate: with far
         # fewer errors than that the probes would tell nothing.
         assert 0.55 * allowed - 4 * math.sqrt(0.7 * allowed) <= wrong <= allowed + 4 * math.sqrt(allowed)
-        assert seen.estimated_error <= error_rate
-        expected = seen.estimated_error * probes
+        assert seen.figures().estimated_error <= error_rate
+        expected = seen.figures().estimated_error * probes
         assert abs(wrong - expected) <= 5 * math.sqrt(expected)
     assert seen.layers == 7
     assert 0 < lost <= error_rate * added + 4 * math.sqrt(error_rate * added)
@@ -110,7 +115,7 @@ def test_the_bits_that_are_set_keep_the_error_rate_at_any_size(
         seen.add(draw.randbytes(8))
     # Each layer as a plain product of its fills, whatever the filter says of itself.
     total = 0.0
-    for number, (geometry, _, data) in enumerate(seen.dump_layers()):
+    for number, (geometry, _, data) in enumerate(layers_of(seen)):
         bits = bitarray(endian="little")
         bits.frombytes(data)
         width = geometry.slice_bits
@@ -118,7 +123,7 @@ def test_the_bits_that_are_set_keep_the_error_rate_at_any_size(
         assert math.prod(fills) <= layer_share(error_rate, number) * (1 + 1e-9)
         total += math.prod(fills)
     assert total <= error_rate
-    assert seen.estimated_error <= error_rate
+    assert seen.figures().estimated_error <= error_rate
 
 
 @pytest.mark.parametrize("error_rate", [0.01, 0.001, 1e-6])
@@ -130,17 +135,17 @@ def test_a_layer_of_the_least_default_capacity_is_filled_to_its_capacity(error_r
             count += 1
             seen.add(b"%d %d" % (salt, count))
         # Those that the filter takes for seen are not in it.
-        assert [held for _, held in seen.layer_heads()] == [10_000, 1]
+        assert [held for _, held, _ in seen.dump_layers()] == [10_000, 1]
 
 
 def test_a_layer_that_has_used_up_its_share_is_full_before_its_capacity() -> None:
     # As an earlier version sized it: for the expected number of bits, without room for chance.
     geometry = Geometry(2_000, 0.007, 7, 2_900)
     assert geometry.error_at(2_000) > 0.007
-    seen = GrowingBloomFilter.from_layers(2_000, 0.01, [(geometry, 0, bytes(geometry.size_bytes))])
+    seen = GrowingBloomFilter.from_layers(2_000, 0.01, [(geometry, 0, [bytes(geometry.size_bytes)])])
     seen.add_many(fingerprints(4_000))
-    assert 1_500 < seen.layer_heads()[0][1] < 2_000
-    assert seen.estimated_error <= 0.01
+    assert 1_500 < seen.dump_layers()[0][1] < 2_000
+    assert seen.figures().estimated_error <= 0.01
 
 
 def test_expected_lost_is_what_is_lost() -> None:
@@ -149,7 +154,7 @@ def test_expected_lost_is_what_is_lost() -> None:
         seen = GrowingBloomFilter(2000, 0.02)
         items = fingerprints(20_000, f"{salt}-")
         lost += len(items) - sum(seen.add_many(items))
-        expected += seen.expected_lost
+        expected += seen.figures().expected_lost
     assert abs(lost - expected) < 5 * math.sqrt(expected)
 
 
@@ -169,12 +174,12 @@ def test_the_error_of_a_biased_draw_is_accounted_for() -> None:
 
 def test_the_bits_that_are_set_tell_the_error() -> None:
     geometry = Geometry(capacity=18_000, error_rate=0.01, hashes=7, slice_bits=26_000)
-    seen = GrowingBloomFilter.from_layers(18_000, 0.01, [(geometry, 0, bytes(geometry.size_bytes))])
+    seen = GrowingBloomFilter.from_layers(18_000, 0.01, [(geometry, 0, [bytes(geometry.size_bytes)])])
     seen.add_many(fingerprints(18_000))
     probes = 100_000
     wrong = sum(item in seen for item in fingerprints(probes, "x"))
     assert abs(wrong - probes * geometry.error_at(18_000)) < 5 * math.sqrt(wrong) + 0.02 * wrong
-    assert seen.estimated_error == pytest.approx(geometry.error_at(18_000), rel=0.05)
+    assert seen.figures().estimated_error == pytest.approx(geometry.error_at(18_000), rel=0.05)
 
 
 @pytest.mark.parametrize("error_rate", [0.3, 1e-6, 1e-12])
@@ -194,12 +199,12 @@ def test_pybloom_live_reads_a_layer_and_we_read_what_it_writes(error_rate: float
 def test_the_bits_of_a_fingerprint_are_words_of_its_digests() -> None:
     # 1e-12 takes more words than one digest has.
     geometry = layer_geometry(1000, 1e-12)
-    seen = GrowingBloomFilter.from_layers(1000, 1e-12, [(geometry, 0, bytes(geometry.size_bytes))])
+    seen = GrowingBloomFilter.from_layers(1000, 1e-12, [(geometry, 0, [bytes(geometry.size_bytes)])])
     seen.add(b"abc")
     digests = hashlib.blake2b(b"abc").digest() + hashlib.blake2b(b"abc", salt=b"\1" + bytes(15)).digest()
     words = struct.unpack(f"<{geometry.hashes}I", digests[: 4 * geometry.hashes])
     expected = {i * geometry.slice_bits + word % geometry.slice_bits for i, word in enumerate(words)}
-    _, _, bits = seen.dump_layers()[0]
+    _, _, bits = layers_of(seen)[0]
     assert {i for i in range(8 * len(bits)) if bits[i // 8] >> i % 8 & 1} == expected
     assert geometry.hashes > 16
 
@@ -234,15 +239,15 @@ def test_a_layer_with_fewer_hashes_would_be_too_large(capacity: int, error_rate:
 def test_a_filter_of_a_million_is_small(error_rate: float, most_bytes: int) -> None:
     seen = GrowingBloomFilter(1_000_000, error_rate)
     assert seen.size_bytes <= most_bytes
-    assert sum(len(bits) for _, _, bits in seen.dump_layers()) == seen.size_bytes
+    assert sum(len(bits) for _, _, bits in layers_of(seen)) == seen.size_bytes
 
 
 def test_a_crowded_layer_is_asked_for_all_of_its_bits() -> None:
     # Nine of ten bits are set: 17 % of the others have their first 16 bits, 9 % all 22.
     geometry = Geometry(1000, 0.2, 22, 434)
-    seen = GrowingBloomFilter.from_layers(1000, 0.2, [(geometry, 0, bytes(geometry.size_bytes))])
+    seen = GrowingBloomFilter.from_layers(1000, 0.2, [(geometry, 0, [bytes(geometry.size_bytes)])])
     seen.add_many(fingerprints(1000))
-    assert seen.fill_ratio == pytest.approx(0.9, abs=0.01)
+    assert seen.figures().fill_ratio == pytest.approx(0.9, abs=0.01)
     others = fingerprints(2000, "others")
     found = [item in seen for item in others]
     assert found == [BloomFilter.__contains__(seen._newest, item) for item in others]
@@ -265,7 +270,7 @@ def test_slices_of_256_mib_take_words_of_64_bits(hashes: int, monkeypatch: pytes
 def test_a_filter_whose_first_layer_takes_several_digests_grows_and_forgets_nothing() -> None:
     # The geometry is stored with the bits, so it need not be one that would be chosen now.
     geometry = Geometry(6_000, 0.7e-6, 20, 9_000)
-    seen = GrowingBloomFilter.from_layers(6_000, 1e-6, [(geometry, 0, bytes(geometry.size_bytes))])
+    seen = GrowingBloomFilter.from_layers(6_000, 1e-6, [(geometry, 0, [bytes(geometry.size_bytes)])])
     items = fingerprints(40_000)
     assert all(seen.add_many(items))
     assert seen.dump_layers()[0][0] == geometry
@@ -286,7 +291,8 @@ def test_the_error_of_a_slice_is_a_probability_that_grows(
 
 def test_layers_double_and_the_size_is_that_of_their_bits() -> None:
     seen = GrowingBloomFilter(100, 1e-6)
-    assert (seen.layers, seen.capacity, seen.fill_ratio, seen.expected_lost) == (1, 100, 0, 0)
+    empty = seen.figures()
+    assert (empty.layers, empty.capacity, empty.fill_ratio, empty.expected_lost) == (1, 100, 0, 0)
     items = fingerprints(701)
     seen.add_many(items[:100])
     assert seen.layers == 1
@@ -295,8 +301,8 @@ def test_layers_double_and_the_size_is_that_of_their_bits() -> None:
     seen.add_many(items)
     assert seen.layers == 4
     assert [geometry.capacity for geometry, _, _ in seen.dump_layers()] == [100, 200, 400, 800]
-    assert seen.size_bytes == sum(len(bits) for _, _, bits in seen.dump_layers())
-    assert 0 < seen.fill_ratio < 0.55
+    assert seen.size_bytes == sum(len(bits) for _, _, bits in layers_of(seen))
+    assert 0 < seen.figures().fill_ratio < 0.55
 
 
 def test_a_filter_comes_back_from_its_layers() -> None:
@@ -305,16 +311,16 @@ def test_a_filter_comes_back_from_its_layers() -> None:
     seen.add_many(items)
     again = GrowingBloomFilter.from_layers(50, 1e-6, seen.dump_layers())
     assert len(again) == 333
-    assert again.estimated_error == seen.estimated_error
-    assert again.dump_layers() == seen.dump_layers()
+    assert again.figures().estimated_error == seen.figures().estimated_error
+    assert layers_of(again) == layers_of(seen)
     assert not any(again.add_many(items))
     assert again.add(b"another")
 
 
 def test_layers_of_another_size_are_refused() -> None:
-    geometry, count, bits = GrowingBloomFilter(50, 1e-6).dump_layers()[0]
+    geometry, count, (bits,) = GrowingBloomFilter(50, 1e-6).dump_layers()[0]
     with pytest.raises(ValueError, match="bytes for a layer"):
-        GrowingBloomFilter.from_layers(50, 1e-6, [(geometry, count, bits[:-1])])
+        GrowingBloomFilter.from_layers(50, 1e-6, [(geometry, count, [bits[:-1]])])
 
 
 def test_a_capacity_that_memory_cannot_hold_is_refused_with_its_bytes(
@@ -343,17 +349,34 @@ def test_order_does_not_matter_for_membership() -> None:
     a, b = GrowingBloomFilter(1000, 1e-6), GrowingBloomFilter(1000, 1e-6)
     a.add_many(items)
     b.add_many(shuffled)
-    assert a.dump_layers() == b.dump_layers()
+    assert layers_of(a) == layers_of(b)
 
 
 def test_an_empty_filter_has_no_error_and_no_sign_before_it() -> None:
-    assert str(GrowingBloomFilter(1_000, 1e-6).estimated_error) == "0.0"
+    assert str(GrowingBloomFilter(1_000, 1e-6).figures().estimated_error) == "0.0"
 
 
 def test_the_errors_that_are_counted_at_63_times_the_first_capacity_are_within_the_rate() -> None:
     # Fingerprints that chance gives more bits than expected: sized for the expected number, the filter erred 1.02 %.
     seen = GrowingBloomFilter(1_000, 0.01)
     seen.add_many(b"0-%d" % number for number in range(63_000))
-    assert seen.estimated_error <= 0.01
+    assert seen.figures().estimated_error <= 0.01
     probes = 200_000
     assert sum(b"other %d" % number in seen for number in range(probes)) <= 0.01 * probes
+
+
+@pytest.mark.parametrize("error_rate", [1e-2, 1e-6])
+@pytest.mark.parametrize("held", [0, 1, 1_500, 2_000, 9_000])
+def test_what_is_expected_is_what_is_counted(held: int, error_rate: float) -> None:
+    seen = GrowingBloomFilter(2_000, error_rate)
+    for number in range(held):
+        seen.add(b"%d" % number)
+    figures, counted = seen.expected_figures(), seen.figures()
+    assert replace(figures, fill_ratio=0, estimated_error=0) == replace(
+        counted, fill_ratio=0, estimated_error=0
+    )
+    assert (figures.seen, figures.capacity, figures.bytes) == (len(seen), 2_000, seen.size_bytes)
+    assert figures.fill_ratio == pytest.approx(counted.fill_ratio, rel=0.02)
+    # The product over all slices of a deviation of one percent in each.
+    assert figures.estimated_error == pytest.approx(counted.estimated_error, rel=0.5)
+    assert 0 <= figures.estimated_error <= error_rate

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,7 @@ from sampling import examples
 
 from scrapy_dedupe.errors import StoreError, StoreUnavailable
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
-from scrapy_dedupe.urls.confirmed import ConfirmedBloomFilter
-from scrapy_dedupe.urls.exact import ExactSet
+from scrapy_dedupe.urls.exact import ConfirmedBloomFilter, ExactSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,22 +90,16 @@ def test_many_are_answered_in_order(bad: Case) -> None:
     assert bad.filter.add_many([b"a", b"b", b"a"]) == [True, True, False]
 
 
-def test_many_are_loaded_past_memory(bad: Case) -> None:
-    bad.filter.load(fingerprint(number) for number in range(3_000))
-    assert bad.exact.pending == 0
-    assert bad.exact.count == len(bad.filter) == 3_000
-    assert bad.filter.add(fingerprint(2_999)) is False
-    assert bad.filter.add(fingerprint(3_000)) is True
-
-
 def test_the_account_is_that_of_the_bloom_filter_but_nothing_is_lost(bad: Case) -> None:
     for number in range(1_500):
         bad.filter.add(fingerprint(number))
-    for name in ("capacity", "error_rate", "layers", "size_bytes", "fill_ratio", "estimated_error"):
-        assert getattr(bad.filter, name) == getattr(bad.bloom, name)
-    assert bad.filter.layers == 2
-    assert bad.bloom.expected_lost > 50
-    assert bad.filter.expected_lost == 0.0
+    figures = bad.bloom.figures()
+    assert figures.layers == 2
+    assert figures.expected_lost > 50
+    assert bad.filter.figures() == replace(figures, seen=1_500, expected_lost=0.0)
+    assert bad.filter.expected_figures() == replace(
+        bad.bloom.expected_figures(), seen=1_500, expected_lost=0.0
+    )
 
 
 def test_what_cannot_be_confirmed_is_new_once(bad: Case) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.urls.done import DoneTracker
+from scrapy_dedupe.urls.done import DoneTracker, FailedTracker
 
 SITE = "http://a.example"
 
@@ -114,3 +114,29 @@ def test_nothing_is_kept_of_what_is_done(steps: list[tuple[str, str]]) -> None:
     watch.tick(set())
     watch.tick(set())
     assert (watch._pages, watch._by_url, watch._missing) == ({}, {}, set())
+
+
+def test_what_was_sent_and_is_gone_without_an_answer_failed() -> None:
+    watch: FailedTracker[str] = FailedTracker()
+    for request in ("answered", "lost", "busy"):
+        watch.sent(request)
+    watch.ended("answered")
+    assert watch.take({"busy"}) == ["lost"]
+    assert watch.take({"busy"}) == []
+    assert watch.take(set()) == ["busy"]
+
+
+def test_a_bad_answer_is_a_failure_at_once_and_once() -> None:
+    watch: FailedTracker[str] = FailedTracker()
+    watch.sent("bad")
+    watch.ended("bad", failed=True)
+    assert watch.take({"bad"}) == ["bad"]
+    assert watch.take(set()) == []
+
+
+def test_a_request_that_another_one_replaces_did_not_fail() -> None:
+    watch: FailedTracker[str] = FailedTracker()
+    watch.sent("first")
+    watch.sent("second")
+    watch.ended("first")
+    assert watch.take(set()) == ["second"]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -90,12 +90,6 @@ class AgainstAPlainSet(RuleBasedStateMachine):
         self.model.update(items)
         self.known.update(items)
 
-    @rule(items=st.lists(some_fingerprints, max_size=20))
-    def discard(self, items: list[bytes]) -> None:
-        self.exact.discard(items)
-        self.model.difference_update(items)
-        self.known.update(items)
-
     @rule()
     def clear(self) -> None:
         self.exact.clear()
@@ -119,7 +113,6 @@ class AgainstAPlainSet(RuleBasedStateMachine):
     def it_holds_what_the_plain_set_holds(self) -> None:
         assert {item for item in self.known if item in self.exact} == self.model
         assert len(self.exact) == len(self.model)
-        assert sorted(self.exact.fingerprints()) == sorted(self.model)
 
     def teardown(self) -> None:
         self.exact.close()
@@ -132,7 +125,6 @@ def test_it_answers_as_a_plain_set_does(tmp_path: Path, monkeypatch: pytest.Monk
     # Small parts, so that the seams between them are met.
     monkeypatch.setattr(exact_module, "_TRANSACTION_FINGERPRINTS", 3)
     monkeypatch.setattr(exact_file, "_STATEMENT_ROWS", 2)
-    monkeypatch.setattr(exact_file, "_READ_ROWS", 3)
     monkeypatch.setattr(exact_module, "_CACHE_FINGERPRINTS", 4)
     AgainstAPlainSet.TestCase.settings = settings(
         max_examples=examples(40),
@@ -143,17 +135,15 @@ def test_it_answers_as_a_plain_set_does(tmp_path: Path, monkeypatch: pytest.Monk
     AgainstAPlainSet.TestCase().runTest()
 
 
-def test_adding_asking_and_removing_in_memory_touch_no_file(path: Path) -> None:
+def test_adding_asking_and_clearing_in_memory_touch_no_file(path: Path) -> None:
     exact = opened(path)
     statements: list[str] = []
     exact._file._writer.set_trace_callback(statements.append)
     exact._file._reader.set_trace_callback(statements.append)
     exact.add(b"a")
     assert b"a" in exact
-    exact.discard([b"a"])
-    assert b"a" not in exact
     exact.clear()
-    assert b"b" not in exact
+    assert b"a" not in exact
     assert statements == []
     exact.write_pending()
     assert statements
@@ -254,19 +244,14 @@ def test_no_fingerprint_is_missing_while_another_thread_writes(
     sys.setswitchinterval(1e-5)
     thread = threading.Thread(target=write)
     thread.start()
-    removed = 0
     try:
         for number in range(6_000):
             exact.add(fingerprint(number))
             for back in (0, 1, 10, 60, 300, 3_000):
-                if back <= number and (number - back) % 100 != 99:
+                if back <= number:
                     assert fingerprint(number - back) in exact
-            if number % 100 == 99:
-                exact.discard([fingerprint(number)])
-                removed += 1
-            assert fingerprint(number // 100 * 100 - 1) not in exact
             if number % 500 == 0:
-                assert len(exact) == number + 1 - removed
+                assert len(exact) == number + 1
                 # The other thread may not have had a turn yet.
                 before = writes
                 while writes == before and not errors:
@@ -278,7 +263,7 @@ def test_no_fingerprint_is_missing_while_another_thread_writes(
     assert not errors
     assert writes > 10
     exact.close()
-    assert exact.count == 6_000 - removed
+    assert exact.count == 6_000
 
 
 def test_clearing_during_writes_leaves_nothing_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,12 +292,12 @@ def test_clearing_during_writes_leaves_nothing_behind(path: Path, monkeypatch: p
         is_done.set()
         thread.join()
         sys.setswitchinterval(interval)
-    assert list(exact.fingerprints()) == [b"kept-59"]
+    assert b"kept-59" in exact
     exact.close()
     assert exact.count == 1
 
 
-def test_an_answer_from_before_a_removal_is_not_remembered(
+def test_an_answer_from_before_a_clearing_is_not_remembered(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = stored(path, 10)
@@ -321,7 +306,7 @@ def test_an_answer_from_before_a_removal_is_not_remembered(
 
     def asked_slowly(connection: sqlite3.Connection, item: bytes) -> bool:
         answer = ask_the_file(connection, item)
-        exact.discard([item])
+        exact.clear()
         exact.write_pending()
         return answer
 
@@ -336,9 +321,9 @@ def during_a_write(exact: ExactSet, action: Callable[[], object]) -> None:
     """Write, with *action* on the other side when the batch was taken and is not committed."""
     write = exact._file.write
 
-    def written(changes: Iterable[tuple[bytes, bool]], *, clear: bool) -> None:
+    def written(fingerprints: Iterable[bytes], *, clear: bool = False) -> None:
         action()
-        write(changes, clear=clear)
+        write(fingerprints, clear=clear)
 
     exact._file.write = written  # type: ignore[method-assign]
     try:
@@ -363,7 +348,6 @@ def test_clearing_during_a_write_counts_at_once(path: Path) -> None:
     assert b"a" not in exact
     assert b"b" in exact
     assert len(exact) == 1
-    assert list(exact.fingerprints()) == [b"b"]
     exact.close()
     assert exact.count == 1
 
@@ -397,72 +381,15 @@ def test_clearing_during_a_write_that_fails_counts(path: Path) -> None:
     assert exact.count == 0
 
 
-def test_what_was_answered_from_memory_is_gone_when_it_is_removed(path: Path) -> None:
+def test_what_was_answered_from_memory_is_gone_when_it_is_cleared(path: Path) -> None:
     items = stored(path, 10)
     exact = opened(path)
     assert all(item in exact for item in items)
-    exact.discard(items[:5])
-    for _ in range(2):
-        assert [item in exact for item in items] == [False] * 5 + [True] * 5
-        exact.write_pending()
     exact.clear()
     for _ in range(2):
         assert not any(item in exact for item in items)
         exact.write_pending()
     exact.close()
-
-
-def test_removing_and_adding_again_during_a_write_keeps_it(path: Path) -> None:
-    exact = opened(path)
-    exact.add(b"a")
-
-    def change() -> None:
-        exact.discard([b"a"])
-        assert b"a" not in exact
-        exact.add(b"a")
-
-    during_a_write(exact, change)
-    for _ in range(2):
-        assert b"a" in exact
-        exact.write_pending()
-    exact.close()
-    assert exact.count == 1
-
-
-def test_changes_of_mind_during_a_write_count(path: Path) -> None:
-    exact = opened(path)
-    exact.add(b"removed meanwhile")
-    exact.add(b"there")
-    exact.write_pending()
-    exact.add(b"removed meanwhile")
-    exact.discard([b"there"])
-
-    def change() -> None:
-        exact.discard([b"removed meanwhile"])
-        exact.add(b"there")
-
-    during_a_write(exact, change)
-    for _ in range(2):
-        assert b"removed meanwhile" not in exact
-        assert b"there" in exact
-        assert len(exact) == 1
-        exact.write_pending()
-    exact.close()
-
-
-def test_changes_of_mind_during_a_write_that_fails_count(path: Path) -> None:
-    stored(path, 5_000)
-    exact = opened(path)
-    full(exact)
-    more = fingerprints(5_000, 9_000)
-    for item in more:
-        exact.add(item)
-    with pytest.raises(StoreUnavailable, match="full"):
-        during_a_write(exact, lambda: exact.discard(more[:2]))
-    assert not any(item in exact for item in more[:2])
-    assert all(item in exact for item in more[2:])
-    with pytest.raises(StoreUnavailable, match="full"):
-        exact.close()
 
 
 # The file
@@ -528,7 +455,7 @@ def test_a_temporary_set_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert all(item in exact for item in items[::100])
     assert fingerprint(50_050) in exact
     assert fingerprint(60_000) not in exact
-    assert len(exact) == sum(1 for _ in exact.fingerprints()) == 50_100
+    assert len(exact) == 50_100
     exact.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -633,8 +560,6 @@ def test_a_damaged_file_is_refused_or_never_says_seen_of_what_it_lacks(
                 assert item not in exact
         with suppressed(StoreUnavailable, sentences):
             assert len(exact) >= 0
-        with suppressed(StoreUnavailable, sentences):
-            assert all(isinstance(item, bytes) for item in exact.fingerprints())
         exact.add(b"new")
         with suppressed(StoreUnavailable, sentences):
             exact.write_pending()
@@ -668,29 +593,6 @@ def test_damage_in_what_describes_the_tables_is_refused(path: Path, before: byte
     path.write_bytes(content.replace(before, after))
     with pytest.raises(StoreRefused, match=r"urls\.exact is damaged.*Delete it"):
         opened(path)
-
-
-def test_a_table_that_leads_back_is_not_read_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    items = stored(path, 3_000)
-    content = path.read_bytes()
-    pages = [content[start : start + 1024] for start in range(0, len(content), 1024)]
-    # Two leaves of the table that change places: a search ends before the place from which it was begun.
-    leaves = [
-        number for number, page in enumerate(pages) if page[0] == 10 and sum(i in page for i in items) > 9
-    ]
-    leaves.sort(key=lambda number: min(item for item in items if item in pages[number]))
-    first, second = leaves[10], leaves[11]
-    pages[first], pages[second] = pages[second], pages[first]
-    path.write_bytes(b"".join(pages))
-    exact = opened(path)
-    said: list[str] = []
-    for rows in range(20, 100, 5):
-        monkeypatch.setattr(exact_file, "_READ_ROWS", rows)
-        with suppressed(StoreUnavailable, said):
-            assert set(exact.fingerprints()) <= set(items)
-    assert said
-    assert all("its table is damaged" in sentence for sentence in said)
-    exact.close()
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
@@ -740,25 +642,23 @@ def test_what_a_full_disk_does_not_take_stays_in_memory(path: Path, monkeypatch:
     more = fingerprints(5_000, 10_000)
     for item in more:
         exact.add(item)
-    exact.discard(items[:10])
     with pytest.raises(StoreUnavailable, match=r"urls\.exact cannot be written.*full.*Free disk space"):
         exact.write_pending()
-    assert all(item in exact for item in (*items[10:], *more))
-    assert not any(item in exact for item in (*items[:10], b"new"))
-    assert len(exact) == 9_990
+    assert all(item in exact for item in (*items, *more))
+    assert b"new" not in exact
+    assert len(exact) == 10_000
     assert exact.count == 5_000
-    assert exact.pending == 5_010
-    assert sorted(exact.fingerprints()) == sorted((*items[10:], *more))
+    assert exact.pending == 5_000
     # It is not told again, not tried at each flush, and does not ask for more of them.
     exact.write_pending()
     assert not exact.wants_writing
     monkeypatch.setattr(exact_module, "_RETRY_S", 0.0)
     exact.write_pending()
-    assert exact.pending == 5_010
+    assert exact.pending == 5_000
     roomy(exact)
     exact.write_pending()
     assert exact.pending == 0
-    assert exact.count == 9_990
+    assert exact.count == 10_000
     full(exact)
     for item in fingerprints(20_000, 30_000):
         exact.add(item)
@@ -766,7 +666,7 @@ def test_what_a_full_disk_does_not_take_stays_in_memory(path: Path, monkeypatch:
         exact.write_pending()
     roomy(exact)
     exact.close()
-    assert exact.count == 19_990
+    assert exact.count == 20_000
 
 
 def test_closing_on_a_full_disk_says_so_and_leaves_what_was_written(path: Path) -> None:
@@ -786,14 +686,11 @@ def test_closing_on_a_full_disk_says_so_and_leaves_what_was_written(path: Path) 
     again.close()
 
 
-@pytest.mark.parametrize("removal", [ExactSet.clear, lambda exact: exact.discard(fingerprints(7, 8))])
-def test_a_removal_that_a_full_disk_does_not_take_never_comes_back_as_seen(
-    path: Path, removal: Callable[[ExactSet], None]
-) -> None:
+def test_a_clearing_that_a_full_disk_does_not_take_never_comes_back_as_seen(path: Path) -> None:
     stored(path, 5_000)
     exact = opened(path)
     full(exact)
-    removal(exact)
+    exact.clear()
     for item in fingerprints(10_000, 20_000):
         exact.add(item)
     with pytest.raises(StoreUnavailable, match="cannot be written"):
@@ -814,14 +711,8 @@ def test_beyond_its_bound_it_forgets_new_ones_and_counts_them(path: Path) -> Non
     assert exact.forgotten == 500
     assert all(item in exact for item in items[:1_000])
     assert not any(item in exact for item in items[1_000:])
-    # Known ones are no burden, and a removal is never forgotten.
+    # Known ones are no burden.
     exact.add(items[0])
-    exact.discard([b"elsewhere"])
-    exact.discard(items[:1])
-    assert exact.forgotten == 500
-    assert items[0] not in exact
-    exact.add(items[0])
-    assert items[0] in exact
     assert exact.forgotten == 500
     roomy(exact)
     exact.close()
@@ -864,7 +755,8 @@ def test_a_file_that_may_not_grow_loses_nothing(path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     exact = ExactSet.open(path, "x.Y")
     assert 0 < exact.count == int(ended.stdout) < 30_000
-    assert sum(1 for _ in exact.fingerprints()) == exact.count
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM seen").fetchone() == (exact.count,)
     exact.close()
 
 

@@ -138,80 +138,46 @@ def test_what_is_in_it_can_be_asked_while_the_server_is_away(redis_server: Any) 
     assert b"other" in steady
 
 
-def test_forgetting_is_done_by_the_worker(redis_url: str) -> None:
-    calls: list[str] = []
-
-    def on_worker(function: Callable[..., Any], *args: Any) -> Future[Any]:
-        calls.append(function.__name__)
-        return at_once(function, *args)
-
-    shared = SharedBloomFilter(connect(redis_url, 30.0), "spider", 100, 1e-6)
-    steady = FallbackSharedFilter(shared, Watch(), on_worker)
-    steady.add(b"page")
-    steady.forget([b"page"])
-    steady.tick()
-    steady.tick()
-    assert calls == ["forget"]
-    assert [steady.add(b"page") for _ in range(2)] == [True, False]
-
-
-def test_what_is_forgotten_while_the_server_is_away_is_told_when_it_is_back(redis_server: Any) -> None:
-    steady = steady_filter(redis_server.url)
-    for item in (b"a", b"b", b"c"):
-        steady.add(item)
-    redis_server.stop()
-    assert not steady.add(b"a")
-    steady.forget([b"a", b"b", b"c"])
-    steady.tick()
-    steady.tick()
-    assert b"b" not in steady
-    # New once more, and here already.
-    assert [steady.add(b"c") for _ in range(2)] == [True, False]
-    redis_server.start()
-    tick_until_back(steady)
-    other = SharedBloomFilter(connect(redis_server.url), "spider", 100, 1e-6)
-    assert [other.add(item) for item in (b"a", b"b", b"c")] == [True, True, False]
-
-
 def test_what_is_to_be_forgotten_is_told_on_leaving(redis_server: Any) -> None:
     steady, other = steady_filter(redis_server.url), steady_filter(redis_server.url)
     steady.add(b"a")
     other.add(b"b")
-    steady.forget([b"a"])
-    steady.leave(delete=False)
+    steady.leave(delete=False, failed=[b"a"])
     assert other.add(b"a")
     redis_server.stop()
     other.add(b"c")
-    other.forget([b"b"])
     with pytest.raises(StoreUnavailable):
-        other.leave(delete=False)
+        other.leave(delete=False, failed=[b"b"])
     redis_server.start()
-    other.leave(delete=False)
+    other.leave(delete=False, failed=[b"b"])
     third = SharedBloomFilter(connect(redis_server.url), "spider", 100, 1e-6, keep="*")
     assert third.add_many([b"a", b"b", b"c"]) == [False, True, False]
 
 
 def test_the_figures_are_those_that_were_last_read(redis_server: Any) -> None:
     steady = steady_filter(redis_server.url, refresh_s=0)
-    assert steady.description.seen == 0
+    assert steady.shared.last_description.seen == 0
     steady.add(b"a")
     for _ in range(2):
         steady.tick()
-    assert (steady.description.seen, steady.description.capacity) == (1, 100)
+    assert (steady.shared.last_description.seen, steady.shared.last_description.figures().capacity) == (
+        1,
+        100,
+    )
     redis_server.stop()
     steady.add(b"b")
     steady.tick()
-    assert steady.description.seen == 1
+    assert steady.shared.last_description.seen == 1
     redis_server.start()
     steady.leave(delete=True)
-    assert steady.description.seen == 2
+    assert steady.shared.last_description.seen == 2
 
 
 def test_the_figures_outlive_the_filter(redis_url: str) -> None:
     steady = steady_filter(redis_url)
     steady.add(b"a")
     steady.clear()
-    assert steady.description.seen == 1
+    assert steady.shared.last_description.seen == 1
     assert steady.add(b"a")
 
 

@@ -19,9 +19,9 @@ from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
-from scrapy_dedupe.urls.confirmed import ConfirmedBloomFilter
-from scrapy_dedupe.urls.folder import FORGOTTEN, SEEN, FilterFolder, LastStop
-from scrapy_dedupe.urls.journal import Journal
+from scrapy_dedupe.urls.exact import ConfirmedBloomFilter
+from scrapy_dedupe.urls.folder import FilterFolder, LastStop
+from scrapy_dedupe.urls.journal import FORGOTTEN, SEEN, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,29 +33,27 @@ HEAD = b"sd-forg\n\x01\x00\x07\x00a.Maker" + bytes(4)
 
 
 def folder_at(path: Path, maker: str = MAKER, *, confirm: bool = False) -> FilterFolder:
-    return FilterFolder(
-        path / "urls", maker, path / "requests.seen", path / "requests.queue", confirm=confirm
-    )
+    return FilterFolder(path, maker, confirm=confirm)
 
 
 def run(path: Path, *seen: bytes, error_rate: float = 1e-6) -> FilterFolder:
     """A run that found these and goes on."""
     folder = folder_at(path)
     filter_ = folder.open(100, error_rate).filter
-    folder.record_seen([item for item in seen if filter_.add(item)])
+    folder.seen_journal.append([item for item in seen if filter_.add(item)])
     return folder
 
 
 def test_the_bytes_of_a_journal(tmp_path: Path) -> None:
     folder = folder_at(tmp_path)
     folder.open(100, 1e-6)
-    folder.record_done([b"\x01\x02", b"\xff" * 3])
-    folder.record_done([b"\x07"])
-    folder.record_done([])
+    folder.done_journal.append([b"\x01\x02", b"\xff" * 3])
+    folder.done_journal.append([b"\x07"])
+    folder.done_journal.append([])
     folder.abandon()
     head = b"sd-done\n\x01\x00\x07\x00a.Maker"
     first, second = b"\x00\x02\x01\x02\x00\x03\xff\xff\xff", b"\x00\x01\x07"
-    assert (tmp_path / "urls" / "urls.done").read_bytes() == (
+    assert (tmp_path / "dedupe" / "urls" / "urls.done").read_bytes() == (
         head
         + struct.pack("<I", zlib.crc32(head))
         + struct.pack("<II", 9, zlib.crc32(first))
@@ -70,7 +68,7 @@ def test_after_a_clean_stop_everything_enqueued_is_seen(tmp_path: Path) -> None:
     opened = folder.open(100, 1e-6)
     assert opened.last_stop is LastStop.NONE
     opened.filter.add_many([b"done", b"queued"])
-    folder.record_done([b"done"])
+    folder.done_journal.append([b"done"])
     folder.close(opened.filter)
     folder.close(opened.filter)
     again = folder_at(tmp_path).open(100, 1e-6)
@@ -82,7 +80,7 @@ def test_after_a_kill_only_what_was_done_is_seen(tmp_path: Path) -> None:
     folder = folder_at(tmp_path)
     opened = folder.open(100, 1e-6)
     opened.filter.add_many([b"done", b"queued"])
-    folder.record_done([b"done"])
+    folder.done_journal.append([b"done"])
     folder.abandon()
     again = folder_at(tmp_path).open(100, 1e-6)
     assert again.last_stop is LastStop.CUT
@@ -94,7 +92,7 @@ def test_the_journal_holds_the_done_requests_of_every_run(tmp_path: Path) -> Non
         folder = folder_at(tmp_path)
         opened = folder.open(100, 1e-6)
         opened.filter.add(name)
-        folder.record_done([name])
+        folder.done_journal.append([name])
         folder.close(opened.filter)
     folder = folder_at(tmp_path)
     folder.open(100, 1e-6)
@@ -113,11 +111,11 @@ def test_a_kill_before_anything_was_done_leaves_an_empty_filter(tmp_path: Path) 
 
 
 def test_a_half_made_journal_is_that_of_a_new_job(tmp_path: Path) -> None:
-    (tmp_path / "urls").mkdir()
-    (tmp_path / "urls" / "urls.done").write_bytes(b"sd-done\n\x01")
+    (tmp_path / "dedupe" / "urls").mkdir(parents=True)
+    (tmp_path / "dedupe" / "urls" / "urls.done").write_bytes(b"sd-done\n\x01")
     (tmp_path / "requests.seen").write_bytes(b"\x00\x01a")
     opened = folder_at(tmp_path).open(100, 1e-6)
-    assert (opened.last_stop, opened.taken_over) == (LastStop.NONE, 1)
+    assert (opened.last_stop, len(opened.filter)) == (LastStop.NONE, 1)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=20), st.data())
@@ -128,10 +126,10 @@ def test_a_journal_cut_anywhere_gives_its_whole_blocks(
     path = tmp_path_factory.mktemp("job")
     folder = folder_at(path)
     folder.open(100, 1e-9)
-    journal = path / "urls" / "urls.done"
+    journal = path / "dedupe" / "urls" / "urls.done"
     ends = [journal.stat().st_size]
     for item in items:
-        folder.record_done([item])
+        folder.done_journal.append([item])
         ends.append(journal.stat().st_size)
     folder.abandon()
     cut_at = data.draw(st.integers(ends[0], ends[-1]))
@@ -144,33 +142,34 @@ def test_a_journal_cut_anywhere_gives_its_whole_blocks(
     opened = folder.open(100, 1e-9)
     if not rest:
         assert journal.stat().st_size == ends[whole]
-        assert opened.cut_bytes == cut_at - ends[whole]
     assert all(item in opened.filter for item in items[:whole])
-    folder.record_done([b"afterwards"])
+    folder.done_journal.append([b"afterwards"])
     folder.abandon()
+    size = journal.stat().st_size
     opened = folder_at(path).open(100, 1e-9)
     assert b"afterwards" in opened.filter
-    assert opened.cut_bytes == 0
+    assert journal.stat().st_size == size
 
 
 def test_a_changed_byte_in_a_block_ends_the_journal_there(tmp_path: Path) -> None:
     folder = folder_at(tmp_path)
     folder.open(100, 1e-6)
     for item in (b"first", b"second", b"third"):
-        folder.record_done([item])
+        folder.done_journal.append([item])
     folder.abandon()
-    journal = tmp_path / "urls" / "urls.done"
+    journal = tmp_path / "dedupe" / "urls" / "urls.done"
     journal.write_bytes(journal.read_bytes().replace(b"second", b"sEcond"))
+    size = journal.stat().st_size
     opened = folder_at(tmp_path).open(100, 1e-6)
     assert opened.filter.add_many([b"first", b"second", b"third"]) == [False, True, True]
-    assert opened.cut_bytes > 0
+    assert journal.stat().st_size < size
 
 
 def test_more_than_a_block_in_one_call(tmp_path: Path) -> None:
     items = [number.to_bytes(4, "big") * 200 for number in range(4000)]
     folder = folder_at(tmp_path)
     folder.open(10_000, 1e-6)
-    folder.record_done(items)
+    folder.done_journal.append(items)
     folder.abandon()
     assert len(folder_at(tmp_path).open(10_000, 1e-6).filter) == 4000
 
@@ -179,9 +178,9 @@ def stopped(path: Path) -> Path:
     folder = folder_at(path)
     opened = folder.open(100, 1e-6)
     opened.filter.add(b"one")
-    folder.record_done([b"one"])
+    folder.done_journal.append([b"one"])
     folder.close(opened.filter)
-    return path / "urls" / "urls.bloom"
+    return path / "dedupe" / "urls" / "urls.bloom"
 
 
 def test_a_damaged_snapshot_is_refused_and_left(tmp_path: Path) -> None:
@@ -215,7 +214,7 @@ def test_with_another_error_rate_the_filter_is_made_anew(tmp_path: Path) -> None
     folder = folder_at(tmp_path)
     opened = folder.open(100, 1e-6)
     opened.filter.add_many(FINGERPRINTS)
-    folder.record_seen(FINGERPRINTS)
+    folder.seen_journal.append(FINGERPRINTS)
     folder.close(opened.filter)
     folder = folder_at(tmp_path)
     opened = folder.open(100, 0.01)
@@ -224,7 +223,7 @@ def test_with_another_error_rate_the_filter_is_made_anew(tmp_path: Path) -> None
     assert opened.filter.add_many(FINGERPRINTS) == [False] * 5
     assert "error rate of 1e-06, but the setting DEDUPE_URL_ERROR_RATE is 0.01" in opened.notes[0]
     folder.close(opened.filter)
-    assert folder_at(tmp_path).open(100, 0.01).notes == ()
+    assert folder_at(tmp_path).open(100, 0.01).notes == []
 
 
 def test_another_error_rate_is_refused_with_both_where_the_journal_lacks_fingerprints(tmp_path: Path) -> None:
@@ -252,8 +251,8 @@ def test_another_capacity_keeps_the_stored_one_and_says_so(tmp_path: Path) -> No
 
 
 def test_a_foreign_file_in_the_place_of_the_journal_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "urls").mkdir()
-    journal = tmp_path / "urls" / "urls.done"
+    (tmp_path / "dedupe" / "urls").mkdir(parents=True)
+    journal = tmp_path / "dedupe" / "urls" / "urls.done"
     journal.write_bytes(b"something else, and long enough to be a journal")
     with pytest.raises(StoreRefused, match="not a journal"):
         folder_at(tmp_path).open(100, 1e-6)
@@ -285,19 +284,19 @@ def test_scrapys_own_file_is_taken_over_once(tmp_path: Path) -> None:
     (tmp_path / "requests.seen").write_bytes(BINARY)
     folder = folder_at(tmp_path)
     opened = folder.open(100, 1e-6)
-    assert opened.taken_over == 2
+    assert "Imported 2 fingerprints" in opened.notes[0]
     assert not opened.filter.add(FINGERPRINTS[3])
     folder.close(opened.filter)
     again = folder_at(tmp_path).open(100, 1e-6)
-    assert (again.taken_over, len(again.filter)) == (0, 2)
+    assert (again.notes, len(again.filter)) == ([], 2)
 
 
 def test_clear_forgets_what_was_done(tmp_path: Path) -> None:
     folder = folder_at(tmp_path)
     folder.open(100, 1e-6)
-    folder.record_done([b"one"])
+    folder.done_journal.append([b"one"])
     folder.clear()
-    folder.record_done([b"two"])
+    folder.done_journal.append([b"two"])
     folder.abandon()
     opened = folder_at(tmp_path).open(100, 1e-6)
     assert (b"one" in opened.filter, b"two" in opened.filter) == (False, True)
@@ -309,8 +308,8 @@ def test_a_disk_that_takes_no_more_is_told_once_and_nothing_is_damaged(
 ) -> None:
     folder = folder_at(tmp_path)
     opened = folder.open(100, 1e-6)
-    folder.record_done([b"one"])
-    size = (tmp_path / "urls" / "urls.done").stat().st_size
+    folder.done_journal.append([b"one"])
+    size = (tmp_path / "dedupe" / "urls" / "urls.done").stat().st_size
     write = os.write
 
     def half_written(fd: int, data: bytes) -> int:
@@ -322,10 +321,10 @@ def test_a_disk_that_takes_no_more_is_told_once_and_nothing_is_damaged(
 
     monkeypatch.setattr(os, "write", half_written)
     with pytest.raises(StoreUnavailable, match=r"urls\.done cannot be written: .*No space left"):
-        folder.record_done([b"two"])
-    folder.record_done([b"three"])
+        folder.done_journal.append([b"two"])
+    folder.done_journal.append([b"three"])
     monkeypatch.setattr(os, "write", write)
-    assert (tmp_path / "urls" / "urls.done").stat().st_size == size
+    assert (tmp_path / "dedupe" / "urls" / "urls.done").stat().st_size == size
     # Scrapy's queue on the same disk may lack requests, so what it was to ask for must not count as seen.
     with pytest.raises(StoreUnavailable, match="treats this one as unclean"):
         folder.close(opened.filter)
@@ -336,12 +335,12 @@ def test_a_disk_that_takes_no_more_is_told_once_and_nothing_is_damaged(
 def test_a_snapshot_that_cannot_be_written_leaves_the_journal(tmp_path: Path) -> None:
     folder = folder_at(tmp_path)
     opened = folder.open(100, 1e-6)
-    folder.record_done([b"one"])
-    (tmp_path / "urls" / "urls.bloom").mkdir()
+    folder.done_journal.append([b"one"])
+    (tmp_path / "dedupe" / "urls" / "urls.bloom").mkdir()
     with pytest.raises(StoreUnavailable, match="could not be saved"):
         folder.close(opened.filter)
-    (tmp_path / "urls" / "urls.bloom").rmdir()
-    assert sorted(path.name for path in (tmp_path / "urls").iterdir()) == JOURNALS
+    (tmp_path / "dedupe" / "urls" / "urls.bloom").rmdir()
+    assert sorted(path.name for path in (tmp_path / "dedupe" / "urls").iterdir()) == JOURNALS
     assert folder_at(tmp_path).open(100, 1e-6).last_stop is LastStop.CUT
 
 
@@ -349,7 +348,7 @@ def test_what_failed_may_be_asked_for_once_more(tmp_path: Path) -> None:
     folder = folder_at(tmp_path)
     opened = folder.open(100, 1e-6)
     opened.filter.add_many([b"good", b"bad", b"worse"])
-    folder.record_failed([b"bad", b"worse"])
+    folder.forgotten_journal.append([b"bad", b"worse"])
     assert not opened.forgotten.take(b"bad"), "in the same run it stays seen"
     folder.close(opened.filter)
     folder = folder_at(tmp_path)
@@ -366,16 +365,16 @@ def test_what_fails_again_is_forgotten_again(tmp_path: Path) -> None:
         opened = folder.open(100, 1e-6)
         if not opened.filter.add(b"bad"):
             assert opened.forgotten.take(b"bad")
-        folder.record_failed([b"bad"])
+        folder.forgotten_journal.append([b"bad"])
         folder.close(opened.filter)
-    size = (tmp_path / "urls" / "urls.forgotten").stat().st_size
+    size = (tmp_path / "dedupe" / "urls" / "urls.forgotten").stat().st_size
     opened = folder_at(tmp_path).open(100, 1e-6)
     assert len(opened.forgotten) == 1
     assert size == len(HEAD) + 8 + 2 + 3
 
 
 def forget(path: Path, *fingerprints: bytes) -> None:
-    log = Journal(path / "urls" / "urls.forgotten", MAKER, FORGOTTEN)
+    log = Journal(path / "dedupe" / "urls" / "urls.forgotten", MAKER, FORGOTTEN)
     log.lock()
     log.open()
     log.append(fingerprints)
@@ -386,13 +385,13 @@ def test_what_is_asked_for_again_and_left_in_the_queue_is_not_lost_with_the_queu
     folder = run(tmp_path, b"queued", b"done again", b"done")
     filter_ = GrowingBloomFilter(100, 1e-6)
     filter_.add_many([b"queued", b"done again", b"done"])
-    folder.record_done([b"queued", b"done again", b"done"])
+    folder.done_journal.append([b"queued", b"done again", b"done"])
     folder.close(filter_)
     forget(tmp_path, b"queued", b"done again")
     folder = folder_at(tmp_path)
     opened = folder.open(100, 1e-6)
     assert [opened.forgotten.take(item) for item in (b"queued", b"done again")] == [True, True]
-    folder.record_done([b"done again"])
+    folder.done_journal.append([b"done again"])
     folder.close(opened.filter)
     folder = folder_at(tmp_path)
     opened = folder.open(100, 1e-6)
@@ -406,29 +405,29 @@ def test_what_is_asked_for_again_and_left_in_the_queue_is_not_lost_with_the_queu
 
 def test_what_is_asked_for_again_stays_forgotten_if_the_stop_cannot_be_saved(tmp_path: Path) -> None:
     folder = run(tmp_path)
-    folder.record_done([b"queued"])
+    folder.done_journal.append([b"queued"])
     folder.abandon()
     forget(tmp_path, b"queued")
     folder = folder_at(tmp_path)
     opened = folder.open(100, 1e-6)
     assert opened.forgotten.take(b"queued")
-    (tmp_path / "urls" / "urls.bloom").mkdir()
+    (tmp_path / "dedupe" / "urls" / "urls.bloom").mkdir()
     with pytest.raises(StoreUnavailable, match="could not be saved"):
         folder.close(opened.filter)
-    (tmp_path / "urls" / "urls.bloom").rmdir()
+    (tmp_path / "dedupe" / "urls" / "urls.bloom").rmdir()
     opened = folder_at(tmp_path).open(100, 1e-6)
     assert opened.filter.add(b"queued") or opened.forgotten.take(b"queued")
 
 
 def test_what_fails_after_everything_was_cleared_is_forgotten(tmp_path: Path) -> None:
     forget_first = run(tmp_path, b"bad")
-    forget_first.record_failed([b"bad"])
+    forget_first.forgotten_journal.append([b"bad"])
     forget_first.close(GrowingBloomFilter(100, 1e-6))
     folder = folder_at(tmp_path)
     opened = folder.open(100, 1e-6)
     assert opened.forgotten.take(b"bad")
     folder.clear()
-    folder.record_failed([b"bad"])
+    folder.forgotten_journal.append([b"bad"])
     folder.close(opened.filter)
     assert b"bad" in folder_at(tmp_path).open(100, 1e-6).forgotten
 
@@ -438,7 +437,7 @@ def test_a_filter_that_is_made_anew_lacks_what_never_came_to_count(tmp_path: Pat
     filter_ = GrowingBloomFilter(100, 1e-6)
     filter_.add(b"a")
     folder.close(filter_)
-    seen = Journal(tmp_path / "urls" / "urls.seen", MAKER, SEEN)
+    seen = Journal(tmp_path / "dedupe" / "urls" / "urls.seen", MAKER, SEEN)
     seen.lock()
     seen.open()
     seen.append([b"of an import that was killed"])
@@ -456,7 +455,7 @@ def test_a_start_that_comes_to_nothing_leaves_what_it_found(tmp_path: Path, clea
         folder = folder_at(tmp_path)
         opened = folder.open(100, 1e-6)
         assert opened.last_stop is (LastStop.CLEAN if clean else LastStop.CUT)
-        folder.undo_open(opened)
+        folder.undo_open()
 
 
 def test_the_first_start_of_a_job_that_comes_to_nothing_is_none(tmp_path: Path) -> None:
@@ -466,18 +465,18 @@ def test_the_first_start_of_a_job_that_comes_to_nothing_is_none(tmp_path: Path) 
         folder = folder_at(tmp_path)
         assert folder.set_queue_aside() is None
         opened = folder.open(100, 1e-6)
-        assert (opened.last_stop, opened.taken_over) == (LastStop.NONE, 2)
-        folder.undo_open(opened)
-        assert folder.last_stop is LastStop.NONE
+        assert (opened.last_stop, len(opened.filter)) == (LastStop.NONE, 2)
+        folder.undo_open()
+        assert folder.done_journal.path.stat().st_size == 0
 
 
 def test_after_a_kill_the_seen_are_those_that_were_done(tmp_path: Path) -> None:
     folder = run(tmp_path, b"done", b"queued")
-    folder.record_done([b"done"])
+    folder.done_journal.append([b"done"])
     folder.abandon()
     folder = run(tmp_path)
     folder.abandon()
-    seen = Journal(tmp_path / "urls" / "urls.seen", MAKER, SEEN)
+    seen = Journal(tmp_path / "dedupe" / "urls" / "urls.seen", MAKER, SEEN)
     seen.lock()
     assert list(seen.fingerprints()) == [b"done"]
     seen.close()
@@ -487,16 +486,16 @@ def test_what_was_written_behind_the_size_that_the_snapshot_names_does_not_count
     folder = folder_at(tmp_path)
     opened = folder.open(100, 1e-6)
     opened.filter.add(b"one")
-    folder.record_seen([b"one"])
+    folder.seen_journal.append([b"one"])
     folder.close(opened.filter)
-    size = (tmp_path / "urls" / "urls.seen").stat().st_size
-    seen = Journal(tmp_path / "urls" / "urls.seen", MAKER, SEEN)
+    size = (tmp_path / "dedupe" / "urls" / "urls.seen").stat().st_size
+    seen = Journal(tmp_path / "dedupe" / "urls" / "urls.seen", MAKER, SEEN)
     seen.lock()
     seen.open()
     seen.append([b"two"])
     seen.close()
     folder_at(tmp_path).open(100, 1e-6)
-    assert (tmp_path / "urls" / "urls.seen").stat().st_size == size
+    assert (tmp_path / "dedupe" / "urls" / "urls.seen").stat().st_size == size
 
 
 def test_hits_are_confirmed_in_a_set_that_outlives_the_run(tmp_path: Path) -> None:
@@ -506,11 +505,11 @@ def test_hits_are_confirmed_in_a_set_that_outlives_the_run(tmp_path: Path) -> No
     assert isinstance(opened.filter, ConfirmedBloomFilter)
     assert opened.filter.add_many(items) == [True] * len(items)
     assert opened.filter.false_positives > 100
-    folder.record_seen(items)
+    folder.seen_journal.append(items)
     folder.close(opened.filter)
     folder = folder_at(tmp_path, confirm=True)
     opened = folder.open(100, 0.3)
-    assert opened.notes == ()
+    assert opened.notes == []
     assert opened.filter.add_many([*items, b"new"]) == [False] * len(items) + [True]
     folder.abandon()
 
@@ -519,8 +518,8 @@ def test_after_a_kill_the_exact_set_holds_what_was_done(tmp_path: Path) -> None:
     folder = folder_at(tmp_path, confirm=True)
     filter_ = folder.open(100, 1e-6).filter
     assert isinstance(filter_, ConfirmedBloomFilter)
-    folder.record_seen([item for item in (b"done", b"queued") if filter_.add(item)])
-    folder.record_done([b"done"])
+    folder.seen_journal.append([item for item in (b"done", b"queued") if filter_.add(item)])
+    folder.done_journal.append([b"done"])
     filter_.exact.write_pending()
     folder.abandon()
     folder = folder_at(tmp_path, confirm=True)
@@ -533,7 +532,7 @@ def test_an_exact_set_may_be_wanted_later_on(tmp_path: Path) -> None:
     folder = folder_at(tmp_path)
     opened = folder.open(100, 1e-6)
     opened.filter.add_many(FINGERPRINTS)
-    folder.record_seen(FINGERPRINTS)
+    folder.seen_journal.append(FINGERPRINTS)
     folder.close(opened.filter)
     folder = folder_at(tmp_path, confirm=True)
     opened = folder.open(100, 1e-6)
@@ -557,7 +556,8 @@ def test_a_queue_is_set_aside_after_a_kill_alone(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
-    (tmp_path / "urls").write_bytes(b"a file")
+    (tmp_path / "dedupe").mkdir()
+    (tmp_path / "dedupe" / "urls").write_bytes(b"a file")
     with pytest.raises(StoreUnavailable, match=r"urls is a file\. Name another folder in JOBDIR\.$"):
         folder_at(tmp_path).open(100, 1e-6)
 
@@ -566,12 +566,12 @@ APPENDS = """
 import sys
 from pathlib import Path
 from scrapy_dedupe.urls.folder import FilterFolder
-folder = FilterFolder(Path(sys.argv[1]) / "urls", "a.Maker")
+folder = FilterFolder(Path(sys.argv[1]), "a.Maker")
 filter_ = folder.open(100_000, 1e-9).filter
 number = len(filter_)
 print(number, flush=True)
 while True:
-    folder.record_done([(number + i).to_bytes(8, "big") for i in range(2)])
+    folder.done_journal.append([(number + i).to_bytes(8, "big") for i in range(2)])
     number += 2
     print(number, flush=True)
 """

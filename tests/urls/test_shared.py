@@ -71,9 +71,7 @@ def test_it_grows_with_all_processes_attached(client: redis.Redis) -> None:
     found = one.describe()
     assert [layer.capacity for layer in found.layers] == [50, 100, 200, 400, 800, 1600]
     assert sum(found.counts) == found.seen == len(one) == 2000
-    assert found.capacity == 50
-    assert one.layers == 6
-    assert one.capacity == 50
+    assert found.figures().capacity == one.capacity == 50
 
 
 @pytest.mark.parametrize("error_rate", [0.01, 0.001])
@@ -88,10 +86,11 @@ def test_the_error_rate_holds_from_once_to_64_times_the_capacity(
         added = 300 * factor
         wrong = shared._ask(b"has", others).count(b"1")
         assert wrong <= error_rate * len(others) + 4 * math.sqrt(error_rate * len(others))
-        assert shared.estimated_error <= error_rate
-        expected = shared.estimated_error * len(others)
+        assert shared.describe().figures().estimated_error <= error_rate
+        expected = shared.describe().figures().estimated_error * len(others)
         assert abs(wrong - expected) <= 5 * math.sqrt(expected) + 0.15 * expected + 5
-    assert abs(added - len(shared) - shared.expected_lost) <= 5 * math.sqrt(shared.expected_lost) + 2
+    lost = shared.describe().figures().expected_lost
+    assert abs(added - len(shared) - lost) <= 5 * math.sqrt(lost) + 2
 
 
 def test_tags_err_as_their_account_says(client: redis.Redis) -> None:
@@ -119,10 +118,10 @@ def test_a_full_filter_costs_at_most_a_tenth_more_than_the_optimum(
     found = shared.describe()
     assert len(found.layers) == 1
     stored = sum(client.strlen(key) for key in client.scan_iter() if b":bits:" in key)
-    assert stored == pytest.approx(found.size_bytes, abs=1)
+    assert stored == pytest.approx(found.figures().bytes, abs=1)
     assert 8 * stored <= 1.1 * optimal_bits(10_000, error_rate)
-    assert found.estimated_error <= 0.7 * error_rate
-    assert 0.3 < found.fill_ratio < 0.95
+    assert found.figures().estimated_error <= 0.7 * error_rate
+    assert 0.3 < found.figures().fill_ratio < 0.95
 
 
 def test_a_layer_is_spread_over_shards_of_at_most_16_mib(client: redis.Redis) -> None:
@@ -178,7 +177,7 @@ def test_every_tag_is_in_one_of_its_two_buckets(client: redis.Redis) -> None:
     shared = SharedBloomFilter(client, "spider", 2000, 1e-6, cache_size=0)
     items = fingerprints(2000)
     assert all(shared.add_many(items))
-    assert shared.layers == 1
+    assert len(shared.describe().layers) == 1
     stored = client.get("dedupe:urls:2:{spider}:bits:0:0")
     slots = [stored[at : at + 3] for at in range(0, len(stored), 3)]
     expected = Counter()
@@ -237,9 +236,8 @@ def test_another_hash_version_is_refused(client: redis.Redis) -> None:
 
 
 def test_another_capacity_is_noted_and_the_store_decides(client: redis.Redis) -> None:
-    assert SharedBloomFilter(client, "spider", 100, 1e-6).attach().note is None
-    note = SharedBloomFilter(client, "spider", 5000, 1e-6).attach().note
-    assert note is not None
+    assert not any(SharedBloomFilter(client, "spider", 100, 1e-6).attach().notes())
+    *_, note = SharedBloomFilter(client, "spider", 5000, 1e-6).attach().notes()
     assert "100 fingerprints, but this process is configured for 5,000" in note
 
 
@@ -307,7 +305,7 @@ def test_another_job_begins_anew_and_the_first_one_is_told(client: redis.Redis) 
     assert first != second
     found = SharedBloomFilter(client, "spider", 100, 1e-6, keep=first).attach()
     assert (found.discarded, found.is_other_filter) == (1, True)
-    assert any("DEDUPE_URL_KEY" in sentence for sentence in found.warnings("spider"))
+    assert any("DEDUPE_URL_KEY" in sentence for sentence in found.warnings())
 
 
 def test_a_job_that_was_cut_begins_anew_unless_its_queue_is_in_redis(client: redis.Redis) -> None:
@@ -318,7 +316,7 @@ def test_a_job_that_was_cut_begins_anew_unless_its_queue_is_in_redis(client: red
     kept.detach(cut=True)
     found = SharedBloomFilter(client, "spider", 100, 1e-6, keep=born).attach()
     assert (found.discarded, found.was_cut) == (1, True)
-    assert ["did not end cleanly" in sentence for sentence in found.warnings("spider")] == [True]
+    assert ["did not end cleanly" in sentence for sentence in found.warnings()] == [True]
     assert not client.hexists("dedupe:urls:2:{spider}:meta", "cut")
 
 
@@ -329,7 +327,7 @@ def test_who_attaches_to_a_filter_in_use_joins_whatever_it_may_keep(client: redi
         two = SharedBloomFilter(client, "spider", 100, 1e-6, keep=keep)
         found = two.attach()
         assert (found.fingerprints, found.others, found.discarded) == (1, 1, 0)
-        assert "1 fingerprints and is used by 1 other process" in next(found.notes("spider"))
+        assert "1 fingerprints and is used by 1 other process" in next(found.notes())
         assert not two.add(b"page")
         two.detach()
 
@@ -389,7 +387,7 @@ def test_who_joins_is_told_of_a_killed_process(client: redis.Redis, redis_url: s
     killed(redis_url)
     found = SharedBloomFilter(client, "spider", 100, 1e-6).attach()
     assert (found.others, found.fingerprints, found.discarded, found.was_cut) == (1, 1, 0, True)
-    assert "ended without detaching" in next(found.warnings("spider"))
+    assert "ended without detaching" in next(found.warnings())
     assert not one.add(b"page")
 
 
@@ -583,15 +581,15 @@ def test_a_server_that_is_away_is_unavailable() -> None:
 def test_what_is_forgotten_is_new_once_more_and_to_one_process_alone(client: redis.Redis) -> None:
     one, two = (SharedBloomFilter(client, "spider", 100, 1e-6) for _ in range(2))
     one.add_many([b"a", b"b", b"c"])
-    assert one.forgotten == 0
+    assert one.describe().forgotten == 0
     one.forget([b"a", b"b", b"a"])
-    assert two.forgotten == 2
+    assert two.describe().forgotten == 2
     assert b"a" not in one
     assert b"a" not in two
     assert b"c" in two
     assert two.add_many([b"a", b"a", b"c"]) == [True, False, False]
     assert one.add_many([b"a", b"b", b"b"]) == [False, True, False]
-    assert one.forgotten == 0
+    assert one.describe().forgotten == 0
     assert client.keys("*forgotten") == []
     assert len(one) == 3
 
@@ -674,7 +672,7 @@ def test_three_clients_agree_with_a_plain_set(
             client.flushall()
             seen, forgotten = set(), set()
     assert wrong <= (0 if error_rate < 1e-6 else 3)
-    assert clients[0].forgotten == len(forgotten)
+    assert clients[0].describe().forgotten == len(forgotten)
     assert abs(len(clients[0]) - len(seen)) <= wrong
     if seen or forgotten:
         clients[0].attach()
@@ -707,7 +705,7 @@ def test_another_thread_may_forget_while_one_asks(client: redis.Redis) -> None:
     answers = [shared.add(item) for item in items]
     thread.join()
     assert all(answers)
-    assert shared.forgotten == 300
+    assert shared.describe().forgotten == 300
     assert all(shared.add_many(failed))
 
 
@@ -814,7 +812,7 @@ def test_in_a_cluster_all_keys_lie_in_one_slot(tmp_path: Path) -> None:
                 assert all(shared.add_many(items))
                 shared.forget(items[:2])
                 assert shared.add_many(items) == [True] * 2 + [False] * 298
-                assert shared.forgotten == 0
+                assert shared.describe().forgotten == 0
                 assert shared.detach(delete=True)
         finally:
             process.terminate()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.urls.bloom import layer_share, narrowest_slice, optimal_bits
+from scrapy_dedupe.urls.bloom import Figures, layer_share, narrowest_slice, optimal_bits, sum_over
 from scrapy_dedupe.urls.shared_layers import (
     SHARD_BYTES,
     BitLayer,
@@ -133,14 +133,13 @@ def test_the_error_of_tags_is_that_of_a_simulation() -> None:
 def test_a_description_adds_up() -> None:
     layers = (plan_layer(100, 0.01, 0), plan_layer(100, 0.01, 1))
     found = Description(layers, (100, 50), forgotten=3)
-    assert (found.seen, found.capacity, found.forgotten) == (150, 100, 3)
-    assert found.size_bytes == layers[0].size_bytes + layers[1].size_bytes
+    figures = found.figures()
+    assert (found.seen, figures.seen, figures.capacity, figures.layers) == (150, 150, 100, 2)
+    assert figures.bytes == layers[0].size_bytes + layers[1].size_bytes
     one, two = layers[0].error_at(100), layers[1].error_at(50)
-    assert found.estimated_error == pytest.approx(one + two - one * two)
-    assert 0 < found.fill_ratio < 1
-    assert found.expected_lost == pytest.approx(
-        layers[0].expected_lost(100) + layers[1].expected_lost(50) + 50 * one, rel=1e-6
+    assert figures.estimated_error == pytest.approx(one + two - one * two)
+    assert 0 < figures.fill_ratio < 1
+    assert figures.expected_lost == pytest.approx(
+        sum_over(layers[0].error_at, 100) + sum_over(layers[1].error_at, 50) + 50 * one, rel=1e-6
     )
-    nothing = Description()
-    assert (nothing.seen, nothing.capacity, nothing.size_bytes, nothing.fill_ratio) == (0, 0, 0, 0)
-    assert (nothing.estimated_error, nothing.expected_lost) == (0, 0)
+    assert Description().figures() == Figures(0, 0, 0, 0, 0.0, 0.0, 0.0)

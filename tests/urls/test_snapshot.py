@@ -22,7 +22,7 @@ MAKER = "a.Maker"
 def test_the_bytes_of_a_snapshot(tmp_path: Path) -> None:
     seen = GrowingBloomFilter(4, 0.1)
     seen.add(b"\x01\x02")
-    geometry, _, bits = seen.dump_layers()[0]
+    geometry, _, (bits,) = seen.dump_layers()[0]
     head = (
         b'{"capacity":4,"done_bytes":17,"error_rate":0.1,"exact":null,"fingerprinter":"a.Maker","layers":[{"capacity"'
         b':4,"count":1,"error_rate":0.06999999999999999,"hashes":%d,"slice_bits":%d}],"seen_bytes":29}'
@@ -54,5 +54,8 @@ def test_a_snapshot_gives_back_what_was_written(
     FilterSnapshot(seen, MAKER, 1, 2, exact).write(path)
     found = FilterSnapshot.read(path, MAKER)
     assert (found.done_bytes, found.seen_bytes, found.exact, len(found.filter)) == (1, 2, exact, len(seen))
-    assert found.filter.dump_layers() == seen.dump_layers()
+    for (*head, parts), (*head_before, parts_before) in zip(
+        found.filter.dump_layers(), seen.dump_layers(), strict=True
+    ):
+        assert (head, list(parts)) == (head_before, list(parts_before))
     assert found.filter.add_many(items) == [False] * len(items)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
@@ -82,13 +82,8 @@ def _read_job(context: DoctorContext, jobdir: Path) -> None:
     """Read the files that a run with this JOBDIR would read. Nothing is locked, so a crawl can start at the same time."""
     from scrapy_dedupe.commands.urls.fingerprints import Fingerprinter
     from scrapy_dedupe.urls.folder import FilterFolder
-    from scrapy_dedupe.urls.snapshot import FilterSnapshot
 
-    fingerprinter = Fingerprinter(context.given, None).path
-    folder = FilterFolder.in_job(jobdir, fingerprinter)
-    folder.check_heads()
-    with suppress(FileNotFoundError):  # a new job, an interrupted one, or a running one
-        FilterSnapshot.read(folder.snapshot, fingerprinter)
+    FilterFolder(jobdir, Fingerprinter(context.given, None).path).check_unlocked()
 
 
 def _shared_filter(url: str, context: DoctorContext) -> CheckFinding:

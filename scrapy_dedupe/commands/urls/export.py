@@ -65,8 +65,8 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Exported:
     with Bars(opts) as bars, target.open_job() as stored:
         with bars.part("count", 0, "fingerprints"):
             lacking = stored.unlisted(bars.advance)
-        # After an unclean stop len() would first build the filter.
-        total = len(stored) - lacking if stored.last_stop is LastStop.CLEAN else 0
+        # After an unclean stop the filter would have to be built first.
+        total = len(stored.filter) - lacking if stored.last_stop is LastStop.CLEAN else 0
         fingerprints = bars.counted(stored.fingerprints(), "export", total, "fingerprints")
         if opts.output == "-":
             written = write_requests_seen(sys.stdout.buffer, fingerprints, as_text=as_text)

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Protocol
 from scrapy_dedupe.errors import StoreError, StoreRefused, StoreUnavailable, UsageError
 from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.urls.attachment import was_cut
-from scrapy_dedupe.urls.folder import FilterFolder
+from scrapy_dedupe.urls.folder import AddedFingerprints, FilterFolder, State
 from scrapy_dedupe.urls.shared import SharedBloomFilter
-from scrapy_dedupe.urls.stored import AddedFingerprints, Figures, State, StoredFilter
 
 from .fingerprints import Fingerprinter
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.stores.location import StoreLocation
+    from scrapy_dedupe.urls.bloom import Figures
 
 _PART = 10_000
 
@@ -41,13 +42,28 @@ class OpenFilter(Protocol):
     def error_bound(self) -> float:
         """The maximum share of new fingerprints that are reported as seen."""
 
+    @property
+    def error_rate(self) -> float:
+        """The error rate of the Bloom filter. An exact set confirms its hits."""
+
     def states(self, fingerprints: Sequence[bytes]) -> list[State]: ...
 
     def forget(self, fingerprints: Iterable[bytes]) -> int: ...
 
     def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints: ...
 
-    def figures(self, on_count: Callable[[int], None] | None = None) -> Figures: ...
+    def figures(self) -> Figures: ...
+
+    @property
+    def forgotten(self) -> int:
+        """Number of fingerprints that may be requested again once."""
+
+    def listed(self, on_count: Callable[[int], None]) -> int | None:
+        """Number of fingerprints that can be exported, which are counted; None if there is no list."""
+
+    @property
+    def exact(self) -> int | None:
+        """Number of fingerprints in the exact set; None if there is no exact set that matches the filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +71,7 @@ class LocalFilter:
     """The filter in a job's folder."""
 
     name: str
-    stored: StoredFilter
+    stored: FilterFolder
 
     @property
     def last_stop(self) -> str:
@@ -63,7 +79,11 @@ class LocalFilter:
 
     @property
     def error_bound(self) -> float:
-        return 0.0 if self.stored.is_exact else self.stored.filter.error_rate
+        return 0.0 if self.stored.is_exact else self.error_rate
+
+    @property
+    def error_rate(self) -> float:
+        return self.stored.error_rate
 
     def states(self, fingerprints: Sequence[bytes]) -> list[State]:
         return [self.stored.state(fingerprint) for fingerprint in fingerprints]
@@ -74,8 +94,19 @@ class LocalFilter:
     def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
         return self.stored.add_many(fingerprints)
 
-    def figures(self, on_count: Callable[[int], None] | None = None) -> Figures:
-        return self.stored.figures(on_count)
+    def figures(self) -> Figures:
+        return self.stored.filter.figures()
+
+    @property
+    def forgotten(self) -> int:
+        return len(self.stored.forgotten)
+
+    def listed(self, on_count: Callable[[int], None]) -> int:
+        return self.stored.listed(on_count)
+
+    @property
+    def exact(self) -> int | None:
+        return len(self.stored.filter) if self.stored.has_stored_set else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +122,10 @@ class SharedFilter:
 
     @property
     def error_bound(self) -> float:
+        return self.error_rate
+
+    @property
+    def error_rate(self) -> float:
         return self.shared.error_rate
 
     def states(self, fingerprints: Sequence[bytes]) -> list[State]:
@@ -109,21 +144,19 @@ class SharedFilter:
             total += len(part)
         return AddedFingerprints(new, 0, total - new)
 
-    def figures(self, on_count: Callable[[int], None] | None = None) -> Figures:
-        now = self.shared.describe()
-        return Figures(
-            fingerprints=now.seen,
-            capacity=now.capacity,
-            layers=len(now.layers),
-            size_bytes=now.size_bytes,
-            fill_ratio=now.fill_ratio,
-            estimated_error=now.estimated_error,
-            expected_lost=now.expected_lost,
-            error_rate=self.shared.error_rate,
-            forgotten=now.forgotten,
-            listed=None,
-            exact=None,
-        )
+    def figures(self) -> Figures:
+        return self.shared.describe().figures()
+
+    @property
+    def forgotten(self) -> int:
+        return self.shared.describe().forgotten
+
+    def listed(self, on_count: Callable[[int], None]) -> None:
+        return None
+
+    @property
+    def exact(self) -> None:
+        return None
 
 
 def add_filter_arguments(parser: argparse.ArgumentParser) -> None:
@@ -193,10 +226,10 @@ class FilterTarget:
         with self.open_job(create=create) as stored:
             yield LocalFilter(self.name, stored)
 
-    def open_job(self, *, create: bool = False) -> StoredFilter:
+    def open_job(self, *, create: bool = False) -> AbstractContextManager[FilterFolder]:
         """The filter of a job, as a context manager."""
         urls = self._settings.urls
-        return StoredFilter(self._folder, urls.capacity, urls.error_rate, create=create)
+        return self._folder.between_runs(urls.capacity, urls.error_rate, create=create)
 
     @contextmanager
     def _open_shared(self, store: StoreLocation, *, adds: bool) -> Iterator[SharedBloomFilter]:
@@ -233,7 +266,7 @@ class FilterTarget:
     @property
     def _folder(self) -> FilterFolder:
         assert self._jobdir is not None
-        return FilterFolder.in_job(self._jobdir, self.fingerprint.path, confirm=self._settings.urls.confirm)
+        return FilterFolder(self._jobdir, self.fingerprint.path, confirm=self._settings.urls.confirm)
 
     def _key_for(self, key: str | None, spider: str | None) -> str:
         if key is not None:

@@ -50,19 +50,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(place: CommandStores, opts: argparse.Namespace) -> UrlStats:
     target = FilterTarget(place, opts)
     with Bars(opts) as bars, bars.part("stats", 0, "fingerprints"), target.open() as found:
-        figures = found.figures(bars.advance)
+        figures = found.figures()
         return UrlStats(
             filter=found.name,
             last_stop=found.last_stop,
-            fingerprints=figures.fingerprints,
-            forgotten=figures.forgotten,
-            listed=figures.listed,
-            exact=figures.exact,
+            fingerprints=figures.seen,
+            forgotten=found.forgotten,
+            listed=found.listed(bars.advance),
+            exact=found.exact,
             capacity=figures.capacity,
             layers=figures.layers,
-            bytes=figures.size_bytes,
+            bytes=figures.bytes,
             fill_ratio=figures.fill_ratio,
-            error_rate=figures.error_rate,
+            error_rate=found.error_rate,
             estimated_error=figures.estimated_error,
             expected_lost=figures.expected_lost,
             fingerprinter=target.fingerprint.path,

@@ -6,16 +6,13 @@ Lookups run on the event loop, file access on the worker. The files are describe
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
-from scrapy_dedupe.urls.confirmed import ConfirmedBloomFilter
-from scrapy_dedupe.urls.exact import ExactSet
-from scrapy_dedupe.urls.expected import expected_figures
+from scrapy_dedupe.urls.exact import ConfirmedBloomFilter, ExactSet
 from scrapy_dedupe.urls.folder import FilterFolder, LastStop
 from scrapy_dedupe.urls.forgotten import Forgotten
-
-from .done_requests import DoneRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,9 +47,7 @@ class LocalUrls:
         self._folder = (
             None
             if jobdir is None
-            else FilterFolder.in_job(
-                jobdir, fingerprinter, confirm=settings.confirm, on_error=self._not_confirmed
-            )
+            else FilterFolder(jobdir, fingerprinter, confirm=settings.confirm, on_error=self._not_confirmed)
         )
         self.keeps_done = self._folder is not None
         self.keeps_failed = self._folder is not None and settings.forget_failed
@@ -74,26 +69,20 @@ class LocalUrls:
                 self._filter = ConfirmedBloomFilter(bloom, exact, self._not_confirmed)
                 self._session.at_refusal(exact.close)
         else:
-            opened = folder.open(settings.capacity, settings.error_rate)
-            self._filter, self._forgotten, self._starts = opened.filter, opened.forgotten, opened.starts
-            for note in opened.notes:
+            folder.open(settings.capacity, settings.error_rate)
+            self._filter, self._forgotten, self._starts = folder.filter, folder.forgotten, folder.starts
+            for note in folder.notes:
                 logger.info("%s", note)
-            for warning in opened.warnings:
+            for warning in folder.warnings:
                 logger.warning("%s", warning)
-            if opened.taken_over:
-                logger.info(
-                    "Imported %d fingerprints from %s into the URL filter.",
-                    opened.taken_over,
-                    folder.scrapy_file,
-                )
-            if opened.last_stop is LastStop.CUT:
+            if folder.last_stop is LastStop.CUT:
                 logger.warning(
                     "The last run of this job did not end cleanly, and Scrapy's own queue may have lost requests. %d "
                     "URLs that were done and had no new links count as seen. Other pages are requested again.",
-                    len(opened.filter),
+                    len(folder.filter),
                 )
             # Opening removed the snapshot. If the start fails, it must be written again.
-            self._session.at_refusal(lambda: self._undo_open(lambda: folder.undo_open(opened)))
+            self._session.at_refusal(self._undo_open)
         if isinstance(self._filter, ConfirmedBloomFilter):
             self._exact = self._filter.exact
 
@@ -133,12 +122,12 @@ class LocalUrls:
             return
         found, self._found = self._found, []
         if found:
-            self._watch(submit(folder.record_seen, found))
+            self._watch(submit(folder.seen_journal.append, found))
         started, self._started = self._started, []
         if started:
-            self._watch(submit(folder.record_starts, started))
+            self._watch(submit(folder.started_journal.append, started))
         if failed:
-            self._watch(submit(folder.record_failed, failed))
+            self._watch(submit(folder.forgotten_journal.append, failed))
         self._done_requests.take(done)
 
     async def close(self, done: list[bytes], failed: list[bytes], lost: int) -> None:
@@ -180,66 +169,51 @@ class LocalUrls:
         if self._folder is not None:
             self._session.worker.submit(self._folder.clear)
 
+    @property
+    def layers(self) -> int:
+        return 0 if self._filter is None else self._filter.layers
+
     def figures(self) -> dict[str, float]:
-        filter_ = self._filter
-        if filter_ is None:
+        if self._filter is None:
             return {}
-        figures: dict[str, float] = {
-            "seen": len(filter_),
-            "capacity": filter_.capacity,
-            "layers": filter_.layers,
-            "bytes": filter_.size_bytes,
-            "fill_ratio": filter_.fill_ratio,
-            "estimated_error": filter_.estimated_error,
-            "expected_lost": filter_.expected_lost,
-        }
-        if self._asked_again:
-            figures["asked_again"] = self._asked_again
-        if isinstance(filter_, ConfirmedBloomFilter):
-            figures["confirmed"] = filter_.confirmed
-            figures["false_positives"] = filter_.false_positives
-        return figures
+        figures = asdict(self._filter.figures())
+        return (
+            figures
+            | ({"asked_again": self._asked_again} if self._asked_again else {})
+            | self._confirmations()
+        )
 
     def known_figures(self) -> dict[str, float]:
-        filter_ = self._filter
-        if filter_ is None:
+        if self._filter is None:
             return {}
+        return asdict(self._filter.expected_figures()) | self._confirmations()
+
+    def _confirmations(self) -> dict[str, float]:
+        filter_ = self._filter
         if not isinstance(filter_, ConfirmedBloomFilter):
-            return expected_figures(filter_.layer_heads())
-        figures = expected_figures(filter_.bloom.layer_heads())
-        confirmed, false_positives = filter_.confirmed, filter_.false_positives
-        # False positives of the Bloom filter are in the exact set but not in the count of the Bloom filter.
-        figures.update(seen=figures["seen"] + false_positives, expected_lost=0.0)
-        return figures | {"confirmed": confirmed, "false_positives": false_positives}
-
-    @property
-    def capacity(self) -> int:
-        return self._settings.capacity if self._filter is None else self._filter.capacity
-
-    @property
-    def has_grown(self) -> bool:
-        return self._filter is not None and self._filter.layers > 1
+            return {}
+        return {"confirmed": filter_.confirmed, "false_positives": filter_.false_positives}
 
     def _save(self, folder: FilterFolder, done: list[bytes], failed: list[bytes]) -> None:
         assert self._filter is not None
         try:
-            folder.record_done(done)
-            folder.record_failed(failed)
-            folder.record_seen(self._found)
-            folder.record_starts(self._started)
+            folder.done_journal.append(done)
+            folder.forgotten_journal.append(failed)
+            folder.seen_journal.append(self._found)
+            folder.started_journal.append(self._started)
         finally:
             folder.close(self._filter)
 
     @staticmethod
     def _close_unclean(folder: FilterFolder, done: list[bytes]) -> None:
         try:
-            folder.record_done(done)
+            folder.done_journal.append(done)
         finally:
             folder.abandon()
 
     def _record_done(self, done: list[bytes]) -> None:
         if self._folder is not None and not self._is_closed:
-            self._watch(self._session.worker.submit(self._folder.record_done, done))
+            self._watch(self._session.worker.submit(self._folder.done_journal.append, done))
 
     def _write_exact(self) -> None:
         if self._exact is not None and (self._exact_write is None or self._exact_write.done()):
@@ -252,9 +226,42 @@ class LocalUrls:
     def _not_confirmed(self, error: BaseException) -> None:
         self._session.counters.error("url", error, "Requests whose hits cannot be confirmed pass.")
 
-    def _undo_open(self, action: Callable[[], object]) -> None:
+    def _undo_open(self) -> None:
         self._is_closed = True
-        action()
+        if self._folder is not None:
+            self._folder.undo_open()
+
+
+class DoneRequests:
+    """Holds back the fingerprints of done requests until the archive has written their pages.
+
+    A page that the archive could not write must be requested again. The fingerprints are therefore passed to ``record``,
+    on the event loop, when the worker has finished all earlier jobs and the archive has no write error.
+    """
+
+    def __init__(self, session: Session, record: Callable[[list[bytes]], None]) -> None:
+        self._session = session
+        self._record = record
+        self._waiting: list[bytes] = []
+
+    def take(self, done: list[bytes]) -> None:
+        """Add the fingerprints of done requests."""
+        if not done:
+            return
+        self._waiting += done
+        count = len(done)
+        future = self._session.worker.submit(lambda: None)
+        future.add_done_callback(lambda _: self._session.loop.call(self._archived, count))
+
+    def rest(self) -> list[bytes]:
+        """Remove and return the fingerprints that still wait."""
+        rest, self._waiting = self._waiting, []
+        return rest
+
+    def _archived(self, count: int) -> None:
+        done, self._waiting = self._waiting[:count], self._waiting[count:]
+        if done and not self._session.is_spoiled:
+            self._record(done)
 
 
 def lost_requests(count: int) -> str:

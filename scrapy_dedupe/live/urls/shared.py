@@ -1,8 +1,9 @@
 """The URL filter in Redis, used by one of the processes that share it.
 
-With JOBDIR, unless the queue is in Redis too, the job has three files in ``dedupe/urls``. ``shared`` names the
-filter that the job uses and whether the last run ended cleanly (:mod:`scrapy_dedupe.urls.attachment`). ``urls.done``
-is the journal of done leaves (:mod:`scrapy_dedupe.urls.journal`). ``urls.forgotten`` is the journal of requests
+With JOBDIR, unless the queue is in Redis too, the job has three files in ``dedupe/urls``. ``shared`` is a line of text
+about the filter that the job uses: its generation, the token of the last attachment, and the word "whole" if the run
+ended cleanly, separated by spaces. When the job starts again, the process of that token no longer runs, even if it ran
+on another machine. ``urls.done`` is the journal of done leaves (:mod:`scrapy_dedupe.urls.journal`). ``urls.forgotten`` is the journal of requests
 that were requested again since and no longer count as done: they were forgotten, or the server was unavailable or had
 lost the filter. After a kill, if no other process uses the filter, it is recreated with the content of the journals, and
 Scrapy's queue is renamed. :mod:`scrapy_dedupe.urls.folder` explains why.
@@ -12,43 +13,75 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from itertools import islice
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import StoreUnavailable
-from scrapy_dedupe.files.whole_file import put_in_place
+from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.live.stores import explain_unavailable
 from scrapy_dedupe.stores import parse_store_url
-from scrapy_dedupe.urls.attachment import LastAttachment
 from scrapy_dedupe.urls.fallback import FallbackSharedFilter
-from scrapy_dedupe.urls.folder import (
-    DONE_NAME,
-    FORGOTTEN,
-    FORGOTTEN_NAME,
-    SCRAPY_QUEUE_NAME,
-    SNAPSHOT_NAME,
-    set_aside,
-)
+from scrapy_dedupe.urls.folder import SNAPSHOT_NAME
 from scrapy_dedupe.urls.forgotten import Forgotten
-from scrapy_dedupe.urls.journal import Journal
+from scrapy_dedupe.urls.journal import DONE, FORGOTTEN, Journal, in_parts
+from scrapy_dedupe.urls.scrapy_file import SCRAPY_QUEUE_NAME, set_aside
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
-from .done_requests import DoneRequests
-from .local import lost_requests
+from .local import DoneRequests, lost_requests
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
     from scrapy_dedupe.live.session import Session
-    from scrapy_dedupe.urls.shared_layers import Description
 
 logger = logging.getLogger(__name__)
 
 # The event loop waits for the answers of a shared filter, so a server that does not answer must not block it for long.
 _MAX_TIMEOUT_S = 1.0
-_PART = 10_000
 _MAX_FAILED = 1_000_000
+_WHOLE = "whole"
+
+
+@dataclass(frozen=True, slots=True)
+class LastAttachment:
+    """What a job stores about the shared filter that it used. ``generation`` and ``token`` are empty for a new job.
+
+    ``is_clean``: the run that wrote the file ended cleanly.
+    """
+
+    generation: str = ""
+    token: str = ""
+    is_clean: bool = False
+
+    @classmethod
+    def read(cls, path: Path) -> LastAttachment:
+        """Read the file; empty values if it does not exist.
+
+        Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if the file cannot be read.
+        """
+        try:
+            words = path.read_text(encoding="utf-8").split()
+        except FileNotFoundError:
+            return cls()
+        except (OSError, UnicodeDecodeError) as exc:
+            raise StoreUnavailable(
+                f"{path} cannot be read: {exc}. It names the shared URL filter of this job. Delete it to recreate "
+                "that filter."
+            ) from exc
+        generation, token, whole = (*words, "", "", "")[:3]
+        return cls(generation, token, whole == _WHOLE)
+
+    def write(self, path: Path) -> None:
+        """Write the file. Raises :class:`~scrapy_dedupe.errors.StoreUnavailable` if it cannot be written."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            words = [self.generation, self.token, *([_WHOLE] if self.is_clean else [])]
+            whole_file.replace(path, f"{' '.join(words)}\n".encode(), suffix=".tmp", durable=False)
+        except OSError as exc:
+            raise StoreUnavailable(
+                f"{path} cannot be written: {exc}. Make the job's folder writable."
+            ) from exc
 
 
 class SharedUrls:
@@ -66,7 +99,6 @@ class SharedUrls:
         self._filter: FallbackSharedFilter | None = None
         self._last_attachment = LastAttachment()
         self._done: Journal | None = None
-        self._done_before = 0
         self._again: Journal | None = None
         self._asked_again = Forgotten()
         self._done_requests = DoneRequests(session, self._record_done)
@@ -109,9 +141,9 @@ class SharedUrls:
         with explain_unavailable():
             attachment = shared.attach()
         self._session.at_refusal(lambda: self._undo_open(shared))
-        for sentence in attachment.notes(shared.name):
+        for sentence in attachment.notes():
             logger.info("%s", sentence)
-        for sentence in attachment.warnings(shared.name):
+        for sentence in attachment.warnings():
             logger.warning("%s", sentence)
         if attachment.was_cut and self._queue_is_shared:
             logger.warning(
@@ -179,6 +211,10 @@ class SharedUrls:
             # The queue of all processes is deleted too; its requests must not count as seen.
             self._filter.clear(of_all=at_start)
 
+    @property
+    def layers(self) -> int:
+        return 0 if self._filter is None else len(self._filter.shared.last_description.layers)
+
     def figures(self) -> dict[str, float]:
         if self._filter is None:
             return {}
@@ -188,21 +224,11 @@ class SharedUrls:
             with suppress(StoreUnavailable):
                 found = shared.describe()
         dropped = self._filter.dropped
-        return _figures(found) | ({"not_shared": dropped} if dropped else {})
+        return asdict(found.figures()) | ({"not_shared": dropped} if dropped else {})
 
     def known_figures(self) -> dict[str, float]:
         # The description is read about every ten seconds.
-        return {} if self._filter is None else _figures(self._filter.description)
-
-    @property
-    def capacity(self) -> int:
-        return (
-            self._settings.capacity if self._filter is None else self._filter.shared.last_description.capacity
-        )
-
-    @property
-    def has_grown(self) -> bool:
-        return self._filter is not None and len(self._filter.shared.last_description.layers) > 1
+        return {} if self._filter is None else asdict(self._filter.shared.last_description.figures())
 
     @property
     def _attachment_path(self) -> Path:
@@ -214,17 +240,17 @@ class SharedUrls:
         folder = self._attachment_path.parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._done = journal = Journal(folder / DONE_NAME, self._fingerprinter)
-            self._again = asked_again = Journal(folder / FORGOTTEN_NAME, self._fingerprinter, FORGOTTEN)
-            for file in (journal, asked_again):
-                file.lock()
-                file.open()
-            self._done_before = journal.size_bytes
+            self._done = journal = Journal(folder / DONE.file_name, self._fingerprinter)
+            self._again = asked_again = Journal(folder / FORGOTTEN.file_name, self._fingerprinter, FORGOTTEN)
+            journal.open()
+            asked_again.open()
             self._asked_again = Forgotten(asked_again.fingerprints())
             # The snapshot is out of date from now on and must not be used if a later run has a local filter again.
             snapshot = folder / SNAPSHOT_NAME
             if snapshot.exists():
-                put_in_place(snapshot, snapshot.with_name(f"{SNAPSHOT_NAME}.unused"), durable=False)
+                whole_file.put_in_place(
+                    snapshot, snapshot.with_name(f"{SNAPSHOT_NAME}.unused"), durable=False
+                )
         except OSError as exc:
             raise StoreUnavailable(
                 f"The folder {folder} of this job cannot be used: {exc}. Make it readable and writable."
@@ -232,7 +258,7 @@ class SharedUrls:
         if shared.generation != self._last_attachment.generation:
             known = 0
             fingerprints = (item for item in journal.fingerprints() if item not in self._asked_again)
-            while part := list(islice(fingerprints, _PART)):
+            for part in in_parts(fingerprints):
                 if shared.last_description.forgotten:
                     are_forgotten = shared.are_forgotten(part)
                     part = [item for item, is_one in zip(part, are_forgotten, strict=True) if not is_one]
@@ -259,7 +285,7 @@ class SharedUrls:
             self._asked_again.add_many(fingerprints)
             try:
                 self._again.append(fingerprints)
-            except (OSError, StoreUnavailable) as error:
+            except StoreUnavailable as error:
                 self._session.counters.error("url", error, "The URL filter continues.")
 
     def _report_loss(self) -> None:
@@ -298,15 +324,10 @@ class SharedUrls:
                 is_cut = self._done.is_broken or self._again.is_broken or is_lossy
                 if not is_cut and len(self._asked_again):
                     # Requests of earlier runs that were made again in this run no longer count as done.
-                    self._done.rewrite(
-                        item
-                        for is_older, item in self._done.older(self._done_before)
-                        if not (is_older and item in self._asked_again)
-                    )
-            if failed and (self._settings.persist or self._queue_is_shared):
-                filter_.forget(failed)
+                    self._done.remove_older(self._asked_again.__contains__)
             self._write_attachment(filter_.shared, is_clean=not is_cut)
-            filter_.leave(delete=not self._settings.persist and not self._queue_is_shared, cut=is_cut)
+            is_kept = self._settings.persist or self._queue_is_shared
+            filter_.leave(delete=not is_kept, cut=is_cut, failed=failed if is_kept else ())
             if self._again is not None and not is_cut:
                 self._again.clear()
         finally:
@@ -327,15 +348,3 @@ class SharedUrls:
         for journal in (self._done, self._again):
             if journal is not None:
                 journal.close()
-
-
-def _figures(found: Description) -> dict[str, float]:
-    return {
-        "seen": found.seen,
-        "capacity": found.capacity,
-        "layers": len(found.layers),
-        "bytes": found.size_bytes,
-        "fill_ratio": found.fill_ratio,
-        "estimated_error": found.estimated_error,
-        "expected_lost": found.expected_lost,
-    }

@@ -15,26 +15,25 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, StoreRefused, StoreUnavailable
-from scrapy_dedupe.urls import stored as module
-from scrapy_dedupe.urls.folder import FilterFolder, LastStop
+from scrapy_dedupe.urls import folder as folder_module
+from scrapy_dedupe.urls import journal as module
+from scrapy_dedupe.urls.folder import AddedFingerprints, FilterFolder, LastStop
 from scrapy_dedupe.urls.snapshot import FilterSnapshot
-from scrapy_dedupe.urls.stored import AddedFingerprints, StoredFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from scrapy_dedupe.urls.folder import Opened
+    from contextlib import AbstractContextManager
 
 MAKER = "a.Maker"
 ROOT = Path(__file__).parents[2]
 
 
 def folder_at(job: Path, *, maker: str = MAKER, confirm: bool = False) -> FilterFolder:
-    return FilterFolder.in_job(job, maker, confirm=confirm)
+    return FilterFolder(job, maker, confirm=confirm)
 
 
-def stored_at(job: Path, *, maker: str = MAKER, create: bool = False) -> StoredFilter:
-    return StoredFilter(folder_at(job, maker=maker), 100, 1e-6, create=create)
+def stored_at(job: Path, *, maker: str = MAKER, create: bool = False) -> AbstractContextManager[FilterFolder]:
+    return folder_at(job, maker=maker).between_runs(100, 1e-6, create=create)
 
 
 def run(
@@ -49,16 +48,16 @@ def run(
     """A run that asked for what is new of ``seen``, and its stop."""
     folder = folder_at(job, confirm=confirm)
     filter_ = folder.open(100, 1e-6).filter
-    folder.record_seen([item for item in seen if filter_.add(item)])
-    folder.record_done(done)
-    folder.record_failed(failed)
+    folder.seen_journal.append([item for item in seen if filter_.add(item)])
+    folder.done_journal.append(done)
+    folder.forgotten_journal.append(failed)
     if clean:
         folder.close(filter_)
     else:
         folder.abandon()
 
 
-def next_run(job: Path, *, confirm: bool = False) -> Opened:
+def next_run(job: Path, *, confirm: bool = False) -> FilterFolder:
     """What the next run finds, told by one over a copy of the job."""
     copy = job.with_name(f"{job.name}-copy")
     shutil.rmtree(copy, ignore_errors=True)
@@ -101,17 +100,15 @@ def test_it_says_what_the_next_run_would_say(job: Path, clean: bool) -> None:
         assert stored.state(b"queued") == ("seen" if clean else "new")
         assert stored.state(b"failed") == "forgotten"
         assert stored.state(b"never") == "new"
-        assert b"done" in stored
-        assert b"failed" not in stored
+        assert stored.state(b"done") == "seen"
+        assert stored.state(b"failed") != "seen"
         assert list(stored.fingerprints()) == ([b"done", b"queued"] if clean else [b"done"])
         assert stored.unlisted() == 0
-        figures = stored.figures()
+        figures, listed = stored.filter.figures(), stored.listed()
+        assert (len(stored.forgotten), stored.has_stored_set, figures.capacity) == (1, False, 100)
     opened = next_run(job)
-    assert figures.fingerprints == figures.listed == len(opened.filter) == (3 if clean else 2)
-    assert (figures.forgotten, figures.exact, figures.capacity) == (1, None, 100)
-    assert figures.size_bytes == opened.filter.size_bytes
-    assert figures.fill_ratio == opened.filter.fill_ratio > 0
-    assert figures.estimated_error == opened.filter.estimated_error
+    assert figures == opened.filter.figures()
+    assert figures.seen == listed == len(opened.filter) == (3 if clean else 2)
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "cut"])
@@ -121,8 +118,8 @@ def test_to_look_changes_no_byte(job: Path, clean: bool) -> None:
         file.write(b"\x07torn")
     before = contents(job)
     with stored_at(job) as stored:
-        assert b"a" in stored
-        assert stored.figures().listed == len(list(stored.fingerprints())) == (2 if clean else 1)
+        assert stored.state(b"a") == "seen"
+        assert stored.listed() == len(list(stored.fingerprints())) == (2 if clean else 1)
     assert contents(job) == before
 
 
@@ -150,7 +147,7 @@ def test_a_running_crawl_is_refused_and_left_alone(job: Path) -> None:
     opened.filter.add(b"a")
     folder.close(opened.filter)
     with stored_at(job) as stored:
-        assert b"a" in stored
+        assert stored.state(b"a") == "seen"
         with pytest.raises(ArchiveError, match="in use by another process"):
             folder_at(job).open(100, 1e-6)
 
@@ -180,7 +177,7 @@ def test_what_is_forgotten_is_asked_for_once_more(job: Path, clean: bool) -> Non
         assert list(stored.fingerprints()) == [b"c"]
     with stored_at(job) as stored:
         assert stored.state(b"a") == "forgotten"
-        assert len(stored) == 3
+        assert len(stored.filter) == 3
     opened = next_run(job)
     assert opened.last_stop is (LastStop.CLEAN if clean else LastStop.CUT)
     assert [opened.forgotten.take(item) for item in (b"a", b"a", b"c")] == [True, False, False]
@@ -197,7 +194,7 @@ def test_what_is_added_counts_as_seen_and_the_stop_stays_what_it_was(job: Path, 
         assert next_run(job).last_stop is run_before
         with stored_at(job) as stored:
             assert list(stored.fingerprints()) == [b"a", b"f", b"x", b"y"]
-            assert stored.figures().forgotten == 0
+            assert len(stored.forgotten) == 0
     assert added == AddedFingerprints(0, 0, 5)
     assert answers(job, [b"a", b"f", b"x", b"y", b"z"]) == {b"a", b"f", b"x", b"y"}
     assert (job / "dedupe" / "urls" / "urls.bloom").exists() is clean
@@ -258,7 +255,7 @@ def test_an_import_that_ends_in_an_error_leaves_a_clean_stop_as_it_was(job: Path
         stored.add_many(broken())
     with stored_at(job) as stored:
         assert list(stored.fingerprints()) == [b"a"]
-        assert b"1" not in stored
+        assert stored.state(b"1") != "seen"
         assert stored.unlisted() == 0
     assert answers(job, [b"a", b"1"]) == {b"a"}
     with stored_at(job) as stored:
@@ -297,8 +294,8 @@ def test_a_damaged_list_is_told(job: Path) -> None:
     path = job / "dedupe" / "urls" / "urls.seen"
     path.write_bytes(path.read_bytes()[:-1])
     with stored_at(job) as stored:
-        assert (stored.listed(), stored.unlisted(), len(stored)) == (0, 2, 2)
-        assert b"a" in stored
+        assert (stored.listed(), stored.unlisted(), len(stored.filter)) == (0, 2, 2)
+        assert stored.state(b"a") == "seen"
 
 
 # With an exact set
@@ -308,17 +305,18 @@ def test_an_exact_set_answers_and_grows_with_the_filter(job: Path) -> None:
     run(job, [b"a", b"b"], confirm=True)
     with stored_at(job) as stored:
         assert stored.is_exact
-        assert stored.figures().exact == 2
+        assert stored.has_stored_set
         # The Bloom filter alone would call it seen.
         stored.filter.bloom.add(b"false positive")  # type: ignore[union-attr]
-        assert b"false positive" not in stored
+        assert stored.state(b"false positive") != "seen"
     with stored_at(job) as stored:
         assert stored.add_many([b"b", b"c"]) == AddedFingerprints(1, 0, 1)
         assert stored.is_exact
-        assert stored.figures().exact == stored.figures().listed == 3
+        assert stored.has_stored_set
+        assert len(stored.filter) == stored.listed() == 3
         assert stored.add_many([b"d"]) == AddedFingerprints(1)
     opened = next_run(job, confirm=True)
-    assert opened.notes == ()
+    assert opened.notes == []
     assert exact_in(job) == 4
 
 
@@ -331,22 +329,22 @@ def test_where_an_exact_set_is_wanted_a_high_error_rate_leaves_nothing_out(job: 
         folder = folder_at(job)
         filter_ = folder.open(100, 0.3).filter
         seen = [item for item in known if filter_.add(item)]
-        folder.record_seen(seen)
-        folder.record_done(seen)
+        folder.seen_journal.append(seen)
+        folder.done_journal.append(seen)
         if state == "clean":
             folder.close(filter_)
         else:
             folder.abandon()
     folder = folder_at(job, confirm=True)
-    with StoredFilter(folder, 100, 0.3, create=True) as stored:
+    with folder.between_runs(100, 0.3, create=True) as stored:
         stored.add_many([*known, *more])
     before = contents(job)
-    with StoredFilter(folder, 100, 0.3) as stored:
+    with folder.between_runs(100, 0.3) as stored:
         assert stored.is_exact
-        assert stored.figures().exact is None
-        assert stored.listed() == len(stored) == 80
+        assert not stored.has_stored_set
+        assert stored.listed() == len(stored.filter) == 80
         assert stored.unlisted() == 0
-        assert [item for item in numbers if item in stored] == [*known, *more]
+        assert [item for item in numbers if stored.state(item) == "seen"] == [*known, *more]
         assert contents(job) == before
     opened = folder.open(100, 0.3)
     assert [item for item in numbers if item in opened.filter] == [*known, *more]
@@ -361,7 +359,7 @@ def test_an_exact_set_that_does_not_fit_is_left_to_the_next_run(job: Path) -> No
     (job / "old.sqlite").replace(job / "dedupe" / "urls" / "urls.sqlite")
     with stored_at(job) as stored:
         assert not stored.is_exact
-        assert stored.figures().exact is None
+        assert not stored.has_stored_set
         assert stored.add_many([b"d"]) == AddedFingerprints(1)
     opened = next_run(job, confirm=True)
     assert "was rebuilt" in opened.notes[0]
@@ -374,7 +372,7 @@ def test_an_exact_set_that_does_not_fit_is_left_to_the_next_run(job: Path) -> No
 KILLED = """
 import itertools, os, shutil, sys
 from pathlib import Path
-from scrapy_dedupe.urls import stored
+from scrapy_dedupe.urls import journal
 from scrapy_dedupe.urls.folder import FilterFolder
 
 def counted(function):
@@ -386,7 +384,7 @@ def counted(function):
         return function(*arguments, **keywords)
     return call
 
-stored._PART = 100
+journal._PART = 100
 for at in itertools.count():
     job = Path(sys.argv[1], f"job-{at}")
     shutil.copytree(Path(sys.argv[1], "original"), job)
@@ -399,7 +397,7 @@ for at in itertools.count():
     for name in ("write", "fsync", "ftruncate", "replace", "rename"):
         setattr(os, name, counted(getattr(os, name)))
     Path.replace = counted(Path.replace)
-    with stored.StoredFilter(FilterFolder.in_job(job, "a.Maker"), 100, 1e-6, create=True) as filter_:
+    with FilterFolder(job, "a.Maker").between_runs(100, 1e-6, create=True) as filter_:
         filter_.add_many([b"a", b"f", *(b"%d" % number for number in range(250))])
     os._exit(0)
 """
@@ -463,9 +461,8 @@ def test_a_full_disk_leaves_a_clean_stop_as_it_was(job: Path) -> None:
     program = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000));"
-        "from pathlib import Path; from scrapy_dedupe.urls.stored import StoredFilter;"
-        "from scrapy_dedupe.urls.folder import FilterFolder;"
-        "stored = StoredFilter(FilterFolder.in_job(Path(sys.argv[1]), 'a.Maker'), 100, 1e-6).__enter__();"
+        "from pathlib import Path; from scrapy_dedupe.urls.folder import FilterFolder;"
+        "stored = FilterFolder(Path(sys.argv[1]), 'a.Maker').between_runs(100, 1e-6).__enter__();"
         "stored.add_many(b'%d' % number for number in range(100_000))"
     )
     done = subprocess.run(
@@ -486,7 +483,7 @@ def test_a_full_disk_leaves_a_clean_stop_as_it_was(job: Path) -> None:
 def test_memory_does_not_grow_with_the_list(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the filter is kept of what was read: the longest part in memory is that of one step."""
     longest = 0
-    parts = module._parts
+    parts = module.in_parts
 
     def watched(fingerprints: Iterable[bytes]) -> Iterable[list[bytes]]:
         nonlocal longest
@@ -494,7 +491,7 @@ def test_memory_does_not_grow_with_the_list(job: Path, monkeypatch: pytest.Monke
             longest = max(longest, len(part))
             yield part
 
-    monkeypatch.setattr(module, "_parts", watched)
+    monkeypatch.setattr(folder_module, "in_parts", watched)
     with stored_at(job, create=True) as stored:
         stored.add_many(b"%d" % number for number in range(30_000))
     assert longest == 10_000
