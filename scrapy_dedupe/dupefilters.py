@@ -162,7 +162,7 @@ class BloomDupeFilter(BaseDupeFilter):
             connect(self._response_received, signal=signals.response_received)
         if self._urls.keeps_failed:
             connect(self._request_reached_downloader, signal=signals.request_reached_downloader)
-            self._session.observers.add(self._pages)
+            self._session.events.listen(self._pages.page_judged)
         self._session.run_every(self._settings.flush_s, self._tick, "url")
 
     def request_seen(self, request: Request) -> bool:
@@ -188,8 +188,7 @@ class BloomDupeFilter(BaseDupeFilter):
         except Exception as error:  # noqa: BLE001 - Scrapy would silently drop the request
             self._log_error(error)
             return False
-        if self._session.observers:
-            self._session.observers.request_filtered(request.url)
+        self._session.events.request_filtered(request.url)
         return True
 
     def log(self, request: Request, spider: Spider) -> None:

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from scrapy_dedupe.errors import StoreUnavailable
-from scrapy_dedupe.live.breaker import FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker
-from scrapy_dedupe.live.worker import Worker
+from scrapy_dedupe.live.stores import FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker
+from scrapy_dedupe.live.threads import Worker
 
 
 def test_work_is_done_in_the_order_in_which_it_was_given() -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.stores import open_store
 
-from .canonical import kind_of
-from .content_type import mime_of
+from .canonical import kind_of, mime_of
 from .judge import Judge, Page, PageReading
 from .options import JudgeOptions, NearOptions
 

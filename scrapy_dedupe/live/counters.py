@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from scrapy.crawler import Crawler
 
-    from .event_loop import EventLoop
+    from .threads import EventLoop
 
 logger = logging.getLogger(__name__)
 

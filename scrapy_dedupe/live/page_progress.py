@@ -17,8 +17,6 @@ from scrapy.utils.url import strip_url
 from scrapy_dedupe.urls.done import DoneTracker
 from scrapy_dedupe.urls.failed import FailedTracker
 
-from .events import Observer
-
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -52,7 +50,7 @@ def requests_in_hand(crawler: Crawler) -> set[Request] | None:
     return {*active, *in_progress, *(item[1] for item in queue)}
 
 
-class PageProgress(Observer):
+class PageProgress:
     """Tracks the pages of one crawl."""
 
     def __init__(self, crawler: Crawler) -> None:
@@ -89,7 +87,8 @@ class PageProgress(Observer):
         return is_good
 
     def page_judged(self, page: JudgedPage) -> None:
-        if page.dropped and page.request is not None:
+        """Note that a dropped page is done: its request gets no response."""
+        if page.dropped:
             self._failed.ended(page.request)
 
     def scheduled(self, request: Request) -> None:

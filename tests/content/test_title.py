@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scrapy_dedupe.content.title import title_of
+from scrapy_dedupe.content.canonical import title_of
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from scrapy.http.request import NO_CALLBACK
 from scrapy.responsetypes import responsetypes
 
 from scrapy_dedupe.errors import DedupeError
-from scrapy_dedupe.live.downloads import flag_of, max_bytes
 from scrapy_dedupe.live.recordings import META_KEY
+from scrapy_dedupe.live.responses import flag_of, max_bytes
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.warc.containers import find_files
 from scrapy_dedupe.warc.playback import Playback, TooLarge

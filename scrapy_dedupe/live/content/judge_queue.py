@@ -14,19 +14,16 @@ from typing import TYPE_CHECKING, Final
 from scrapy_dedupe.content import Page, Verdict
 from scrapy_dedupe.content.judge import Judgement
 from scrapy_dedupe.errors import StoreError
-from scrapy_dedupe.live.worker import Worker
+from scrapy_dedupe.live.events import STORE_AWAY
+from scrapy_dedupe.live.threads import Worker
 
 if TYPE_CHECKING:
     from scrapy.http import TextResponse
 
     from scrapy_dedupe.content import Judge
     from scrapy_dedupe.content.judge import PageReading
-    from scrapy_dedupe.live.breaker import Breaker
     from scrapy_dedupe.live.session import Session
-
-# Reasons of the verdict "unknown" for pages that could not be judged because of a failure.
-STORE_AWAY: Final = "store"
-ERROR: Final = "error"
+    from scrapy_dedupe.live.stores import Breaker
 
 # Pages per batch. Larger batches would delay the verdict of the first page.
 _BATCH_SIZE: Final = 16

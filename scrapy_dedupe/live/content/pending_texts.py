@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from scrapy_dedupe.content import Judge
-    from scrapy_dedupe.live.breaker import Breaker
+    from scrapy_dedupe.live.events import JudgedPage
     from scrapy_dedupe.live.session import Session
+    from scrapy_dedupe.live.stores import Breaker
     from scrapy_dedupe.stores.base import SeenText
 
 _TICK_S: Final = 0.1
@@ -97,16 +98,19 @@ class PendingTexts:
         connect(self._raised, signal=signals.item_error)
         session.run_every(_TICK_S, self._tick, "content")
 
-    def add(self, request: Request, capture: SeenText) -> None:
-        """Track a page that is passed on to the spider."""
-        earlier = self._pages.pop(request, None)
+    def page_judged(self, page: JudgedPage) -> None:
+        """Track a page that is passed on to the spider, or note that it was dropped."""
+        capture = page.judgement.capture
+        if capture is None:
+            return
+        if page.dropped:
+            self._outcomes.dropped.append(capture)
+            self._session.counters.inc("dedupe/content/dropped")
+            return
+        earlier = self._pages.pop(page.request, None)
         if earlier is not None:  # The same request object was scheduled again before the last check.
             self._end(earlier)
-        self._pages[request] = _Page(capture)
-
-    def dropped(self, capture: SeenText) -> None:
-        """Record that a page was dropped as a duplicate."""
-        self._outcomes.dropped.append(capture)
+        self._pages[page.request] = _Page(capture)
 
     async def outcome(self, digest: bytes) -> bool | None:
         """Wait for the outcome of the page with this text: True if it passed, False if it failed.

@@ -1,11 +1,18 @@
-"""Pauses the engine while too many bytes wait to be written.
+"""Limits that Scrapy does not apply to the work of this package.
 
-Waiting exchanges are never discarded, so a crawl that is faster than its disk must slow down.
+:class:`Throttle` pauses the engine while too many bytes wait to be written. Waiting exchanges are never discarded, so a
+crawl that is faster than its disk must slow down.
+
+:class:`PageLimits` makes dropped pages count for ``CLOSESPIDER_PAGECOUNT`` and ``CLOSESPIDER_PAGECOUNT_NO_ITEM``. Scrapy
+counts only responses that reach the engine, which dropped pages do not. A crawl that drops every page would never reach
+these limits.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from scrapy import signals
 
 from .page_progress import engine_of
 
@@ -15,7 +22,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from .counters import Counters
-    from .event_loop import EventLoop
+    from .events import Events, JudgedPage
+    from .threads import EventLoop
 
 
 class Throttle:
@@ -69,3 +77,43 @@ class Throttle:
             nextcall = getattr(getattr(engine, "_slot", None), "nextcall", None)
             if nextcall is not None:
                 nextcall.schedule()
+
+
+class PageLimits:
+    """Applies the two limits to one crawl, if one of them is set."""
+
+    def __init__(self, crawler: Crawler, events: Events, close_spider: Callable[[str], None]) -> None:
+        self._close_spider = close_spider
+        self._limit = crawler.settings.getint("CLOSESPIDER_PAGECOUNT")
+        self._limit_no_item = crawler.settings.getint("CLOSESPIDER_PAGECOUNT_NO_ITEM")
+        self._pages = 0
+        self._pages_since_item = 0
+        self._has_dropped = False
+        self._is_closing = False
+        if self._limit or self._limit_no_item:
+            crawler.signals.connect(self._page_received, signal=signals.response_received)
+            crawler.signals.connect(self._item_scraped, signal=signals.item_scraped)
+            events.listen(self._page_judged)
+
+    def _page_judged(self, page: JudgedPage) -> None:
+        if page.dropped:
+            self._has_dropped = True
+            self._count()
+
+    def _page_received(self) -> None:
+        self._count()
+
+    def _item_scraped(self) -> None:
+        self._pages_since_item = 0
+
+    def _count(self) -> None:
+        self._pages += 1
+        self._pages_since_item += 1
+        if not self._has_dropped or self._is_closing:
+            return  # Scrapy's CloseSpider extension counts every page that was not dropped.
+        if self._limit and self._pages >= self._limit:
+            self._is_closing = True
+            self._close_spider("closespider_pagecount")
+        elif self._limit_no_item and self._pages_since_item >= self._limit_no_item:
+            self._is_closing = True
+            self._close_spider("closespider_pagecount_no_item")
