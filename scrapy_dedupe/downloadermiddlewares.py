@@ -26,14 +26,14 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import TextResponse
 from scrapy.http.request import NO_CALLBACK
 
-from .content import Judge, JudgeOptions, NearOptions, Verdict
+from .content import Judge, JudgeOptions, Verdict
 from .content.canonical import kind_of, mime_of
 from .content.judge import Judgement
 from .errors import SettingError, StoreError
 from .live.content.judge_queue import JudgeQueue
 from .live.content.pending_texts import PendingTexts
+from .live.engine import PageLimits
 from .live.events import ERROR, JudgedPage
-from .live.limits import PageLimits
 from .live.recordings import META_KEY as WARC_META_KEY
 from .live.responses import declared_type, reason_to_skip
 from .live.session import Session
@@ -195,7 +195,7 @@ class ContentDedupeMiddleware:
             content_type = declared_type(response)
             kind = None if content_type is None else kind_of(content_type)
             if reason := reason_to_skip(request, response, kind, self._settings.max_bytes):
-                return Judgement(Verdict("unknown", reason=reason))
+                return Judgement.unknown(reason)
             if not self._session.is_crawl:
                 return Judgement(Verdict("unique"))
             assert kind is not None
@@ -204,7 +204,7 @@ class ContentDedupeMiddleware:
             return await self._queue.judge(response, kind, mime_of(content_type))
         except Exception as error:  # noqa: BLE001 - an internal error must not lose a page
             self._session.counters.error("content", error, "The page was passed on with the verdict unknown.")
-            return Judgement(Verdict("unknown", reason=ERROR))
+            return Judgement.unknown(ERROR)
 
     def _count(self, page: JudgedPage) -> None:
         count, verdict = self._session.counters.inc, page.verdict
@@ -252,18 +252,7 @@ class ContentDedupeMiddleware:
 
 
 def judge_options(settings: ContentSettings) -> JudgeOptions:
-    return JudgeOptions(
-        canonicalizer=settings.canonicalizer,
-        near=NearOptions.by_type(
-            threshold=settings.near_threshold,
-            recall=settings.near_recall,
-            num_perm=settings.near_num_perm,
-            shingle_size=settings.near_shingle_size,
-            min_chars=settings.near_min_chars,
-        ),
-        template_guard=settings.template_guard,
-        remember_for_s=settings.ttl_s,
-    )
+    return JudgeOptions.of(settings, remember_for_s=settings.ttl_s)
 
 
 class ProvenanceMiddleware:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.crawls.recorder import Recorded
     from scrapy_dedupe.warc.capture import Capture
 
-    from .counters import Counters
+    from .figures import Counters
 
 # Reasons of the verdict "unknown" for pages that could not be judged because of a failure.
 STORE_AWAY: Final = "store"

@@ -17,6 +17,8 @@ from scrapy.utils.url import strip_url
 from scrapy_dedupe.urls.done import DoneTracker
 from scrapy_dedupe.urls.failed import FailedTracker
 
+from .engine import engine_of, requests_in_hand
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -29,25 +31,6 @@ if TYPE_CHECKING:
 # Meta key of a redirected or retried request. Its value is the URL of the request, so that a request to another URL
 # that inherits the meta is not mistaken for a redirect.
 _CONTINUES = "_dedupe_continues"
-
-
-def engine_of(crawler: Crawler) -> Any:
-    """The engine of a crawler; None while there is none."""
-    try:
-        return crawler.engine
-    except RuntimeError:  # from Scrapy 2.18 on
-        return None
-
-
-def requests_in_hand(crawler: Crawler) -> set[Request] | None:
-    """The requests that the engine or the scraper is processing; None if Scrapy does not expose them."""
-    engine = engine_of(crawler)
-    slot = getattr(getattr(engine, "scraper", None), "slot", None)
-    active, queue = getattr(slot, "active", None), getattr(slot, "queue", None)
-    if active is None or queue is None:
-        return None
-    in_progress = getattr(getattr(engine, "_slot", None), "inprogress", ())
-    return {*active, *in_progress, *(item[1] for item in queue)}
 
 
 class PageProgress:

@@ -22,11 +22,9 @@ from scrapy_dedupe.settings.project import is_crawl
 from scrapy_dedupe.settings.specs import Settings, read_settings
 from scrapy_dedupe.settings.values import fill_in
 
-from .counters import Counters
+from .engine import Throttle, engine_of
 from .events import Events
-from .figures import LiveFigures
-from .limits import Throttle
-from .page_progress import engine_of
+from .figures import Counters, LiveFigures
 from .stores import CrawlStores
 from .summary import summary_lines
 from .threads import EventLoop, Worker
@@ -187,7 +185,9 @@ class Session:
     @property
     def worker(self) -> Worker:
         if self._worker is None:
-            self._worker = Worker(f"dedupe-{self.spider_name}", on_change=self._throttle.check)
+            self._worker = Worker(
+                f"dedupe-{self.spider_name}", self.settings.warc.queue_bytes, self._throttle.limit_crossed
+            )
         return self._worker
 
     @property

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.settings.specs import Settings
     from scrapy_dedupe.stores.base import Store
 
-    from .counters import Counters
+    from .figures import Counters
     from .threads import EventLoop
 
 logger = logging.getLogger(__name__)

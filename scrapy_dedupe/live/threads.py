@@ -111,14 +111,18 @@ class EventLoop:
 class Worker:
     """A thread that runs tasks in order. ``pending_bytes`` is the total weight of waiting and running tasks.
 
-    ``on_change`` is called after the weight has changed, on the submitting thread or on the worker thread.
+    ``on_limit`` is called when the weight exceeds *limit_bytes*, and when it falls to half of it, on the submitting
+    thread or on the worker thread.
     """
 
-    def __init__(self, name: str = "dedupe", on_change: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, name: str = "dedupe", limit_bytes: int = 0, on_limit: Callable[[], None] | None = None
+    ) -> None:
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any], int] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._pending_bytes = 0
-        self._on_change = on_change
+        self._limit_bytes = limit_bytes
+        self._on_limit = on_limit
         self._is_stopped = False
         # A daemon thread: a crawl that fails at startup may not stop its worker, and the process must still exit.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -141,9 +145,10 @@ class Worker:
             if self._is_stopped:
                 raise RuntimeError("The worker of this crawl has stopped.")
             self._pending_bytes += weight_bytes
+            has_exceeded = self._pending_bytes - weight_bytes <= self._limit_bytes < self._pending_bytes
             self._tasks.put((future, lambda: function(*args, **kwargs), weight_bytes))
-        if weight_bytes and self._on_change is not None:
-            self._on_change()
+        if has_exceeded and self._on_limit is not None:
+            self._on_limit()
         return future
 
     def stop(self, timeout_s: float | None = None) -> bool:
@@ -174,5 +179,7 @@ class Worker:
             if weight_bytes:
                 with self._lock:
                     self._pending_bytes -= weight_bytes
-                if self._on_change is not None:
-                    self._on_change()
+                    low = self._limit_bytes // 2
+                    has_fallen = self._pending_bytes <= low < self._pending_bytes + weight_bytes
+                if has_fallen and self._on_limit is not None:
+                    self._on_limit()

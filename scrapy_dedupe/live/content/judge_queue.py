@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.content import Page, Verdict
+from scrapy_dedupe.content import Page
 from scrapy_dedupe.content.judge import Judgement
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.live.events import STORE_AWAY
@@ -105,29 +105,26 @@ class JudgeQueue:
         )
 
     def _decide(self, readings: list[PageReading]) -> list[Judgement]:
-        # Pages that are not compared with others do not need the store.
-        comparable = [reading for reading in readings if reading.capture is not None]
-        answers = iter(self._decide_with_store(comparable) if comparable else ())
-        return [
-            Judgement(Verdict("unknown", reason=reading.reason)) if reading.capture is None else next(answers)
-            for reading in readings
-        ]
-
-    def _decide_with_store(self, readings: list[PageReading]) -> list[Judgement]:
+        comparable = sum(reading.capture is not None for reading in readings)
+        if not comparable:
+            return self._judge.decide(readings)  # does not use the store
         # Check the breaker here: the store may have failed while the pages were waiting.
         if self._guard.open:
-            self._count(len(readings))
+            self._count(comparable)
         else:
             try:
                 judgements = self._judge.decide(readings)
             except StoreError as error:
                 self._guard.failed(error)
                 # failed() has counted one error.
-                self._count(len(readings) - 1)
+                self._count(comparable - 1)
             else:
                 self._guard.worked()
                 return judgements
-        return [Judgement(Verdict("unknown", reason=STORE_AWAY))] * len(readings)
+        return [
+            Judgement.unknown(reading.reason if reading.capture is None else STORE_AWAY)
+            for reading in readings
+        ]
 
     def _count(self, pages: int) -> None:
         if pages:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from scrapy import signals
 
 from scrapy_dedupe.errors import StoreError
-from scrapy_dedupe.live.page_progress import requests_in_hand
+from scrapy_dedupe.live.engine import requests_in_hand
 
 if TYPE_CHECKING:
     from collections.abc import Callable

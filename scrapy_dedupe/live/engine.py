@@ -1,4 +1,4 @@
-"""Limits that Scrapy does not apply to the work of this package.
+"""Access to Scrapy's engine: what it is processing, and two limits that it does not apply itself.
 
 :class:`Throttle` pauses the engine while too many bytes wait to be written. Waiting exchanges are never discarded, so a
 crawl that is faster than its disk must slow down.
@@ -10,20 +10,38 @@ these limits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
-
-from .page_progress import engine_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from .counters import Counters
     from .events import Events, JudgedPage
+    from .figures import Counters
     from .threads import EventLoop
+
+
+def engine_of(crawler: Crawler) -> Any:
+    """The engine of a crawler; None while there is none."""
+    try:
+        return crawler.engine
+    except RuntimeError:  # from Scrapy 2.18 on
+        return None
+
+
+def requests_in_hand(crawler: Crawler) -> set[Request] | None:
+    """The requests that the engine or the scraper is processing; None if Scrapy does not expose them."""
+    engine = engine_of(crawler)
+    slot = getattr(getattr(engine, "scraper", None), "slot", None)
+    active, queue = getattr(slot, "active", None), getattr(slot, "queue", None)
+    if active is None or queue is None:
+        return None
+    in_progress = getattr(getattr(engine, "_slot", None), "inprogress", ())
+    return {*active, *in_progress, *(item[1] for item in queue)}
 
 
 class Throttle:
@@ -45,19 +63,17 @@ class Throttle:
         self._is_throttling = False
         self._has_paused = False
 
-    def check(self) -> None:
-        """Handle a change of the number of waiting bytes. Thread-safe."""
-        waiting = self._waiting_bytes()
-        if waiting <= self._limit // 2 if self._is_throttling else waiting > self._limit:
-            self._loop.call(self._update)
+    def limit_crossed(self) -> None:
+        """Handle that the number of waiting bytes has exceeded the limit, or fallen to half of it. Thread-safe."""
+        # Only on the event loop: two threads could pause and resume at the same time.
+        self._loop.call(self._update)
 
     def _update(self) -> None:
-        # Runs only on the event loop: two threads could pause and resume at the same time.
-        if not self._is_throttling and self._waiting_bytes() > self._limit:
+        waiting = self._waiting_bytes()
+        if not self._is_throttling and waiting > self._limit:
             self._is_throttling = True
             self._pause()
-        # Check again: check() may have run before it could see the pause.
-        if self._is_throttling and self._waiting_bytes() <= self._limit // 2:
+        elif self._is_throttling and waiting <= self._limit // 2:
             self._is_throttling = False
             self._resume()
 
