@@ -27,7 +27,7 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.request import referer_str
 
 from .errors import DedupeError
-from .live.page_progress import PageProgress
+from .live.engine import PageProgress
 from .live.session import Session
 from .live.urls.local import LocalUrls
 from .urls.journal import MAX_FINGERPRINT_BYTES

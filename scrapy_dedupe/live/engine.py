@@ -1,4 +1,8 @@
-"""Access to Scrapy's engine: what it is processing, and two limits that it does not apply itself.
+"""Access to Scrapy's engine: what it is processing, the progress of pages, and limits that it does not apply itself.
+
+:class:`PageProgress` reads which pages are done, which requests failed, and in which page a request was found. The rules
+are in :mod:`~scrapy_dedupe.urls.done` and :mod:`~scrapy_dedupe.urls.failed`. If Scrapy does not expose some state, more
+pages count as not done, never fewer.
 
 :class:`Throttle` pauses the engine while too many bytes wait to be written. Waiting exchanges are never discarded, so a
 crawl that is faster than its disk must slow down.
@@ -12,17 +16,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scrapy import signals
+from scrapy import signals, version_info
+from scrapy.exceptions import IgnoreRequest
+from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
+from scrapy.utils.request import referer_str
+from scrapy.utils.url import strip_url
+
+from scrapy_dedupe.urls.done import DoneTracker
+from scrapy_dedupe.urls.failed import FailedTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from scrapy import Request
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
 
     from .events import Events, JudgedPage
     from .figures import Counters
     from .threads import EventLoop
+
+
+# Meta key of a redirected or retried request. Its value is the URL of the request, so that a request to another URL
+# that inherits the meta is not mistaken for a redirect.
+_CONTINUES = "_dedupe_continues"
 
 
 def engine_of(crawler: Crawler) -> Any:
@@ -42,6 +59,144 @@ def requests_in_hand(crawler: Crawler) -> set[Request] | None:
         return None
     in_progress = getattr(getattr(engine, "_slot", None), "inprogress", ())
     return {*active, *in_progress, *(item[1] for item in queue)}
+
+
+class PageProgress:
+    """Tracks the pages of one crawl."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._done: DoneTracker[Request] = DoneTracker()
+        self._failed: FailedTracker[Request] = FailedTracker()
+
+    def is_in_progress(self, request: Request) -> bool:
+        """Whether the engine is processing the request."""
+        return request in self._in_progress
+
+    @staticmethod
+    def is_redirected(request: Request) -> bool:
+        """Whether the request replaced an earlier one, so that ``redirect_urls`` in its meta is its redirect chain.
+
+        Otherwise ``redirect_urls`` may come from a callback that passed on the meta of its response.
+        """
+        return bool(request.meta.get(_CONTINUES) == request.url)
+
+    def received(self, response: Response, request: Request, fingerprints: list[bytes]) -> None:
+        """Note the response to a request in progress. ``fingerprints`` are reported when the request is done."""
+        # Without fragment and credentials, as RefererMiddleware writes the Referer.
+        url = strip_url(response.url)
+        self._done.received(request, url, request.meta.get("depth", 0), fingerprints)
+
+    def sent(self, request: Request) -> None:
+        """Note that a request was passed to the downloader."""
+        self._failed.sent(request)
+
+    def answered(self, response: Response, request: Request) -> bool:
+        """Note that a request got a response; False if the response goes to its errback."""
+        is_good = not self._is_http_error(response)
+        self._failed.ended(request, failed=not is_good)
+        return is_good
+
+    def page_judged(self, page: JudgedPage) -> None:
+        """Note that a dropped page is done: its request gets no response."""
+        if page.dropped:
+            self._failed.ended(page.request)
+
+    def scheduled(self, request: Request) -> None:
+        """Note that a request is about to be enqueued. It may replace a request in progress."""
+        meta = request.meta
+        # The callback of a page that links to itself may have passed on this key.
+        meta.pop(_CONTINUES, None)
+        if not (request.dont_filter or "redirect_urls" in meta or "retry_times" in meta):
+            return
+        # A tracked request already has a response, so a request that names it comes from its callback.
+        replaced = [
+            other for other in self._in_progress if other not in self._done and _replaces(request, other)
+        ]
+        if replaced:
+            meta[_CONTINUES] = request.url
+            for other in replaced:
+                self._failed.ended(other)
+
+    def failed(self) -> list[Request]:
+        """The requests that failed since the last call."""
+        return self._failed.take(self._in_progress)
+
+    def left_in_memory(self) -> int:
+        """Number of a job's requests in memory, because Scrapy's scheduler could not write them to disk."""
+        slot = getattr(engine_of(self._crawler), "_slot", None)
+        return len(getattr(getattr(slot, "scheduler", None), "mqs", None) or ())
+
+    def found(self, request: Request) -> None:
+        """Note that a scheduled request is new: the page in which it was found is not a leaf."""
+        if self._is_start(request):
+            return
+        active = getattr(self._scraper_slot, "active", None)
+        url, depth, referer = strip_url(request.url), request.meta.get("depth"), referer_str(request)
+        # A link that inherits the meta of a redirect looks like a redirect while the request named in that meta is in
+        # progress. In both cases the page of the Referer is the right one: it has the link, or it has the link to
+        # the first request of the redirect chain.
+        self._done.found(url, depth, referer, active, is_redirected=self.is_redirected(request))
+
+    def tick(self) -> list[bytes]:
+        """Fingerprints of the leaves that are done since the last call."""
+        busy = requests_in_hand(self._crawler)
+        return [] if busy is None else self._done.tick(busy)
+
+    def all(self) -> list[bytes]:
+        """Fingerprints of all leaves that were not reported yet. Call this when no callback is running."""
+        return self._done.all()
+
+    def _is_http_error(self, response: Response) -> bool:
+        """Whether Scrapy's HttpErrorMiddleware does not pass the response to the callback."""
+        if 200 <= response.status < 300:
+            return False
+        middleware = self._crawler.get_spider_middleware(HttpErrorMiddleware)
+        if middleware is None:
+            return False
+        try:
+            if version_info < (2, 14):
+                middleware.process_spider_input(response, self._crawler.spider)
+            else:
+                middleware.process_spider_input(response)
+        except IgnoreRequest:
+            return True
+        return False
+
+    @staticmethod
+    def _is_start(request: Request) -> bool:
+        # "is_start_request" is not enough: a callback may have copied the meta of its response.
+        meta = request.meta
+        return (
+            bool(meta.get("is_start_request")) and not meta.get("depth") and "Referer" not in request.headers
+        )
+
+    @property
+    def _scraper_slot(self) -> Any:
+        return getattr(getattr(engine_of(self._crawler), "scraper", None), "slot", None)
+
+    @property
+    def _in_progress(self) -> Collection[Request]:
+        requests: Collection[Request] = getattr(
+            getattr(engine_of(self._crawler), "_slot", None), "inprogress", ()
+        )
+        return requests
+
+
+def _replaces(request: Request, other: Request) -> bool:
+    """Whether ``request`` is a redirect or retry of ``other``, made by Scrapy's middlewares or similar ones.
+
+    A callback that passes on the meta of its response also passes on ``redirect_urls`` and ``retry_times``. Its request
+    has a greater depth, however, and ``redirect_urls`` is the redirect chain of the callback's own page.
+    """
+    meta, earlier = request.meta, other.meta
+    if (meta.get("depth") or 0) != (earlier.get("depth") or 0):
+        return False
+    chain, earlier_chain = list(meta.get("redirect_urls", ())), list(earlier.get("redirect_urls", ()))
+    if chain == [*earlier_chain, other.url]:
+        return True
+    is_retry = meta.get("retry_times", 0) == earlier.get("retry_times", 0) + 1
+    return other.url == request.url and chain == earlier_chain and (is_retry or request.dont_filter)
 
 
 class Throttle:

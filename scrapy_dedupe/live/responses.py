@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import Request, Spider, version_info
 from scrapy.crawler import Crawler
@@ -227,7 +227,7 @@ class PageReader:
         return Page(url, page.text, crawl, page.kind, mime_of(page.content_type), seen_ms)
 
     def _decoded(self, url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Response:
-        response = _response(url, headers, body)
+        response = new_response(url, headers, body)
         # Scrapy before 2.14 requires the spider argument, but does not use it.
         spider = () if version_info >= (2, 14) else (None,)
         decoded = self._decompression.process_response(Request("data:,"), response, *spider)
@@ -241,7 +241,7 @@ def decoded_page(url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) 
     *body* must be without content codings.
     """
     kept = ((name, value) for name, value in headers if name.strip().lower() != CONTENT_ENCODING)
-    return _decoded_page(_response(url, kept, body))
+    return _decoded_page(new_response(url, kept, body))
 
 
 def _decoded_page(response: Response) -> DecodedPage | str:
@@ -259,9 +259,10 @@ def _decoded_page(response: Response) -> DecodedPage | str:
         return "encoding"
 
 
-def _response(url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Response:
-    kept = Headers()
+def new_response(url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes, **values: Any) -> Response:
+    """Return a response of the class that Scrapy chooses for it; *values* are further arguments of the class."""
+    all_headers = Headers()
     for name, value in headers:
-        kept.appendlist(name, value)
-    cls = responsetypes.from_args(headers=kept, url=url, body=body)
-    return cls(url=url, headers=kept, body=body)
+        all_headers.appendlist(name, value)
+    response_class = responsetypes.from_args(headers=all_headers, url=url, body=body)
+    return response_class(url=url, headers=all_headers, body=body, **values)

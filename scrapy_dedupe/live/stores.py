@@ -69,23 +69,14 @@ class CrawlStores:
     def breaker(self, url: str) -> Breaker:
         """Return the breaker of the store at *url*, which all layers share. It counts and logs failures."""
         if url not in self._breakers:
-            shown = parse_store_url(url).shown
-
-            def failed(error: BaseException) -> None:
-                self._loop.call(self._counters.inc, "dedupe/errors/store")
-
-            def lost(error: BaseException) -> None:
-                self._loop.call(self._lost, shown, error)
-
-            def back() -> None:
-                self._loop.call(self._back, shown)
-
-            def probe() -> None:
+            shown, call = parse_store_url(url).shown, self._loop.call
+            self._breakers[url] = Breaker(
+                on_failure=lambda error: call(self._counters.inc, "dedupe/errors/store"),
+                on_open=lambda error: call(self._lost, shown, error),
+                on_close=lambda: call(self._back, shown),
                 # The URL filter uses its own connection and reports its own successes.
-                if url in self._stores:
-                    self._stores[url].probe()
-
-            self._breakers[url] = Breaker(failed, lost, back, probe)
+                probe=lambda: self._stores[url].probe() if url in self._stores else None,
+            )
         return self._breakers[url]
 
     def close(self, on_error: Callable[[StoreError], None]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scrapy import signals
@@ -46,23 +46,6 @@ _MOST_UNSETTLED: Final = 10_000
 
 
 @dataclass(slots=True)
-class _Outcomes:
-    """Outcomes that have not been written to the store."""
-
-    passed: list[SeenText] = field(default_factory=list)
-    failed: list[SeenText] = field(default_factory=list)
-    dropped: list[SeenText] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.passed) + len(self.failed) + len(self.dropped)
-
-    def put_back(self, earlier: _Outcomes) -> None:
-        """Put back outcomes that could not be written, up to the limit."""
-        for name in ("passed", "failed", "dropped"):
-            setattr(self, name, [*getattr(earlier, name), *getattr(self, name)][-_MOST_UNSETTLED:])
-
-
-@dataclass(slots=True)
 class _Page:
     capture: SeenText
     is_received: bool = False
@@ -87,7 +70,8 @@ class PendingTexts:
         self._guard = guard
         self._probe = probe
         self._pages: dict[Request, _Page] = {}
-        self._outcomes = _Outcomes()
+        # Outcomes that have not been written to the store: the arguments of Judge.settle().
+        self._outcomes = _no_outcomes()
         self._recent: OrderedDict[bytes, bool] = OrderedDict()
         self._waiting: dict[bytes, list[tuple[float, Future[bool | None]]]] = {}
         self._settled_at = time.monotonic()
@@ -104,7 +88,7 @@ class PendingTexts:
         if capture is None:
             return
         if page.dropped:
-            self._outcomes.dropped.append(capture)
+            self._outcomes["dropped"].append(capture)
             self._session.counters.inc("dedupe/content/dropped")
             return
         earlier = self._pages.pop(page.request, None)
@@ -136,9 +120,9 @@ class PendingTexts:
             self._end(page)
         self._pages.clear()
         self._answer(time.monotonic() + _LONGEST_WAIT_S)
-        while before := len(self._outcomes):
+        while before := self._unsettled:
             await self.settle()
-            if len(self._outcomes) >= before:
+            if self._unsettled >= before:
                 break  # The store is unavailable.
 
     # Signals
@@ -179,7 +163,7 @@ class PendingTexts:
                         del self._pages[request]
                         self._end(page)
         is_time = now - self._settled_at >= _SETTLE_S
-        if is_time and not self._is_settling and len(self._outcomes) and not self._guard.open:
+        if is_time and not self._is_settling and self._unsettled and not self._guard.open:
             self._settled_at = now
             self._is_settling = True
             self._session.worker.submit(self._settle, self._take_outcomes())
@@ -187,9 +171,9 @@ class PendingTexts:
     def _end(self, page: _Page) -> None:
         has_passed = page.is_received and not page.has_failed
         if has_passed:
-            self._outcomes.passed.append(page.capture)
+            self._outcomes["passed"].append(page.capture)
         else:
-            self._outcomes.failed.append(page.capture)
+            self._outcomes["failed"].append(page.capture)
             self._session.counters.inc("dedupe/content/failed")
         self._recent[page.capture.digest] = has_passed
         if len(self._recent) > _RECENT:
@@ -212,11 +196,15 @@ class PendingTexts:
             else:
                 del self._waiting[digest]
 
-    def _take_outcomes(self) -> _Outcomes:
-        taken, self._outcomes = self._outcomes, _Outcomes()
+    @property
+    def _unsettled(self) -> int:
+        return sum(map(len, self._outcomes.values()))
+
+    def _take_outcomes(self) -> dict[str, list[SeenText]]:
+        taken, self._outcomes = self._outcomes, _no_outcomes()
         return taken
 
-    def _settle(self, outcomes: _Outcomes) -> None:
+    def _settle(self, outcomes: dict[str, list[SeenText]]) -> None:
         # Runs on the worker.
         loop = self._session.loop
         try:
@@ -225,7 +213,7 @@ class PendingTexts:
             else:
                 # Detects a store file that was deleted or replaced while open.
                 self._probe()
-                self._judge.settle(outcomes.passed, outcomes.failed, outcomes.dropped)
+                self._judge.settle(**outcomes)
                 self._guard.worked(has_written=True)
         except StoreError as error:
             self._guard.failed(error)
@@ -236,8 +224,13 @@ class PendingTexts:
             )
         loop.call(self._settling_ended)
 
-    def _put_back(self, outcomes: _Outcomes) -> None:
-        self._outcomes.put_back(outcomes)
+    def _put_back(self, outcomes: dict[str, list[SeenText]]) -> None:
+        for name, earlier in outcomes.items():
+            self._outcomes[name] = [*earlier, *self._outcomes[name]][-_MOST_UNSETTLED:]
 
     def _settling_ended(self) -> None:
         self._is_settling = False
+
+
+def _no_outcomes() -> dict[str, list[SeenText]]:
+    return {"passed": [], "failed": [], "dropped": []}
