@@ -421,16 +421,6 @@ async def test_a_store_that_is_no_use_stops_the_crawl_at_its_start(
 
 
 @crawl_test
-async def test_it_works_with_the_addon_too(web: WebServer, settings: dict[str, Any]) -> None:
-    web.page("/", '<a href="/a">a</a> <a href="/b">b</a>')
-    web.page("/a", LONG)
-    web.page("/b", LONG)
-    spider, items = collecting()
-    await crawl(spider, settings, urls=web.url("/"))
-    assert sorted(item["kind"] for item in items) == ["exact", "unique", "unique"]
-
-
-@crawl_test
 async def test_many_pages_at_once_are_judged_in_some_order_each_text_once(
     web: WebServer, alone: dict[str, Any]
 ) -> None:
