@@ -98,16 +98,7 @@ class WarcPipeline:
                 f"The path in DEDUPE_WARC_DIR cannot be encoded as UTF-8 ({settings.folder!r}), so the index cannot"
                 " store the names of its files. Choose another folder."
             ) from error
-        storage = None
-        if settings.upload_url is not None:
-            storage = Storage(settings.upload_url)
-            for folder in (settings.folder, session.settings.wacz.folder):
-                if storage.is_folder(folder):
-                    raise SettingError(
-                        f"The setting DEDUPE_WARC_UPLOAD_URL is {storage.shown!r}, the folder in which the"
-                        " files are written. Set another folder, or remove the setting."
-                    )
-            storage.check()
+        storage = self._checked_storage()
         prove_writable(settings.folder, "WARC files", "another folder in DEDUPE_WARC_DIR")
         if session.settings.wacz.enabled:
             load_surt()
@@ -126,7 +117,8 @@ class WarcPipeline:
                 ) from error
             # An earlier run has finished and committed the crawl of this job: start a new crawl.
             start(session.renew_crawl_id())
-        crawl, rules = session.crawl_id, self._rules()
+        crawl = session.crawl_id
+        rules = RevisitRules(settings.revisit, settings.min_size, settings.statuses, settings.mime_types)
         # A resumed crawl keeps the mode in which it was started.
         earlier = known.get(crawl)
         is_resumed = earlier is not None and earlier.state == "uncommitted"
@@ -166,6 +158,20 @@ class WarcPipeline:
             files = files_of(index, crawl, settings.folder) if crawl in known else []
             self._earlier_files = [file for file in files if isinstance(file, Path) and file.parent == folder]
             self._crawler.signals.connect(self._upload_earlier_files, signal=signals.spider_opened)
+
+    def _checked_storage(self) -> Storage | None:
+        """The storage to which finished files are uploaded, if any."""
+        settings = self._session.settings
+        if settings.warc.upload_url is None:
+            return None
+        storage = Storage(settings.warc.upload_url)
+        if any(storage.is_folder(folder) for folder in (settings.warc.folder, settings.wacz.folder)):
+            raise SettingError(
+                f"The setting DEDUPE_WARC_UPLOAD_URL is {storage.shown!r}, the folder in which the files are written."
+                " Set another folder, or remove the setting."
+            )
+        storage.check()
+        return storage
 
     def _upload_earlier_files(self) -> None:
         """Upload the files that an earlier run of this crawl did not upload."""
@@ -217,10 +223,6 @@ class WarcPipeline:
             crawl=crawl,
             taken=taken,
         )
-
-    def _rules(self) -> RevisitRules:
-        settings = self._settings
-        return RevisitRules(settings.revisit, settings.min_size, settings.statuses, settings.mime_types)
 
     def _response_downloaded(self, request: Request, response: Response) -> None:
         if not response.url.startswith(("http://", "https://")):

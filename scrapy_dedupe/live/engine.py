@@ -7,7 +7,7 @@ pages count as not done, never fewer.
 :class:`Throttle` pauses the engine while too many bytes wait to be written. Waiting exchanges are never discarded, so a
 crawl that is faster than its disk must slow down.
 
-:class:`PageLimits` makes dropped pages count for ``CLOSESPIDER_PAGECOUNT`` and ``CLOSESPIDER_PAGECOUNT_NO_ITEM``. Scrapy
+:class:`PageLimits` makes dropped pages count towards ``CLOSESPIDER_PAGECOUNT`` and ``CLOSESPIDER_PAGECOUNT_NO_ITEM``. Scrapy
 counts only responses that reach the engine, which dropped pages do not. A crawl that drops every page would never reach
 these limits.
 """
