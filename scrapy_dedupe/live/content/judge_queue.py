@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.content import Page
@@ -18,6 +17,8 @@ from scrapy_dedupe.live.events import STORE_AWAY
 from scrapy_dedupe.live.threads import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy.http import TextResponse
 
     from scrapy_dedupe.content import Judge
@@ -32,15 +33,6 @@ _BATCH_SIZE: Final = 16
 _LARGE_BYTES: Final = 50_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    response: TextResponse
-    kind: str
-    mime: str
-    future: Future[Judgement]
-    reading: PageReading | None = None
-
-
 class JudgeQueue:
     """The pages of one crawl that wait for a verdict."""
 
@@ -48,7 +40,8 @@ class JudgeQueue:
         self._session = session
         self._judge = judge
         self._guard = guard
-        self._waiting: deque[_Waiting] = deque()
+        # Each page with the function that reads its text.
+        self._waiting: deque[tuple[Future[Judgement], Callable[[], PageReading]]] = deque()
         self._large_pages: Worker | None = None
         session.at_stop(self._stop)
 
@@ -57,14 +50,19 @@ class JudgeQueue:
 
         Raises the exceptions of text extraction.
         """
-        waiting = _Waiting(response, kind, mime, Future())
+
+        def read() -> PageReading:
+            return self._judge.read(Page(response.url, response.text, self._session.crawl_id, kind, mime))
+
+        future: Future[Judgement] = Future()
         if len(response.body) >= _LARGE_BYTES:
-            reading = await self._session.wait_for(self._reader.submit(self._read, waiting))
-            waiting = replace(waiting, reading=reading)
-        self._waiting.append(waiting)
+            reading = await self._session.wait_for(self._reader.submit(read))
+            self._waiting.append((future, lambda: reading))
+        else:
+            self._waiting.append((future, read))
         # This may find the queue empty, if an earlier task took the page in its batch.
         self._session.worker.submit(self._judge_batch)
-        return await self._session.wait_for(waiting.future)
+        return await self._session.wait_for(future)
 
     @property
     def _reader(self) -> Worker:
@@ -79,30 +77,25 @@ class JudgeQueue:
     def _judge_batch(self) -> None:
         # Runs on the worker, the only thread that removes pages from the queue.
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH_SIZE))]
-        # Skip pages whose future was cancelled. From here on, it can no longer be cancelled.
-        pages = [page for page in batch if page.future.set_running_or_notify_cancel()]
-        if not pages:
-            return
-        read: list[tuple[_Waiting, PageReading]] = []
-        for page in pages:
+        futures: list[Future[Judgement]] = []
+        readings: list[PageReading] = []
+        for future, read in batch:
+            # Skip pages whose future was cancelled. From here on, it can no longer be cancelled.
+            if not future.set_running_or_notify_cancel():
+                continue
             try:
-                read.append((page, page.reading or self._read(page)))
+                readings.append(read())
+                futures.append(future)
             except BaseException as error:  # noqa: BLE001 - must not affect the other pages
-                page.future.set_exception(error)
+                future.set_exception(error)
         try:
-            judgements = self._decide([reading for _, reading in read])
+            judgements = self._decide(readings)
         except BaseException as error:  # noqa: BLE001
-            for page, _ in read:
-                page.future.set_exception(error)
+            for future in futures:
+                future.set_exception(error)
             return
-        for (page, _), judged in zip(read, judgements, strict=True):
-            page.future.set_result(judged)
-
-    def _read(self, page: _Waiting) -> PageReading:
-        response = page.response
-        return self._judge.read(
-            Page(response.url, response.text, self._session.crawl_id, page.kind, page.mime)
-        )
+        for future, judged in zip(futures, judgements, strict=True):
+            future.set_result(judged)
 
     def _decide(self, readings: list[PageReading]) -> list[Judgement]:
         comparable = sum(reading.capture is not None for reading in readings)
