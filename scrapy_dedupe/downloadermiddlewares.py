@@ -26,17 +26,16 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import TextResponse
 from scrapy.http.request import NO_CALLBACK
 
-from .content import Judge, JudgeOptions, NearOptions, Verdict
-from .content.canonical import kind_of
-from .content.content_type import mime_of
+from .content import Judge, JudgeOptions, Verdict
+from .content.canonical import kind_of, mime_of
 from .content.judge import Judgement
 from .errors import SettingError, StoreError
-from .live.content.judge_queue import ERROR, STORE_AWAY, JudgeQueue
-from .live.content.page_limits import PageLimits
+from .live.content.judge_queue import JudgeQueue
 from .live.content.pending_texts import PendingTexts
-from .live.content.skip_reasons import declared_type, reason_to_skip
-from .live.events import JudgedPage
+from .live.engine import PageLimits
+from .live.events import ERROR, JudgedPage
 from .live.recordings import META_KEY as WARC_META_KEY
+from .live.responses import declared_type, reason_to_skip
 from .live.session import Session
 from .settings.placement import check_order
 from .signals import content_judged
@@ -103,7 +102,10 @@ class ContentDedupeMiddleware:
             "exact": settings.action_exact,
             "near": settings.action_near,
         }
-        PageLimits(crawler, session)
+        # In this order: a handler of the signal finds the page counted.
+        session.events.listen(self._count, self._send_signal)
+        PageLimits(crawler, session.events, session.close_spider)
+        session.events.listen(self._pending.page_judged)
         self._content = store.content
         session.layers["content"] = settings.store_url
         session.at_close(self._close)
@@ -124,45 +126,29 @@ class ContentDedupeMiddleware:
             session.counters.inc("dedupe/content/skipped/internal")
             return response
         start = time.perf_counter()
-        judged, is_to_drop = await self._decision_on(request, response)
-        verdict = judged.verdict
+        page = await self._judged(request, response)
+        verdict = page.verdict
         # Always set: a spider may have copied an old verdict with the meta of another response.
         request.meta[META_KEY] = verdict
-        if verdict.kind == "unknown" and verdict.reason not in (STORE_AWAY, ERROR):
-            session.counters.inc(f"dedupe/content/skipped/{str(verdict.reason).replace(' ', '_')}")
-            self._send_signal(verdict, request, response)
-            return response
-        self._latencies["verdict"].add(time.perf_counter() - start)
-        session.counters.inc(f"dedupe/content/{verdict.kind}")
-        if verdict.kind == "near" and verdict.same_url:
-            session.counters.inc("dedupe/content/changed")
-        if judged.is_template:
-            session.counters.inc("dedupe/content/template")
-        if verdict.kind != "unique":
-            response.flags.append(f"dedupe-{verdict.kind}")
-        self._send_signal(verdict, request, response)
-        if session.observers:
-            session.observers.page_judged(judged_page(request, response, judged, dropped=is_to_drop))
-        if is_to_drop:
-            assert judged.capture is not None
-            self._pending.dropped(judged.capture)
-            session.counters.inc("dedupe/content/dropped")
+        if not page.is_skipped:
+            self._latencies["verdict"].add(time.perf_counter() - start)
+            if verdict.kind != "unique":
+                response.flags.append(f"dedupe-{verdict.kind}")
+        session.events.page_judged(page)
+        if page.dropped:
             error = DuplicateContent(verdict)
             logger.debug("Dropped %s: %s", response, error, extra={"spider": self._crawler.spider})
             raise error
-        if judged.capture is not None:
-            self._pending.add(request, judged.capture)
         return response
 
-    async def _decision_on(self, request: Request, response: Response) -> tuple[Judgement, bool]:
-        """Return the judgement on the page, and whether to drop the page."""
+    async def _judged(self, request: Request, response: Response) -> JudgedPage:
         judged = await self._settled_judgement_on(request, response)
-        if self._action(request, judged.verdict) != "drop":
-            return judged, False
-        if judged.verdict.pending or self._is_own_earlier_capture(judged.verdict):
+        is_dropped = self._action(request, judged.verdict) == "drop"
+        if is_dropped and (judged.verdict.pending or self._is_own_earlier_capture(judged.verdict)):
             self._session.counters.inc("dedupe/content/not_dropped")
-            return judged, False
-        return judged, True
+            is_dropped = False
+        mime = mime_of(declared_type(response) or "")
+        return JudgedPage(request, response, mime, judged, is_dropped)
 
     async def _settled_judgement_on(self, request: Request, response: Response) -> Judgement:
         """Return the judgement after waiting for the outcome of a pending original, if that does not take too long."""
@@ -209,7 +195,7 @@ class ContentDedupeMiddleware:
             content_type = declared_type(response)
             kind = None if content_type is None else kind_of(content_type)
             if reason := reason_to_skip(request, response, kind, self._settings.max_bytes):
-                return Judgement(Verdict("unknown", reason=reason))
+                return Judgement.unknown(reason)
             if not self._session.is_crawl:
                 return Judgement(Verdict("unique"))
             assert kind is not None
@@ -218,11 +204,26 @@ class ContentDedupeMiddleware:
             return await self._queue.judge(response, kind, mime_of(content_type))
         except Exception as error:  # noqa: BLE001 - an internal error must not lose a page
             self._session.counters.error("content", error, "The page was passed on with the verdict unknown.")
-            return Judgement(Verdict("unknown", reason=ERROR))
+            return Judgement.unknown(ERROR)
 
-    def _send_signal(self, verdict: Verdict, request: Request, response: Response) -> None:
+    def _count(self, page: JudgedPage) -> None:
+        count, verdict = self._session.counters.inc, page.verdict
+        if page.is_skipped:
+            count(f"dedupe/content/skipped/{str(verdict.reason).replace(' ', '_')}")
+            return
+        count(f"dedupe/content/{verdict.kind}")
+        if verdict.kind == "near" and verdict.same_url:
+            count("dedupe/content/changed")
+        if page.judgement.is_template:
+            count("dedupe/content/template")
+
+    def _send_signal(self, page: JudgedPage) -> None:
         self._crawler.signals.send_catch_log(
-            content_judged, verdict=verdict, response=response, request=request, spider=self._crawler.spider
+            content_judged,
+            verdict=page.verdict,
+            response=page.response,
+            request=page.request,
+            spider=self._crawler.spider,
         )
 
     def _measure(self, step: str, seconds: float) -> None:
@@ -250,34 +251,8 @@ class ContentDedupeMiddleware:
             self._guard.failed(error)
 
 
-def judged_page(request: Request, response: Response, judged: Judgement, *, dropped: bool) -> JudgedPage:
-    """Return the event that observers receive for a page."""
-    mime = mime_of(declared_type(response) or "")
-    return JudgedPage(
-        response.url,
-        response.status,
-        mime,
-        len(response.body),
-        judged.verdict,
-        dropped,
-        judged.is_bare,
-        request,
-    )
-
-
 def judge_options(settings: ContentSettings) -> JudgeOptions:
-    return JudgeOptions(
-        canonicalizer=settings.canonicalizer,
-        near=NearOptions.by_type(
-            threshold=settings.near_threshold,
-            recall=settings.near_recall,
-            num_perm=settings.near_num_perm,
-            shingle_size=settings.near_shingle_size,
-            min_chars=settings.near_min_chars,
-        ),
-        template_guard=settings.template_guard,
-        remember_for_s=settings.ttl_s,
-    )
+    return JudgeOptions.of(settings, remember_for_s=settings.ttl_s)
 
 
 class ProvenanceMiddleware:
@@ -297,7 +272,8 @@ class ProvenanceMiddleware:
     async def process_response(
         self, request: Request, response: Response, spider: Spider | None = None
     ) -> Response:
-        await self._session.recordings.set_meta(request)
+        if self._session.set_warc_meta is not None:
+            await self._session.set_warc_meta(request)
         return response
 
 

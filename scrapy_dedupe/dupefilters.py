@@ -27,7 +27,7 @@ from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.request import referer_str
 
 from .errors import DedupeError
-from .live.page_progress import PageProgress
+from .live.engine import PageProgress
 from .live.session import Session
 from .live.urls.local import LocalUrls
 from .urls.journal import MAX_FINGERPRINT_BYTES
@@ -158,7 +158,7 @@ class BloomDupeFilter(BaseDupeFilter):
             connect(self._response_received, signal=signals.response_received)
         if self._urls.keeps_failed:
             connect(self._request_reached_downloader, signal=signals.request_reached_downloader)
-            self._session.observers.add(self._pages)
+            self._session.events.listen(self._pages.page_judged)
         self._session.run_every(self._settings.flush_s, self._tick, "url")
 
     def request_seen(self, request: Request) -> bool:
@@ -184,8 +184,7 @@ class BloomDupeFilter(BaseDupeFilter):
         except Exception as error:  # noqa: BLE001 - Scrapy would silently drop the request
             self._log_error(error)
             return False
-        if self._session.observers:
-            self._session.observers.request_filtered(request.url)
+        self._session.events.request_filtered(request.url)
         return True
 
     def log(self, request: Request, spider: Spider) -> None:

@@ -16,7 +16,7 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_dedupe.content import Judge, Page, Verdict
-from scrapy_dedupe.downloadermiddlewares import DuplicateContent
+from scrapy_dedupe.downloadermiddlewares import ContentDedupeMiddleware, DuplicateContent
 from scrapy_dedupe.signals import content_judged
 from scrapy_dedupe.stores.sqlite_content import SqliteContent
 
@@ -421,16 +421,6 @@ async def test_a_store_that_is_no_use_stops_the_crawl_at_its_start(
 
 
 @crawl_test
-async def test_it_works_with_the_addon_too(web: WebServer, settings: dict[str, Any]) -> None:
-    web.page("/", '<a href="/a">a</a> <a href="/b">b</a>')
-    web.page("/a", LONG)
-    web.page("/b", LONG)
-    spider, items = collecting()
-    await crawl(spider, settings, urls=web.url("/"))
-    assert sorted(item["kind"] for item in items) == ["exact", "unique", "unique"]
-
-
-@crawl_test
 async def test_many_pages_at_once_are_judged_in_some_order_each_text_once(
     web: WebServer, alone: dict[str, Any]
 ) -> None:
@@ -605,6 +595,22 @@ async def test_extensions_hear_of_every_verdict(web: WebServer, alone: dict[str,
     web.page("/empty", "")
     await listed(web, alone | {"EXTENSIONS": {Ear: 1}, "DEDUPE_ACTION_EXACT": "drop"}, "/a /b /empty")
     assert heard == [("a", "unique", "listed"), ("b", "exact", "listed"), ("empty", "unknown", "listed")]
+
+
+@crawl_test
+async def test_a_listener_that_fails_is_called_again_and_keeps_no_event_from_the_others(
+    web: WebServer, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(ContentDedupeMiddleware, "_count", fail)
+    web.page("/a", LONG)
+    web.page("/b", LONG)
+    crawler = await listed(web, alone | {"DEDUPE_ACTION_EXACT": "drop"}, "/a /b")
+    assert content_stats(crawler) == {"dropped": 1}
+    assert crawler.stats.get_value("dedupe/errors/content") == 2
+    assert kinds(await listed(web, alone, "/a")) == {"/a": "unchanged"}
 
 
 @crawl_test

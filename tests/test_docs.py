@@ -13,8 +13,7 @@ from crawling import LinkSpider, crawl, crawl_test
 import scrapy_dedupe
 from scrapy_dedupe import downloadermiddlewares, errors, signals
 from scrapy_dedupe.commands.verbs import VERBS
-from scrapy_dedupe.live import recordings
-from scrapy_dedupe.live.content import skip_reasons
+from scrapy_dedupe.live import recordings, responses
 from scrapy_dedupe.settings.specs import SPECS, Spec
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ async def test_every_stat_of_a_crawl_is_documented(web: WebServer, settings: dic
 def test_every_meta_key_is_documented() -> None:
     keys = {
         downloadermiddlewares.META_KEY,
-        skip_reasons.SKIP_META_KEY,
+        responses.SKIP_META_KEY,
         downloadermiddlewares.ACTION_META_KEY,
         recordings.META_KEY,
     }

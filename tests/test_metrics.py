@@ -23,8 +23,8 @@ from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.test import get_crawler
 from servers import free_port
 
-from scrapy_dedupe.content.latency import BOUNDS_S
 from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.live.figures import BOUNDS_S
 from scrapy_dedupe.live.observers import metric_outputs
 from scrapy_dedupe.live.session import Session
 

@@ -13,8 +13,7 @@ from crawling import LinkSpider, crawl, crawl_test
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from scrapy_dedupe.content.latency import Latency
-from scrapy_dedupe.live.figures import LiveFigures
+from scrapy_dedupe.live.figures import Latency, LiveFigures
 from scrapy_dedupe.live.observers.metric_families import FAMILIES, read_crawl
 from scrapy_dedupe.live.observers.metric_outputs import Board
 

@@ -33,7 +33,7 @@ def watched(*onlookers: Observer, spider: type[LinkSpider] = LinkSpider) -> type
         @classmethod
         def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Any:
             for onlooker in onlookers:
-                Session.of(crawler).observers.add(onlooker)
+                Session.of(crawler).events.add(onlooker)
             return super().from_crawler(crawler, *args, **kwargs)
 
     return Watched

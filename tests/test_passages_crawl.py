@@ -27,9 +27,8 @@ from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.content.canonical import read
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.extensions import PassageExtension
-from scrapy_dedupe.live.content.skip_reasons import has_charset, kind_of_page
-from scrapy_dedupe.live.content.stored_pages import PageReader
 from scrapy_dedupe.live.observers import passages
+from scrapy_dedupe.live.responses import PageReader, has_charset, kind_of_page
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.passages.lock import WriterLock

@@ -21,7 +21,8 @@ from scrapy.http import Headers, HtmlResponse, Request, Response
 from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.live.archive.replay import NotInArchive
-from scrapy_dedupe.pipelines import WarcItem, capture_of
+from scrapy_dedupe.live.responses import capture_of
+from scrapy_dedupe.pipelines import WarcItem
 from scrapy_dedupe.warc.reading import read_record
 
 if TYPE_CHECKING:

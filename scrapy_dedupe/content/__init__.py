@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from .canonical import canonical_text
 from .deduplicator import Deduplicator, Document
-from .judge import Judge, Judgement, Page, PageReading
+from .judge import Judge, Judgement, Page, PageReading, Verdict
 from .markup import HostileMarkup
 from .options import JudgeOptions, NearOptions
 from .signature import as_minhash, minhash
-from .verdict import Verdict
 
 __all__ = [
     "Deduplicator",

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from .markup import parse
+from .markup import HostileMarkup, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -120,6 +120,10 @@ _XML_MARKUP: Final = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
+_TITLE_END: Final = re.compile(r"</title\b", re.IGNORECASE)
+# Longer titles are not meant for readers.
+_LONGEST_TITLE: Final = 1_000
+
 _XML_LINK: Final = re.compile(r"""\b(?:href|src|url)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)')""")
 
 
@@ -200,7 +204,7 @@ def kind_of(content_type: str) -> str | None:
     >>> kind_of("text/html; charset=utf-8"), kind_of("application/rss+xml"), kind_of("application/pdf")
     ('html', 'xml', None)
     """
-    mime = content_type.partition(";")[0].strip().lower()
+    mime = mime_of(content_type)
     main, _, sub = mime.partition("/")
     if mime == "text/html":
         return "html"
@@ -213,6 +217,37 @@ def kind_of(content_type: str) -> str | None:
     if main == "text" or sub in ("json", "javascript", "ecmascript", "x-javascript") or sub.endswith("+json"):
         return "text"
     return None
+
+
+def mime_of(content_type: str) -> str:
+    """The MIME type that a Content-Type declares, in lower case, without parameters.
+
+    >>> mime_of("Text/HTML; charset=utf-8")
+    'text/html'
+    """
+    return content_type.partition(";")[0].strip().lower()
+
+
+def title_of(html: str) -> str | None:
+    r"""The text of ``<title>`` with collapsed white space, at most 1,000 characters; None if there is no title.
+
+    >>> title_of("<html><head><title> Birds &amp;\n lakes </title></head><body>…")
+    'Birds & lakes'
+    """
+    # Parse only up to the first end tag, so that a large page costs no more than its head. That end tag may belong to
+    # the title of an <svg>, but an <svg> is in the body, whose titles are not used below.
+    tag = _TITLE_END.search(html)
+    # If this tag does not end, no later tag does.
+    end = html.find(">", tag.end()) if tag is not None else -1
+    if end < 0:
+        return None
+    try:
+        tree = parse(html[: end + 1].encode("utf-8", "replace"))
+    except HostileMarkup:
+        return None
+    node = tree.css_first("head > title")
+    title = " ".join(node.text().split()) if node is not None else ""
+    return title[:_LONGEST_TITLE] or None
 
 
 def _tree(kind: str, text: str) -> LexborHTMLParser:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.stores import open_store
 
-from .canonical import kind_of
-from .content_type import mime_of
+from .canonical import kind_of, mime_of
 from .judge import Judge, Page, PageReading
 from .options import JudgeOptions, NearOptions
 
@@ -20,10 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import TracebackType
 
-    from .verdict import Verdict
-
-TOO_LARGE = "size"
-NO_TEXT_TYPE = "type"
+    from .judge import Verdict
 
 _NEAR = NearOptions()
 
@@ -77,18 +73,7 @@ class Deduplicator:
 
     def __init__(self, store_url: str = "sqlite:///dedupe.sqlite", **options: Any) -> None:
         settings = _read_options(options)
-        judge_options = JudgeOptions(
-            canonicalizer=settings.canonicalizer,
-            near=NearOptions.by_type(
-                threshold=settings.near_threshold,
-                recall=settings.near_recall,
-                num_perm=settings.near_num_perm,
-                shingle_size=settings.near_shingle_size,
-                min_chars=settings.near_min_chars,
-            ),
-            template_guard=settings.template_guard,
-            remember_for_s=settings.content_ttl,
-        )
+        judge_options = JudgeOptions.of(settings, remember_for_s=settings.content_ttl)
         self._max_bytes = settings.content_max_bytes
         self._crawl = settings.crawl_id
         self._store = open_store(store_url, timeout_s=settings.store_timeout)
@@ -156,9 +141,9 @@ class Deduplicator:
     def _read(self, document: Document) -> PageReading:
         kind = kind_of(document.content_type)
         if kind is None:
-            return PageReading(reason=NO_TEXT_TYPE)
+            return PageReading(reason="type")
         if _is_longer(document.html, self._max_bytes):
-            return PageReading(reason=TOO_LARGE)
+            return PageReading(reason="size")
         mime = mime_of(document.content_type)
         return self._judge.read(Page(document.url, document.html, self._crawl, kind, mime))
 

@@ -20,8 +20,9 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,19 +35,68 @@ from .canonical import read, version
 from .markup import HostileMarkup
 from .options import ALL_TYPES, JudgeOptions, NearOptions
 from .template import MIN_RARE, TemplateGuard
-from .verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from scrapy_dedupe.stores.base import ContentStore, TextMatch
 
     from .signature import Hashes
 
-NO_TEXT: Final = "no text"
-MARKUP: Final = "markup"
 
-DIGEST_BYTES: Final = 16
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict on one page.
+
+    ``kind``
+        ``unique``: the text is new. ``unchanged``: this URL had this text before. ``exact``: another URL had this
+        text. ``near``: a kept text is similar. ``unknown``: the page was not judged; ``reason`` gives the cause.
+    ``original_url``, ``original_crawl``, ``original_seen``
+        The first capture of the original text: its URL, the id of its crawl, and its time (an aware
+        ``datetime`` in UTC). None for ``unique`` and ``unknown``.
+    ``same_url``
+        Whether this URL had the original text in an earlier capture.
+    ``similarity``
+        The estimated Jaccard similarity to the original: 1.0 for ``unchanged`` and ``exact``, None for
+        ``unique`` and ``unknown``.
+    ``pending``
+        Whether the page with the original text is still being processed, and may fail.
+    """
+
+    kind: str
+    original_url: str | None = None
+    original_crawl: str | None = None
+    original_seen: datetime | None = None
+    same_url: bool = False
+    similarity: float | None = None
+    reason: str | None = None
+    pending: bool = False
+
+    @property
+    def is_duplicate(self) -> bool:
+        """Whether a page that succeeded had the same or nearly the same text.
+
+        False while the original is pending: it may fail, and then this page is the only one with the text.
+        """
+        return self.kind in ("unchanged", "exact", "near") and not self.pending
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a dictionary for logs and JSON; the time is ISO 8601 in UTC with milliseconds."""
+        seen = self.original_seen
+        return {
+            "kind": self.kind,
+            "original_url": self.original_url,
+            "original_crawl": self.original_crawl,
+            "original_seen": None
+            if seen is None
+            else f"{seen:%Y-%m-%dT%H:%M:%S}.{seen.microsecond // 1000:03}Z",
+            "same_url": self.same_url,
+            "similarity": None if self.similarity is None else round(self.similarity, 4),
+            "reason": self.reason,
+            "pending": self.pending,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +141,10 @@ class Judgement:
     is_template: bool = False
     is_bare: bool = False
 
+    @classmethod
+    def unknown(cls, reason: str | None) -> Judgement:
+        return cls(Verdict("unknown", reason=reason))
+
 
 class Judge:
     """Judges pages against one store. Raises :class:`StoreRefused` if its near layer has other parameters.
@@ -125,11 +179,11 @@ class Judge:
             looks_up_imported = self._has_imported and page.kind in quarrycore.KINDS
             imported = quarrycore.keys_of_page(page.text) if looks_up_imported else ()
         except HostileMarkup:
-            return PageReading(reason=MARKUP)
+            return PageReading(reason="markup")
         if not canonical.text or canonical.is_shell or canonical.text.isspace():
-            return PageReading(reason=NO_TEXT)
+            return PageReading(reason="no text")
         seen_ms = time.time_ns() // 1_000_000 if page.seen_ms is None else page.seen_ms
-        capture = SeenText(self.digest(canonical.text), page.url, page.crawl, seen_ms)
+        capture = SeenText(text_digest(self._namespace, canonical.text), page.url, page.crawl, seen_ms)
         self._took("canonical", start)
         return PageReading(canonical.text, page.mime, capture, imported=imported)
 
@@ -168,20 +222,16 @@ class Judge:
         if self._guard is not None:
             self._guard.save()
 
-    def digest(self, canonical_text: str) -> bytes:
-        """The 16-byte key of a canonical text in the exact layer."""
-        return text_digest(self._namespace, canonical_text)
-
     def template_share(self, reading: PageReading, url: str) -> float:
         """The share of a text's shingles that are template on the host of *url*. Does not learn from the text."""
-        layer = self._layers.get(reading.mime) or self._layers[ALL_TYPES]
-        if self._guard is None or not layer.options.is_on or not reading.text:
+        layer = self._layer_of(reading.mime)
+        if self._guard is None or layer is None or not reading.text:
             return 0.0
         hashes = signature.shingle_hashes(reading.text, layer.options.shingle_size)
         return float(self._guard.template(f"{layer.namespace} {_host(url)}", hashes).mean())
 
     def _decide(self, readings: Sequence[PageReading], pending: bool | None) -> list[Judgement]:
-        judgements = [Judgement(Verdict("unknown", reason=reading.reason)) for reading in readings]
+        judgements = [Judgement.unknown(reading.reason) for reading in readings]
         known = [
             (place, reading, reading.capture) for place, reading in enumerate(readings) if reading.capture
         ]
@@ -255,70 +305,40 @@ class Judge:
                 self._guard.count(candidate.host, candidate.hashes)
 
     def _candidate(self, place: int, reading: PageReading, capture: SeenText) -> _Candidate | None:
-        layer = self._layers.get(reading.mime) or self._layers[ALL_TYPES]
-        options = layer.options
-        if not options.is_on or len(reading.text) < options.min_chars:
+        layer = self._layer_of(reading.mime)
+        if layer is None or len(reading.text) < layer.options.min_chars:
             return None
-        hashes = signature.shingle_hashes(reading.text, options.shingle_size)
+        hashes = signature.shingle_hashes(reading.text, layer.options.shingle_size)
         host = f"{layer.namespace} {_host(capture.url)}"
-        rare_rows, more_bands = b"", list[bytes]()
-        rows = None
-        is_bare = False
+        is_template, is_bare = None, False
         if self._guard is not None:
             is_template, is_bare = self._guard.classify(host, hashes)
-            if is_template.any():
-                rest = hashes[~is_template]
-                if len(rest) < MIN_RARE:
-                    return _Candidate(place, layer, host, hashes, capture, None, is_bare)
-                rare = signature.rows_of(rest, options.num_perm)
-                rows = np.minimum(rare, signature.rows_of(hashes[is_template], options.num_perm))
-                rare_rows = signature.row_bytes(rare)
-                banded = rare
-                # Also look in the bands of texts that were kept before the template was known.
-                more_bands = signature.band_hashes(rows, layer.banding, layer.namespace)
-        if rows is None:
-            rows = banded = signature.rows_of(hashes, options.num_perm)
         return _Candidate(
-            place,
-            layer,
-            host,
-            hashes,
-            capture,
-            Signature(
-                capture=capture,
-                bands=signature.band_hashes(banded, layer.banding, layer.namespace),
-                rows=signature.row_bytes(rows),
-                min_equal=layer.min_equal,
-                rare_rows=rare_rows,
-                min_equal_rare=layer.min_equal,
-                more_bands=more_bands,
-            ),
-            is_bare,
+            place, layer, host, hashes, capture, layer.signature_of(capture, hashes, is_template), is_bare
         )
 
-    def _open_layers(self, stored: Mapping[str, str]) -> dict[str, _NearLayer]:
-        layers = {}
+    def _layer_of(self, mime: str) -> _NearLayer | None:
+        return self._layers.get(mime, self._layers[ALL_TYPES])
+
+    def _open_layers(self, stored: Mapping[str, str]) -> dict[str, _NearLayer | None]:
+        """The near layer of each content type, None if it is off."""
+        layers: dict[str, _NearLayer | None] = {}
         for mime, options in self._options.near.items():
+            if not options.is_on:
+                layers[mime] = None
+                continue
             suffix = "" if mime == ALL_TYPES else f"[{mime}]"
-            names = {
-                name: f"near_{name}{suffix}" for name in ("shingle_size", "num_perm", "bands", "signature")
-            }
-            banding = _banding(options, stored.get(names["bands"]))
-            if options.is_on:
-                self._store.check_parameters(
-                    {
-                        names["shingle_size"]: str(options.shingle_size),
-                        names["num_perm"]: str(options.num_perm),
-                        names["bands"]: f"{banding.bands} x {banding.rows}",
-                        names["signature"]: signature.VERSION,
-                    }
-                )
-            layers[mime] = _NearLayer(
-                options=options,
-                banding=banding,
-                namespace=self._layer_namespace(options),
-                min_equal=signature.min_equal(options.threshold, options.num_perm),
+            banding = _banding(options, stored.get(f"near_bands{suffix}"))
+            self._store.check_parameters(
+                {
+                    f"near_shingle_size{suffix}": str(options.shingle_size),
+                    f"near_num_perm{suffix}": str(options.num_perm),
+                    f"near_bands{suffix}": f"{banding.bands} x {banding.rows}",
+                    f"near_signature{suffix}": signature.VERSION,
+                }
             )
+            min_equal = signature.min_equal(options.threshold, options.num_perm)
+            layers[mime] = _NearLayer(options, banding, self._layer_namespace(options), min_equal)
         return layers
 
     def _layer_namespace(self, options: NearOptions) -> str:
@@ -344,6 +364,35 @@ class _NearLayer:
     namespace: str
     min_equal: int
 
+    def signature_of(
+        self, capture: SeenText, hashes: Hashes, is_template: NDArray[np.bool_] | None
+    ) -> Signature | None:
+        """The signature of a text for the store. None if hardly any of its shingles are not template."""
+        num_perm = self.options.num_perm
+        if is_template is None or not is_template.any():
+            rows = signature.rows_of(hashes, num_perm)
+            return Signature(
+                capture, self._bands(rows), signature.row_bytes(rows), self.min_equal, b"", self.min_equal
+            )
+        rest = hashes[~is_template]
+        if len(rest) < MIN_RARE:
+            return None
+        rare = signature.rows_of(rest, num_perm)
+        rows = np.minimum(rare, signature.rows_of(hashes[is_template], num_perm))
+        return Signature(
+            capture=capture,
+            bands=self._bands(rare),
+            rows=signature.row_bytes(rows),
+            min_equal=self.min_equal,
+            rare_rows=signature.row_bytes(rare),
+            min_equal_rare=self.min_equal,
+            # Also look in the bands of texts that were kept before the template was known.
+            more_bands=self._bands(rows),
+        )
+
+    def _bands(self, rows: Hashes) -> list[bytes]:
+        return signature.band_hashes(rows, self.banding, self.namespace)
+
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
@@ -360,7 +409,7 @@ class _Candidate:
 
 def text_digest(namespace: str, canonical_text: str) -> bytes:
     """The key of a canonical text; *namespace* is the name and version of the canonicaliser."""
-    return sha256(f"{namespace}\0{canonical_text}".encode()).digest()[:DIGEST_BYTES]
+    return sha256(f"{namespace}\0{canonical_text}".encode()).digest()[:16]
 
 
 def _with_different_urls(readings: Sequence[PageReading]) -> Iterator[Sequence[PageReading]]:
@@ -378,25 +427,33 @@ def _with_different_urls(readings: Sequence[PageReading]) -> Iterator[Sequence[P
 
 def _banding(options: NearOptions, stored: str | None) -> Banding:
     """The banding of the store if it reaches the wanted recall; otherwise that of the options."""
-    if stored is not None and options.is_on:
-        match = re.fullmatch(r"([1-9]\d{0,3}) x ([1-9]\d{0,3})", stored)
-        if match is None:
-            raise StoreRefused(
-                f"The store has near_bands = {stored}, which no version of scrapy-dedupe writes."
-                " Use another store: DEDUPE_CONTENT_STORE_URL."
-            )
-        banding = Banding(int(match[1]), int(match[2]))
-        fits = banding.bands * banding.rows <= options.num_perm
-        if fits and banding.probability(options.threshold) >= options.recall:
-            return banding
-    return options.banding if options.is_on else Banding(1, options.num_perm)
+    if stored is None:
+        return options.banding
+    match = re.fullmatch(r"([1-9]\d{0,3}) x ([1-9]\d{0,3})", stored)
+    if match is None:
+        raise StoreRefused(
+            f"The store has near_bands = {stored}, which no version of scrapy-dedupe writes."
+            " Use another store: DEDUPE_CONTENT_STORE_URL."
+        )
+    banding = Banding(int(match[1]), int(match[2]))
+    fits = banding.bands * banding.rows <= options.num_perm
+    return banding if fits and banding.probability(options.threshold) >= options.recall else options.banding
 
 
 def _judgement(kind: str, capture: SeenText, seen: TextMatch, similarity: float) -> Judgement:
     noted = SeenText(
         capture.digest, capture.url, capture.crawl, capture.seen_ms, kind, seen.digest, similarity
     )
-    return Judgement(Verdict.of(kind, seen, similarity), noted)
+    verdict = Verdict(
+        kind,
+        original_url=seen.url,
+        original_crawl=seen.crawl,
+        original_seen=datetime.fromtimestamp(seen.seen_ms / 1000, tz=UTC),
+        same_url=seen.had_this_url,
+        similarity=similarity,
+        pending=seen.pending,
+    )
+    return Judgement(verdict, noted)
 
 
 def _host(url: str) -> str:

@@ -4,8 +4,14 @@ An HTML5 parser takes linear time on usual pages and quadratic time on some othe
 elements, each attribute is compared with those before it, each paragraph gets copies of all formatting elements that
 were not closed. Two checks protect the crawl from such pages.
 
-The *screen* (:mod:`.screen`) reads the markup in linear time and estimates how long lexbor will take. A page over the
-budget, about 50 ms of parsing, is rejected. The screen also bounds the memory.
+The *screen* reads the markup in linear time and estimates how long lexbor will take. A page over the budget, about
+50 ms of parsing, is rejected. The screen also bounds the memory. It has two steps. :class:`TagCounts` accepts nearly
+all pages at a small part of the cost of parsing them: it identifies tags by their first two letters and counts them with
+array operations. A page is *light* if its tags are paired, its nesting is within the budget, it has few attributes, and
+few different formatting elements. Other pages are read tag by tag (:mod:`.screen`). Comments and scripts are not
+distinguished from markup in the first step, so a crafted page can look light. The damage is bounded: the deadline bounds
+the time, and the first step bounds the memory, because it counts formatting elements wherever they occur and limits the
+number of different ones times the number of tags.
 
 The *deadline* covers patterns that the screen does not know. The page is parsed on a helper thread; lexbor releases
 the GIL. The parse is abandoned after 100 ms of processor time, or 250 ms per MB if that is more; normal pages need
@@ -21,14 +27,19 @@ Small pages skip both checks: with at most 800 tags and 16,000 bytes no known pa
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from queue import SimpleQueue
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
 from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
 
-from .screen import rejection_reason
+from .screen import MOST_ALIKE, STEP_NS, WorkEstimate
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _FEW_TAGS: Final = 800
 _FEW_BYTES: Final = 16_000
@@ -42,6 +53,44 @@ _MOST_GIVEN_UP: Final = 2
 
 # Whether a thread can read the processor time of another.
 _HAS_THREAD_CLOCKS: Final = hasattr(time, "pthread_getcpuclockid")
+
+_BUDGET_NS: Final = 50_000_000
+_BUDGET_NS_PER_BYTE: Final = 125
+# Reading this many tags takes about as long as the budget allows. Quadratic work shows long before; only copies of
+# formatting elements, which also need memory, are searched for up to the end of the page.
+_MOST_TAGS_READ: Final = 20_000
+
+# A tag of more than this many bytes is checked individually.
+_LONG: Final = 2_000
+_MOST_LONG: Final = 100
+# Copies of elements, about 700 bytes each in lexbor; half of the page's size in bytes, if that is more.
+_MOST_COPIES: Final = 700_000
+
+_LETTERS: Final = 27
+_NO_NAME: Final = 26 * _LETTERS
+
+# Attributes that every parser reads in the same way, and the end of the tag.
+_ATTRIBUTES: Final = (
+    rb"""(?:\s++[\w:.-]++(?:="[^"<>]*+"|='[^'<>]*+'|=[\w\#%.,:;?&/+-]++)?+(?=[\s/>])){0,50}+\s*+/?>"""
+)
+_SIMPLE_TAG: Final = re.compile(rb"</?[a-zA-Z][^\s/>]*+" + _ATTRIBUTES)
+
+# Formatting elements that can be reopened several times in one block; <a> and <nobr> close an earlier one.
+_FORMATTING_NAMES: Final = (
+    "b", "big", "code", "em", "font", "i", "s", "small", "strike", "strong", "tt", "u",
+)  # fmt: skip
+# Both cases are written out, because a case-insensitive pattern is several times slower.
+_AFTER_FIRST_LETTER: Final = "|".join(
+    "".join(f"[{letter}{letter.upper()}]" for letter in name[1:]) for name in _FORMATTING_NAMES
+)
+# A start tag whose end tag follows, with only text and simple elements in between, is never reopened.
+_LEFT_OPEN: Final = re.compile(
+    rb"""(<([bceifstuBCEIFSTU](?:%(rest)s))(?=[\s/>])
+    (?!%(attributes)s(?:[^<]++|<(a|b|code|em|i|span|strong|tt|var)%(attributes)s[^<]*+</\3>)*+</\2>)
+    (?:%(attributes)s)?+)"""
+    % {b"rest": _AFTER_FIRST_LETTER.encode(), b"attributes": _ATTRIBUTES},
+    re.VERBOSE,
+)
 
 
 class HostileMarkup(Exception):
@@ -64,6 +113,18 @@ def parse(html: bytes) -> LexborHTMLParser:
 def _parse(html: bytes) -> LexborHTMLParser:
     # Without mutation events lexbor is faster, and does not copy the chosen <option> into <selectedcontent>.
     return LexborHTMLParser(html, options=LexborDocumentOptions.WO_EVENTS)
+
+
+def rejection_reason(html: bytes) -> str | None:
+    """Why a page is rejected; None if it is accepted. *html* is UTF-8."""
+    budget_ns = max(_BUDGET_NS, _BUDGET_NS_PER_BYTE * len(html))
+    counts = TagCounts(html)
+    if counts.is_light and counts.steps <= budget_ns // 2 // STEP_NS:
+        return None
+    work = WorkEstimate(html.decode(), budget_ns, _MOST_TAGS_READ if counts.is_light else len(html))
+    if work.spent_ns > budget_ns:
+        return "too many elements stay open inside each other, or one tag has too many attributes"
+    return None
 
 
 class _Job:
@@ -185,3 +246,106 @@ def _forget_helpers() -> None:
 # Threads do not survive in the child of a fork.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_helpers)
+
+
+def _key(name: str) -> int:
+    return (ord(name[0]) - 97) * _LETTERS + (ord(name[1]) - 96 if len(name) > 1 else 0)
+
+
+def _keys_of_pairs() -> NDArray[np.uint16]:
+    """The key of each pair of bytes that may follow ``<`` or ``</``."""
+    first, second = np.divmod(np.arange(0x10000), 0x100)
+    first = (first | 0x20) - 97
+    second = (second | 0x20) - 96
+    second[(second < 1) | (second > 26)] = 0
+    keys = first * _LETTERS + second
+    keys[(first < 0) | (first > 25)] = _NO_NAME
+    return keys.astype(np.uint16)
+
+
+def _table(values: dict[str, int], default: int, dtype: type[np.signedinteger]) -> NDArray[np.signedinteger]:
+    table = np.full(_NO_NAME + 1, default, dtype)
+    table[[_key(name) for name in values]] = list(values.values())
+    table[_NO_NAME] = 0
+    return table
+
+
+_KEYS: Final = _keys_of_pairs()
+# Empty elements, and elements with optional end tags, have the weight 0: the elements around them count the depth.
+_WEIGHTS: Final = _table(
+    dict.fromkeys(
+        ("p", "br", "hr", "im", "in", "li", "wb", "co", "td", "th", "tr", "tb", "tf", "dd", "dt", "rt", "rp"),
+        0,
+    ),
+    1,
+    np.int32,
+)
+_LEVELS: Final = np.concatenate((_WEIGHTS, -_WEIGHTS))
+# The length of the formatting element whose name starts with these letters; 0 if there is none, and for end tags.
+_FORMATTING_LENGTHS: Final = np.concatenate(
+    (_table({name: len(name) for name in _FORMATTING_NAMES}, 0, np.int64), np.zeros(_NO_NAME + 1, np.int64))
+)
+
+
+class TagCounts:
+    """Tag counts of a page, given as UTF-8.
+
+    *steps* is the approximate number of open elements that lexbor must walk through. *is_light* means that neither
+    attributes nor copies of formatting elements can become expensive.
+    """
+
+    __slots__ = ("is_light", "steps")
+
+    def __init__(self, source: bytes) -> None:
+        data = np.frombuffer(source + b"   ", np.uint8)
+        tags = np.flatnonzero(data == 0x3C)
+        names = tags + 1
+        is_end = data[names] == 0x2F
+        names += is_end
+        keys = _KEYS[(data[names].astype(np.uint16) << 8) | data[names + 1]].astype(np.int64)
+        keys[is_end] += _NO_NAME + 1
+        counts = np.bincount(keys, minlength=len(_LEVELS)).reshape(2, -1)
+        # Unpaired names include non-tags, which may be part of an attribute.
+        unpaired = int((np.abs(counts[0] - counts[1]) * _WEIGHTS).sum() + counts[:, _NO_NAME].sum())
+        level = np.cumsum(_LEVELS[keys])
+        # End tags without a start tag before them do not reduce the depth of the tags after them.
+        ground = np.minimum(np.minimum.accumulate(level), 0)
+        self.steps = int(level.sum() - ground.sum()) + unpaired * len(tags)
+        lengths = _FORMATTING_LENGTHS[keys]
+        formatting = np.flatnonzero(lengths)
+        after = np.minimum(tags[formatting] + lengths[formatting] + 1, len(source))
+        is_bare = data[after] == 0x3E
+        kinds = len(np.unique(keys[formatting[is_bare]]))
+        most = max(_MOST_COPIES, len(source) // 2) // max(len(tags), 1)
+        self.is_light = _has_few_attributes(source, tags) and _has_few_formats(
+            source, kinds, tags[formatting[~is_bare]].tolist(), most
+        )
+
+
+def _has_few_formats(source: bytes, kinds: int, with_attributes: list[int], most: int) -> bool:
+    """Whether at most *most* formatting elements can be open at once, counting three of each different one.
+
+    *kinds* is the number of different formatting elements without attributes, *with_attributes* are the positions of
+    the others.
+    """
+    if MOST_ALIKE * kinds + len(with_attributes) <= most:
+        return True
+    different = {source[at : source.find(b">", at) + 1] for at in with_attributes}
+    if MOST_ALIKE * (kinds + len(different)) <= most and all(map(_SIMPLE_TAG.fullmatch, different)):
+        return True
+    return _different(source) <= most
+
+
+def _has_few_attributes(source: bytes, tags: NDArray[np.int64]) -> bool:
+    long = tags[np.diff(tags, append=len(source)) > _LONG].tolist()
+    return len(long) <= _MOST_LONG and all(
+        not source[at + 1 : at + 2].isalpha() or _SIMPLE_TAG.match(source, at) is not None for at in long
+    )
+
+
+def _different(source: bytes) -> int:
+    """The highest number of formatting elements that can be reopened in one block."""
+    found = [tag for tag, *_ in _LEFT_OPEN.findall(source)]
+    # A tag whose attributes were not read completely may differ from all others.
+    unread = sum(not tag.endswith(b">") for tag in found)
+    return MOST_ALIKE * len(set(found)) + unread

@@ -108,6 +108,13 @@ class JudgeOptions:
         if self.remember_for_s is not None:
             _check("remember_for", self.remember_for_s, 1, None, "a number of seconds of at least 1, or None")
 
+    @classmethod
+    def of(cls, settings: Any, remember_for_s: float | None) -> JudgeOptions:
+        """Return the options with the attributes ``canonicalizer``, ``near_…`` and ``template_guard`` of *settings*."""
+        names = [option.name for option in fields(NearOptions)]
+        near = NearOptions.by_type(**{name: getattr(settings, f"near_{name}") for name in names})
+        return cls(settings.canonicalizer, near, settings.template_guard, remember_for_s)
+
     def near_for(self, mime: str) -> NearOptions:
         """The near options for a content type."""
         return self.near.get(mime) or self.near[ALL_TYPES]

@@ -17,14 +17,12 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
-from .tag_counts import TagCounts
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # Costs of: visiting one element in a walk (the most expensive of several kinds), visiting one in SVG or MathML, where
 # names are compared, comparing two attributes, copying an element, and one step of this estimate itself.
-_STEP_NS: Final = 10
+STEP_NS: Final = 10
 _FOREIGN_STEP_NS: Final = 25
 _ATTRIBUTE_NS: Final = 4
 _COPY_NS: Final = 250
@@ -32,13 +30,7 @@ _OWN_STEP_NS: Final = 60
 # The end tag of a formatting element with blocks inside goes through both lists up to eight times.
 _ADOPTION: Final = 8
 # At most three formatting elements with the same attributes are reopened.
-_MOST_ALIKE: Final = 3
-
-_BUDGET_NS: Final = 50_000_000
-_BUDGET_NS_PER_BYTE: Final = 125
-# Reading this many tags takes about as long as the budget allows. Quadratic work shows long before; only copies of
-# formatting elements, which also need memory, are searched for up to the end of the page.
-_MOST_TAGS_READ: Final = 20_000
+MOST_ALIKE: Final = 3
 
 # If reading stops at a stack of this depth, the rest of the page is assumed to stay at this depth.
 _DEEP: Final = 1_000
@@ -132,18 +124,6 @@ _SIBLINGS: Final = {
 }
 
 
-def rejection_reason(html: bytes) -> str | None:
-    """Why a page is rejected; None if it is accepted. *html* is UTF-8."""
-    budget_ns = max(_BUDGET_NS, _BUDGET_NS_PER_BYTE * len(html))
-    counts = TagCounts(html)
-    if counts.is_light and counts.steps <= budget_ns // 2 // _STEP_NS:
-        return None
-    work = WorkEstimate(html.decode(), budget_ns, _MOST_TAGS_READ if counts.is_light else len(html))
-    if work.spent_ns > budget_ns:
-        return "too many elements stay open inside each other, or one tag has too many attributes"
-    return None
-
-
 class _Formatting:
     """A formatting element. It is reopened wherever a block has closed it before its end tag."""
 
@@ -209,7 +189,7 @@ class WorkEstimate:
             if not self._is_foreign[-1] and position < len(html) and html[position] != "<":
                 self._reopen()
         if len(self._stack) > _DEEP:
-            self.spent_ns += _STEP_NS * len(self._stack) * html.count("<", position)
+            self.spent_ns += STEP_NS * len(self._stack) * html.count("<", position)
 
     def _compare(self, attributes: str) -> None:
         count = len(_EACH_ATTRIBUTE.findall(attributes))
@@ -221,7 +201,7 @@ class WorkEstimate:
             self._push(f"svg:{name}", None)
 
     def _start(self, name: str, attributes: str) -> None:
-        self.spent_ns += _STEP_NS * len(self._stack)
+        self.spent_ns += STEP_NS * len(self._stack)
         if self._is_foreign[-1]:
             self._close(_FOREIGN, self._htmls[-1], outermost=True)
         if name in _CLOSES_P:
@@ -253,7 +233,7 @@ class WorkEstimate:
         is_foreign = bool(self._stack) and (
             self._stack[-1][0] in _FOREIGN or self._stack[-1][0].startswith("svg:")
         )
-        self.spent_ns += (_FOREIGN_STEP_NS if is_foreign else _STEP_NS) * len(self._stack)
+        self.spent_ns += (_FOREIGN_STEP_NS if is_foreign else STEP_NS) * len(self._stack)
         if is_foreign and self._close((f"svg:{name}", *(_FOREIGN & {name})), self._htmls[-1]):
             return
         if name in _FORMATTING:
@@ -294,9 +274,9 @@ class WorkEstimate:
     def _remember(self, name: str, attributes: str) -> _Formatting:
         """Add a formatting element. If three with the same attributes are listed, the first of them is removed."""
         key = (self._markers, f"{name} {attributes}")
-        if self._alike[key] == _MOST_ALIKE:
+        if self._alike[key] == MOST_ALIKE:
             index = len(self._formatting)
-            left = _MOST_ALIKE
+            left = MOST_ALIKE
             while left:
                 index -= 1
                 entry = self._formatting[index]
@@ -328,7 +308,7 @@ class WorkEstimate:
             self._pop_to(at)
         else:
             # The blocks inside stay open; in this estimate the element stays open too.
-            self.spent_ns += _ADOPTION * _STEP_NS * (len(self._stack) + len(self._formatting))
+            self.spent_ns += _ADOPTION * STEP_NS * (len(self._stack) + len(self._formatting))
 
     def _reopen(self) -> None:
         """Reopen the formatting elements that a block has closed before their end tags."""

@@ -38,6 +38,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from .banding import CHANCE
+
 if TYPE_CHECKING:
     from datasketch import MinHash
     from numpy.typing import NDArray
@@ -52,9 +54,6 @@ VERSION: Final = "affine32/1"
 
 SHINGLE_SIZES: Final = range(2, 65)
 ROW_NUMBERS: Final = range(16, 513)
-
-# The probability that the lowest bytes of different rows are equal.
-CHANCE: Final = 1 / 256
 
 # The default seed of datasketch.
 _SEED: Final = 1

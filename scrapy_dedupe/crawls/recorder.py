@@ -32,7 +32,7 @@ from .rebuilding import rebuild
 from .rules import RevisitRules
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from scrapy_dedupe.stores.base import Original
@@ -73,7 +73,7 @@ class Recorder:
     index go to *guard*. With *containers_only* only records of other crawls that are in a WACZ are referred to.
     Within *blackout_s* seconds an unchanged payload of a URL is not recorded again. *payload* is ``stored`` or
     ``decoded``, the body that digests are computed from; *payload* and *concurrent* are those of
-    :meth:`.CrawlIndex.start`.
+    :meth:`.CrawlIndex.start`. *on_finished* is called with the path of each finished file.
     """
 
     def __init__(
@@ -90,8 +90,12 @@ class Recorder:
         containers_only: bool = False,
         payload: str = "stored",
         concurrent: bool = False,
+        on_finished: Callable[[Path], None] | None = None,
     ) -> None:
         self._writer = writer
+        self._on_finished = on_finished
+        writer.on_new_file = self._add_file
+        writer.on_finished = self._file_finished
         self._index = GuardedIndex(index, crawl, guard, concurrent=concurrent)
         self._payload = payload
         self._concurrent = concurrent
@@ -99,8 +103,6 @@ class Recorder:
         self._rules = rules or RevisitRules()
         self._originals = Originals(self._index, self._rules.statuses, check_files, containers_only)
         self._digest = digest
-        # Keep the captures too, so that their ids cannot be reused.
-        self._digests: dict[int, tuple[Capture, str]] = {}
         self._blackout_s = blackout_s
 
     @property
@@ -118,23 +120,29 @@ class Recorder:
         """The finished files of this run."""
         return [self._writer.folder / file.file for file in self._writer.files]
 
-    def look_up(self, captures: Sequence[Capture]) -> None:
+    def look_up(self, captures: Sequence[Capture]) -> list[str]:
         """Look up, in one round trip, the payloads of captures that are recorded next, in this order.
 
-        Captures that must be decoded first are left out, since all their decoded bodies would be held at once.
+        Return their digests for :meth:`record`, empty for a capture that was not looked up. Captures that must be
+        decoded first are not looked up, since all their decoded bodies would be held at once.
         """
-        self._digests = {
-            id(capture): (capture, capture.payload_digest(self._digest))
-            for capture in captures
+        digests = [
+            capture.payload_digest(self._digest)
             if self._rules.enabled
             and capture.status != 304
             and self._rules.admit_capture(capture)
             and not (self._payload == DECODED and codings.has_coding(capture))
-        }
-        self._index.look_up([digest for _, digest in self._digests.values()])
+            else ""
+            for capture in captures
+        ]
+        self._index.look_up([digest for digest in digests if digest])
+        return digests
 
-    def record(self, capture: Capture, max_bytes: int = 0) -> Recorded:
-        """Write one exchange. A body with more than *max_bytes* when decoded is not decoded; 0: no limit."""
+    def record(self, capture: Capture, max_bytes: int = 0, digest: str = "") -> Recorded:
+        """Write one exchange. A body with more than *max_bytes* when decoded is not decoded; 0: no limit.
+
+        *digest* is that of :meth:`look_up`, if the payload was looked up.
+        """
         if capture.rendering is not None:
             return self._record_rendered(capture)
         if capture.status == 304:
@@ -146,7 +154,6 @@ class Recorder:
                 capture = codings.decoded(capture, max_bytes)
             except codings.Undecodable as error:
                 return replace(self._record_as_it_came(capture), undecodable=str(error))
-        _, digest = self._digests.pop(id(capture), (capture, ""))
         digest = digest or capture.payload_digest(self._digest)
         is_admitted = self._rules.admit_capture(capture)
         original = self._originals.of_payload(digest) if is_admitted and self._rules.enabled else None
@@ -250,13 +257,18 @@ class Recorder:
             refers_to=original,
         )
 
-    def add_file(self, name: str) -> None:
-        """Register a new file in the index."""
-        self._index.add_file(str(self._writer.folder / name))
-
     def flush(self) -> None:
         """Add the waiting records to the index."""
         self._index.flush()
+
+    def _add_file(self, name: str) -> None:
+        self._index.add_file(str(self._writer.folder / name))
+
+    def _file_finished(self, path: Path) -> None:
+        # The index must have all records of the file first: an upload changes the name of the file.
+        self.flush()
+        if self._on_finished is not None:
+            self._on_finished(path)
 
     def finish(self) -> list[Path]:
         """Close the files and update the index; return the paths of this run's files.

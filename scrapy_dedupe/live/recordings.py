@@ -1,10 +1,19 @@
-"""The records being written for each request, and their location in ``response.meta["warc"]``."""
+"""Records the exchanges of a crawl on the worker, and sets ``response.meta["warc"]`` to the location of the record.
+
+If exchanges arrive faster than the index answers, waiting exchanges are looked up in the index together.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.warc.dates import date_from_digits
 
 if TYPE_CHECKING:
@@ -12,23 +21,57 @@ if TYPE_CHECKING:
 
     from scrapy import Request
 
-    from scrapy_dedupe.crawls.recorder import Recorded
+    from scrapy_dedupe.crawls.recorder import Recorded, Recorder
+    from scrapy_dedupe.warc.capture import Capture
 
-    from .event_loop import EventLoop
+    from .session import Session
 
-META_KEY = "warc"
+logger = logging.getLogger(__name__)
+
+META_KEY: Final = "warc"
+
+_STATS_INTERVAL_S: Final = 1.0
+# Exchanges per lookup in the index.
+_BATCH_SIZE: Final = 64
+# Servers can send any number of unknown content codings; log only the first ones.
+_MOST_REASONS: Final = 10
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """An exchange that waits to be recorded. ``digest`` is set if its payload was looked up."""
+
+    capture: Capture
+    max_bytes: int
+    digest: str = ""
 
 
 class Recordings:
-    """The futures of records by request. An entry is dropped when its request is garbage-collected."""
+    """The recordings of one crawl. After the first error of a file nothing more is recorded: the session is spoiled."""
 
-    def __init__(self, loop: EventLoop) -> None:
-        self._loop = loop
+    def __init__(self, session: Session, recorder: Recorder) -> None:
+        self._session = session
+        self._recorder = recorder
+        self._waiting: deque[_Exchange] = deque()
+        self._batch: deque[_Exchange] = deque()
+        # An entry is dropped when its request is garbage-collected.
         self._futures: WeakKeyDictionary[Request, Future[Recorded]] = WeakKeyDictionary()
+        self._lock = Lock()
+        self._tally: Counter[str] = Counter()
+        self._reasons: set[str] = set()
+        self._latency = session.live.latency("warc")
+        session.run_every(_STATS_INTERVAL_S, self._update_stats, "warc")
+        session.at_close(self._update_stats)
 
-    def add(self, request: Request, future: Future[Recorded]) -> None:
-        """Register the future of the record for *request*."""
+    def add(self, request: Request, capture: Capture, max_bytes: int) -> None:
+        """Record the exchange of *request*. A body with more than *max_bytes* when decoded is not decoded; 0: no limit."""
+        if self._session.is_spoiled:
+            self._session.counters.inc("dedupe/warc/not_archived")
+            return
+        self._waiting.append(_Exchange(capture, max_bytes))
+        future = self._session.worker.submit_weighing(capture.size_bytes, self._record_next)
         self._futures[request] = future
+        future.add_done_callback(self._count)
 
     async def set_meta(self, request: Request) -> None:
         """Wait for the record and set ``request.meta["warc"]``. Does nothing if the exchange is not recorded."""
@@ -36,10 +79,85 @@ class Recordings:
         if future is None:
             return
         try:
-            recorded = future.result() if future.done() else await self._loop.wait_for(future)
-        except Exception:  # noqa: BLE001 - the pipeline that submitted the task counts and logs the error
+            recorded = await self._session.wait_for(future)
+        except Exception:  # noqa: BLE001 - _count() counts and logs the error
             return
         request.meta[META_KEY] = provenance(recorded)
+
+    def fail(self, error: BaseException) -> None:
+        """Count and log an exchange that is missing from the archive. Call only on the event loop."""
+        session = self._session
+        session.counters.inc("dedupe/warc/not_archived")
+        if isinstance(error, ArchiveError):
+            if not session.is_spoiled:
+                session.is_spoiled = True
+                session.close_spider("dedupe_archive_error")
+            session.counters.error("warc", error, "The spider is closed; records written before are kept.")
+        else:
+            session.counters.error(
+                "warc", error, "This exchange is missing from the archive; the crawl continues."
+            )
+
+    def _record_next(self) -> Recorded:
+        """Record the next exchange, on the worker."""
+        start = time.perf_counter()
+        if not self._batch:
+            self._take_batch()
+        exchange = self._batch.popleft()
+        recorded = self._recorder.record(exchange.capture, exchange.max_bytes, exchange.digest)
+        self._latency.add(time.perf_counter() - start)
+        self._session.events.exchange_recorded(exchange.capture, recorded)
+        return recorded
+
+    def _take_batch(self) -> None:
+        batch = self._batch
+        while self._waiting and len(batch) < _BATCH_SIZE:
+            batch.append(self._waiting.popleft())
+        if len(batch) == 1:
+            return
+        try:
+            digests = self._recorder.look_up([exchange.capture for exchange in batch])
+        except Exception:
+            # Drop only the first exchange: each of the others is recorded by its own call.
+            batch.popleft()
+            raise
+        for exchange, digest in zip(batch, digests, strict=True):
+            exchange.digest = digest
+
+    def _count(self, done: Future[Recorded]) -> None:
+        """Count a record, on the worker: waking the event loop for each record would be slow."""
+        error = done.exception()
+        if error is not None:
+            self._session.loop.call(self.fail, error)
+            return
+        recorded = done.result()
+        with self._lock:
+            self._tally[recorded.kind] += 1
+            self._tally["bytes_written"] += recorded.written
+            self._tally["bytes_conserved"] += recorded.conserved_size
+            self._tally["undecodable"] += recorded.undecodable is not None
+        if recorded.undecodable is not None:
+            self._session.loop.call(self._log_undecodable, recorded, recorded.undecodable)
+
+    def _log_undecodable(self, recorded: Recorded, reason: str) -> None:
+        if reason in self._reasons or len(self._reasons) >= _MOST_REASONS:
+            return
+        self._reasons.add(reason)
+        logger.warning(
+            "The body of the response in %s, offset %d, could not be decoded: %s. It is stored as received and"
+            " is never the original of a revisit. Further ones are counted in dedupe/warc/undecodable.",
+            recorded.file,
+            recorded.offset,
+            reason,
+        )
+
+    def _update_stats(self) -> None:
+        """Add the counts since the last call to the stats."""
+        with self._lock:
+            tally, self._tally = self._tally, Counter()
+        for key, count in tally.items():
+            if count:
+                self._session.counters.inc(f"dedupe/warc/{key}", count)
 
 
 def provenance(recorded: Recorded) -> dict[str, Any]:

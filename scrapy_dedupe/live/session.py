@@ -21,24 +21,20 @@ from scrapy_dedupe.settings.project import is_crawl
 from scrapy_dedupe.settings.specs import Settings, read_settings, warn_of_unknown
 from scrapy_dedupe.settings.values import fill_in
 
-from .counters import Counters
-from .event_loop import EventLoop
-from .events import Observers
-from .figures import LiveFigures
-from .page_progress import engine_of
-from .recordings import Recordings
+from .engine import Throttle, engine_of
+from .events import Events
+from .figures import Counters, LiveFigures
 from .stores import CrawlStores
 from .summary import summary_lines
-from .throttle import Throttle
-from .worker import Worker
+from .threads import EventLoop, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from concurrent.futures import Future
     from pathlib import Path
 
+    from scrapy import Request
     from scrapy.crawler import Crawler
-
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,13 +62,15 @@ class Session:
         self._at_refusal: list[Callable[[], object]] = []
         self._at_close: list[Callable[[], Any]] = []
         self._has_opened = False
+        # A file cannot be written, so the archive lacks exchanges.
         self.is_spoiled = False
         self._started = datetime.now(UTC).replace(microsecond=0)
         self.loop = EventLoop()
-        self.recordings = Recordings(self.loop)
+        # Waits for the record of a request and sets its meta["warc"]. Set by the archive layer.
+        self.set_warc_meta: Callable[[Request], Awaitable[None]] | None = None
         self.live = LiveFigures()
         self.counters = Counters(crawler, self.loop)
-        self.observers = Observers(self._observer_failed)
+        self.events = Events(self.counters)
         self.stores = CrawlStores(lambda: self.settings, self.loop, self.counters, self.close_spider)
         self.is_crawl = is_crawl(crawler)
         self.settings: Settings = self.at_start(lambda: read_settings(crawler.settings))
@@ -186,7 +184,9 @@ class Session:
     @property
     def worker(self) -> Worker:
         if self._worker is None:
-            self._worker = Worker(f"dedupe-{self.spider_name}", on_change=self._throttle.check)
+            self._worker = Worker(
+                f"dedupe-{self.spider_name}", self.settings.warc.queue_bytes, self._throttle.limit_crossed
+            )
         return self._worker
 
     @property
@@ -223,9 +223,6 @@ class Session:
     def at_stop(self, action: Callable[[], Any]) -> None:
         """Run *action*, which may be ``async``, after the engine has stopped. Actions run in registration order."""
         self._at_stop.append(action)
-
-    def _observer_failed(self, error: BaseException) -> None:
-        self.counters.error("report", error, "This observer has been disabled; the crawl continues.")
 
     def close_spider(self, reason: str) -> None:
         """End the crawl with *reason*."""

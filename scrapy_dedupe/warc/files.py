@@ -115,8 +115,8 @@ class WarcWriter:
         self._gzip = gzip
         self._gzip_level = gzip_level
         self._info = dict(info)
-        self._on_new_file = on_new_file
-        self._on_finished = on_finished
+        self.on_new_file = on_new_file
+        self.on_finished = on_finished
         self._algorithm = algorithm
         self._name = checked_name(name)
         self._crawl = _UNUSUAL.sub("_", crawl) or "crawl"
@@ -194,8 +194,8 @@ class WarcWriter:
                 file.path.name, self._info, now(), record_id=self._next_id, algorithm=self._algorithm
             )
             file.append(self._member(head))
-            if self._on_new_file is not None:
-                self._on_new_file(file.path.name)
+            if self.on_new_file is not None:
+                self.on_new_file(file.path.name)
         except BaseException:
             file.remove()
             raise
@@ -257,8 +257,8 @@ class WarcWriter:
             return
         last.release()
         # Call this after the lock is released: an upload locks the file as well.
-        if self._on_finished is not None:
-            self._on_finished(last.path)
+        if self.on_finished is not None:
+            self.on_finished(last.path)
 
 
 class _TakenAway(Exception):

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scrapy_dedupe.content.banding import Banding
+from scrapy_dedupe.content.banding import Banding, estimate_probability, recall
 from scrapy_dedupe.content.options import NearOptions
-from scrapy_dedupe.content.recall import estimate_probability, recall
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scrapy_dedupe.content.banding import Banding
-from scrapy_dedupe.content.recall import estimate_deviation, estimate_probability, recall
+from scrapy_dedupe.content.banding import Banding, estimate_deviation, estimate_probability, recall
 from scrapy_dedupe.content.signature import band_hashes, min_equal, row_bytes, rows_of, similarity
 
 bandings = st.builds(Banding, st.integers(1, 32), st.integers(1, 16))

@@ -18,6 +18,7 @@ from scrapy_dedupe.content.canonical import (
     canonical,
     kind_of,
     read,
+    title_of,
     version,
 )
 
@@ -399,3 +400,20 @@ def test_the_text_is_no_longer_than_the_page_allows(kind: str, canonicalizer: st
     piece = "<p>a <b>c</b><br>e&amp;<td><a href=x>f</a><li>g" + "<!-- h -->" * 3
     lengths = [len(canonical(kind, piece * count, canonicalizer)) for count in (500, 1_000)]
     assert lengths[1] <= 2 * lengths[0] + 1
+
+
+@pytest.mark.parametrize(
+    ("html", "title"),
+    [
+        ("<title>Reed</title><title>Warbler</title>", "Reed"),
+        ("<TITLE>Reed</TITLE lang=en\n>", "Reed"),
+        ("<title>Reed</titles></title>", "Reed</titles>"),
+        ("<body><svg><title>Reed</title></svg>", None),
+        ("<title>Reed", None),
+        ("<title>Reed</title", None),
+        # Each of them is looked at once, or this page alone would take a minute.
+        ("<title>Reed" + "</title " * 40_000, None),
+    ],
+)
+def test_the_title_is_that_of_the_first_title_that_ends(html: str, title: str | None) -> None:
+    assert title_of(html) == title

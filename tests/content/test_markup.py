@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from scrapy_dedupe.content import markup
 from scrapy_dedupe.content.canonical import canonical, read
-from scrapy_dedupe.content.markup import HostileMarkup, parse
-from scrapy_dedupe.content.screen import WorkEstimate, rejection_reason
-from scrapy_dedupe.content.tag_counts import TagCounts
+from scrapy_dedupe.content.markup import HostileMarkup, TagCounts, parse, rejection_reason
+from scrapy_dedupe.content.screen import WorkEstimate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from faults_site import chain
 from servers import RedisServer, free_port
 
 from scrapy_dedupe.crawls import open_index
-from scrapy_dedupe.live import breaker
+from scrapy_dedupe.live import stores
 from scrapy_dedupe.reports.observations import unpack
 from scrapy_dedupe.stores import open_store
 
@@ -90,8 +90,8 @@ async def test_a_server_that_can_only_be_read_is_told_of_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(breaker, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(breaker, "LONGEST_PAUSE_S", 0.001)
+    monkeypatch.setattr(stores, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(stores, "LONGEST_PAUSE_S", 0.001)
 
     def order(*words: str) -> None:
         with redis.Redis.from_url(redis_server.url) as client:
@@ -119,8 +119,8 @@ async def test_what_was_seen_is_kept_in_a_store_that_is_back_at_the_end_alone(
     web: WebServer, settings: dict[str, Any], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So that nobody asks it again before.
-    monkeypatch.setattr(breaker, "FIRST_PAUSE_S", 3600.0)
-    monkeypatch.setattr(breaker, "LONGEST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(stores, "FIRST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(stores, "LONGEST_PAUSE_S", 3600.0)
     chain(web, 10, {3: redis_server.stop, 8: redis_server.start})
     settings |= {
         "DEDUPE_STORE_URL": redis_server.url,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scrapy_dedupe.live.content.stored_pages import decoded_page
+from scrapy_dedupe.live.responses import decoded_page
 from scrapy_dedupe.passages.archived_pages import PageRules
 from scrapy_dedupe.passages.text_reading import ReadingOptions
 

@@ -16,7 +16,7 @@ from scrapy_dedupe.content.markup import HostileMarkup
 from scrapy_dedupe.crawls.crawl_files import CrawlArchive
 from scrapy_dedupe.crawls.places import sizes_of
 from scrapy_dedupe.errors import DamagedInput, StoreError
-from scrapy_dedupe.live.content.stored_pages import PageReader
+from scrapy_dedupe.live.responses import PageReader
 from scrapy_dedupe.tasks.progress import part
 
 if TYPE_CHECKING:

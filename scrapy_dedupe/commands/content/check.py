@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.content.judge import PageReading
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.live.content.stored_pages import PageReader
+from scrapy_dedupe.live.responses import PageReader
 
 from .archive import Archive, ArchivedText, Wanted
 from .read_only import judge_options, read_only_judge

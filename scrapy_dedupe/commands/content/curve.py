@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from scrapy_dedupe.content.banding import estimate_deviation, estimate_probability, recall
 from scrapy_dedupe.content.options import ALL_TYPES, NearOptions
-from scrapy_dedupe.content.recall import estimate_deviation, estimate_probability, recall
 from scrapy_dedupe.content.signature import min_equal
 
 if TYPE_CHECKING:

@@ -161,7 +161,7 @@ def run(place: CommandStores, opts: argparse.Namespace) -> IndexResult:
     # Every command loads this module, so import expensive modules only when they are used.
     from scrapy_dedupe.content.canonical import canonical
     from scrapy_dedupe.content.markup import HostileMarkup
-    from scrapy_dedupe.live.content.stored_pages import decoded_page
+    from scrapy_dedupe.live.responses import decoded_page
     from scrapy_dedupe.passages import PassageIndex
     from scrapy_dedupe.passages.preparation import host_named
     from scrapy_dedupe.passages.text_reading import ReadingOptions, Skipped, batches, prepare_batch, weight_of

@@ -32,7 +32,7 @@ _MAX_NAMES: Final = 3
 
 
 class ArchiveEnd:
-    """Finishes the archive of one crawl. If ``is_broken``, an exchange is missing and the crawl is not committed."""
+    """Finishes the archive of one crawl. If an exchange is missing from the files, the crawl is not committed."""
 
     def __init__(
         self,
@@ -51,7 +51,6 @@ class ArchiveEnd:
         self._is_packed = is_packed
         self._is_closed = False
         self._packed: PackedCrawl | None = None
-        self.is_broken = False
         session.at_close(self._close)
         session.at_stop(self._stop)
 
@@ -159,7 +158,7 @@ class ArchiveEnd:
         reason = self._session.reason
         return (
             reason is not None
-            and not self.is_broken
+            and not self._session.is_spoiled
             and any(fnmatch.fnmatchcase(reason, pattern) for pattern in self._settings.warc.commit_reasons)
         )
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
 from scrapy.exceptions import IgnoreRequest, NotConfigured
-from scrapy.http import Headers
 from scrapy.http.request import NO_CALLBACK
-from scrapy.responsetypes import responsetypes
 
 from scrapy_dedupe.errors import DedupeError, UsageError
-from scrapy_dedupe.live.downloads import flag_of, max_bytes
 from scrapy_dedupe.live.recordings import META_KEY
+from scrapy_dedupe.live.responses import flag_of, max_bytes, new_response
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.warc.containers import find_files
 from scrapy_dedupe.warc.playback import Playback, TooLarge
@@ -47,16 +44,6 @@ _MAX_LOGGED_DAMAGES = 10
 
 class NotInArchive(IgnoreRequest):
     """Raised for a request that the archive in ``DEDUPE_REPLAY`` does not contain; passed to the errback."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Query:
-    method: str
-    url: str
-    body: bytes
-    cookies: bytes
-    is_conditional: bool
-    max_bytes: int
 
 
 class ReplayMiddleware:
@@ -97,19 +84,20 @@ class ReplayMiddleware:
             return None
         assert self._reading is not None
         await self._session.wait_for(self._reading)
-        query = _Query(
-            request.method,
-            request.url,
-            request.body,
-            request.headers.get(b"Cookie") or b"",
-            any(name in request.headers for name in _CONDITIONS),
-            max_bytes(self._crawler, request),
-        )
+        limit = max_bytes(self._crawler, request)
         try:
-            found, unresolved = await self._session.on_worker(self._find, query)
+            found, unresolved = await self._session.on_worker(
+                self._find,
+                request.method,
+                request.url,
+                request.body,
+                cookies=request.headers.get(b"Cookie") or b"",
+                is_conditional=any(name in request.headers for name in _CONDITIONS),
+                max_bytes=limit,
+            )
         except TooLarge as error:
             self._session.counters.inc("dedupe/replay/missing")
-            raise self._refusal(request, f"{error} DOWNLOAD_MAXSIZE allows {query.max_bytes}.") from error
+            raise self._refusal(request, f"{error} DOWNLOAD_MAXSIZE allows {limit}.") from error
         except DedupeError as error:
             self._session.counters.error("replay", error, "The request failed; the crawl continues.")
             raise
@@ -160,19 +148,13 @@ class ReplayMiddleware:
         if self._damaged <= _MAX_LOGGED_DAMAGES:
             logger.warning("%s", damage)
 
-    def _find(self, query: _Query) -> tuple[Playable | None, int]:
+    def _find(self, *request: Any, **conditions: Any) -> tuple[Playable | None, int]:
+        """Return the result of :meth:`Playback.find`, and the number of revisits that it could not resolve."""
         assert self._playback is not None
         if not self._playback.is_complete:
             raise IgnoreRequest("The crawl was stopped while the archive of DEDUPE_REPLAY was being read.")
         before = self._playback.unresolved
-        found = self._playback.find(
-            query.method,
-            query.url,
-            query.body,
-            cookies=query.cookies,
-            is_conditional=query.is_conditional,
-            max_bytes=query.max_bytes,
-        )
+        found = self._playback.find(*request, **conditions)
         return found, self._playback.unresolved - before
 
     # Start and end
@@ -217,19 +199,13 @@ def provenance(found: Playable) -> dict[str, Any]:
 
 def response_of(found: Playable, url: str) -> Response:
     """Return the response to a request for *url* as a download handler would create it."""
-    headers = Headers()
-    for name, value in found.headers:
-        headers.appendlist(name, value)
-    flags = [FLAG]
-    if found.truncated is not None:
-        flags.append(flag_of(found.truncated))
-    response_class = responsetypes.from_args(headers=headers, url=url, body=found.payload)
-    return response_class(
-        url=url,
+    truncation = () if found.truncated is None else (flag_of(found.truncated),)
+    return new_response(
+        url,
+        found.headers,
+        found.payload,
         status=found.status,
-        headers=headers,
-        body=found.payload,
-        flags=flags,
+        flags=[FLAG, *truncation],
         ip_address=_ip_address(found.ip_address),
         protocol=found.protocol,
     )

@@ -1,4 +1,7 @@
-"""Packs a crawl as WACZ according to the settings, at the end of a crawl or for a command."""
+"""Packs a crawl as WACZ according to the settings, at the end of a crawl or for a command.
+
+The page list of the WACZ has an entry for each record that is a page, with its title and text.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,17 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.content.canonical import read, title_of
+from scrapy_dedupe.content.markup import HostileMarkup
 from scrapy_dedupe.crawls.crawl_files import CrawlArchive
 from scrapy_dedupe.crawls.packing import PackedCrawl, pack_crawl
-from scrapy_dedupe.errors import ArchiveError, CrawlStateError
+from scrapy_dedupe.crawls.rules import is_http
+from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DedupeError
 from scrapy_dedupe.live.archive import SOFTWARE
+from scrapy_dedupe.live.responses import PageReader
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
 from scrapy_dedupe.warc.storage import Storage
-
-from .page_list import PageList
+from scrapy_dedupe.warc.wacz import WaczPage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +30,8 @@ if TYPE_CHECKING:
     from scrapy_dedupe.settings.specs import Settings
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.warc.capture import Headers
+    from scrapy_dedupe.warc.reading import StoredRecord
 
 logger = logging.getLogger(__name__)
 
@@ -81,3 +89,53 @@ def _missing(names: tuple[str, ...], upload_url: str | None) -> tuple[str, ...]:
     except ArchiveError as error:
         logger.warning("%s", error)
         return names
+
+
+class PageList:
+    """Creates the entries of the page list. Pages are HTML records with status 200, their revisits, and HTML resources.
+
+    The body of a revisit is read from *archive*. If its file is not available, the entry has no title and no text.
+    """
+
+    def __init__(self, settings: BaseSettings, archive: CrawlArchive, *, with_text: bool) -> None:
+        self._reader = PageReader(settings)
+        self._archive = archive
+        self._with_text = with_text
+
+    def page_of(self, record: StoredRecord) -> WaczPage | None:
+        """Return the entry for *record*, or None if the record is not a page."""
+        headers = _headers_of_page(record)
+        if headers is None or record.target_uri is None or record.date is None:
+            return None
+        source = self._archive.original(record) if record.type == "revisit" else record
+        bare = WaczPage(record.target_uri, record.date)
+        if source is None:
+            return bare
+        try:
+            page = self._reader.page(record.target_uri, headers, source.payload())
+        except (DedupeError, OSError):
+            return bare
+        if isinstance(page, str):
+            return bare
+        text = None
+        if self._with_text:
+            try:
+                text = read(page.kind, page.text, "text").text
+            except HostileMarkup:
+                text = None
+        return WaczPage(record.target_uri, record.date, title_of(page.text), text)
+
+
+def _headers_of_page(record: StoredRecord) -> Headers | None:
+    """Return the HTTP headers of a page, or None. A resource record has only the Content-Type of its WARC header."""
+    http = record.http
+    if record.type == "resource" and is_http(record):
+        headers: Headers = (
+            (b"Content-Type", (record.get("Content-Type") or "").encode("latin-1", "replace")),
+        )
+    elif http is not None and http.status == 200:
+        headers = http.headers
+    else:
+        return None
+    content_type = next((value for name, value in headers if name.lower() == b"content-type"), b"")
+    return headers if content_type.lower().startswith((b"text/html", b"application/xhtml+xml")) else None

@@ -8,40 +8,29 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.content import Page, Verdict
+from scrapy_dedupe.content import Page
 from scrapy_dedupe.content.judge import Judgement
 from scrapy_dedupe.errors import StoreError
-from scrapy_dedupe.live.worker import Worker
+from scrapy_dedupe.live.events import STORE_AWAY
+from scrapy_dedupe.live.threads import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy.http import TextResponse
 
     from scrapy_dedupe.content import Judge
     from scrapy_dedupe.content.judge import PageReading
-    from scrapy_dedupe.live.breaker import Breaker
     from scrapy_dedupe.live.session import Session
-
-# Reasons of the verdict "unknown" for pages that could not be judged because of a failure.
-STORE_AWAY: Final = "store"
-ERROR: Final = "error"
+    from scrapy_dedupe.live.stores import Breaker
 
 # Pages per batch. Larger batches would delay the verdict of the first page.
 _BATCH_SIZE: Final = 16
 
 # Extracting the text of a page of this size or more may take too long for the worker.
 _LARGE_BYTES: Final = 50_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    response: TextResponse
-    kind: str
-    mime: str
-    future: Future[Judgement]
-    reading: PageReading | None = None
 
 
 class JudgeQueue:
@@ -51,7 +40,8 @@ class JudgeQueue:
         self._session = session
         self._judge = judge
         self._guard = guard
-        self._waiting: deque[_Waiting] = deque()
+        # Each page with the function that reads its text.
+        self._waiting: deque[tuple[Future[Judgement], Callable[[], PageReading]]] = deque()
         self._large_pages: Worker | None = None
         session.at_stop(self._stop)
 
@@ -60,14 +50,19 @@ class JudgeQueue:
 
         Raises the exceptions of text extraction.
         """
-        waiting = _Waiting(response, kind, mime, Future())
+
+        def read() -> PageReading:
+            return self._judge.read(Page(response.url, response.text, self._session.crawl_id, kind, mime))
+
+        future: Future[Judgement] = Future()
         if len(response.body) >= _LARGE_BYTES:
-            reading = await self._session.wait_for(self._reader.submit(self._read, waiting))
-            waiting = replace(waiting, reading=reading)
-        self._waiting.append(waiting)
+            reading = await self._session.wait_for(self._reader.submit(read))
+            self._waiting.append((future, lambda: reading))
+        else:
+            self._waiting.append((future, read))
         # This may find the queue empty, if an earlier task took the page in its batch.
         self._session.worker.submit(self._judge_batch)
-        return await self._session.wait_for(waiting.future)
+        return await self._session.wait_for(future)
 
     @property
     def _reader(self) -> Worker:
@@ -82,55 +77,47 @@ class JudgeQueue:
     def _judge_batch(self) -> None:
         # Runs on the worker, the only thread that removes pages from the queue.
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH_SIZE))]
-        # Skip pages whose future was cancelled. From here on, it can no longer be cancelled.
-        pages = [page for page in batch if page.future.set_running_or_notify_cancel()]
-        if not pages:
-            return
-        read: list[tuple[_Waiting, PageReading]] = []
-        for page in pages:
+        futures: list[Future[Judgement]] = []
+        readings: list[PageReading] = []
+        for future, read in batch:
+            # Skip pages whose future was cancelled. From here on, it can no longer be cancelled.
+            if not future.set_running_or_notify_cancel():
+                continue
             try:
-                read.append((page, page.reading or self._read(page)))
+                readings.append(read())
+                futures.append(future)
             except BaseException as error:  # noqa: BLE001 - must not affect the other pages
-                page.future.set_exception(error)
+                future.set_exception(error)
         try:
-            judgements = self._decide([reading for _, reading in read])
+            judgements = self._decide(readings)
         except BaseException as error:  # noqa: BLE001
-            for page, _ in read:
-                page.future.set_exception(error)
+            for future in futures:
+                future.set_exception(error)
             return
-        for (page, _), judged in zip(read, judgements, strict=True):
-            page.future.set_result(judged)
-
-    def _read(self, page: _Waiting) -> PageReading:
-        response = page.response
-        return self._judge.read(
-            Page(response.url, response.text, self._session.crawl_id, page.kind, page.mime)
-        )
+        for future, judged in zip(futures, judgements, strict=True):
+            future.set_result(judged)
 
     def _decide(self, readings: list[PageReading]) -> list[Judgement]:
-        # Pages that are not compared with others do not need the store.
-        comparable = [reading for reading in readings if reading.capture is not None]
-        answers = iter(self._decide_with_store(comparable) if comparable else ())
-        return [
-            Judgement(Verdict("unknown", reason=reading.reason)) if reading.capture is None else next(answers)
-            for reading in readings
-        ]
-
-    def _decide_with_store(self, readings: list[PageReading]) -> list[Judgement]:
+        comparable = sum(reading.capture is not None for reading in readings)
+        if not comparable:
+            return self._judge.decide(readings)  # does not use the store
         # Check the breaker here: the store may have failed while the pages were waiting.
         if self._guard.open:
-            self._count(len(readings))
+            self._count(comparable)
         else:
             try:
                 judgements = self._judge.decide(readings)
             except StoreError as error:
                 self._guard.failed(error)
                 # failed() has counted one error.
-                self._count(len(readings) - 1)
+                self._count(comparable - 1)
             else:
                 self._guard.worked()
                 return judgements
-        return [Judgement(Verdict("unknown", reason=STORE_AWAY))] * len(readings)
+        return [
+            Judgement.unknown(reading.reason if reading.capture is None else STORE_AWAY)
+            for reading in readings
+        ]
 
     def _count(self, pages: int) -> None:
         if pages:

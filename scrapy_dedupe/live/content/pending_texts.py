@@ -11,13 +11,13 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scrapy import signals
 
 from scrapy_dedupe.errors import StoreError
-from scrapy_dedupe.live.page_progress import requests_in_hand
+from scrapy_dedupe.live.engine import requests_in_hand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from scrapy_dedupe.content import Judge
-    from scrapy_dedupe.live.breaker import Breaker
+    from scrapy_dedupe.live.events import JudgedPage
     from scrapy_dedupe.live.session import Session
+    from scrapy_dedupe.live.stores import Breaker
     from scrapy_dedupe.stores.base import SeenText
 
 _TICK_S: Final = 0.1
@@ -42,23 +43,6 @@ _RECENT: Final = 1_000
 
 # Outcomes kept while the store is unavailable. The texts of further pages stay pending and count as new.
 _MOST_UNSETTLED: Final = 10_000
-
-
-@dataclass(slots=True)
-class _Outcomes:
-    """Outcomes that have not been written to the store."""
-
-    passed: list[SeenText] = field(default_factory=list)
-    failed: list[SeenText] = field(default_factory=list)
-    dropped: list[SeenText] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.passed) + len(self.failed) + len(self.dropped)
-
-    def put_back(self, earlier: _Outcomes) -> None:
-        """Put back outcomes that could not be written, up to the limit."""
-        for name in ("passed", "failed", "dropped"):
-            setattr(self, name, [*getattr(earlier, name), *getattr(self, name)][-_MOST_UNSETTLED:])
 
 
 @dataclass(slots=True)
@@ -86,7 +70,8 @@ class PendingTexts:
         self._guard = guard
         self._probe = probe
         self._pages: dict[Request, _Page] = {}
-        self._outcomes = _Outcomes()
+        # Outcomes that have not been written to the store: the arguments of Judge.settle().
+        self._outcomes = _no_outcomes()
         self._recent: OrderedDict[bytes, bool] = OrderedDict()
         self._waiting: dict[bytes, list[tuple[float, Future[bool | None]]]] = {}
         self._settled_at = time.monotonic()
@@ -97,16 +82,19 @@ class PendingTexts:
         connect(self._raised, signal=signals.item_error)
         session.run_every(_TICK_S, self._tick, "content")
 
-    def add(self, request: Request, capture: SeenText) -> None:
-        """Track a page that is passed on to the spider."""
-        earlier = self._pages.pop(request, None)
+    def page_judged(self, page: JudgedPage) -> None:
+        """Track a page that is passed on to the spider, or note that it was dropped."""
+        capture = page.judgement.capture
+        if capture is None:
+            return
+        if page.dropped:
+            self._outcomes["dropped"].append(capture)
+            self._session.counters.inc("dedupe/content/dropped")
+            return
+        earlier = self._pages.pop(page.request, None)
         if earlier is not None:  # The same request object was scheduled again before the last check.
             self._end(earlier)
-        self._pages[request] = _Page(capture)
-
-    def dropped(self, capture: SeenText) -> None:
-        """Record that a page was dropped as a duplicate."""
-        self._outcomes.dropped.append(capture)
+        self._pages[page.request] = _Page(capture)
 
     async def outcome(self, digest: bytes) -> bool | None:
         """Wait for the outcome of the page with this text: True if it passed, False if it failed.
@@ -132,9 +120,9 @@ class PendingTexts:
             self._end(page)
         self._pages.clear()
         self._answer(time.monotonic() + _LONGEST_WAIT_S)
-        while before := len(self._outcomes):
+        while before := self._unsettled:
             await self.settle()
-            if len(self._outcomes) >= before:
+            if self._unsettled >= before:
                 break  # The store is unavailable.
 
     # Signals
@@ -175,7 +163,7 @@ class PendingTexts:
                         del self._pages[request]
                         self._end(page)
         is_time = now - self._settled_at >= _SETTLE_S
-        if is_time and not self._is_settling and len(self._outcomes) and not self._guard.open:
+        if is_time and not self._is_settling and self._unsettled and not self._guard.open:
             self._settled_at = now
             self._is_settling = True
             self._session.worker.submit(self._settle, self._take_outcomes())
@@ -183,9 +171,9 @@ class PendingTexts:
     def _end(self, page: _Page) -> None:
         has_passed = page.is_received and not page.has_failed
         if has_passed:
-            self._outcomes.passed.append(page.capture)
+            self._outcomes["passed"].append(page.capture)
         else:
-            self._outcomes.failed.append(page.capture)
+            self._outcomes["failed"].append(page.capture)
             self._session.counters.inc("dedupe/content/failed")
         self._recent[page.capture.digest] = has_passed
         if len(self._recent) > _RECENT:
@@ -208,11 +196,15 @@ class PendingTexts:
             else:
                 del self._waiting[digest]
 
-    def _take_outcomes(self) -> _Outcomes:
-        taken, self._outcomes = self._outcomes, _Outcomes()
+    @property
+    def _unsettled(self) -> int:
+        return sum(map(len, self._outcomes.values()))
+
+    def _take_outcomes(self) -> dict[str, list[SeenText]]:
+        taken, self._outcomes = self._outcomes, _no_outcomes()
         return taken
 
-    def _settle(self, outcomes: _Outcomes) -> None:
+    def _settle(self, outcomes: dict[str, list[SeenText]]) -> None:
         # Runs on the worker.
         loop = self._session.loop
         try:
@@ -221,7 +213,7 @@ class PendingTexts:
             else:
                 # Detects a store file that was deleted or replaced while open.
                 self._probe()
-                self._judge.settle(outcomes.passed, outcomes.failed, outcomes.dropped)
+                self._judge.settle(**outcomes)
                 self._guard.worked(has_written=True)
         except StoreError as error:
             self._guard.failed(error)
@@ -232,8 +224,13 @@ class PendingTexts:
             )
         loop.call(self._settling_ended)
 
-    def _put_back(self, outcomes: _Outcomes) -> None:
-        self._outcomes.put_back(outcomes)
+    def _put_back(self, outcomes: dict[str, list[SeenText]]) -> None:
+        for name, earlier in outcomes.items():
+            self._outcomes[name] = [*earlier, *self._outcomes[name]][-_MOST_UNSETTLED:]
 
     def _settling_ended(self) -> None:
         self._is_settling = False
+
+
+def _no_outcomes() -> dict[str, list[SeenText]]:
+    return {"passed": [], "failed": [], "dropped": []}

@@ -111,7 +111,7 @@ class DuplicatesLogExtension(Observer):
     def _spider_opened(self) -> None:
         session = self._session
         self._common = {"crawl": session.crawl_id, "spider": session.spider_name}
-        session.observers.add(self)
+        session.events.add(self)
         session.run_every(_FLUSH_S, self._tick, "log")
         session.at_close(self._close)
 

@@ -42,7 +42,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Cumulative ``counts`` for each of :data:`~scrapy_dedupe.content.latency.BOUNDS_S` and in total; the sum in seconds."""
+    """Cumulative ``counts`` for each of :data:`~scrapy_dedupe.live.figures.BOUNDS_S` and in total; the sum in seconds."""
 
     counts: tuple[int, ...]
     sum_s: float

@@ -22,10 +22,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.utils import floatToGoString
 
-from scrapy_dedupe.content.latency import BOUNDS_S
 from scrapy_dedupe.errors import ArchiveError, SettingError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import folder_fault
+from scrapy_dedupe.live.figures import BOUNDS_S
 
 from .metric_families import BY_NAME, FAMILIES, Family, Histogram, Reading
 

@@ -26,7 +26,7 @@ from scrapy.http.request import NO_CALLBACK
 from scrapy_dedupe.content.canonical import read
 from scrapy_dedupe.content.markup import HostileMarkup
 from scrapy_dedupe.errors import SettingError, StoreError, StoreRefused, StoreUnavailable
-from scrapy_dedupe.live.content.skip_reasons import kind_of_page, reason_to_skip
+from scrapy_dedupe.live.responses import kind_of_page, reason_to_skip
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.passages.file_types import is_binary_text

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
-from scrapy_dedupe.content.content_type import mime_of
+from scrapy_dedupe.content.canonical import mime_of
 from scrapy_dedupe.crawls.dependencies import Dependencies
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, SettingError, StoreError
 from scrapy_dedupe.files import whole_file
@@ -89,7 +89,7 @@ class ReportExtension(Observer):
             self._load_earlier(self._store_url)
         if self._store_url is None and self._page is None:
             return
-        session.observers.add(self)
+        session.events.add(self)
         if self._store_url is not None:
             if self._saved is None:
                 # Save now, so that a cancel of the crawl or another process with the same id can be detected later.

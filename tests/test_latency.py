@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.content.latency import BOUNDS_S, Latency
+from scrapy_dedupe.live.figures import BOUNDS_S, Latency
 
 durations = st.lists(
     st.one_of(

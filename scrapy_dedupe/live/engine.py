@@ -1,14 +1,22 @@
-"""Reads from Scrapy's engine which pages are done, which requests failed, and in which page a request was found.
+"""Access to Scrapy's engine: what it is processing, the progress of pages, and limits that it does not apply itself.
 
-The rules are in :mod:`~scrapy_dedupe.urls.done`. If Scrapy does not expose some state, more pages count as not done,
-never fewer.
+:class:`PageProgress` reads which pages are done, which requests failed, and in which page a request was found. The rules
+are in :mod:`~scrapy_dedupe.urls.done` and :mod:`~scrapy_dedupe.urls.failed`. If Scrapy does not expose some state, more
+pages count as not done, never fewer.
+
+:class:`Throttle` pauses the engine while too many bytes wait to be written. Waiting exchanges are never discarded, so a
+crawl that is faster than its disk must slow down.
+
+:class:`PageLimits` makes dropped pages count towards ``CLOSESPIDER_PAGECOUNT`` and ``CLOSESPIDER_PAGECOUNT_NO_ITEM``. Scrapy
+counts only responses that reach the engine, which dropped pages do not. A crawl that drops every page would never reach
+these limits.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scrapy import version_info
+from scrapy import signals, version_info
 from scrapy.exceptions import IgnoreRequest
 from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 from scrapy.utils.request import referer_str
@@ -16,16 +24,17 @@ from scrapy.utils.url import strip_url
 
 from scrapy_dedupe.urls.done import DoneTracker, FailedTracker
 
-from .events import Observer
-
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-    from .events import JudgedPage
+    from .events import Events, JudgedPage
+    from .figures import Counters
+    from .threads import EventLoop
+
 
 # Meta key of a redirected or retried request. Its value is the URL of the request, so that a request to another URL
 # that inherits the meta is not mistaken for a redirect.
@@ -51,7 +60,7 @@ def requests_in_hand(crawler: Crawler) -> set[Request] | None:
     return {*active, *in_progress, *(item[1] for item in queue)}
 
 
-class PageProgress(Observer):
+class PageProgress:
     """Tracks the pages of one crawl."""
 
     def __init__(self, crawler: Crawler) -> None:
@@ -88,7 +97,8 @@ class PageProgress(Observer):
         return is_good
 
     def page_judged(self, page: JudgedPage) -> None:
-        if page.dropped and page.request is not None:
+        """Note that a dropped page is done: its request gets no response."""
+        if page.dropped:
             self._failed.ended(page.request)
 
     def scheduled(self, request: Request) -> None:
@@ -186,3 +196,94 @@ def _replaces(request: Request, other: Request) -> bool:
         return True
     is_retry = meta.get("retry_times", 0) == earlier.get("retry_times", 0) + 1
     return other.url == request.url and chain == earlier_chain and (is_retry or request.dont_filter)
+
+
+class Throttle:
+    """Pauses the engine when *waiting_bytes* exceeds *limit_bytes*; resumes it at half the limit."""
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        limit_bytes: int,
+        waiting_bytes: Callable[[], int],
+        loop: EventLoop,
+        counters: Counters,
+    ) -> None:
+        self._crawler = crawler
+        self._limit = limit_bytes
+        self._waiting_bytes = waiting_bytes
+        self._loop = loop
+        self._counters = counters
+        self._is_throttling = False
+        self._has_paused = False
+
+    def limit_crossed(self) -> None:
+        """Handle that the number of waiting bytes has exceeded the limit, or fallen to half of it. Thread-safe."""
+        # Only on the event loop: two threads could pause and resume at the same time.
+        self._loop.call(self._update)
+
+    def _update(self) -> None:
+        waiting = self._waiting_bytes()
+        if not self._is_throttling and waiting > self._limit:
+            self._is_throttling = True
+            self._pause()
+        elif self._is_throttling and waiting <= self._limit // 2:
+            self._is_throttling = False
+            self._resume()
+
+    def _pause(self) -> None:
+        engine = engine_of(self._crawler)
+        if engine is not None and not engine.paused:
+            engine.pause()
+            self._has_paused = True
+            self._counters.inc("dedupe/warc/held_back")
+
+    def _resume(self) -> None:
+        engine = engine_of(self._crawler)
+        if engine is not None and self._has_paused:
+            self._has_paused = False
+            engine.unpause()
+            # Otherwise, an idle engine would take up to five seconds to process the next request.
+            nextcall = getattr(getattr(engine, "_slot", None), "nextcall", None)
+            if nextcall is not None:
+                nextcall.schedule()
+
+
+class PageLimits:
+    """Applies the two limits to one crawl, if one of them is set."""
+
+    def __init__(self, crawler: Crawler, events: Events, close_spider: Callable[[str], None]) -> None:
+        self._close_spider = close_spider
+        self._limit = crawler.settings.getint("CLOSESPIDER_PAGECOUNT")
+        self._limit_no_item = crawler.settings.getint("CLOSESPIDER_PAGECOUNT_NO_ITEM")
+        self._pages = 0
+        self._pages_since_item = 0
+        self._has_dropped = False
+        self._is_closing = False
+        if self._limit or self._limit_no_item:
+            crawler.signals.connect(self._page_received, signal=signals.response_received)
+            crawler.signals.connect(self._item_scraped, signal=signals.item_scraped)
+            events.listen(self._page_judged)
+
+    def _page_judged(self, page: JudgedPage) -> None:
+        if page.dropped:
+            self._has_dropped = True
+            self._count()
+
+    def _page_received(self) -> None:
+        self._count()
+
+    def _item_scraped(self) -> None:
+        self._pages_since_item = 0
+
+    def _count(self) -> None:
+        self._pages += 1
+        self._pages_since_item += 1
+        if not self._has_dropped or self._is_closing:
+            return  # Scrapy's CloseSpider extension counts every page that was not dropped.
+        if self._limit and self._pages >= self._limit:
+            self._is_closing = True
+            self._close_spider("closespider_pagecount")
+        elif self._limit_no_item and self._pages_since_item >= self._limit_no_item:
+            self._is_closing = True
+            self._close_spider("closespider_pagecount_no_item")

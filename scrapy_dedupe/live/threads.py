@@ -1,0 +1,185 @@
+"""The two threads of a crawl: its event loop, and the worker, which does all disk, store and hashing work.
+
+The event loop is asyncio with or without the Twisted reactor, or another Twisted reactor. Scrapy 2.15 and later can run
+without a reactor, and Scrapy 2.13 has no helper for looping calls. Only this module handles these differences.
+
+The worker runs all work in the order of submission. Since all work runs in order on one thread, two responses with the
+same new payload cannot both be recorded as new. The event loop never waits for a disk or a server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from scrapy.utils.defer import deferred_from_coro
+from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall
+
+try:
+    from scrapy.utils.asyncio import create_looping_call
+except ImportError:  # Scrapy 2.13, which always has a reactor
+    create_looping_call = LoopingCall  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class EventLoop:
+    """Calls, timers and waiting on the event loop of one crawl. Create it on the thread of the loop."""
+
+    def __init__(self) -> None:
+        self._thread_id = threading.get_ident()
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+        self._running: list[Any] = []
+        self._asyncio: asyncio.AbstractEventLoop | None = None
+        self._is_open = False
+
+    def open(self) -> None:
+        """Start the timers. Call this when the loop is running."""
+        try:
+            self._asyncio = asyncio.get_running_loop()
+        except RuntimeError:
+            self._asyncio = None
+        self._is_open = True
+        for seconds, action in self._timers:
+            self._start_timer(seconds, action)
+
+    def close(self) -> None:
+        """Stop the timers. Safe to repeat."""
+        self._is_open = False
+        for timer in self._running:
+            if timer.running:
+                timer.stop()
+        self._running.clear()
+
+    def run_every(self, seconds: float, action: Callable[[], None]) -> None:
+        """Run *action* every *seconds* seconds while the loop is open."""
+        self._timers.append((seconds, action))
+        if self._is_open:
+            self._start_timer(seconds, action)
+
+    def _start_timer(self, seconds: float, action: Callable[[], None]) -> None:
+        timer = create_looping_call(action)
+        timer.start(seconds, now=False)
+        self._running.append(timer)
+
+    def call(self, action: Callable[..., object], *args: object) -> None:
+        """Run *action* on the loop's thread: immediately if called there, else scheduled. Thread-safe."""
+        if threading.get_ident() == self._thread_id:
+            action(*args)
+        elif self._asyncio is not None:
+            try:
+                self._asyncio.call_soon_threadsafe(action, *args)
+            except RuntimeError:  # The loop is closed: the process is ending.
+                logger.debug("The event loop was closed before %r.", action)
+        else:
+            from twisted.internet import reactor
+
+            reactor.callFromThread(action, *args)
+
+    def start(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run *coroutine* in the background and log its error, if any."""
+        deferred_from_coro(coroutine).addErrback(
+            lambda failure: logger.error("%s", failure.value, exc_info=failure.value)
+        )
+
+    async def wait_for(self, future: Future[T]) -> T:
+        """Wait for a future that another thread sets, and return its result."""
+        if future.done():
+            return future.result()
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            deferred: Deferred[None] = Deferred()
+            future.add_done_callback(lambda _: self.call(deferred.callback, None))
+            await deferred
+            return future.result()
+        # Cancelling the caller must not cancel the work.
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+
+class Worker:
+    """A thread that runs tasks in order. ``pending_bytes`` is the total weight of waiting and running tasks.
+
+    ``on_limit`` is called when the weight exceeds *limit_bytes*, and when it falls to half of it, on the submitting
+    thread or on the worker thread.
+    """
+
+    def __init__(
+        self, name: str = "dedupe", limit_bytes: int = 0, on_limit: Callable[[], None] | None = None
+    ) -> None:
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any], int] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._pending_bytes = 0
+        self._limit_bytes = limit_bytes
+        self._on_limit = on_limit
+        self._is_stopped = False
+        # A daemon thread: a crawl that fails at startup may not stop its worker, and the process must still exit.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._pending_bytes
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run *function* after all tasks submitted before. The future gets its result or exception."""
+        return self.submit_weighing(0, function, *args, **kwargs)
+
+    def submit_weighing(
+        self, weight_bytes: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
+        """Like :meth:`submit`, for a task that keeps *weight_bytes* bytes in memory until it is done."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._is_stopped:
+                raise RuntimeError("The worker of this crawl has stopped.")
+            self._pending_bytes += weight_bytes
+            has_exceeded = self._pending_bytes - weight_bytes <= self._limit_bytes < self._pending_bytes
+            self._tasks.put((future, lambda: function(*args, **kwargs), weight_bytes))
+        if has_exceeded and self._on_limit is not None:
+            self._on_limit()
+        return future
+
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """Finish the waiting tasks and end the thread. Return False on timeout. Safe to repeat."""
+        with self._lock:
+            if not self._is_stopped:
+                self._is_stopped = True
+                self._tasks.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            future, call, weight_bytes = task
+            del (
+                task
+            )  # Otherwise the data of the task would stay in memory while the thread waits for the next task.
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = call()
+                except BaseException as error:  # noqa: BLE001 - passed on through the future
+                    future.set_exception(error)
+                    del error
+                else:
+                    future.set_result(result)
+                    del result
+            del call, future
+            if weight_bytes:
+                with self._lock:
+                    self._pending_bytes -= weight_bytes
+                    low = self._limit_bytes // 2
+                    has_fallen = self._pending_bytes <= low < self._pending_bytes + weight_bytes
+                if has_fallen and self._on_limit is not None:
+                    self._on_limit()
