@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe import __version__
 
-from .verbs import add_verbs, run_verb
+from .running import run_verb
+from .verbs import add_verbs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

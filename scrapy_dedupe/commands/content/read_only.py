@@ -1,18 +1,17 @@
-"""A judge that does not write to the store, with the options of the settings."""
+"""A judge that compares texts with those of a store, and never writes to the store."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from scrapy_dedupe import downloadermiddlewares
 from scrapy_dedupe.content import Judge
+from scrapy_dedupe.downloadermiddlewares import judge_options
 from scrapy_dedupe.stores.content_values import refuse_other_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.content import JudgeOptions
+    from scrapy_dedupe.settings.specs import ContentSettings
     from scrapy_dedupe.stores.base import ContentStore
 
 
@@ -38,15 +37,9 @@ class _ReadOnly:
         return getattr(self._content, name)
 
 
-def judge_options(place: CommandStores) -> JudgeOptions:
-    """The judge options of a crawl with these settings."""
-    return downloadermiddlewares.judge_options(place.settings.content)
-
-
-def read_only_judge(place: CommandStores, content: ContentStore) -> Judge:
-    """Create a judge for :meth:`~.Judge.find` only.
+def read_only_judge(content: ContentStore, settings: ContentSettings, shown: str) -> Judge:
+    """Create a judge with the options of a crawl, for :meth:`~.Judge.find` only. *shown* is the URL of the store.
 
     Raises :class:`~scrapy_dedupe.errors.StoreRefused` if the store was written with other parameters.
     """
-    read_only = cast("ContentStore", _ReadOnly(content, place.shown(place.content_url)))
-    return Judge(read_only, judge_options(place))
+    return Judge(cast("ContentStore", _ReadOnly(content, shown)), judge_options(settings))

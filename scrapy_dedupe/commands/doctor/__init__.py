@@ -12,9 +12,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe import __version__
-from scrapy_dedupe.commands.figures import counted
+from scrapy_dedupe.commands.options import Option
+from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import DedupeError, SettingError, StoreError
+from scrapy_dedupe.reports.wording import counted
 
+from . import components, disks, outputs, probes, setting_faults, spiders, stores, unfinished, versions
+from .context import DoctorContext, without_new_data_folder
 from .finding import LEVELS, CheckFinding, Finding, from_error, problem
 
 if TYPE_CHECKING:
@@ -22,12 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-
-    from .context import DoctorContext
-
-HELP = (
-    "Check settings, versions, stores, disks and layers, test each of them, and explain how to fix problems."
-)
 
 _WIDTH: Final = 100
 
@@ -42,15 +40,7 @@ class Examination:
     findings: list[Finding]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--spider", metavar="NAME", help="check the settings of this spider")
-
-
-def run(place: CommandStores, opts: argparse.Namespace) -> Examination:
-    # Imported here: they load most of the package, which would slow down the start of other verbs.
-    from . import components, disks, outputs, probes, setting_faults, spiders, stores, unfinished, versions
-    from .context import DoctorContext, without_new_data_folder
-
+def _run(place: CommandStores, opts: argparse.Namespace) -> Examination:
     sections = {
         "settings": setting_faults.check,
         "spiders": spiders.check,
@@ -99,19 +89,19 @@ def _checked(
         )
 
 
-def text(examination: Examination) -> str:
-    lines = []
+def _lines(examination: Examination) -> Iterator[str]:
     for section, findings in groupby(examination.findings, key=lambda finding: finding.section):
-        lines.append(section.capitalize())
+        yield section.capitalize()
         for finding in findings:
-            lines += _wrapped(f"  {finding.level:<8} ", finding.sentence)
+            yield from _wrapped(f"  {finding.level:<8} ", finding.sentence)
             if finding.remedy:
-                lines += _wrapped("           -> ", finding.remedy)
+                yield from _wrapped("           -> ", finding.remedy)
     counts = [counted(examination.levels[level], level) for level in LEVELS[:-1]]
-    return "\n".join([*lines, "", f"{', '.join(counts)}; {examination.levels['ok']} ok."])
+    yield ""
+    yield f"{', '.join(counts)}; {examination.levels['ok']} ok."
 
 
-def refusal(examination: Examination) -> DedupeError | None:
+def _refusal(examination: Examination) -> DedupeError | None:
     problems = [finding for finding in examination.findings if finding.level == "problem"]
     if not problems:
         return None
@@ -130,3 +120,11 @@ def _wrapped(lead: str, words: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+DOCTOR = Verb(
+    _run,
+    _lines,
+    [Option("--spider", "NAME", "check the settings of this spider")],
+    refusal=_refusal,
+)

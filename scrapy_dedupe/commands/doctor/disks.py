@@ -7,8 +7,8 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.commands.figures import number_text, size_text
 from scrapy_dedupe.files.folders import folder_fault, nearest_there, try_folder
+from scrapy_dedupe.reports.wording import number, size
 from scrapy_dedupe.stores import parse_store_url
 
 from .finding import CheckFinding, ok, problem, warning
@@ -116,7 +116,7 @@ def _look(shown: str, folder: Path) -> CheckFinding:
             reason, remedy = folder_fault(folder, error)
             return problem(f"{shown} cannot be {'written to' if is_there else 'created'}: {reason}.", remedy)
         return ok(f"{shown} can be written to{later}; its file system does not report the free space.")
-    free = f"{size_text(usage.free)} free of {size_text(usage.total)}"
+    free = f"{size(usage.free)} free of {size(usage.total)}"
     files = None if system is None or not system.f_files else system.f_favail
     is_full = bool(usage.total) and not usage.free
     if is_full or files == 0:
@@ -131,7 +131,7 @@ def _look(shown: str, folder: Path) -> CheckFinding:
         return warning(f"{shown} has {free}.", "Free some space, or name a folder on another disk.")
     if files is not None and files < _MIN_FREE_FILES:
         return warning(
-            f"{shown} is on a file system that has room for {number_text(files)} more files (inodes).",
+            f"{shown} is on a file system that has room for {number(files)} more files (inodes).",
             "Delete files that are not needed, or name a folder on another disk.",
         )
     return ok(f"{shown} has {free}{later}.")

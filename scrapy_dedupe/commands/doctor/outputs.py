@@ -12,9 +12,9 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.commands.figures import counted
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import nearest_there, try_folder
+from scrapy_dedupe.reports.wording import counted
 from scrapy_dedupe.settings.placement import named_components
 
 from .finding import CheckFinding, note, ok, problem, run_probe, warning

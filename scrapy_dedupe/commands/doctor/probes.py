@@ -14,9 +14,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.commands.figures import counted, size_text
 from scrapy_dedupe.crawls.index import CrawlIndex
 from scrapy_dedupe.files.folders import nearest_there
+from scrapy_dedupe.reports.wording import counted, size
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.base import Counts, Original
 from scrapy_dedupe.stores.base import SeenText as SeenPage
@@ -71,17 +71,16 @@ def _url_filter(context: DoctorContext) -> CheckFinding:
         return problem(
             "The URL filter does not find an added fingerprint.", "Report this with the versions above."
         )
-    size = size_text(local.size_bytes)
     if settings.jobdir is not None:
         _read_job(context, settings.jobdir)
     return ok(
-        f"URL filter: a fingerprint was added and found; {settings.urls.capacity:,} URLs take {size} of memory."
+        f"URL filter: a fingerprint was added and found; {settings.urls.capacity:,} URLs take {size(local.size_bytes)} of memory."
     )
 
 
 def _read_job(context: DoctorContext, jobdir: Path) -> None:
     """Read the files that a run with this JOBDIR would read. Nothing is locked, so a crawl can start at the same time."""
-    from scrapy_dedupe.commands.urls.fingerprints import Fingerprinter
+    from scrapy_dedupe.commands.urls.filters import Fingerprinter
     from scrapy_dedupe.urls.folder import FilterFolder
     from scrapy_dedupe.urls.snapshot import FilterSnapshot
 

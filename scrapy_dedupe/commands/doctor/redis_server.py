@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from scrapy_dedupe.commands.figures import size_text
 from scrapy_dedupe.errors import StoreUnavailable
+from scrapy_dedupe.reports.wording import size
 from scrapy_dedupe.stores.redis import connect
 from scrapy_dedupe.stores.redis_faults import redis_faults
 
@@ -101,12 +101,12 @@ def _memory(info: Mapping[str, Any], shown: str) -> Iterator[CheckFinding]:
         )
     if limit and used > _FULL * limit:
         yield warning(
-            f"The server {shown} uses {size_text(used)} of {size_text(limit)} of memory.",
+            f"The server {shown} uses {size(used)} of {size(limit)} of memory.",
             "Raise maxmemory, or purge unneeded data (scrapy dedupe purge, scrapy dedupe content purge).",
         )
     elif policy == "noeviction":
-        of = f" of {size_text(limit)}" if limit else ", without a limit"
-        yield ok(f"It uses {size_text(used)}{of}, and evicts nothing (noeviction).")
+        of = f" of {size(limit)}" if limit else ", without a limit"
+        yield ok(f"It uses {size(used)}{of}, and evicts nothing (noeviction).")
 
 
 def _persistence(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[CheckFinding]:

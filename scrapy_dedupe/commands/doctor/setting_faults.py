@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.commands.figures import counted
+from scrapy_dedupe.reports.wording import counted
 from scrapy_dedupe.settings.names import set_names, unknown_names
 
 from .finding import CheckFinding, note, ok, problem, warning

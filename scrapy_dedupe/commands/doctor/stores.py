@@ -8,8 +8,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from scrapy_dedupe.commands.figures import counted
 from scrapy_dedupe.errors import DedupeError
+from scrapy_dedupe.reports.wording import counted
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.sqlite import APPLICATION_ID, SCHEMA_VERSION
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.commands.figures import counted
 from scrapy_dedupe.crawls.index import CrawlIndex
 from scrapy_dedupe.errors import DedupeError
+from scrapy_dedupe.reports.wording import counted
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
 from scrapy_dedupe.warc.salvage import is_held

@@ -1,4 +1,1 @@
-"""``warc VERB``: work on the files of the archive after a crawl."""
-
-HELP = "Manage WARC files: repair those of a killed crawl, pack them as WACZ, and move finished ones to a storage."
-VERBS = ("salvage", "pack", "upload")
+"""The verbs for the WARC and WACZ files of crawls."""

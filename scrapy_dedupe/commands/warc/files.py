@@ -46,9 +46,9 @@ def running_crawls(folder: Path) -> set[str]:
     return {crawl for path in held if (crawl := crawl_of(path)) is not None}
 
 
-def open_index_if_any(place: CommandStores) -> CrawlIndex | None:
+def open_index_if_any(stores: CommandStores) -> CrawlIndex | None:
     """Open the crawl index. Returns None if the file of the settings does not exist; raises StoreError if the store fails."""
-    file = parse_store_url(place.index_url).path
-    if place.given_store is None and file is not None and not file.exists():
+    file = parse_store_url(stores.index_url).path
+    if stores.given_store is None and file is not None and not file.exists():
         return None
-    return place.open_index()
+    return stores.open_index()

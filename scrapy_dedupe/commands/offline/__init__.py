@@ -1,0 +1,1 @@
+"""The verbs that deduplicate WARC files on disk."""
