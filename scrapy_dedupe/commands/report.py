@@ -121,12 +121,7 @@ REPORT = Verb(
     _lines,
     [
         CRAWL_IDS,
-        Option(
-            "-o --output",
-            "FILE",
-            "write the report as an HTML page; - is standard output",
-            type=Path,
-        ),
+        Option("-o --output", "FILE", "write the report as an HTML page; - is standard output", type=Path),
     ],
     json=_as_json,
     caveats=_caveats,

@@ -93,8 +93,7 @@ VERBS: Final = {
     ),
     "content": Listed(None, "Inspect and manage the stored texts, and explain why a page is a copy."),
     "content stats": Listed(
-        "content.texts",
-        "Show the number of stored texts, how they are compared, and the size of the store.",
+        "content.texts", "Show the number of stored texts, how they are compared, and the size of the store."
     ),
     "content explain": Listed(
         "content.verdicts",
@@ -102,8 +101,7 @@ VERBS: Final = {
         " difference if the archive has both texts.",
     ),
     "content check": Listed(
-        "content.verdicts",
-        "Show the verdict that a page would get now, and the reason. Nothing is stored.",
+        "content.verdicts", "Show the verdict that a page would get now, and the reason. Nothing is stored."
     ),
     "content curve": Listed(
         "content.curve",

@@ -11,7 +11,7 @@ from scrapy_dedupe.files.folders import folder_fault, nearest_there, try_folder
 from scrapy_dedupe.reports.wording import number, size
 from scrapy_dedupe.stores import parse_store_url
 
-from .finding import CheckFinding, ok, problem, warning
+from .context import Finding, ok, problem, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,10 +36,10 @@ _SETTINGS: Final = {
 }
 
 
-def check(context: DoctorContext) -> Iterator[CheckFinding]:
+def check(context: DoctorContext) -> Iterator[Finding]:
     first: dict[tuple[int, str], str] = {}
     others: dict[tuple[int, str], list[str]] = {}
-    faults: dict[tuple[int, str], CheckFinding] = {}
+    faults: dict[tuple[int, str], Finding] = {}
     for what, folder in folders(context).items():
         shown = f"The folder {folder} for {what}"
         result = _look(shown, folder)
@@ -90,7 +90,7 @@ def _disk(folder: Path) -> int:
     return nearest_there(folder, follow_links=True).stat().st_dev
 
 
-def _look(shown: str, folder: Path) -> CheckFinding:
+def _look(shown: str, folder: Path) -> Finding:
     there = nearest_there(folder, follow_links=True)
     if not there.is_dir():
         return problem(f"{shown} cannot be created, since {there} is a file.", "Name another folder.")
@@ -121,7 +121,7 @@ def _look(shown: str, folder: Path) -> CheckFinding:
     is_full = bool(usage.total) and not usage.free
     if is_full or files == 0:
         none = "no space left" if is_full else "no inodes left for new files"
-        return CheckFinding(
+        return Finding(
             "problem",
             f"{shown} is on a disk that has {none}.",
             "Free some space, or name a folder on another disk.",

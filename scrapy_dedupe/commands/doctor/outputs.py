@@ -17,7 +17,7 @@ from scrapy_dedupe.files.folders import nearest_there, try_folder
 from scrapy_dedupe.reports.wording import counted
 from scrapy_dedupe.settings.placement import named_components
 
-from .finding import CheckFinding, note, ok, problem, run_probe, warning
+from .context import Finding, note, ok, problem, run_probe, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ _CLASSES: Final = {
 }
 
 
-def check(context: DoctorContext) -> Iterator[CheckFinding]:
+def check(context: DoctorContext) -> Iterator[Finding]:
     settings = context.settings
     if settings is None or context.is_store_given or not context.layers:
         return
@@ -58,7 +58,7 @@ def check(context: DoctorContext) -> Iterator[CheckFinding]:
             )
 
 
-def _probes(context: DoctorContext, settings: Settings) -> Iterator[tuple[str, str, partial[CheckFinding]]]:
+def _probes(context: DoctorContext, settings: Settings) -> Iterator[tuple[str, str, partial[Finding]]]:
     report, metrics = settings.report, settings.metrics
     if report.page is not None:
         yield "DEDUPE_REPORT", "report", partial(_report, context.named_path(report.page))
@@ -74,7 +74,7 @@ def _probes(context: DoctorContext, settings: Settings) -> Iterator[tuple[str, s
         yield "DEDUPE_REPLAY", "replay", partial(_replayed, settings)
 
 
-def _report(page: Path) -> CheckFinding:
+def _report(page: Path) -> Finding:
     from scrapy_dedupe.reports.observations import Observations
     from scrapy_dedupe.reports.page import page as drawn
     from scrapy_dedupe.reports.sums import CrawlSeen, report_of
@@ -88,7 +88,7 @@ def _report(page: Path) -> CheckFinding:
     return ok(f"Report: a page with charts was rendered, and can be written to {page}.")
 
 
-def _file(setting: str, path: Path) -> CheckFinding:
+def _file(setting: str, path: Path) -> Finding:
     """Check that the file can be created or replaced, or, for the log of duplicates, appended to."""
     if path.is_dir():
         return problem(f"The file {path} of {setting} is a folder.", "Name a file.")
@@ -110,7 +110,7 @@ def _file(setting: str, path: Path) -> CheckFinding:
     return ok(f"The file {path} of {setting} can be written.")
 
 
-def _port(address: str, port: int) -> CheckFinding:
+def _port(address: str, port: int) -> Finding:
     shown = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     try:
         family, kind, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
@@ -144,7 +144,7 @@ def _serves_metrics(address: str, port: int) -> bool:
         connection.close()
 
 
-def _replayed(settings: Settings) -> CheckFinding:
+def _replayed(settings: Settings) -> Finding:
     from scrapy_dedupe.warc.containers import find_files
 
     files = find_files(settings.replay.files)

@@ -26,7 +26,7 @@ from scrapy_dedupe.warc.files import WarcWriter
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.records import response
 
-from .finding import CheckFinding, note, ok, problem, run_probe
+from .context import Finding, note, ok, problem, run_probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ _URL: Final = "https://scrapy-dedupe.invalid/probe/"
 _PREFIX: Final = ".dedupe-doctor-"
 
 
-def check(context: DoctorContext) -> Iterator[CheckFinding]:
+def check(context: DoctorContext) -> Iterator[Finding]:
     layers = context.layers
     checks_stores_only = context.is_store_given or not layers
     if "urls" in layers and not context.is_store_given:
@@ -58,7 +58,11 @@ def check(context: DoctorContext) -> Iterator[CheckFinding]:
         yield from run_probe("passage index", partial(_passages, context))
 
 
-def _url_filter(context: DoctorContext) -> CheckFinding:
+def _broken(sentence: str) -> Finding:
+    return problem(sentence, "Report this with the versions above.")
+
+
+def _url_filter(context: DoctorContext) -> Finding:
     from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 
     settings = context.settings
@@ -68,9 +72,7 @@ def _url_filter(context: DoctorContext) -> CheckFinding:
         return _shared_filter(settings.urls.store_url, context)
     local = GrowingBloomFilter(settings.urls.capacity, settings.urls.error_rate)
     if not local.add(fingerprint) or fingerprint not in local:
-        return problem(
-            "The URL filter does not find an added fingerprint.", "Report this with the versions above."
-        )
+        return _broken("The URL filter does not find an added fingerprint.")
     if settings.jobdir is not None:
         _read_job(context, settings.jobdir)
     return ok(
@@ -91,7 +93,7 @@ def _read_job(context: DoctorContext, jobdir: Path) -> None:
         FilterSnapshot.read(folder.snapshot, fingerprinter)
 
 
-def _shared_filter(url: str, context: DoctorContext) -> CheckFinding:
+def _shared_filter(url: str, context: DoctorContext) -> Finding:
     from scrapy_dedupe.stores.redis import connect
     from scrapy_dedupe.urls.shared import SharedBloomFilter
 
@@ -111,14 +113,11 @@ def _shared_filter(url: str, context: DoctorContext) -> CheckFinding:
     finally:
         client.close()
     if not works:
-        return problem(
-            "The URL filter in Redis does not find an added fingerprint.",
-            "Report this with the versions above.",
-        )
+        return _broken("The URL filter in Redis does not find an added fingerprint.")
     return ok(f"URL filter: a fingerprint was added, found and deleted in {location.shown}.")
 
 
-def _content(context: DoctorContext) -> CheckFinding:
+def _content(context: DoctorContext) -> Finding:
     url = context.store_urls.get("content")
     if url is None:
         return note("The content layer was not tested, since its settings are wrong.")
@@ -139,7 +138,7 @@ def _content(context: DoctorContext) -> CheckFinding:
             client.close()
 
 
-def _content_in(content: ContentStore, where: str) -> CheckFinding:
+def _content_in(content: ContentStore, where: str) -> Finding:
     digest, now = secrets.token_bytes(16), round(datetime.now(UTC).timestamp() * 1000)
     seen, other = (SeenPage(digest, f"{_URL}{secrets.token_hex(8)}", "doctor", now) for _ in range(2))
     try:
@@ -150,14 +149,11 @@ def _content_in(content: ContentStore, where: str) -> CheckFinding:
         content.settle([], [seen])
     gone = content.find_texts([other])
     if first != [None] or found[0] is None or gone != [None]:
-        return problem(
-            f"A text in {where} was not found as written.",
-            "Report this with the versions above.",
-        )
+        return _broken(f"A text in {where} was not found as written.")
     return ok(f"Content layer: a text was written, found and deleted in {where}.")
 
 
-def _index(context: DoctorContext) -> CheckFinding:
+def _index(context: DoctorContext) -> Finding:
     url = context.store_urls.get("index")
     if url is None:
         return note("The crawl index was not tested, since its settings are wrong.")
@@ -176,10 +172,7 @@ def _index(context: DoctorContext) -> CheckFinding:
             index.cancel(crawl)
             index.forget_canceled(crawl)
     if found[0] is None or found[0].digest != digest:
-        return problem(
-            f"The crawl index in {where} does not find an added record.",
-            "Report this with the versions above.",
-        )
+        return _broken(f"The crawl index in {where} does not find an added record.")
     return ok(f"Crawl index: a crawl was started, its record was found, and it was canceled in {where}.")
 
 
@@ -210,7 +203,7 @@ def _opened(url: str, context: DoctorContext) -> Iterator[tuple[Store, str]]:
             store.close()
 
 
-def _archive(context: DoctorContext) -> CheckFinding:
+def _archive(context: DoctorContext) -> Finding:
     settings = context.settings
     assert settings is not None
     warc, there = settings.warc, nearest_there(settings.warc.folder, follow_links=True)
@@ -244,7 +237,7 @@ def _archive(context: DoctorContext) -> CheckFinding:
     return ok(f"Archive: a record was written, read back and deleted in {there}.")
 
 
-def _storage(context: DoctorContext) -> CheckFinding:
+def _storage(context: DoctorContext) -> Finding:
     from scrapy_dedupe.warc.storage import Storage
 
     settings = context.settings
@@ -255,7 +248,7 @@ def _storage(context: DoctorContext) -> CheckFinding:
     return ok(f"Storage: a file was sent, read back and deleted in {storage.shown}.")
 
 
-def _passages(context: DoctorContext) -> CheckFinding:
+def _passages(context: DoctorContext) -> Finding:
     from scrapy_dedupe.passages import PassageIndex
 
     settings = context.settings

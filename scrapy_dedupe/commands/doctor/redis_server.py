@@ -13,7 +13,7 @@ from scrapy_dedupe.reports.wording import size
 from scrapy_dedupe.stores.redis import connect
 from scrapy_dedupe.stores.redis_faults import redis_faults
 
-from .finding import CheckFinding, note, ok, problem, warning
+from .context import Finding, note, ok, problem, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ _FULL = 0.9
 _APPEND = "Set appendonly yes: CONFIG SET appendonly yes, and in the server's configuration file."
 
 
-def check(location: StoreLocation, timeout_s: float) -> Iterator[CheckFinding]:
+def check(location: StoreLocation, timeout_s: float) -> Iterator[Finding]:
     """Check the server. Yields nothing if it does not answer, since opening the store reports that."""
     shown = location.shown
     try:
@@ -64,7 +64,7 @@ def check(location: StoreLocation, timeout_s: float) -> Iterator[CheckFinding]:
         client.close()
 
 
-def _configuration(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[CheckFinding]:
+def _configuration(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[Finding]:
     name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
     version = str(info.get("valkey_version") or info.get("redis_version") or "of an unknown version")
     if version.partition(".")[0].isdigit() and int(version.partition(".")[0]) < _OLDEST:
@@ -85,7 +85,7 @@ def _configuration(info: Mapping[str, Any], client: redis.Redis, shown: str) -> 
     yield from _persistence(info, client, shown)
 
 
-def _memory(info: Mapping[str, Any], shown: str) -> Iterator[CheckFinding]:
+def _memory(info: Mapping[str, Any], shown: str) -> Iterator[Finding]:
     limit, used = int(info.get("maxmemory", 0) or 0), int(info.get("used_memory", 0) or 0)
     policy = info.get("maxmemory_policy")
     if policy is None:
@@ -109,7 +109,7 @@ def _memory(info: Mapping[str, Any], shown: str) -> Iterator[CheckFinding]:
         yield ok(f"It uses {size(used)}{of}, and evicts nothing (noeviction).")
 
 
-def _persistence(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[CheckFinding]:
+def _persistence(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[Finding]:
     if "aof_enabled" not in info:
         yield note(f"The server {shown} does not report whether it keeps its data on disk.")
         return
@@ -142,6 +142,5 @@ def _persistence(info: Mapping[str, Any], client: redis.Redis, shown: str) -> It
         )
     else:
         yield warning(
-            f"The server {shown} keeps nothing on disk: a restart loses every text and every crawl.",
-            _APPEND,
+            f"The server {shown} keeps nothing on disk: a restart loses every text and every crawl.", _APPEND
         )

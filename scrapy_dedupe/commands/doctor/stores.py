@@ -8,19 +8,20 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from scrapy_dedupe.commands.content.read_only import read_only_judge
 from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.reports.wording import counted
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.sqlite import APPLICATION_ID, SCHEMA_VERSION
 
 from . import redis_server
-from .finding import CheckFinding, from_error, note, ok, problem, warning
+from .context import Finding, from_error, note, ok, problem, warning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from scrapy_dedupe.stores.base import ContentStore, Store
+    from scrapy_dedupe.stores.base import Store
     from scrapy_dedupe.stores.location import StoreLocation
 
     from .context import DoctorContext
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _SLOW_S = 0.05
 
 
-def check(context: DoctorContext) -> Iterator[CheckFinding]:
+def check(context: DoctorContext) -> Iterator[Finding]:
     layers_of: dict[str, list[str]] = {}
     for layer, url in context.store_urls.items():
         layers_of.setdefault(url, []).append(layer)
@@ -47,7 +48,7 @@ def check(context: DoctorContext) -> Iterator[CheckFinding]:
         yield from _look(context, location, layers)
 
 
-def file_state(path: Path, shown: str) -> CheckFinding | None:
+def file_state(path: Path, shown: str) -> Finding | None:
     """Return a finding for an SQLite file that must not be opened now, or None if it can be opened."""
     if not path.exists():
         return note(f"There is no store {shown} yet: the first crawl creates it.")
@@ -69,7 +70,7 @@ def file_state(path: Path, shown: str) -> CheckFinding | None:
     return None
 
 
-def _look(context: DoctorContext, location: StoreLocation, layers: list[str]) -> Iterator[CheckFinding]:
+def _look(context: DoctorContext, location: StoreLocation, layers: list[str]) -> Iterator[Finding]:
     try:
         store = open_store(location.url, timeout_s=context.timeout_s, create=False)
     except DedupeError as error:
@@ -99,7 +100,7 @@ def _look(context: DoctorContext, location: StoreLocation, layers: list[str]) ->
         store.close()
 
 
-def _index(context: DoctorContext, store: Store) -> Iterator[CheckFinding]:
+def _index(context: DoctorContext, store: Store) -> Iterator[Finding]:
     crawls = store.index.crawls()
     modes = {info.payload for info in crawls if info.state != "canceled"}
     yield ok(
@@ -127,7 +128,7 @@ def _index(context: DoctorContext, store: Store) -> Iterator[CheckFinding]:
         )
 
 
-def _files_elsewhere(context: DoctorContext) -> Iterator[CheckFinding]:
+def _files_elsewhere(context: DoctorContext) -> Iterator[Finding]:
     settings = context.settings
     if (
         settings is None
@@ -143,14 +144,10 @@ def _files_elsewhere(context: DoctorContext) -> Iterator[CheckFinding]:
     )
 
 
-def _content(context: DoctorContext, store: Store, location: StoreLocation) -> Iterator[CheckFinding]:
-    stored = store.content.parameters()
-    if context.settings is not None and stored:
-        from scrapy_dedupe.content import Judge
-        from scrapy_dedupe.downloadermiddlewares import judge_options
-
+def _content(context: DoctorContext, store: Store, location: StoreLocation) -> Iterator[Finding]:
+    if context.settings is not None and store.content.parameters():
         try:
-            Judge(_ReadOnlyContent(store.content, stored, store.url), judge_options(context.settings.content))  # type: ignore[arg-type]
+            read_only_judge(store.content, context.settings.content, location.shown)
         except DedupeError as error:
             yield note(str(error)) if context.is_store_given else from_error(error)
             return
@@ -160,27 +157,6 @@ def _content(context: DoctorContext, store: Store, location: StoreLocation) -> I
         return
     texts = counted(store.content.statistics()["texts"], "text")
     yield ok(f"The content layer has {texts}, and compares them with the parameters of the settings.")
-
-
-class _ReadOnlyContent:
-    """A store of texts that compares parameters with the stored ones without writing them."""
-
-    def __init__(self, content: ContentStore, stored: Mapping[str, str], url: str) -> None:
-        self._content = content
-        self._stored = dict(stored)
-        self._url = url
-
-    def parameters(self) -> dict[str, str]:
-        return self._stored
-
-    def check_parameters(self, parameters: Mapping[str, str]) -> None:
-        from scrapy_dedupe.stores.content_values import refuse_other_parameters
-
-        known = {name: value for name, value in parameters.items() if name in self._stored}
-        refuse_other_parameters(self._url, self._stored, known)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._content, name)
 
 
 def _extra_remedy(context: DoctorContext, location: StoreLocation, error: DedupeError) -> str:

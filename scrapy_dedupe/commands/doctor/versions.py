@@ -11,7 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from scrapy_dedupe import __version__
 
-from .finding import CheckFinding, note, ok, problem, warning
+from .context import Finding, note, ok, problem, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ _NAME = "scrapy-dedupe"
 _FOR_DEVELOPERS = ("test", "docs")
 
 
-def check(context: DoctorContext) -> Iterator[CheckFinding]:
+def check(context: DoctorContext) -> Iterator[Finding]:
     try:
         found = distribution(_NAME)
     except PackageNotFoundError:
@@ -68,7 +68,7 @@ def _read(requirements: list[str]) -> tuple[list[Requirement], dict[str, list[Re
     return plain, extras
 
 
-def _fault(requirement: Requirement) -> CheckFinding | None:
+def _fault(requirement: Requirement) -> Finding | None:
     try:
         found = version(requirement.name)
     except PackageNotFoundError:
@@ -84,7 +84,7 @@ def _fault(requirement: Requirement) -> CheckFinding | None:
     return None
 
 
-def _extras(context: DoctorContext, extras: dict[str, list[Requirement]]) -> Iterator[CheckFinding]:
+def _extras(context: DoctorContext, extras: dict[str, list[Requirement]]) -> Iterator[Finding]:
     wanted = _wanted(context)
     absent = []
     for extra, requirements in extras.items():

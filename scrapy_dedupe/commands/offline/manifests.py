@@ -122,10 +122,7 @@ WARCSUM = Verb(
         RECURSIVE,
         HASH,
         flag("--recompute", "compute all digests, even if a record has one"),
-        flag(
-            "--verify",
-            "compute all digests, and report records whose stored digest differs (exit code 4)",
-        ),
+        flag("--verify", "compute all digests, and report records whose stored digest differs (exit code 4)"),
         flag("--skip-empty", "no lines for records without payload"),
         flag("--resources", "also write lines for resource records"),
         flag("--decoded", "digest payloads without their content coding"),

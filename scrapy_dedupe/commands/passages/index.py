@@ -269,11 +269,7 @@ INDEX = Verb(
             type=Path,
         ),
         Option(
-            "--max-bytes",
-            "N",
-            "skip larger documents (default: %(default)s)",
-            least=1,
-            default=_MAX_BYTES,
+            "--max-bytes", "N", "skip larger documents (default: %(default)s)", least=1, default=_MAX_BYTES
         ),
         flag(
             "--keep-going",
