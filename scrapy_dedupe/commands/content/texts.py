@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.commands.ages import time_before
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.options import DRY_RUN, Exclusive, Option, flag
+from scrapy_dedupe.commands.options import DRY_RUN, Exclusive, Option, flag, time_before
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.content.canonical import version
 from scrapy_dedupe.crawls.index import checked_crawl_id

@@ -25,8 +25,8 @@ from scrapy_dedupe.errors import ArchiveError, StoreRefused
 from scrapy_dedupe.live.content.stored_pages import PageReader
 from scrapy_dedupe.reports.wording import number
 
+from . import read_only_judge
 from .archive import Archive, ArchivedText, Wanted
-from .read_only import read_only_judge
 
 if TYPE_CHECKING:
     import argparse

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.bars import Bars
+from scrapy_dedupe.commands.console import handling_signals
 from scrapy_dedupe.commands.options import Option, flag
 from scrapy_dedupe.commands.output import as_json, listed
-from scrapy_dedupe.commands.running import handling_signals
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.importing import ImportOptions, ImportStopped, import_sources

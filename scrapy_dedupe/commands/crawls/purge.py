@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.commands.ages import time_before
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.options import CRAWL_IDS, DRY_RUN, Option, flag
+from scrapy_dedupe.commands.options import CRAWL_IDS, DRY_RUN, Option, flag, time_before
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.dependencies import Dependencies
 from scrapy_dedupe.crawls.purging import check_purge, end_unfinished, missing_crawls, purge_crawls

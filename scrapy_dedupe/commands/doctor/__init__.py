@@ -19,7 +19,7 @@ from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import DedupeError, SettingError, StoreError
 from scrapy_dedupe.reports.wording import counted
 
-from . import disks, outputs, probes, settings, stores, unfinished, versions
+from . import outputs, probes, settings, stores, unfinished, versions
 from .context import LEVELS, DoctorContext, Finding, from_error, problem, without_new_data_folder
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ def _run(place: CommandStores, opts: argparse.Namespace) -> Examination:
         "components": settings.check_components,
         "versions": versions.check,
         # Before the sections that write: there, failures caused by a full disk are not reported again.
-        "disks": disks.check,
+        "disks": outputs.check_disks,
         "stores": stores.check,
         "left over": unfinished.check,
         "probes": probes.check,
-        "outputs": outputs.check,
+        "outputs": outputs.check_outputs,
     }
     findings: list[tuple[str, Finding]] = []
     sentences: set[str] = set()

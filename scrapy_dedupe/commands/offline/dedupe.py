@@ -22,7 +22,7 @@ from scrapy_dedupe.offline.steps import run_steps
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
 
-from .shared import (
+from . import (
     HASH,
     OUTPUT_FOLDER,
     REVISITS,

@@ -28,7 +28,7 @@ from scrapy_dedupe.offline.work_folder import work_folder
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.tasks.faults import Fault, Faults
 
-from .shared import HASH, PATHS_MAP, ROOT, continues, left_files
+from . import HASH, PATHS_MAP, ROOT, continues, left_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

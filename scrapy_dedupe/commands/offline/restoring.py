@@ -15,7 +15,7 @@ from scrapy_dedupe.offline.arc_files import convert_files
 from scrapy_dedupe.offline.restoring import RestoreOptions, restore
 from scrapy_dedupe.reports.wording import counted, number, size
 
-from .shared import IN_PLACE, ORIGINALS, OUTPUT_FOLDER, check_target, continues
+from . import IN_PLACE, ORIGINALS, OUTPUT_FOLDER, check_target, continues
 
 if TYPE_CHECKING:
     import argparse

@@ -21,7 +21,7 @@ from scrapy_dedupe.offline.verifying import verify
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
 
-from .shared import (
+from . import (
     ORIGINALS,
     OUTPUT_FOLDER,
     PATHS_MAP,

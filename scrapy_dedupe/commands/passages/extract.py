@@ -33,8 +33,8 @@ from scrapy_dedupe.passages.values import Place
 from scrapy_dedupe.reports.wording import clean, counted, number
 from scrapy_dedupe.tasks.state import writing
 
+from . import EXCLUSIONS, ROOT, place_text, root_of, snippet
 from .queries import given_text
-from .shared import EXCLUSIONS, ROOT, place_text, root_of, snippet
 
 if TYPE_CHECKING:
     import argparse

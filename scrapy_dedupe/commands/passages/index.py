@@ -37,7 +37,7 @@ from scrapy_dedupe.reports.wording import clean, counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.jobs import run_in_order
 
-from .shared import ROOT, not_merged, root_of
+from . import ROOT, not_merged, root_of
 
 if TYPE_CHECKING:
     import argparse

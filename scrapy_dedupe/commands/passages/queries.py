@@ -28,7 +28,7 @@ from scrapy_dedupe.reports.wording import clean, counted, number
 from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
-from .shared import EXCLUSIONS, ROOT, place_text, root_of, snippet
+from . import EXCLUSIONS, ROOT, place_text, root_of, snippet
 
 if TYPE_CHECKING:
     import argparse

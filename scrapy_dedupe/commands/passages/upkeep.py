@@ -21,7 +21,7 @@ from scrapy_dedupe.passages.snapshot import IndexSnapshot
 from scrapy_dedupe.passages.sources import id_of_name
 from scrapy_dedupe.reports.wording import clean, counted, number, size
 
-from .shared import ROOT, not_merged, root_of
+from . import ROOT, not_merged, root_of
 
 if TYPE_CHECKING:
     import argparse

@@ -20,7 +20,7 @@ from scrapy_dedupe.live.archive.wacz import pack_by_settings
 from scrapy_dedupe.reports.wording import counted
 from scrapy_dedupe.warc.storage import Storage
 
-from .files import files_at, open_index_if_any, running_crawls
+from . import files_at, open_index_if_any, running_crawls
 
 if TYPE_CHECKING:
     import argparse

@@ -30,7 +30,7 @@ from scrapy_dedupe.reports.wording import counted, number
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, final_path
 from scrapy_dedupe.warc.salvage import is_held
 
-from .files import files_at, open_index_if_any, running_crawls
+from . import files_at, open_index_if_any, running_crawls
 
 if TYPE_CHECKING:
     import argparse
