@@ -9,7 +9,7 @@ from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.stores.base import Counts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _SHOWN = 20
 # Browsertrix's names.
@@ -72,3 +72,13 @@ def counts_text(counts: Counts) -> str:
         f"{counted(counts.total_urls, 'response')}, {number(counts.dupe_urls)} of them duplicates;"
         f" {size(counts.conserved_size)} saved, {size(counts.total_crawl_size)} on disk"
     )
+
+
+def by_kind(
+    findings: Sequence[Any], kinds: Mapping[str, str], sentence: Callable[[Any], str] = str
+) -> Iterator[str]:
+    """Yield the title and the first findings of each kind that has some, in the order of *kinds*."""
+    for kind, title in kinds.items():
+        if found := [sentence(finding) for finding in findings if finding.kind == kind]:
+            yield f"{title[0].upper()}{title[1:]}: {number(len(found))}"
+            yield from first(found, indent="  ")

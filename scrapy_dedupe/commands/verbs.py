@@ -32,49 +32,43 @@ class Listed(NamedTuple):
 VERBS: Final = {
     "stats": Listed("crawls.overview", "Show the duplicates of all committed crawls, and the bytes saved."),
     "report": Listed(
-        "report",
-        "Report duplicates and savings of crawls, as a table, or as an HTML page with -o. Without IDs it covers the"
-        " newest crawls in the store.",
+        "report", "Report duplicates and savings of crawls as a table, or as an HTML page with -o."
     ),
-    "crawls": Listed(
-        "crawls.overview",
-        "List all crawls with their states and counts. The verbs show and graph display dependencies between crawls.",
-    ),
+    "crawls": Listed("crawls.overview", "List all crawls with their states and counts."),
     "crawls show": Listed(
         "crawls.overview",
-        "Show one crawl: its files, the files that it needs from other crawls, the crawls that need it, and what is"
-        " missing.",
+        "Show one crawl: its files, what it needs from other crawls and what is missing, and the crawls that"
+        " need it.",
     ),
     "crawls graph": Listed(
         "crawls.overview",
-        "Show which crawls need which, as a graph for Graphviz or as JSON. Missing crawls and files are dashed.",
+        "Show which crawls need which, for Graphviz or as JSON. Missing crawls and files are dashed.",
     ),
     "commit": Listed(
         "crawls.commit",
         "Commit a crawl: other crawls may then refer to its records. Repeating it is harmless.",
     ),
     "cancel": Listed(
-        "crawls.commit",
-        "Cancel an uncommitted crawl: its records are removed from the index. Its files are kept.",
+        "crawls.commit", "Cancel an uncommitted crawl: remove its records from the index. Its files are kept."
     ),
     "import": Listed(
         "crawls.imports",
-        "Import WACZ, WARC and CDXJ files, or the files of a multi-WACZ JSON, into the crawl index. Crawls may then"
-        " refer to their records. Without SOURCE, continue an import that was interrupted.",
+        "Import WACZ, WARC and CDXJ files, or those of a multi-WACZ JSON, into the crawl index. Without"
+        " SOURCE, continue an interrupted import.",
     ),
     "purge": Listed(
         "crawls.purge",
-        "Purge crawls: they are removed from the index, and new crawls no longer refer to them. Refused if a remaining"
-        " crawl needs one of them. Their files are kept.",
+        "Purge crawls from the index; new crawls no longer refer to them. Refused if a remaining crawl needs"
+        " one of them. Their files are kept.",
     ),
     "check": Listed(
         "crawls.check",
-        "Check the crawl index against the files: every entry points to its record, every revisit has an original, the"
-        " counts are right, and the files that crawls need are present.",
+        "Check the crawl index against the files: entries, originals of revisits, counts, and the files that"
+        " crawls need.",
     ),
     "doctor": Listed(
         "doctor",
-        "Check settings, versions, stores, disks and layers, test each of them, and explain how to fix problems.",
+        "Check settings, versions, stores, disks and layers, test each, and explain how to fix problems.",
     ),
     "urls": Listed(None, "Inspect and change a URL filter: check, forget, export and import URLs."),
     "urls check": Listed(
@@ -97,54 +91,51 @@ VERBS: Final = {
     ),
     "content explain": Listed(
         "content.verdicts",
-        "Show all texts of a URL, oldest first: whether each was new or a copy, of which page and why. Also shows the"
-        " difference if the archive has both texts.",
+        "Show the texts of a URL: whether each was new or a copy, of which page and why, and the difference"
+        " if the archive has both texts.",
     ),
     "content check": Listed(
         "content.verdicts", "Show the verdict that a page would get now, and the reason. Nothing is stored."
     ),
     "content curve": Listed(
-        "content.curve",
-        "Show the share of near copies that is found, by similarity, and the bands that follow from the settings.",
+        "content.curve", "Show which share of near copies the settings find, by similarity."
     ),
     "content purge": Listed(
         "content.texts",
-        "Forget texts. A text is selected by its first capture: the URL, crawl and time at which it was new. A"
-        " forgotten text is new again when it is seen again, even if other pages had it since.",
+        "Forget texts, selected by the URL, crawl or time at which they were new. They are new when they are"
+        " seen again.",
     ),
     "content import": Listed(
         "content.quarrycore",
-        "Import the text hashes of QuarryCore, from its table hash_dedup. Crawls that start afterwards treat a page"
-        " with such a text as a copy of the URL and time in the table. The file is not changed.",
+        "Import the text hashes of QuarryCore. Later crawls treat a page with such a text as a copy. The"
+        " file is not changed.",
     ),
     "warc": Listed(
         None,
-        "Manage WARC files: repair those of a killed crawl, pack them as WACZ, and move finished ones to a storage.",
+        "Manage WARC files: repair those of a killed crawl, pack them as WACZ, and move them to a storage.",
     ),
     "warc salvage": Listed(
         "warc.salvage",
-        "Repair WARC files that a killed crawl left unfinished: complete records are kept, a broken end is cut off, and"
-        " the file gets its final name. Files of running crawls are not changed.",
+        "Repair WARC files of a killed crawl: complete records are kept, and a broken end is cut off. Files"
+        " of running crawls are not changed.",
     ),
     "warc pack": Listed(
         "warc.finished",
-        "Pack the WARC files of a crawl as WACZ in DEDUPE_WACZ_DIR, if it is uncommitted or has no WACZ yet. With"
-        " DEDUPE_WACZ this happens automatically at the end of the crawl, or in the verb commit.",
+        "Pack the WARC files of a crawl as WACZ in DEDUPE_WACZ_DIR, if it is uncommitted or has no WACZ yet.",
     ),
     "warc upload": Listed(
         "warc.finished",
-        "Move finished WARC and WACZ files to a storage such as s3://bucket/folder. A local file is deleted after its"
-        " copy was read back and compared. Files of uncommitted crawls are not moved.",
+        "Move finished WARC and WACZ files to a storage such as s3://bucket/folder. Each copy is compared"
+        " before the local file is deleted. Files of uncommitted crawls are not moved.",
     ),
     "passages": Listed(
         None, "Find text that repeats across documents, and its places, with an index of passages."
     ),
     "passages index": Listed(
         "passages.index",
-        "Add documents to the index from folders and files of text or HTML, WARC, ARC and WACZ files, and JSON lines."
-        " The canonical text of HTML and XML is indexed; other text is indexed unchanged. A document replaces an"
-        " indexed document with the same id. If the command is stopped by damaged input or Ctrl-C, the index is not"
-        " changed; with --keep-going, documents that have been written remain.",
+        "Add documents to the index: text, HTML, WARC, ARC, WACZ and JSON lines. A document replaces an"
+        " indexed document with the same id. If it is stopped, the index is not changed; with --keep-going,"
+        " documents that have been written remain.",
     ),
     "passages like": Listed(
         "passages.queries",
@@ -152,7 +143,7 @@ VERBS: Final = {
     ),
     "passages extract": Listed(
         "passages.extract",
-        "List the passages that several documents share, sorted by the number of tokens that storing each once would"
+        "List the passages that several documents share, sorted by the tokens that storing each once would"
         " save.",
     ),
     "passages blot": Listed(
@@ -165,54 +156,46 @@ VERBS: Final = {
         "Show what the index contains: documents, tokens, posts, sizes, boilerplate and parameters.",
     ),
     "passages check": Listed(
-        "passages.upkeep",
-        "Check the index: the sizes and checksums of its files, the order and ranges of their values, and whether every"
-        " document has its text. The index is not changed.",
+        "passages.upkeep", "Check the files of the index and their values. The index is not changed."
     ),
     "passages compact": Listed(
         "passages.upkeep",
-        "Merge the segments of the index, and free the space of deleted documents. While it runs, it needs as much"
-        " space again. The index can be read meanwhile. If it is interrupted, the index is not changed.",
+        "Merge the segments of the index, and free the space of deleted documents. Meanwhile it needs as"
+        " much space again, and can be read.",
     ),
     "passages delete": Listed(
-        "passages.upkeep",
-        "Delete documents from the index by their ids, which are the URLs or paths under which they were indexed."
-        " passages compact frees their space.",
+        "passages.upkeep", "Delete documents from the index by their ids. passages compact frees their space."
     ),
     "warcsum": Listed(
         "offline.manifests",
-        "Write a manifest of WARC and ARC files: one line for each response, with its file, offset, length, URI, date"
-        " and the digest of its payload. It is the input of warccollres and warcsumproc. The stored digest of a record"
-        " is used if it has the wanted algorithm and the body was not transferred in chunks.",
+        "Write a manifest of WARC and ARC files: one line for each response, with its place, URI, date and"
+        " the digest of its payload.",
     ),
     "warccollres": Listed(
         "offline.manifests",
-        "Compare the records of each digest byte by byte, and number those that differ (7th column: extension).",
+        "Compare the records of each digest byte by byte, and number those that differ (column 7).",
     ),
     "warcsumproc": Listed(
         "offline.manifests",
-        "Choose the original of each cluster of equal payloads, the earliest capture, and number its copies: columns 8"
-        " to 10 of a manifest.",
+        "Choose the original of each cluster of equal payloads, the earliest capture, and number its copies"
+        " (columns 8 to 10).",
     ),
     "warcsumsplit": Listed(
         "offline.manifests",
-        "Split a manifest into parts, PREFIX.1, PREFIX.2 and so on, without splitting a cluster: all lines of one"
-        " digest are in one part.",
+        "Split a manifest into parts, PREFIX.1, PREFIX.2 and so on. All lines of one digest are in one part.",
     ),
     "warcrefs": Listed(
         "offline.rewriting",
-        "Rewrite the files of a manifest into a folder, with a revisit for every copy; then read both archives again"
-        " and compare them.",
+        "Rewrite the files of a manifest with a revisit for every copy, then compare both archives.",
     ),
     "verify": Listed(
         "offline.rewriting",
-        "Read an archive before and after its deduplication, and verify that every record is accounted for and every"
-        " revisit has its payload.",
+        "Verify that a deduplicated archive has every record of the original one, and a payload for every"
+        " revisit.",
     ),
     "restore": Listed(
         "offline.restoring",
-        "Undo warcrefs and dedupe: convert revisits back to responses, with the payloads of their originals, and revert"
-        " changed references.",
+        "Undo warcrefs and dedupe: convert revisits back to responses, and revert changed references.",
     ),
     "arc2warc": Listed(
         "offline.restoring",
@@ -220,9 +203,8 @@ VERBS: Final = {
     ),
     "dedupe": Listed(
         "offline.dedupe",
-        "Deduplicate WARC files in one run: find records with the same payload, compare them byte by byte, rewrite the"
-        " files with a revisit for every copy, and verify the result. After an interruption, the same command"
-        " continues.",
+        "Deduplicate WARC files: compare records with the same digest byte by byte, rewrite the files with a"
+        " revisit for every copy, and verify them. After an interruption, the same command continues.",
     ),
 }
 """All verbs. The module of a verb is imported when the verb is called; see :func:`verb_named`."""

@@ -19,6 +19,7 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.reports.wording import counted
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import SeenText
+from scrapy_dedupe.tasks.state import reading
 
 if TYPE_CHECKING:
     import argparse
@@ -71,11 +72,8 @@ def _import(stores: CommandStores, opts: argparse.Namespace) -> ImportedTexts:
 
 def _open(path: Path) -> sqlite3.Connection:
     """Open the file without writing to it or creating files next to it."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(20)
-    except OSError as error:
-        raise ArchiveError(f"The file {path} cannot be read: {error.strerror}.") from error
+    with reading(path), path.open("rb") as file:
+        head = file.read(20)
     if not head.startswith(b"SQLite format 3\0"):
         raise UsageError(
             f"The file {path} is not an SQLite database. Name the file in which QuarryCore stores its hashes."

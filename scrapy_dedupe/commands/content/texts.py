@@ -6,7 +6,7 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import DRY_RUN, Exclusive, Option, flag, time_before
@@ -26,44 +26,21 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import ContentStore, Store
 
 
-@dataclass(frozen=True, slots=True)
-class ContentStats:
-    """The statistics of one store.
-
-    ``kept`` texts are compared with new ones; ``pending`` texts belong to pages that are still being processed.
-    ``templates`` is the number of hosts with a template. ``canonicalizer`` is that of the settings; the ``parameters``
-    are those with which the store was written. ``bytes`` is the size of the store's files, including all other data in
-    them; None for Redis, which does not report it.
-    """
-
-    store: str
-    texts: int
-    kept: int
-    pending: int
-    templates: int
-    canonicalizer: str
-    parameters: dict[str, str]
-    bytes: int | None
-
-
-def _stats(stores: CommandStores, opts: argparse.Namespace) -> ContentStats:
-    canonicalizer = version(stores.settings.content.canonicalizer)
+def _stats(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     with closing(stores.open_content()) as store:
         numbers = store.content.statistics()
         parameters = store.content.parameters()
-    return ContentStats(
-        store=stores.shown(stores.content_url),
-        texts=numbers["texts"],
-        kept=numbers["kept"],
-        pending=numbers["pending"],
-        templates=numbers["templates"],
-        canonicalizer=canonicalizer,
-        parameters=dict(sorted(parameters.items())),
-        bytes=_size(stores.content_url),
-    )
+    return {
+        "store": stores.shown(stores.content_url),
+        **{name: numbers[name] for name in ("texts", "kept", "pending", "templates")},
+        "canonicalizer": version(stores.settings.content.canonicalizer),
+        "parameters": dict(sorted(parameters.items())),
+        "bytes": _size(stores.content_url),
+    }
 
 
 def _size(url: str) -> int | None:
+    """Return the size of the files of a store, with all other data in them; None for Redis, which does not report it."""
     path = parse_store_url(url).path
     if path is None:
         return None
@@ -71,17 +48,16 @@ def _size(url: str) -> int | None:
     return sum(file.stat().st_size for file in files if file.exists())
 
 
-def _stats_lines(stats: ContentStats) -> Iterator[str]:
-    kept, pending = number(stats.kept), number(stats.pending)
-    parameters = ", ".join(f"{name} {value}" for name, value in stats.parameters.items())
-    yield f"Store      {stats.store}"
-    yield (
-        f"Texts      {counted(stats.texts, 'different text')}, {kept} compared with new ones, {pending} pending"
-    )
-    yield f"Templates  {counted(stats.templates, 'host')}"
-    yield f"Compared   as {stats.canonicalizer} (DEDUPE_CANONICALIZER)"
+def _stats_lines(stats: dict[str, Any]) -> Iterator[str]:
+    kept, pending = number(stats["kept"]), number(stats["pending"])
+    texts = counted(stats["texts"], "different text")
+    parameters = ", ".join(f"{name} {value}" for name, value in stats["parameters"].items())
+    yield f"Store      {stats['store']}"
+    yield f"Texts      {texts}, {kept} compared with new ones, {pending} pending"
+    yield f"Templates  {counted(stats['templates'], 'host')}"
+    yield f"Compared   as {stats['canonicalizer']} (DEDUPE_CANONICALIZER)"
     yield f"Near       {parameters or 'nothing was compared yet'}"
-    length = "not reported by Redis" if stats.bytes is None else f"{size(stats.bytes)}, the whole file"
+    length = "not reported by Redis" if stats["bytes"] is None else f"{size(stats['bytes'])}, the whole file"
     yield f"Size       {length}"
 
 

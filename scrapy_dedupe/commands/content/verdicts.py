@@ -21,9 +21,10 @@ from scrapy_dedupe.content.options import ALL_TYPES
 from scrapy_dedupe.content.quarrycore import PARAMETERS
 from scrapy_dedupe.content.signature import CHANCE
 from scrapy_dedupe.downloadermiddlewares import judge_options
-from scrapy_dedupe.errors import ArchiveError, StoreRefused
+from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.live.content.stored_pages import PageReader
 from scrapy_dedupe.reports.wording import number
+from scrapy_dedupe.tasks.state import reading
 
 from . import read_only_judge
 from .archive import Archive, ArchivedText, Wanted
@@ -281,10 +282,8 @@ def _check(stores: CommandStores, opts: argparse.Namespace) -> CheckedPage:
 def _body(file: str) -> bytes:
     if file == _STDIN:
         return sys.stdin.buffer.read()
-    try:
+    with reading(file):
         return Path(file).read_bytes()
-    except OSError as error:
-        raise ArchiveError(f"The file {file} cannot be read: {error.strerror}.") from error
 
 
 def _reading(stores: CommandStores, judge: Judge, url: str, content_type: str, body: bytes) -> PageReading:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import CRAWL_IDS, WARC_DIR, Option, flag
-from scrapy_dedupe.commands.output import as_json, first, picked
+from scrapy_dedupe.commands.output import as_json, by_kind, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.checking import Checker
@@ -97,10 +98,7 @@ def _as_json(result: CheckedIndex) -> dict[str, Any]:
 
 def _lines(result: CheckedIndex) -> Iterator[str]:
     check = result.check
-    for kind, title in KINDS.items():
-        if found := [finding.sentence for finding in check.findings if finding.kind == kind]:
-            yield f"{title[0].upper()}{title[1:]}: {number(len(found))}"
-            yield from first(found, indent="  ")
+    yield from by_kind(check.findings, KINDS, attrgetter("sentence"))
     yield from (repair.sentence for repair in result.repairs)
     yield from (f"Note: {note}" for note in check.notes)
     yield from (f"The crawl {crawl} is running and was not checked." for crawl in check.passed_over)

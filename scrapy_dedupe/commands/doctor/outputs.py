@@ -38,19 +38,6 @@ if TYPE_CHECKING:
 MIN_FREE_BYTES: Final = 1_000_000_000
 _MIN_FREE_SHARE: Final = 0.05
 _MIN_FREE_FILES: Final = 1_000
-_STORES: Final = {"content": "the store", "index": "the store of the crawl index"}
-_SETTINGS: Final = {
-    "the store": "DEDUPE_STORE_URL",
-    "the store of the crawl index": "DEDUPE_INDEX_URL",
-    "WARC files": "DEDUPE_WARC_DIR",
-    "WACZ files": "DEDUPE_WACZ_DIR",
-    "the job (JOBDIR)": "JOBDIR",
-    "the passage index": "DEDUPE_PASSAGES_DIR",
-    "the report": "DEDUPE_REPORT",
-    "the log of duplicates": "DEDUPE_DUPLICATES_LOG",
-    "the file of metrics": "DEDUPE_METRICS_FILE",
-}
-
 _TIMEOUT_S: Final = 2.0
 _CLASSES: Final = {
     "DEDUPE_REPORT": "scrapy_dedupe.extensions.ReportExtension",
@@ -61,57 +48,54 @@ _CLASSES: Final = {
 
 
 def check_disks(context: DoctorContext) -> Iterator[Finding]:
-    first: dict[tuple[int, str], str] = {}
-    others: dict[tuple[int, str], list[str]] = {}
-    faults: dict[tuple[int, str], Finding] = {}
-    for what, folder in folders(context).items():
-        shown = f"The folder {folder} for {what}"
-        result = _look(shown, folder)
-        if result.level == "ok":
-            yield result
+    # The same problem of a disk is reported only once.
+    faults: dict[tuple[int, str], tuple[Finding, list[str], list[str]]] = {}
+    for contents, setting, folder in folders(context):
+        shown = f"The folder {folder} for {contents}"
+        found = _look(shown, folder)
+        if found.level == "ok":
+            yield found
             continue
-        # Report the same problem of a disk only once.
-        key = (_disk(folder), result.sentence.removeprefix(shown))
-        if key in first:
-            others[key].append(what)
-        else:
-            first[key], others[key], faults[key] = what, [], result
-    for key, result in faults.items():
-        also = f" The same applies to {', '.join(others[key])}." if others[key] else ""
-        names = list(dict.fromkeys(_SETTINGS[what] for what in (first[key], *others[key])))
+        disk = nearest_there(folder, follow_links=True).stat().st_dev
+        fault = faults.setdefault((disk, found.sentence.removeprefix(shown)), (found, [], []))
+        fault[1].append(contents)
+        fault[2].append(setting)
+    for found, all_contents, names in faults.values():
+        also = f" The same applies to {', '.join(all_contents[1:])}." if len(names) > 1 else ""
         where = f" The setting{'s are' if len(names) > 1 else ' is'} {', '.join(names)}."
-        yield replace(result, sentence=result.sentence + also, remedy=result.remedy + where)
+        yield replace(found, sentence=found.sentence + also, remedy=found.remedy + where)
 
 
-def folders(context: DoctorContext) -> dict[str, Path]:
-    """Return the folders that crawls write to, by their contents."""
-    found: dict[str, Path] = {}
+def folders(context: DoctorContext) -> Iterator[tuple[str, str, Path]]:
+    """Yield the folders that crawls write to: the contents, the setting, and the folder."""
     settings, layers = context.settings, context.layers
-    for layer, url in context.store_urls.items():
-        path = parse_store_url(url).path
-        if path is not None and path.absolute().parent not in found.values():
-            found[_STORES[layer]] = path.absolute().parent
-    if settings is None or context.is_store_given:
-        return found
+    seen: set[Path] = set()
+    for contents, layer, setting in (
+        ("the store", "content", "DEDUPE_STORE_URL"),
+        ("the store of the crawl index", "index", "DEDUPE_INDEX_URL"),
+    ):
+        url = context.store_urls.get(layer)
+        path = None if url is None else parse_store_url(url).path
+        if path is not None and path.absolute().parent not in seen:
+            seen.add(path.absolute().parent)
+            yield contents, setting, path.absolute().parent
+    if settings is None or context.is_store_given or not layers:
+        return
     if "archive" in layers:
-        found["WARC files"] = settings.warc.folder
+        yield "WARC files", "DEDUPE_WARC_DIR", settings.warc.folder
         if settings.wacz.enabled:
-            found["WACZ files"] = settings.wacz.folder
-    if layers and settings.jobdir is not None:
-        found["the job (JOBDIR)"] = settings.jobdir
+            yield "WACZ files", "DEDUPE_WACZ_DIR", settings.wacz.folder
+    if settings.jobdir is not None:
+        yield "the job (JOBDIR)", "JOBDIR", settings.jobdir
     if "passages" in layers:
-        found["the passage index"] = settings.passages.root
-    pages = {"the report": settings.report.page, "the log of duplicates": settings.report.duplicates_log}
-    for what, page in pages.items():
-        if layers and page is not None:
-            found[what] = context.named_path(page).parent
-    if layers and settings.metrics.file is not None:
-        found["the file of metrics"] = context.named_path(settings.metrics.file).parent
-    return found
-
-
-def _disk(folder: Path) -> int:
-    return nearest_there(folder, follow_links=True).stat().st_dev
+        yield "the passage index", "DEDUPE_PASSAGES_DIR", settings.passages.root
+    for contents, setting, file in (
+        ("the report", "DEDUPE_REPORT", settings.report.page),
+        ("the log of duplicates", "DEDUPE_DUPLICATES_LOG", settings.report.duplicates_log),
+        ("the file of metrics", "DEDUPE_METRICS_FILE", settings.metrics.file),
+    ):
+        if file is not None:
+            yield contents, setting, context.named_path(file).parent
 
 
 def _look(shown: str, folder: Path) -> Finding:

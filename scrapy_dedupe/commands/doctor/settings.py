@@ -162,13 +162,11 @@ def _setting_faults(spider: type[Spider], context: DoctorContext) -> Iterator[Fi
 
 
 def check_components(context: DoctorContext) -> Iterator[Finding]:
-    has_unloadable = False
-    for result in _unloadable(context):
-        has_unloadable = True
-        yield result
+    unloadable = list(_unloadable(context))
+    yield from unloadable
     if isinstance(context.addon_error, DedupeError):
         yield from_error(context.addon_error, "No crawl starts with it.")
-    elif context.addon_error is not None and not has_unloadable:
+    elif context.addon_error is not None and not unloadable:
         yield problem(
             f"An add-on cannot be loaded ({type(context.addon_error).__name__}: {context.addon_error}).",
             "Correct the setting ADDONS; no crawl starts with it.",
@@ -186,7 +184,7 @@ def check_components(context: DoctorContext) -> Iterator[Finding]:
             all_words = " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
             yield ok(f"Crawls have {all_words}, through {way}.")
         yield from _absent(context, layers)
-    elif not (has_unloadable or wrong_places or context.faults or context.addon_error):
+    elif not (unloadable or wrong_places or context.faults or context.addon_error):
         yield _nothing_set(context)
     if "content" in layers:
         for fault in faults:

@@ -29,12 +29,8 @@ _AGE: Final = timedelta(days=1)
 
 
 def check(context: DoctorContext) -> Iterator[Finding]:
-    found = False
-    for result in (*_files(context), *_crawls(context)):
-        found = True
-        yield result
-    if not found:
-        yield ok("Earlier crawls left nothing to clean up.")
+    found = [*_files(context), *_crawls(context)]
+    yield from found or [ok("Earlier crawls left nothing to clean up.")]
 
 
 def _files(context: DoctorContext) -> Iterator[Finding]:

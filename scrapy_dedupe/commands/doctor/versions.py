@@ -7,7 +7,7 @@ import re
 from importlib.metadata import PackageNotFoundError, distribution, version
 from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 
 from scrapy_dedupe import __version__
 
@@ -53,18 +53,14 @@ def _read(requirements: list[str]) -> tuple[list[Requirement], dict[str, list[Re
     plain: list[Requirement] = []
     extras: dict[str, list[Requirement]] = {}
     for text in requirements:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            continue
+        requirement = Requirement(text)
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)['\"]", text)
-        if extra is not None:
-            if extra[1] not in _FOR_DEVELOPERS and (
-                requirement.marker is None or requirement.marker.evaluate({"extra": extra[1]})
-            ):
-                extras.setdefault(extra[1], []).append(requirement)
-        elif requirement.marker is None or requirement.marker.evaluate():
-            plain.append(requirement)
+        name = "" if extra is None else extra[1]
+        if name in _FOR_DEVELOPERS or not (
+            requirement.marker is None or requirement.marker.evaluate({"extra": name})
+        ):
+            continue
+        (extras.setdefault(name, []) if name else plain).append(requirement)
     return plain, extras
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import FORCE, JOBS, KEEP_GOING, Option
-from scrapy_dedupe.commands.output import first
+from scrapy_dedupe.commands.output import by_kind, first
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline.findings import KINDS
@@ -168,10 +168,7 @@ def _verify(stores: CommandStores, opts: argparse.Namespace) -> Verification:
 
 
 def _verify_lines(result: Verification) -> Iterator[str]:
-    for kind, title in KINDS.items():
-        if found := [finding for finding in result.findings if finding.kind == kind]:
-            yield f"{title[0].upper()}{title[1:]}: {number(len(found))}"
-            yield from first(found, indent="  ")
+    yield from by_kind(result.findings, KINDS)
     if result.findings_count > len(result.findings):
         yield (
             f"Only the first {number(len(result.findings))} of {number(result.findings_count)} findings are kept."

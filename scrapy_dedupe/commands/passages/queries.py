@@ -9,10 +9,11 @@ import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import Option, flag
+from scrapy_dedupe.commands.output import as_json, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.content.canonical import read
 from scrapy_dedupe.content.markup import HostileMarkup
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.passages.values import Hit, Place
+    from scrapy_dedupe.passages.queries import BlotRow
+    from scrapy_dedupe.passages.values import Hit, Parameters, Passage
 
 _STDIN: Final = "-"
 _MOST_BYTES: Final = 64_000_000
@@ -181,67 +183,66 @@ def _unpacked(data: bytes, shown: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class BlotLine:
-    """A blot in hexadecimal, its ranges of tokens and characters, and its text. Ends are exclusive."""
+class GivenText:
+    """A text that was given, its name, and its blots. Ends of ranges are exclusive."""
 
-    blot: str
-    token_start: int
-    token_end: int
-    char_start: int
-    char_end: int
+    name: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class FileBlots:
-    """The blots of the text of one file."""
-
-    file: str
-    blots: list[BlotLine]
+    blots: list[BlotRow]
 
 
 @dataclass(frozen=True, slots=True)
 class BlotResult:
-    """*has_offsets*: the lines for a reader also have the ranges and words of each blot."""
+    """The blots of texts. They have *digits* hexadecimal digits. *has_offsets*: lines also have their ranges and words."""
 
+    texts: list[GivenText]
+    digits: int
     has_offsets: bool
-    files: list[FileBlots]
+
+    def rows(self, given: GivenText) -> Iterator[tuple[str, BlotRow, str]]:
+        """Yield the blots of a text in hexadecimal, their ranges, and their words."""
+        for row in given.blots:
+            yield f"{row.blot:0{self.digits}x}", row, given.text[row.char_start : row.char_end]
 
 
 def _blot(stores: CommandStores, opts: argparse.Namespace) -> BlotResult:
     # Without --root the index need not exist: show the blots that a new index would keep.
     parameters = parameters_of(root_of(stores, opts), None, None, None, create=opts.root is None)
-    digits = -(-blotter_of(parameters.blotter).bits // 4)
-    files = []
+    texts = []
     for name in opts.files:
-        content = given_text(name)
-        lines = [
-            BlotLine(
-                f"{row.blot:0{digits}x}",
-                row.token_start,
-                row.token_end,
-                row.char_start,
-                row.char_end,
-                content[row.char_start : row.char_end],
-            )
-            for row in blots_of(content, parameters, every=opts.all)
-        ]
-        files.append(FileBlots(name, lines))
-    return BlotResult(opts.offsets, files)
+        text = given_text(name)
+        texts.append(GivenText(name, text, list(blots_of(text, parameters, every=opts.all))))
+    return BlotResult(texts, _digits(parameters), opts.offsets)
+
+
+def _digits(parameters: Parameters) -> int:
+    return -(-blotter_of(parameters.blotter).bits // 4)
+
+
+def _blot_json(result: BlotResult) -> dict[str, Any]:
+    files = [
+        {
+            "file": given.name,
+            "blots": [
+                as_json(row) | {"blot": blot, "text": words} for blot, row, words in result.rows(given)
+            ],
+        }
+        for given in result.texts
+    ]
+    return {"has_offsets": result.has_offsets, "files": files}
 
 
 def _blot_lines(result: BlotResult) -> Iterator[str]:
-    for file in result.files:
-        if result.has_offsets and len(result.files) > 1:
-            yield f"{clean(file.file)}:"
-        for row in file.blots:
+    for given in result.texts:
+        if result.has_offsets and len(result.texts) > 1:
+            yield f"{clean(given.name)}:"
+        for blot, row, words in result.rows(given):
             if result.has_offsets:
-                places = (
-                    f"tokens {row.token_start}-{row.token_end}  characters {row.char_start}-{row.char_end}"
-                )
-                yield f"{row.blot}  {places}  {snippet(row.text)}"
+                tokens = f"tokens {row.token_start}-{row.token_end}"
+                characters = f"characters {row.char_start}-{row.char_end}"
+                yield f"{blot}  {tokens}  {characters}  {snippet(words)}"
             else:
-                yield row.blot
+                yield blot
 
 
 BLOT = Verb(
@@ -253,25 +254,19 @@ BLOT = Verb(
         flag("--offsets", "also show the tokens, characters and words of each blot"),
         flag("--all", "show the blots of all windows, not only those that are kept"),
     ],
+    json=_blot_json,
     store_option="--root DIR",
 )
 
 
 @dataclass(frozen=True, slots=True)
-class BlotPlaces:
-    """The places of a blot. *text* is None if the index keeps no texts."""
-
-    blot: str
-    text: str | None
-    documents: int
-    places: tuple[Place, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class UnblotResult:
-    """*alone* is the number of blots left out because only one document has them; *unknown* are blots of no document."""
+    """The passages of blots in hexadecimal.
 
-    blots: list[BlotPlaces]
+    *alone* is the number of blots left out because only one document has them; *unknown* are blots of no document.
+    """
+
+    passages: dict[str, Passage]
     alone: int
     unknown: list[str]
 
@@ -279,17 +274,21 @@ class UnblotResult:
 def _unblot(stores: CommandStores, opts: argparse.Namespace) -> UnblotResult:
     words = {word: _blot_number(word) for word in _words(opts.blots)}
     with IndexSnapshot.open(root_of(stores, opts)) as snapshot:
-        digits = -(-blotter_of(snapshot.parameters.blotter).bits // 4)
+        digits = _digits(snapshot.parameters)
         found = {item.blot: item.passage for item in unblot(snapshot, list(words.values()))}
-    shown = {blot: passage for blot, passage in found.items() if opts.all or passage.documents > 1}
-    return UnblotResult(
-        [
-            BlotPlaces(f"{blot:0{digits}x}", passage.text, passage.documents, passage.places)
-            for blot, passage in shown.items()
-        ],
-        len(found) - len(shown),
-        [word for word, blot in words.items() if blot not in found],
-    )
+    passages = {
+        f"{blot:0{digits}x}": passage for blot, passage in found.items() if opts.all or passage.documents > 1
+    }
+    unknown = [word for word, blot in words.items() if blot not in found]
+    return UnblotResult(passages, len(found) - len(passages), unknown)
+
+
+def _unblot_json(result: UnblotResult) -> dict[str, Any]:
+    blots = [
+        {"blot": blot, **picked(passage, "text documents"), "places": as_json(passage.places)}
+        for blot, passage in result.passages.items()
+    ]
+    return {"blots": blots, **picked(result, "alone unknown")}
 
 
 def _words(given: Iterable[str]) -> Iterator[str]:
@@ -311,10 +310,10 @@ def _blot_number(word: str) -> int:
 
 
 def _unblot_lines(result: UnblotResult) -> Iterator[str]:
-    for item in result.blots:
-        words = "" if item.text is None else f": {snippet(item.text)}"
-        yield f"{item.blot}  {counted(item.documents, 'document')}{words}"
-        yield from (f"    {place_text(place)}  {clean(place.doc_id)}" for place in item.places)
+    for blot, passage in result.passages.items():
+        words = "" if passage.text is None else f": {snippet(passage.text)}"
+        yield f"{blot}  {counted(passage.documents, 'document')}{words}"
+        yield from (f"    {place_text(place)}  {clean(place.doc_id)}" for place in passage.places)
     if result.alone:
         them = "it" if result.alone == 1 else "them"
         yield f"{counted(result.alone, 'blot is', 'blots are')} in a single document; use --all to show {them}."
@@ -334,5 +333,6 @@ UNBLOT = Verb(
         ROOT,
         flag("--all", "also show blots of a single document"),
     ],
+    json=_unblot_json,
     store_option="--root DIR",
 )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import Option, flag
 from scrapy_dedupe.commands.output import first, listed, picked
 from scrapy_dedupe.commands.verbs import Verb
-from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.passages.boilerplate import SHARE
 from scrapy_dedupe.passages.catalogue import read_manifest
@@ -20,13 +21,13 @@ from scrapy_dedupe.passages.inspection import inspect, inspected_documents
 from scrapy_dedupe.passages.snapshot import IndexSnapshot
 from scrapy_dedupe.passages.sources import id_of_name
 from scrapy_dedupe.reports.wording import clean, counted, number, size
+from scrapy_dedupe.tasks.state import reading
 
 from . import ROOT, not_merged, root_of
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-    from pathlib import Path
 
     from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.passages.checking import IndexCheck
@@ -251,14 +252,9 @@ def _delete(stores: CommandStores, opts: argparse.Namespace) -> DeleteResult:
 
 def _ids_in(name: str) -> list[str]:
     where = "standard input" if name == "-" else name
-    try:
-        if name == "-":
-            data = sys.stdin.buffer.read()
-        else:
-            with open(name, "rb") as file:  # noqa: PTH123 - the name may also be that of a pipe
-                data = file.read()
-    except OSError as error:
-        raise ArchiveError(f"{where} cannot be read: {error.strerror or error}.") from error
+    with reading(where):
+        # The name may also be that of a pipe.
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     try:
         # An id may contain other line boundaries of splitlines().
         lines = data.decode("utf-8-sig").split("\n")

@@ -5,18 +5,20 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import version_info
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import FORCE, Option
+from scrapy_dedupe.commands.output import as_json, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.places import sizes_of
 from scrapy_dedupe.errors import ArchiveError, StoreError, UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.reports.wording import counted, number
 from scrapy_dedupe.tasks.progress import Reached
+from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.urls.folder import LastStop
 from scrapy_dedupe.urls.scrapy_file import read_requests_seen, unread_from, write_requests_seen
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
+    from scrapy_dedupe.urls.stored import AddedFingerprints
 
 # Scrapy before 2.19 only reads lines.
 _DEFAULT_FORMAT: Final = "binary" if version_info >= (2, 19) else "text"
@@ -122,18 +125,11 @@ class ImportedFile:
 
 @dataclass(frozen=True, slots=True)
 class ImportedFingerprints:
-    """Counts of imported fingerprints.
-
-    ``again``: fingerprints that were forgotten and count as seen again. ``made``: the job had no filter, and one was
-    created. ``taken_over``: fingerprints that were imported from the job's own requests.seen when it was created.
-    """
+    """The counts of added fingerprints, and the files. ``made``: the job had no filter, and one was created."""
 
     filter: str
     made: bool
-    taken_over: int
-    new: int
-    again: int
-    known: int
+    added: AddedFingerprints
     files: list[ImportedFile]
 
 
@@ -151,20 +147,15 @@ def _import(stores: CommandStores, opts: argparse.Namespace) -> ImportedFingerpr
             )
     if added.damaged is not None:
         files.append(ImportedFile(str(added.damaged[0]), added.taken_over, added.damaged[1]))
-    return ImportedFingerprints(
-        target.name, made, added.taken_over, added.new, added.again, added.known, files
-    )
+    return ImportedFingerprints(target.name, made, added, files)
 
 
 def _check(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(_JOURNAL))
-            file.seek(0)
-            if start != _JOURNAL:
-                next(read_requests_seen(file), None)
-    except OSError as error:
-        raise ArchiveError(f"The file {path} cannot be read: {error.strerror}.") from error
+    with reading(path), path.open("rb") as file:
+        start = file.read(len(_JOURNAL))
+        file.seek(0)
+        if start != _JOURNAL:
+            next(read_requests_seen(file), None)
     if start == _JOURNAL:
         raise UsageError(
             f"{path} is a file of this package's URL filter. Export it first: scrapy dedupe urls export."
@@ -174,28 +165,31 @@ def _check(path: Path) -> None:
 def _read(path: Path, files: list[ImportedFile], reached: Reached) -> Iterator[bytes]:
     """The fingerprints in the file. The result for the file is added to ``files`` at the end."""
     count = 0
-    try:
-        with path.open("rb") as file:
-            for fingerprint in read_requests_seen(file):
-                count += 1
-                reached(file.tell())
-                yield fingerprint
-            damaged_at = unread_from(file)
-    except OSError as error:
-        raise ArchiveError(f"The file {path} cannot be read: {error.strerror}.") from error
+    with reading(path), path.open("rb") as file:
+        for fingerprint in read_requests_seen(file):
+            count += 1
+            reached(file.tell())
+            yield fingerprint
+        damaged_at = unread_from(file)
     files.append(ImportedFile(str(path), count, damaged_at))
 
 
+def _import_json(result: ImportedFingerprints) -> dict[str, Any]:
+    counts = picked(result.added, "taken_over new again known")
+    return {**picked(result, "filter made"), **counts, "files": as_json(result.files)}
+
+
 def _import_lines(result: ImportedFingerprints) -> Iterator[str]:
+    added = result.added
     counts = [
-        f"{counted(result.new, 'fingerprint is', 'fingerprints are')} new to {result.filter}",
-        f"{number(result.known)} were known",
+        f"{counted(added.new, 'fingerprint is', 'fingerprints are')} new to {result.filter}",
+        f"{number(added.known)} were known",
     ]
-    if result.again:
-        counts.append(f"{number(result.again)} were forgotten and count as seen again")
+    if added.again:
+        counts.append(f"{number(added.again)} were forgotten and count as seen again")
     yield f"{', '.join(counts)}."
-    if result.taken_over:
-        yield f"{number(result.taken_over)} more were imported from the job's own requests.seen."
+    if added.taken_over:
+        yield f"{number(added.taken_over)} more were imported from the job's own requests.seen."
     if result.made:
         yield "The job had no URL filter, so one was created."
 
@@ -211,5 +205,6 @@ IMPORT = Verb(
     _import,
     _import_lines,
     [*FILTER, Option("files", "FILE", "a requests.seen file", type=Path, nargs="+")],
+    json=_import_json,
     caveats=_import_caveats,
 )

@@ -28,7 +28,7 @@ from scrapy_dedupe.crawls.repairing import repair
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, StoreError
 from scrapy_dedupe.reports.wording import counted, number
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, final_path
-from scrapy_dedupe.warc.salvage import is_held
+from scrapy_dedupe.warc.salvage import Salvaged, is_held
 
 from . import files_at, open_index_if_any, running_crawls
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.crawls import CrawlIndex
     from scrapy_dedupe.crawls.rules import RevisitRules
     from scrapy_dedupe.stores.base import CrawlInfo
-    from scrapy_dedupe.warc.framing import Damage
 
 _UNFINISHED: Final = re.compile(r"[^/]+\.warc(\.gz)?" + re.escape(OPEN_SUFFIX))
 
@@ -53,21 +52,26 @@ class MendedFile:
     ``kept_as`` the new name of the damaged one), ``removed`` (it had no whole warcinfo), ``running`` (a crawl writes it,
     or another file of the same crawl) or ``failed`` (it is unchanged; ``reason`` says why). ``crawl`` is the id in its
     warcinfo, otherwise the crawl that has a file of this name in the index.
-
-    ``skipped_bytes`` is the size of the ``damages``. ``skipped_records`` is a lower bound of the records that are lost: the
-    number of records in an unreadable place is unknown.
     """
 
-    file: str
+    path: Path
     state: str
     crawl: str | None
-    records: int = 0
-    cut_bytes: int = 0
     reason: str | None = None
-    kept_as: str | None = None
-    skipped_bytes: int = 0
-    skipped_records: int = 0
-    damages: tuple[Damage, ...] = ()
+    salvaged: Salvaged | None = None
+
+    @property
+    def file(self) -> str:
+        """The name of the repaired file, or else of the unfinished one."""
+        if self.salvaged is None or self.state == "removed":
+            return str(self.path)
+        return str(self.path.with_name(self.salvaged.file))
+
+    @property
+    def kept_as(self) -> str | None:
+        """The new name of a damaged file whose records were copied."""
+        kept_as = None if self.salvaged is None else self.salvaged.kept_as
+        return None if kept_as is None else str(self.path.with_name(kept_as))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +150,10 @@ class _Salvage:
     def mend(self, path: Path) -> MendedFile:
         crawl = self._crawls.get(path)
         if crawl in self._running or is_held(path):
-            return MendedFile(str(path), "running", crawl)
+            return MendedFile(path, "running", crawl)
         self._mark(crawl)
         try:
-            result = salvage_watched(
+            salvaged = salvage_watched(
                 path,
                 self._bars,
                 dry_run=self._opts.dry_run,
@@ -157,25 +161,11 @@ class _Salvage:
                 info=self._warcinfo(crawl),
             )
         except ArchiveError as error:
-            return MendedFile(str(path), "failed", crawl, reason=str(error))
-        if result is None:  # locked, renamed or removed since is_held() was called
-            return MendedFile(str(path), "running", crawl)
-        if result.is_removed:
-            return MendedFile(str(path), "removed", crawl, 0, result.cut_bytes)
-        final = str(path.with_name(result.file))
-        if result.kept_as is None:
-            return MendedFile(final, "mended", crawl, result.records, result.cut_bytes)
-        return MendedFile(
-            final,
-            "copied",
-            crawl,
-            result.records,
-            result.cut_bytes,
-            kept_as=str(path.with_name(result.kept_as)),
-            skipped_bytes=result.skipped_bytes,
-            skipped_records=len(result.damages),
-            damages=result.damages,
-        )
+            return MendedFile(path, "failed", crawl, str(error))
+        if salvaged is None:  # locked, renamed or removed since is_held() was called
+            return MendedFile(path, "running", crawl)
+        state = "removed" if salvaged.is_removed else "mended" if salvaged.kept_as is None else "copied"
+        return MendedFile(path, state, crawl, None, salvaged)
 
     def _mark(self, crawl: str | None) -> None:
         """Mark a crawl as incomplete, before its file gets the final name that hides this."""
@@ -208,7 +198,7 @@ class _Salvage:
         copied: set[str] = set()
         for file in files:
             if file.crawl is not None and file.state in ("mended", "copied", "removed"):
-                changed.setdefault(file.crawl, {})[Path(file.file).parent] = None
+                changed.setdefault(file.crawl, {})[file.path.parent] = None
             if file.crawl is not None and file.state == "copied":
                 copied.add(file.crawl)
         for crawl, folder in self._left_incomplete(folders):
@@ -256,11 +246,22 @@ def _repaired(index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules) 
 
 
 def _as_json(result: Mended) -> dict[str, Any]:
-    files = [
-        as_json(file) | {"damages": [picked(place, "offset length reason") for place in file.damages]}
-        for file in result.files
-    ]
-    return {**as_json(result), "files": files}
+    files = []
+    for file in result.files:
+        salvaged = file.salvaged or Salvaged("", 0, 0)
+        files.append(
+            {
+                **picked(file, "file state crawl"),
+                "records": 0 if file.state == "removed" else salvaged.records,
+                "cut_bytes": salvaged.cut_bytes,
+                **picked(file, "reason kept_as"),
+                "skipped_bytes": salvaged.skipped_bytes,
+                # At least so many: the number of records in an unreadable place is unknown.
+                "skipped_records": len(salvaged.damages),
+                "damages": [picked(place, "offset length reason") for place in salvaged.damages],
+            }
+        )
+    return {"files": files, "crawls": as_json(result.crawls), **picked(result, "index_error dry_run")}
 
 
 def _lines(result: Mended) -> Iterator[str]:
@@ -273,34 +274,30 @@ def _lines(result: Mended) -> Iterator[str]:
 
 def _file_lines(file: MendedFile, *, is_trial: bool) -> Iterator[str]:
     would_be = "would be " if is_trial else ""
-    if file.state == "running":
-        yield f"{file.file}: skipped, the crawl {file.crawl or 'that writes it'} is running."
-    elif file.state == "failed":
+    if file.state == "failed":
         yield f"{file.file}: NOT repaired. {file.reason}"
-    elif file.state == "removed":
-        yield (
-            f"{file.file}: {would_be}removed, since its {number(file.cut_bytes)} bytes contain no complete record."
-        )
+        return
+    if file.salvaged is None:
+        yield f"{file.file}: skipped, the crawl {file.crawl or 'that writes it'} is running."
+        return
+    records, cut_bytes = file.salvaged.records, number(file.salvaged.cut_bytes)
+    if file.state == "removed":
+        yield f"{file.file}: {would_be}removed, since its {cut_bytes} bytes contain no complete record."
     elif file.state == "copied":
-        were = "would be" if is_trial else "were" if file.records != 1 else "was"
-        places = counted(len(file.damages), "damaged place")
+        were = "would be" if is_trial else "were" if records != 1 else "was"
+        damages = file.salvaged.damages
         yield (
-            f"{file.file}: {counted(file.records, 'record')} {were} copied, {places} with {number(file.skipped_bytes)}"
-            f" bytes and at least {counted(file.skipped_records, 'record')} left out. The damaged file"
-            f" {'would be' if is_trial else 'is'} kept as {file.kept_as}."
+            f"{file.file}: {counted(records, 'record')} {were} copied, {counted(len(damages), 'damaged place')} with"
+            f" {number(file.salvaged.skipped_bytes)} bytes and at least {counted(len(damages), 'record')} left out. The"
+            f" damaged file {'would be' if is_trial else 'is'} kept as {file.kept_as}."
         )
-        yield from first(
-            [
-                f"offset {place.offset}: {place.reason} ({number(place.length)} bytes)"
-                for place in file.damages
-            ],
-            indent="  ",
-        )
-        if file.cut_bytes:
-            yield f"  {number(file.cut_bytes)} bytes of a broken record at the end left out"
+        lines = [f"offset {place.offset}: {place.reason} ({number(place.length)} bytes)" for place in damages]
+        yield from first(lines, indent="  ")
+        if file.salvaged.cut_bytes:
+            yield f"  {cut_bytes} bytes of a broken record at the end left out"
     else:
-        cut = f"{number(file.cut_bytes)} bytes of an incomplete one" if file.cut_bytes else "nothing"
-        yield f"{file.file}: {counted(file.records, 'record')} {would_be}kept, {cut} cut off."
+        cut = f"{cut_bytes} bytes of an incomplete one" if file.salvaged.cut_bytes else "nothing"
+        yield f"{file.file}: {counted(records, 'record')} {would_be}kept, {cut} cut off."
 
 
 def _crawl_text(crawl: MendedCrawl) -> str:
