@@ -448,3 +448,10 @@ def test_what_fails_in_an_unexpected_way_does_not_keep_the_rest(
     findings = project(code=3)
     assert "unexpected RuntimeError: out of order" in of(findings, "problem")
     assert "Archive: a record was written" in of(findings, "ok")
+
+
+def test_a_wrong_setting_beside_classes_that_are_set_by_hand(project: Callable[..., Any]) -> None:
+    pipeline = 'ITEM_PIPELINES = {"scrapy_dedupe.pipelines.WarcPipeline": 300}\n'
+    findings = project(f'{pipeline}DEDUPE_PAYLOAD = "raw"\n', code=2)
+    assert "AssertionError" not in str(findings)
+    assert "The layers were not tested, since settings are wrong." in of(findings, "note")
