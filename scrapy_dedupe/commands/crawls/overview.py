@@ -29,7 +29,7 @@ _MAX_NAMES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class StoreTotals:
     """The crawls of an index, the sums over the committed ones, and the numbers of stored texts.
 
     ``is_per_crawl``: each crawl is shown too.
@@ -50,16 +50,16 @@ class Totals:
         return {state: sum(info.state == state for info in self.crawls) for state in states}
 
 
-def _totals(stores: CommandStores, opts: argparse.Namespace) -> Totals:
+def _totals(stores: CommandStores, opts: argparse.Namespace) -> StoreTotals:
     with stores.open_index() as index:
         crawls, counts, notes = index.crawls(), index.counts, index.import_notes
     with closing(stores.open_content()) as store:
         texts = store.content.statistics()
     urls = (stores.shown(stores.index_url), stores.shown(stores.content_url))
-    return Totals(*urls, crawls, counts, notes, texts, opts.per_crawl)
+    return StoreTotals(*urls, crawls, counts, notes, texts, opts.per_crawl)
 
 
-def _totals_json(totals: Totals) -> dict[str, Any]:
+def _totals_json(totals: StoreTotals) -> dict[str, Any]:
     each = [picked(info, "id state") | _sizes(info.counts) for info in totals.crawls]
     return {
         "index": totals.index,
@@ -83,7 +83,7 @@ def _sizes(counts: Counts) -> dict[str, int]:
     }
 
 
-def _totals_lines(totals: Totals) -> Iterator[str]:
+def _totals_lines(totals: StoreTotals) -> Iterator[str]:
     texts, notes = totals.texts, totals.notes
     yield f"Crawls    {', '.join(f'{number(count)} {state}' for state, count in totals.states.items())}"
     yield f"Archive   {counts_text(totals.counts)}"
