@@ -117,7 +117,7 @@ def test_every_signal_is_documented() -> None:
 
 
 def test_every_command_is_documented() -> None:
-    assert set(blocks(page("commands"), "command")) == set(VERBS)
+    assert set(blocks(page("commands"), "command")) == {name for name in VERBS if " " not in name}
 
 
 def test_every_error_and_exit_code_is_documented() -> None:

@@ -58,7 +58,7 @@ class Command(ScrapyCommand):
         super().process_options(list(args), opts)
 
     def run(self, args: Sequence[str], opts: argparse.Namespace) -> None:
-        from .verbs import run_verb
+        from .console import run_verb
 
         if args:
             raise UsageError(f"unrecognized arguments: {' '.join(args)}")

@@ -3,96 +3,82 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from scrapy_dedupe.errors import ArchiveError, StoreUnavailable, UsageError
+from scrapy_dedupe.errors import ArchiveError, StoreUnavailable
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.reports.figures import Report
+from scrapy_dedupe.reports.page import page
+from scrapy_dedupe.reports.reported_crawls import reported_crawls
+from scrapy_dedupe.reports.sums import report_of
+from scrapy_dedupe.reports.wording import COPIES, counted, number, percent, size
 from scrapy_dedupe.stores import open_store
 
 from .bars import Bars
-from .figures import counted
+from .options import CRAWL_IDS, Option, is_standard_output
+from .output import as_json
+from .verbs import Verb
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
+    from scrapy_dedupe.reports.figures import Report, Share
     from scrapy_dedupe.stores.base import Store
 
     from .stores import CommandStores
 
-HELP = (
-    "Report duplicates and savings of crawls, as a table, or as an HTML page with -o. Without IDs it covers the newest"
-    " crawls in the store."
-)
-
-DEFAULT_CRAWLS = 50
-
-_STANDARD_OUTPUT = ("-", "/dev/stdout")
+DEFAULT_CRAWLS: Final = 50
+_SHOWN: Final = 10
+_MOST_CHARS: Final = 100
+_LEAST_LOST: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class MadeReport(Report):
+class MadeReport:
     """The report. ``output`` is the page that was written, ``unreadable`` the crawls whose details cannot be read."""
 
+    report: Report
     output: str | None
     unreadable: list[str]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", metavar="ID", nargs="*", help="the ids of crawls, see `scrapy dedupe crawls`")
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help="write the report as an HTML page; - is standard output",
-    )
-
-
-def run(place: CommandStores, opts: argparse.Namespace) -> MadeReport:
-    from scrapy_dedupe.reports.reported_crawls import reported_crawls
-    from scrapy_dedupe.reports.sums import report_of
-
+def _report(stores: CommandStores, opts: argparse.Namespace) -> MadeReport:
     output: Path | None = opts.output
-    is_printed = str(output) in _STANDARD_OUTPUT
-    if is_printed and opts.json:
-        raise UsageError("With -o - the page goes to standard output. Use --json with a file, or without -o.")
-    file = None if output is None or is_printed else _checked(output)
+    file = None if output is None or is_standard_output(opts) else _checked(output)
     with Bars(opts) as bars, ExitStack() as stack:
-        stores = _opened(place, stack)
-        found = reported_crawls(stores, place.settings.wacz.folder, opts.ids, DEFAULT_CRAWLS, bars)
+        opened = _opened(stores, stack)
+        found = reported_crawls(opened, stores.settings.wacz.folder, opts.ids, DEFAULT_CRAWLS, bars)
     report = report_of(found.crawls, graph=found.graph, notes=found.notes)
-    if output is not None:
-        from scrapy_dedupe.reports.page import page
-
-        whole = page(report)
-        if file is None:
-            sys.stdout.buffer.write(whole.encode())
-        else:
-            _write(file, whole)
-    values = {field.name: getattr(report, field.name) for field in fields(report)}
-    return MadeReport(**values, output=None if output is None else str(output), unreadable=found.unreadable)
-
-
-def _opened(place: CommandStores, stack: ExitStack) -> list[Store]:
-    """Open the stores of the crawl index and of the texts, in this order. One of them may be missing."""
-    stores: list[Store] = []
-    first: StoreUnavailable | None = None
-    for url in dict.fromkeys((place.index_url, place.content_url)):
+    if file is not None:
         try:
-            store = open_store(url, timeout_s=place.timeout_s, create=False)
+            whole_file.replace(file, page(report).encode(), durable=False)
+        except OSError as error:
+            raise ArchiveError(f"The page {file} cannot be written: {error.strerror or error}.") from error
+    elif output is not None:
+        sys.stdout.buffer.write(page(report).encode())
+    return MadeReport(report, None if output is None else str(output), found.unreadable)
+
+
+def _opened(stores: CommandStores, stack: ExitStack) -> list[Store]:
+    """Open the stores of the crawl index and of the texts, in this order. One of them may be missing."""
+    opened: list[Store] = []
+    first: StoreUnavailable | None = None
+    for url in dict.fromkeys((stores.index_url, stores.content_url)):
+        try:
+            store = open_store(url, timeout_s=stores.timeout_s, create=False)
         except StoreUnavailable as error:
             # A crawl without an archive creates no index, one without the content layer no texts.
             first = first or error
             continue
-        stores.append(stack.enter_context(closing(store)))
-    if not stores:
+        opened.append(stack.enter_context(closing(store)))
+    if not opened:
         assert first is not None
         raise first
-    return stores
+    return opened
 
 
 def _checked(path: Path) -> Path:
@@ -110,28 +96,141 @@ def _checked(path: Path) -> Path:
     return found
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        whole_file.replace(path, text.encode(), durable=False)
-    except OSError as error:
-        raise ArchiveError(f"The page {path} cannot be written: {error.strerror or error}.") from error
+def _lines(made: MadeReport) -> Iterator[str]:
+    if made.output is None:
+        yield from table(made.report)
+    elif made.output not in ("-", "/dev/stdout"):
+        yield f"The report on {counted(len(made.report.crawls), 'crawl')} is in {made.output}."
 
 
-def text(report: MadeReport) -> str:
-    from .report_table import table
+def _caveats(made: MadeReport) -> Iterator[str]:
+    if made.unreadable:
+        were = "was" if len(made.unreadable) == 1 else "were"
+        yield (
+            f"the details of {counted(len(made.unreadable), 'crawl')} {were} not read: damaged, or of a newer"
+            f" version. The first one is {made.unreadable[0]}"
+        )
 
-    if report.output is not None:
-        if report.output in _STANDARD_OUTPUT:
-            return ""
-        return f"The report on {counted(len(report.crawls), 'crawl')} is in {report.output}."
-    return "\n".join(table(report))
+
+def _as_json(made: MadeReport) -> dict[str, Any]:
+    return {**as_json(made.report), "output": made.output, "unreadable": made.unreadable}
 
 
-def caveat(report: MadeReport) -> str | None:
-    if not report.unreadable:
-        return None
-    were = "was" if len(report.unreadable) == 1 else "were"
-    return (
-        f"the details of {counted(len(report.unreadable), 'crawl')} {were} not read: damaged, or of a newer"
-        f" version. The first one is {report.unreadable[0]}."
-    )
+REPORT = Verb(
+    _report,
+    _lines,
+    [
+        CRAWL_IDS,
+        Option("-o --output", "FILE", "write the report as an HTML page; - is standard output", type=Path),
+    ],
+    json=_as_json,
+    caveats=_caveats,
+)
+
+
+def table(report: Report) -> Iterator[str]:
+    """Yield the totals, then the largest items of each kind."""
+    yield from _totals(report)
+    yield from _shares("Hosts", report.hosts)
+    if large := [group for group in report.groups if group.pages > 1]:
+        yield "Most repeated pages"
+        for group in large[:_SHOWN]:
+            least = "at least " if group.is_bound else ""
+            yield f"  {least + number(group.pages):>18}  {_short(group.url)}"
+        yield from _more_groups(report, min(len(large), _SHOWN))
+    if report.traps:
+        title = "URL patterns with little new content"
+        yield f"{title:<62} {'pages':>10} {'equal':>10} {'near':>10} {'template':>10}"
+        for trap in report.traps[:_SHOWN]:
+            counts = (trap.pages, trap.exact, trap.near, trap.template)
+            yield f"  {_short(trap.pattern):<60} {_cells(counts)}"
+    for filter_ in report.url_filters[-_SHOWN:]:
+        if filter_.seen is not None and filter_.capacity is not None:
+            yield (
+                f"URL filter of {filter_.crawl}: {number(filter_.seen)} of {number(filter_.capacity)}"
+                f" fingerprints{_lost(filter_.expected_lost)}"
+            )
+    for note in report.notes:
+        yield f"Note: {note}"
+
+
+def _totals(report: Report) -> Iterator[str]:
+    totals = report.totals
+    states = Counter(crawl.state for crawl in report.crawls)
+    states_text = ", ".join(f"{number(count)} {state}" for state, count in states.items())
+    yield f"Crawls    {states_text or '0'}"
+    if totals.requests_filtered:
+        which = "it" if totals.requests_filtered == 1 else "they"
+        yield f"Requests  {number(totals.requests_filtered)} filtered, since {which} had been made before"
+    else:
+        yield "Requests  none filtered"
+    yield f"Pages     {_pages(report)}"
+    whole = totals.bytes_written + totals.bytes_conserved
+    responses = counted(totals.responses + totals.revisits, "response")
+    if totals.revisits:
+        share = f" ({percent(totals.bytes_conserved, whole)})" if totals.bytes_conserved else ""
+        yield (
+            f"Bytes     {size(totals.bytes_conserved)} of {size(whole)}{share} not stored again:"
+            f" {number(totals.revisits)} of {responses} had been archived before"
+        )
+    elif totals.responses:
+        each = "it" if totals.responses == 1 else "each"
+        yield f"Bytes     {size(totals.bytes_written)} written for {responses}; {each} was stored whole"
+    else:
+        yield "Bytes     nothing was recorded"
+
+
+def _pages(report: Report) -> str:
+    """Word the verdicts as in the summary at the end of a crawl."""
+    totals = report.totals
+    judged = number(totals.pages_judged)
+    if not totals.duplicates:
+        line = f"none of {judged} repeats a text" if totals.pages_judged else "none judged"
+    else:
+        share = percent(totals.duplicates, totals.pages_judged)
+        parts = [
+            f"{number(report.verdicts[kind])} {words}"
+            for kind, words in COPIES.items()
+            if report.verdicts.get(kind)
+        ]
+        repeat = "repeats" if totals.duplicates == 1 else "repeat"
+        line = f"{number(totals.duplicates)} of {judged} ({share}) {repeat} a text: {', '.join(parts)}"
+    if totals.dropped:
+        line += f"; {number(totals.dropped)} of them dropped"
+    if unknown := report.verdicts.get("unknown"):
+        line += f"; {number(unknown)} not judged because of an error"
+    return line
+
+
+def _shares(title: str, shares: list[Share]) -> Iterator[str]:
+    if not shares:
+        return
+    yield f"{title:<42} {'pages':>10} {'repeated':>10} {'filtered':>10} {'revisits':>10} {'saved':>10}"
+    for share in shares[:_SHOWN]:
+        counts = (share.pages, share.duplicates, share.requests_filtered or 0, share.revisits)
+        yield f"  {_short(share.name, 40):<40} {_cells(counts)} {size(share.bytes_conserved):>10}"
+    if len(shares) > _SHOWN:
+        yield f"  and {number(len(shares) - _SHOWN)} more"
+
+
+def _cells(counts: tuple[int, ...]) -> str:
+    return " ".join(f"{number(count):>10}" for count in counts)
+
+
+def _more_groups(report: Report, shown: int) -> Iterator[str]:
+    left_out = len(report.groups) - shown
+    if report.more_groups is None:
+        yield "  and more, which were too many to count"
+    elif left_out + report.more_groups:
+        yield f"  and {number(left_out + report.more_groups)} more"
+
+
+def _lost(expected: float | None) -> str:
+    if expected is None:
+        return ""
+    pages = f"{expected:.2g} pages" if expected >= _LEAST_LOST else "no page"
+    return f", {pages} expected to be lost"
+
+
+def _short(name: str, most_chars: int = _MOST_CHARS) -> str:
+    return name if len(name) <= most_chars else f"{name[: most_chars - 1]}\u2026"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import scrapy_dedupe
 from scrapy_dedupe.crawls import CrawlIndex, open_index
+from scrapy_dedupe.crawls.rules import RevisitRules
 from scrapy_dedupe.errors import DedupeError, SettingError
 from scrapy_dedupe.stores import open_store, parse_store_url
 
@@ -77,6 +78,12 @@ class CommandStores:
 
         with loading_settings():
             return read_settings(self.scrapy_settings)
+
+    @property
+    def revisit_rules(self) -> RevisitRules:
+        """The rules of crawls of this package."""
+        warc = self.settings.warc
+        return RevisitRules(warc.revisit, warc.min_size, warc.statuses, warc.mime_types)
 
     @property
     def given_store(self) -> StoreLocation | None:

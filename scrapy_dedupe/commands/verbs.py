@@ -1,132 +1,316 @@
-"""The verbs of the command line, and the code that they share.
-
-A verb is a module of this package with these names:
-
-``HELP``
-    The help text.
-``add_arguments(parser)``
-    Adds the arguments.
-``run(place, opts)``
-    Does the work. Returns a dataclass, or a list of dataclasses, which ``--json`` prints.
-``text(result)``
-    Formats the result for a reader.
-``caveat(result)``, optional
-    Returns the sentence for exit code 4 if the work was done but incompletely, or None.
-``refusal(result)``, optional
-    Returns the error to end with after the result has been printed, or None.
-``stopped(opts)``, optional
-    Returns a clause on the state after Ctrl-C or SIGTERM. The verbs in `RESUMABLE` have a default.
-
-A verb with sub-verbs is a package of such modules, with ``HELP`` and ``VERBS``, the names of its sub-verbs. If the
-package also has ``run``, it can be called without a sub-verb. ``PLACE_OPTION`` is the option that replaces ``--store``
-in a package whose verbs use no store.
-
-Exit codes: 0 success; 1 an unexpected error, a bug of this package; 2 wrong usage; 3 a store, file or lock is
-unavailable; 4 success, but some input was damaged, skipped or different. Every code except 0 comes with one sentence on
-stderr. At Ctrl-C or SIGTERM the process prints one sentence and ends by the signal.
-"""
+"""The verbs of the command line, and their parsers."""
 
 from __future__ import annotations
 
 import argparse
-import gc
-import json
-import keyword
-import os
-import re
-import sys
-import traceback
-from dataclasses import asdict
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
-from scrapy_dedupe.errors import DedupeError, UsageError
-
-from .signals import SignalReceived, end_by, stoppable
-from .stores import CommandStores
+from .options import Option, flag
+from .output import as_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from scrapy.settings import BaseSettings
+    from scrapy_dedupe.errors import DedupeError
 
-VERBS = (
-    "stats", "report", "crawls", "commit", "cancel", "import", "purge", "check", "doctor", "urls", "content", "warc",
-    "passages", "warcsum", "warccollres", "warcsumproc", "warcsumsplit", "warcrefs", "verify", "restore", "arc2warc",
-    "dedupe",
-)  # fmt: skip
+    from .options import Exclusive
+    from .stores import CommandStores
 
-RESUMABLE = ("warcsum", "warcrefs", "restore", "dedupe", "arc2warc")
-"""The verbs that continue where they were stopped when they are called again with the same arguments."""
+Result = TypeVar("Result")
 
 
-# Control characters and changes of the text direction. File names and ids from elsewhere may contain them.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+class Listed(NamedTuple):
+    """A verb in the list of verbs: its module, and its help text. A verb without a module has only sub-verbs."""
+
+    module: str | None
+    text: str
 
 
-class Verb(Protocol):
-    """The module of a verb."""
+VERBS: Final = {
+    "stats": Listed("crawls.overview", "Show the duplicates of all committed crawls, and the bytes saved."),
+    "report": Listed(
+        "report", "Report duplicates and savings of crawls as a table, or as an HTML page with -o."
+    ),
+    "crawls": Listed("crawls.overview", "List all crawls with their states and counts."),
+    "crawls show": Listed(
+        "crawls.overview",
+        "Show one crawl: its files, what it needs from other crawls and what is missing, and the crawls that"
+        " need it.",
+    ),
+    "crawls graph": Listed(
+        "crawls.overview",
+        "Show which crawls need which, for Graphviz or as JSON. Missing crawls and files are dashed.",
+    ),
+    "commit": Listed(
+        "crawls.commit",
+        "Commit a crawl: other crawls may then refer to its records. Repeating it is harmless.",
+    ),
+    "cancel": Listed(
+        "crawls.commit", "Cancel an uncommitted crawl: remove its records from the index. Its files are kept."
+    ),
+    "import": Listed(
+        "crawls.imports",
+        "Import WACZ, WARC and CDXJ files, or those of a multi-WACZ JSON, into the crawl index. Without"
+        " SOURCE, continue an interrupted import.",
+    ),
+    "purge": Listed(
+        "crawls.purge",
+        "Purge crawls from the index; new crawls no longer refer to them. Refused if a remaining crawl needs"
+        " one of them. Their files are kept.",
+    ),
+    "check": Listed(
+        "crawls.check",
+        "Check the crawl index against the files: entries, originals of revisits, counts, and the files that"
+        " crawls need.",
+    ),
+    "doctor": Listed(
+        "doctor",
+        "Check settings, versions, stores, disks and layers, test each, and explain how to fix problems.",
+    ),
+    "urls": Listed(None, "Inspect and change a URL filter: check, forget, export and import URLs."),
+    "urls check": Listed(
+        "urls.states",
+        "Show for each URL whether it was seen, is new, or was forgotten and may be requested again.",
+    ),
+    "urls forget": Listed("urls.states", "Allow each URL to be requested again once, when a crawl finds it."),
+    "urls stats": Listed(
+        "urls.states", "Show the number of URLs in the filter, its size and its error rate."
+    ),
+    "urls export": Listed(
+        "urls.files", "Export the seen URLs as requests.seen, the file of Scrapy's own filter."
+    ),
+    "urls import": Listed(
+        "urls.files", "Import the fingerprints in requests.seen files of any version of Scrapy."
+    ),
+    "content": Listed(None, "Inspect and manage the stored texts, and explain why a page is a copy."),
+    "content stats": Listed(
+        "content.texts", "Show the number of stored texts, how they are compared, and the size of the store."
+    ),
+    "content explain": Listed(
+        "content.verdicts",
+        "Show the texts of a URL: whether each was new or a copy, of which page and why, and the difference"
+        " if the archive has both texts.",
+    ),
+    "content check": Listed(
+        "content.verdicts", "Show the verdict that a page would get now, and the reason. Nothing is stored."
+    ),
+    "content curve": Listed(
+        "content.curve", "Show which share of near copies the settings find, by similarity."
+    ),
+    "content purge": Listed(
+        "content.texts",
+        "Forget texts, selected by the URL, crawl or time at which they were new. They are new when they are"
+        " seen again.",
+    ),
+    "content import": Listed(
+        "content.quarrycore",
+        "Import the text hashes of QuarryCore. Later crawls treat a page with such a text as a copy. The"
+        " file is not changed.",
+    ),
+    "warc": Listed(
+        None,
+        "Manage WARC files: repair those of a killed crawl, pack them as WACZ, and move them to a storage.",
+    ),
+    "warc salvage": Listed(
+        "warc.salvage",
+        "Repair WARC files of a killed crawl: complete records are kept, and a broken end is cut off. Files"
+        " of running crawls are not changed.",
+    ),
+    "warc pack": Listed(
+        "warc.finished",
+        "Pack the WARC files of a crawl as WACZ in DEDUPE_WACZ_DIR, if it is uncommitted or has no WACZ yet.",
+    ),
+    "warc upload": Listed(
+        "warc.finished",
+        "Move finished WARC and WACZ files to a storage such as s3://bucket/folder. Each copy is compared"
+        " before the local file is deleted. Files of uncommitted crawls are not moved.",
+    ),
+    "passages": Listed(
+        None, "Find text that repeats across documents, and its places, with an index of passages."
+    ),
+    "passages index": Listed(
+        "passages.index",
+        "Add documents to the index: text, HTML, WARC, ARC, WACZ and JSON lines. A document replaces an"
+        " indexed document with the same id. If it is stopped, the index is not changed; with --keep-going,"
+        " documents that have been written remain.",
+    ),
+    "passages like": Listed(
+        "passages.queries",
+        "Find documents that share passages with a text, the most similar first, and show the passages.",
+    ),
+    "passages extract": Listed(
+        "passages.extract",
+        "List the passages that several documents share, sorted by the tokens that storing each once would"
+        " save.",
+    ),
+    "passages blot": Listed(
+        "passages.queries",
+        "Show the blots that an index keeps, or would keep, of texts, one per line, in hexadecimal.",
+    ),
+    "passages unblot": Listed("passages.queries", "Show the words of blots and all their places."),
+    "passages inspect": Listed(
+        "passages.upkeep",
+        "Show what the index contains: documents, tokens, posts, sizes, boilerplate and parameters.",
+    ),
+    "passages check": Listed(
+        "passages.upkeep", "Check the files of the index and their values. The index is not changed."
+    ),
+    "passages compact": Listed(
+        "passages.upkeep",
+        "Merge the segments of the index, and free the space of deleted documents. Meanwhile it needs as"
+        " much space again, and can be read.",
+    ),
+    "passages delete": Listed(
+        "passages.upkeep", "Delete documents from the index by their ids. passages compact frees their space."
+    ),
+    "warcsum": Listed(
+        "offline.manifests",
+        "Write a manifest of WARC and ARC files: one line for each response, with its place, URI, date and"
+        " the digest of its payload.",
+    ),
+    "warccollres": Listed(
+        "offline.manifests",
+        "Compare the records of each digest byte by byte, and number those that differ (column 7).",
+    ),
+    "warcsumproc": Listed(
+        "offline.manifests",
+        "Choose the original of each cluster of equal payloads, the earliest capture, and number its copies"
+        " (columns 8 to 10).",
+    ),
+    "warcsumsplit": Listed(
+        "offline.manifests",
+        "Split a manifest into parts, PREFIX.1, PREFIX.2 and so on. All lines of one digest are in one part.",
+    ),
+    "warcrefs": Listed(
+        "offline.rewriting",
+        "Rewrite the files of a manifest with a revisit for every copy, then compare both archives.",
+    ),
+    "verify": Listed(
+        "offline.rewriting",
+        "Verify that a deduplicated archive has every record of the original one, and a payload for every"
+        " revisit.",
+    ),
+    "restore": Listed(
+        "offline.restoring",
+        "Undo warcrefs and dedupe: convert revisits back to responses, and revert changed references.",
+    ),
+    "arc2warc": Listed(
+        "offline.restoring",
+        "Convert ARC files to WARC 1.1, and verify that every capture is kept with its payload.",
+    ),
+    "dedupe": Listed(
+        "offline.dedupe",
+        "Deduplicate WARC files: compare records with the same digest byte by byte, rewrite the files with a"
+        " revisit for every copy, and verify them. After an interruption, the same command continues.",
+    ),
+}
+"""All verbs. The module of a verb is imported when the verb is called; see :func:`verb_named`."""
 
-    HELP: str
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments of this verb, without the common ones."""
+@dataclass(slots=True)
+class Verb(Generic[Result]):
+    """A verb.
 
-    def run(self, place: CommandStores, opts: argparse.Namespace) -> Any:
-        """Do the work and return a dataclass or a list of dataclasses."""
+    ``run`` does the work, and ``lines`` formats its result for a reader. ``json`` returns the value that ``--json``
+    prints, by default the result with dataclasses as dicts.
 
-    def text(self, result: Any) -> str:
-        """Format the result for a reader. An empty text is not printed."""
+    ``caveats`` yields clauses about work that was done incompletely; the exit code is then 4. ``refusal`` returns the
+    error to end with after the result has been printed, or None. ``stopped`` returns a clause on the state after Ctrl-C
+    or SIGTERM, or "". ``store_option`` is the option that names where the data is; None if the verb has no store.
+    """
+
+    run: Callable[[CommandStores, argparse.Namespace], Result]
+    lines: Callable[[Result], Iterable[str]]
+    options: Sequence[Option | Exclusive] = ()
+    json: Callable[[Result], object] = as_json
+    caveats: Callable[[Result], Iterable[str]] = lambda result: ()
+    refusal: Callable[[Result], DedupeError | None] = lambda result: None
+    stopped: Callable[[argparse.Namespace], str] = lambda opts: ""
+    store_option: str | None = "--store"
+    usage: str | None = None
 
 
-def verb_named(name: str) -> Verb:
-    """Import the module of a verb, or of a sub-verb such as "urls check"."""
-    path = ".".join(f"{word}_" if keyword.iskeyword(word) else word for word in name.split())
-    return cast("Verb", import_module(f"{__package__}.{path}"))
+def verb_named(name: str) -> Verb[Any]:
+    """Import a verb, or a sub-verb such as "urls check".
+
+    Its module has it under the last word of the name, in capital letters.
+    """
+    module = import_module(f"{__package__}.{VERBS[name].module}")
+    return cast("Verb[Any]", getattr(module, name.split()[-1].upper()))
 
 
 def add_verbs(
     parser: argparse.ArgumentParser,
     prog: str,
-    add_common: Callable[[argparse.ArgumentParser], None] | None = None,
+    add_common: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
 ) -> None:
     """Add a sub-parser for each verb to *parser*. ``add_common`` adds the caller's own options to each of them."""
-    choices = parser.add_subparsers(
-        action=_VerbsAction, dest="verb", metavar="VERB", title="verbs", prog=prog
-    )
     parser.set_defaults(prog=prog, sub_verb=None)
-    for name in VERBS:
-        verb = verb_named(name)
-        child = _add_parser(choices, name, verb)
-        sub_verbs = getattr(verb, "VERBS", ())
-        is_runnable = hasattr(verb, "run")
-        if is_runnable:
-            _add_arguments(child, verb, add_common)
-        if not sub_verbs:
-            continue
-        sub_choices = child.add_subparsers(
+    choices = {"": _choices(parser, "verb", prog, required=False)}
+    for name, (module, text) in VERBS.items():
+        family, _, word = name.rpartition(" ")
+        child = choices[family].add_parser(
+            word,
+            help=text,
+            description=text,
+            formatter_class=argparse.HelpFormatter,
+            # A verb's own short option replaces Scrapy's: -s of warcsumsplit is a size.
+            conflict_handler="resolve",
+        )
+        if module is not None:
+            child.verb, child.add_common = name, add_common
+        if any(other.startswith(f"{name} ") for other in VERBS):
+            choices[name] = _choices(child, "sub_verb", f"{prog} {name}", required=module is None)
+
+
+def _choices(parser: argparse.ArgumentParser, dest: str, prog: str, *, required: bool) -> _VerbsAction:
+    return cast(
+        "_VerbsAction",
+        parser.add_subparsers(
             action=_VerbsAction,
-            dest="sub_verb",
+            parser_class=VerbParser,
+            dest=dest,
             metavar="VERB",
             title="verbs",
-            prog=f"{prog} {name}",
-            required=not is_runnable,
-        )
-        for sub_name in sub_verbs:
-            sub_verb = verb_named(f"{name} {sub_name}")
-            sub_child = _add_parser(sub_choices, sub_name, sub_verb)
-            _add_arguments(
-                sub_child,
-                sub_verb,
-                add_common,
-                is_sub_verb=is_runnable,
-                uses_store=not hasattr(verb, "PLACE_OPTION"),
-            )
+            prog=prog,
+            required=required,
+        ),
+    )
+
+
+class VerbParser(argparse.ArgumentParser):
+    """The parser of a verb, whose options are only added when it is used."""
+
+    verb: str | None = None
+    add_common: Callable[[argparse.ArgumentParser], None]
+
+    def complete(self) -> None:
+        """Import the verb, and add its options."""
+        if self.verb is None:
+            return
+        verb = verb_named(self.verb)
+        family = self.verb.rpartition(" ")[0]
+        # After the sub-verb of a verb that has these options too, a default would override a value given before it.
+        absent: Any = argparse.SUPPRESS if family and VERBS[family][0] is not None else None
+        store = "the store, such as sqlite:///dedupe.sqlite or redis://localhost:6379/0 (default: from the settings)"
+        if verb.store_option != "--store":
+            # The option is accepted nevertheless, so that the error can name the right one.
+            store = argparse.SUPPRESS
+        Option("--store", "URL", store, default=absent).add_to(self)
+        flag("--json", "print the result as JSON", default=absent or False).add_to(self)
+        self.add_common(self)
+        for option in verb.options:
+            option.add_to(self)
+        if verb.usage is not None:
+            self.usage = verb.usage
+        self.verb = None
 
 
 class _VerbsAction(argparse._SubParsersAction):
-    """Suggests the nearest verb for an unknown one, instead of the list of all verbs that argparse prints."""
+    """Completes the parser of the chosen verb. Suggests the nearest verb for an unknown one, instead of listing all."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -140,141 +324,10 @@ class _VerbsAction(argparse._SubParsersAction):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        name, known = values[0], list(self._name_parser_map)
+        name, known = values[0], self._name_parser_map
         if name not in known:
             nearest = get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f" Did you mean {nearest[0]}?" if nearest else " --help lists all of them."
             raise argparse.ArgumentError(None, f"there is no verb {name!r}.{hint}")
+        known[name].complete()
         super().__call__(parser, namespace, values, option_string)
-
-
-def _add_parser(choices: Any, name: str, verb: Verb) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = choices.add_parser(
-        name,
-        help=verb.HELP,
-        description=verb.HELP,
-        formatter_class=argparse.HelpFormatter,
-        # A verb's own short option replaces Scrapy's: -s of warcsumsplit is a size.
-        conflict_handler="resolve",
-    )
-    return parser
-
-
-def _add_arguments(
-    parser: argparse.ArgumentParser,
-    verb: Verb,
-    add_common: Callable[[argparse.ArgumentParser], None] | None,
-    *,
-    is_sub_verb: bool = False,
-    uses_store: bool = True,
-) -> None:
-    # A default after the sub-verb would override a value given before it.
-    absent: Any = argparse.SUPPRESS if is_sub_verb else None
-    parser.add_argument(
-        "--store",
-        metavar="URL",
-        default=absent,
-        # Verbs without a store accept the option too, so that the error can name the right one.
-        help="the store, such as sqlite:///dedupe.sqlite or redis://localhost:6379/0 (default: from the settings)"
-        if uses_store
-        else argparse.SUPPRESS,
-    )
-    parser.add_argument(
-        "--json", action="store_true", default=absent or False, help="print the result as JSON"
-    )
-    if add_common is not None:
-        add_common(parser)
-    verb.add_arguments(parser)
-
-
-def run_verb(opts: argparse.Namespace, load_settings: Callable[[], BaseSettings]) -> int:
-    """Run the verb of *opts*, print its result, and return the exit code."""
-    words = " ".join(filter(None, (opts.verb, opts.sub_verb)))
-    name = f"{opts.prog} {words}"
-    with stoppable() as signals:
-        try:
-            return _run(words, name, opts, load_settings)
-        except SignalReceived:
-            pass
-        except Exception as error:  # noqa: BLE001 - reported in one sentence
-            # Interrupted code may raise its own exception, as DuckDB and process pools do.
-            if not signals:
-                return _report_error(name, error)
-    # Release what the frames of the exception kept open, such as child processes and temporary files.
-    gc.collect()
-    print(f"{name}: stopped{_stop_note(words, opts)}.", file=sys.stderr, flush=True)
-    return end_by(signals[0])
-
-
-def _run(words: str, name: str, opts: argparse.Namespace, load_settings: Callable[[], BaseSettings]) -> int:
-    verb = verb_named(words)
-    _refuse_store(opts)
-    try:
-        result = verb.run(CommandStores(opts.store, load_settings), opts)
-        shown = _json(result) if opts.json else verb.text(result)
-        if shown:
-            print(shown if opts.json else _encodable(_printable(shown)), flush=True)
-    except BrokenPipeError:
-        # The reader, such as head, has closed the pipe. Without this, Python would fail again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    if hasattr(verb, "refusal") and (error := verb.refusal(result)) is not None:
-        raise error
-    if hasattr(verb, "caveat") and (sentence := verb.caveat(result)) is not None:
-        print(_printable(f"{name}: {sentence}"), file=sys.stderr)
-        return 4
-    return 0
-
-
-def _refuse_store(opts: argparse.Namespace) -> None:
-    option = getattr(verb_named(opts.verb), "PLACE_OPTION", None)
-    if option is not None and opts.store is not None:
-        raise UsageError(f"{opts.verb} does not use a store, so --store has no effect. Use {option} instead.")
-
-
-def _stop_note(words: str, opts: argparse.Namespace) -> str:
-    """Return the clause on the state of a stopped verb, or on how to continue it."""
-    if getattr(opts, "dry_run", False):
-        return ""
-    verb = verb_named(words)
-    if hasattr(verb, "stopped"):
-        return f"; {verb.stopped(opts)}"
-    return "; the same command continues where it stopped" if words in RESUMABLE else ""
-
-
-def _report_error(name: str, error: Exception) -> int:
-    if isinstance(error, DedupeError) and error.exit_code != 1:
-        print(_printable(f"{name}: {error}"), file=sys.stderr)
-        return error.exit_code
-    return _unexpected(name, error)
-
-
-def _json(result: Any) -> str:
-    plain = [asdict(item) for item in result] if isinstance(result, list) else asdict(result)
-    shown = json.dumps(plain, indent=2, ensure_ascii=False)
-    return shown if _encodable(shown) == shown else json.dumps(plain, indent=2)
-
-
-def _printable(text: str) -> str:
-    r"""Escape control characters, so that they cannot affect the terminal.
-
-    >>> _printable("a\x1b[2Jb\n\tc")
-    'a\\x1b[2Jb\n\tc'
-    """
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-def _encodable(text: str) -> str:
-    """Escape characters that stdout cannot encode, as Python does on stderr: file names may contain any bytes."""
-    encoding = sys.stdout.encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def _unexpected(name: str, error: Exception) -> int:
-    traceback.print_exception(error)
-    print(
-        f"{name}: unexpected {type(error).__name__}. This is a bug of scrapy-dedupe; please report it with the"
-        " lines above.",
-        file=sys.stderr,
-    )
-    return 1

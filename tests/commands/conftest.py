@@ -85,8 +85,8 @@ def project(call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.Monkey
     # A file that is written twice in a second would be read once.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     # How long a store takes on a busy machine is no finding.
-    for module in ("stores", "redis_server"):
-        monkeypatch.setattr(f"scrapy_dedupe.commands.doctor.{module}._SLOW_S", 3600.0)
+    for name in ("_SLOW_S", "_SLOW_PING_S"):
+        monkeypatch.setattr(f"scrapy_dedupe.commands.doctor.stores.{name}", 3600.0)
 
     def examine(
         settings: str = ADDON, *words: str, code: int = 0, own: str = "{}", spiders: str = ""

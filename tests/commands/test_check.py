@@ -109,7 +109,7 @@ def test_of_many_findings_the_first_are_shown_and_all_are_in_json(
     assert called.code == 4
     assert f"Entries that name no such record: {PAGES}" in called.out
     assert called.out.count("where no response record begins") == 20
-    assert f"  ... and {PAGES - 20} more, which --json lists." in called.out
+    assert f"  ... and {PAGES - 20} more; see --json." in called.out
     found = check("--json").json["findings"]
     entries = [finding for finding in found if finding["kind"] == "entry"]
     assert len(entries) == PAGES

@@ -112,9 +112,9 @@ def test_an_unexpected_error_is_exit_1_with_a_sentence(
 def test_version_and_help(call: Callable[..., Any]) -> None:
     assert call("--version").out == f"scrapy-dedupe {__version__}\n"
     text = call("--help").out
-    for name in verbs.VERBS:
-        assert re.search(rf"^ +{name}\s", text, flags=re.MULTILINE)
-        assert verbs.verb_named(name).HELP.split(":")[0] in " ".join(call(name, "--help").out.split())
+    for name, listed in verbs.VERBS.items():
+        assert " " in name or re.search(rf"^ +{name}\s", text, flags=re.MULTILINE)
+        assert listed.text in " ".join(call(*name.split(), "--help").out.split())
 
 
 def test_a_project_names_the_store(
@@ -198,24 +198,34 @@ def test_the_command_does_not_slow_down_other_scrapy_calls() -> None:
     assert done.stdout.split() == ["scrapy_dedupe", "scrapy_dedupe.commands"]
 
 
-def test_the_verbs_of_archives_load_their_engines_when_they_are_run() -> None:
+@pytest.mark.parametrize(("words", "loaded"), [(["--help"], []), (["urls", "stats", "--help"], ["states"])])
+def test_the_module_of_a_verb_is_imported_when_the_verb_is_called(
+    words: list[str], loaded: list[str]
+) -> None:
     program = (
-        "import sys; from scrapy_dedupe.commands.verbs import verb_named;"
-        " before = set(sys.modules); [verb_named(name) for name in sys.argv[1:]];"
-        " print(*sorted(name for name in set(sys.modules) - before if name.startswith('scrapy_dedupe.')))"
+        "import sys; from scrapy_dedupe.commands import console, verbs\n"
+        "try: console.main(sys.argv[1:])\n"
+        "except SystemExit: print(*{listed.module for listed in verbs.VERBS.values() if"
+        " f'scrapy_dedupe.commands.{listed.module}' in sys.modules}, sep='\\n', file=sys.stderr)"
     )
-    names = [name for name in verbs.VERBS if name.startswith("warc") and name != "warc"]
-    names += ["verify", "restore", "arc2warc", "dedupe"]
     done = subprocess.run(
-        [sys.executable, "-c", program, *names],
+        [sys.executable, "-c", program, *words],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=True,
     )
-    engines = ("summing", "collisions", "rewriting", "verifying", "restoring", "arc_files", "steps")
-    loaded = set(done.stdout.split())
-    assert loaded.isdisjoint(f"scrapy_dedupe.offline.{engine}" for engine in engines)
+    assert done.stderr.split() == [f"urls.{name}" for name in loaded]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["warcsum in -o out", "verify in out", "content curve", "passages check", "dedupe in -o out"],
+)
+def test_a_verb_without_a_store_refuses_one(call: Callable[..., Any], store_url: str, words: str) -> None:
+    called = call(*words.split(), "--store", store_url)
+    assert (called.code, called.out) == (2, "")
+    assert "--store " in called.err
 
 
 def test_ids_of_others_do_not_steer_the_terminal(call: Callable[..., Any], store_url: str) -> None:

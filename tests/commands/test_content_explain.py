@@ -380,7 +380,7 @@ def test_a_file_that_cannot_be_read_is_told(call: Callable[..., Any], settings: 
     Deduplicator(settings["DEDUPE_STORE_URL"]).close()
     called = call("content", "check", *where(settings), "missing.html")
     assert (called.code, called.out) == (3, "")
-    assert "The file missing.html cannot be read" in called.err
+    assert "missing.html cannot be read" in called.err
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import redis
 from doctored_projects import ADDON, listing, of
 
 from scrapy_dedupe import __version__
-from scrapy_dedupe.commands.doctor import disks, probes, versions
+from scrapy_dedupe.commands.doctor import outputs, probes, versions
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.stores import open_store
@@ -324,7 +324,7 @@ def test_a_disk_that_does_not_say_how_much_room_it_has(
     project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = shutil.disk_usage("/")
-    monkeypatch.setattr(disks.shutil, "disk_usage", lambda path: used._replace(total=0, free=0))
+    monkeypatch.setattr(outputs.shutil, "disk_usage", lambda path: used._replace(total=0, free=0))
     told = of(project(), "ok")
     assert (
         "for WARC files can be written to; it is created when it is needed; its file system does not report"
@@ -334,7 +334,9 @@ def test_a_disk_that_does_not_say_how_much_room_it_has(
 
 def test_a_disk_that_is_almost_full(project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     used = shutil.disk_usage("/")
-    monkeypatch.setattr(disks.shutil, "disk_usage", lambda path: used._replace(total=10**12, free=9 * 10**8))
+    monkeypatch.setattr(
+        outputs.shutil, "disk_usage", lambda path: used._replace(total=10**12, free=9 * 10**8)
+    )
     told = of(project(), "warning")
     assert (
         "for the store has 900.0 MB free of 1.0 TB. The same applies to WARC files. Free some space" in told
@@ -358,7 +360,7 @@ def test_a_disk_that_takes_nothing(
         "f_files": 1000,
         **change,
     }
-    monkeypatch.setattr(disks.os, "statvfs", lambda path: SimpleNamespace(**values))
+    monkeypatch.setattr(outputs.os, "statvfs", lambda path: SimpleNamespace(**values))
     assert sentence in of(project(code=3), "problem")
 
 
@@ -376,7 +378,7 @@ def test_a_full_disk_is_told_once_and_a_full_quota_by_each_probe(
         for what in ("content layer", "crawl index", "archive")
     }
     used = shutil.disk_usage("/")
-    monkeypatch.setattr(disks.shutil, "disk_usage", lambda path: used._replace(free=0))
+    monkeypatch.setattr(outputs.shutil, "disk_usage", lambda path: used._replace(free=0))
     (told,) = [found for found in project(settings, code=3) if found["level"] == "problem"]
     assert told["section"] == "disks"
     assert (
@@ -442,7 +444,14 @@ def test_what_fails_in_an_unexpected_way_does_not_keep_the_rest(
     def broken(patient: object) -> None:
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr(disks, "folders", broken)
+    monkeypatch.setattr(outputs, "folders", broken)
     findings = project(code=3)
     assert "unexpected RuntimeError: out of order" in of(findings, "problem")
     assert "Archive: a record was written" in of(findings, "ok")
+
+
+def test_a_wrong_setting_beside_classes_that_are_set_by_hand(project: Callable[..., Any]) -> None:
+    pipeline = 'ITEM_PIPELINES = {"scrapy_dedupe.pipelines.WarcPipeline": 300}\n'
+    findings = project(f'{pipeline}DEDUPE_PAYLOAD = "raw"\n', code=2)
+    assert "AssertionError" not in str(findings)
+    assert "The layers were not tested, since settings are wrong." in of(findings, "note")

@@ -22,7 +22,7 @@ from import_files import line, record, request_record, response_record, revisit,
 from offline.planted import SITE, Planting, text
 from recorded_crawls import page, record_crawl
 
-from scrapy_dedupe.commands.verbs import add_verbs
+from scrapy_dedupe.commands.verbs import VerbParser, add_verbs
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import Counts, Original, SeenText
@@ -213,7 +213,8 @@ def test_json_output_of_every_verb_equals_its_golden_file(call: Callable[..., Ca
     blot = "0"
     for step in STEPS:
         verb, *words = step.words.format(blot=blot).split()
-        store = ["--store", store_url] if verb in STORE_VERBS else []
+        has_store = verb in STORE_VERBS and words != ["curve"]
+        store = ["--store", store_url] if has_store else []
         root = ["--root", "index"] if verb == "passages" else []
         called = call(verb, *words, *store, *root, "--json")
         assert called.code == step.code, (step, called)
@@ -255,6 +256,8 @@ def verbs_with_json() -> Iterator[str]:
     found = [("", parser)]
     while found:
         name, verb = found.pop()
+        if isinstance(verb, VerbParser):
+            verb.complete()
         if name and any("--json" in action.option_strings for action in verb._actions):
             yield name.strip()
         for action in verb._actions:

@@ -221,7 +221,7 @@ def test_a_signal_ends_the_import_in_one_sentence_and_the_next_one_goes_on(
     with open_index(url) as index:
         assert [source.name for source in index.unfinished_sources()] == ["a.wacz"]
         assert done.stderr == (
-            "scrapy-dedupe import: stopped. The sources imported so far are in the index; import, without SOURCE,"
+            "scrapy-dedupe import: stopped; the sources imported so far are in the index, and import without SOURCE"
             " continues with the rest.\n"
         )
         assert index.find("new", [sha256(1)]) == [None]

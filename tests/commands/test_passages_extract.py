@@ -109,7 +109,7 @@ def test_options_reach_the_search(root: str, call: Callable, tmp_path: Path) -> 
 def test_json_beside_the_passages_is_refused(root: str, call: Callable) -> None:
     called = call("passages", "extract", "--root", root, "--json")
     assert called.code == 2
-    assert "--format jsonl" in called.err
+    assert "--json needs a file" in called.err
 
 
 def test_an_index_that_is_not_there_is_named(call: Callable, tmp_path: Path) -> None:

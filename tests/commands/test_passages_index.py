@@ -237,7 +237,7 @@ def test_of_many_that_are_passed_over_it_says_how_many_are_not_shown(call: Calla
     shown = call("passages", "index", "a.jsonl", "--root", "index", "--max-bytes", "100")
     assert shown.code == 4
     assert len([row for row in shown.out.splitlines() if "more than 100 bytes" in row]) == 20
-    assert "... and 1,480 more; --json lists a thousand." in shown.out
+    assert "... and 1,480 more; see --json." in shown.out
 
 
 def test_a_document_over_the_limit_is_told(call: Callable[..., Called]) -> None:

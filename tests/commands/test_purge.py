@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from recorded_crawls import record_crawl
 
-from scrapy_dedupe.commands.ages import time_before
+from scrapy_dedupe.commands.options import time_before
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.errors import SettingError
 

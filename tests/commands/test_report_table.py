@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from made_reports import empty_report
 
-from scrapy_dedupe.commands.report_table import table
+from scrapy_dedupe.commands.report import table
 from scrapy_dedupe.reports.figures import DuplicateGroup, Report
 from scrapy_dedupe.reports.observations import Observations
 from scrapy_dedupe.reports.sums import CrawlSeen, report_of

@@ -20,8 +20,8 @@ from scrapy import Request, version_info
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.request import fingerprint
 
-from scrapy_dedupe.commands.figures import size_text
 from scrapy_dedupe.dupefilters import BloomDupeFilter
+from scrapy_dedupe.reports.wording import size
 from scrapy_dedupe.urls.attachment import unregister
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.folder import FilterFolder
@@ -271,8 +271,8 @@ def test_stats_read_well(call: Callable[..., Any], job: Path) -> None:
     assert lines[0] == f"Filter    {job / 'dedupe' / 'urls'}"
     assert lines[1] == "Stopped   cleanly"
     assert lines[2] == f"Holds     2 fingerprints by {FINGERPRINTER}, 1 forgotten, 2 listed"
-    size = size_text(GrowingBloomFilter(10_000, 1e-6).size_bytes)
-    assert lines[3] == f"Size      1 layer, the first for 10,000; {size}, 0.0 % of the bits set"
+    shown = size(GrowingBloomFilter(10_000, 1e-6).size_bytes)
+    assert lines[3] == f"Size      1 layer, the first for 10,000; {shown}, 0.0 % of the bits set"
     assert lines[4].startswith("Error     at most 1e-06, ")
 
 

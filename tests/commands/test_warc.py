@@ -426,7 +426,7 @@ def test_an_index_that_does_not_answer_is_told_and_the_files_are_mended(
     path = cut(folder)
     called = call("warc", "salvage", "--store", f"sqlite:///{tmp_path / 'gone.sqlite'}")
     assert called.code == 4
-    assert "The index was not updated" in called.err
+    assert "the index was not updated" in called.err
     assert not path.exists()
 
 

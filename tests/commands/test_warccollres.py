@@ -153,11 +153,11 @@ def test_an_output_that_is_there_is_kept_unless_it_is_forced(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--jobs", "-1"), "Cannot run -1 jobs"),
+        (("--jobs", "-1"), "--jobs is -1"),
         (("--jobs", "many"), "invalid int value"),
         (("--format", "xml"), "invalid choice"),
         (("--paths", "map"), "map, line 1: expected a name and a place"),
-        (("-o", "-", "--json"), "Name a file with -o"),
+        (("-o", "-", "--json"), "Name one with -o"),
     ],
 )
 def test_a_wrong_option_is_told_in_a_sentence(
@@ -220,7 +220,7 @@ def test_twenty_faults_are_shown_and_more_are_in_the_json(
     source = manifest(tmp_path / "in", lines)
     called = call("warccollres", source, "-o", "out", "--keep-going")
     assert len(called.out.splitlines()) == 22
-    assert called.out.endswith("and 10 more.\n")
+    assert called.out.endswith("... and 10 more; see --json.\n")
     called = call("warccollres", source, "-o", "out", "--keep-going", "--json", "--force")
     assert called.code == 4
     assert (called.json["fault_count"], len(called.json["faults"])) == (30, 30)

@@ -101,11 +101,11 @@ def test_in_place_the_file_itself_changes(call: Callable[..., Called], numbered:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "Name it with -o"),
-        (("-o", "out", "--min-size", "-1"), "--min-size -1 is not a size"),
+        ((), "with -o FOLDER"),
+        (("-o", "out", "--min-size", "-1"), "--min-size is -1"),
         (("-o", "out", "--status", "ok"), "--status ok is not an HTTP status"),
-        (("-o", "out", "--sample", "-1"), "--sample -1 is not a number"),
-        (("-o", "out", "--jobs", "-1"), "-1 jobs"),
+        (("-o", "out", "--sample", "-1"), "--sample is -1"),
+        (("-o", "out", "--jobs", "-1"), "--jobs is -1"),
         (("-o", "out", "--in-place"), "Give only one of them"),
     ],
 )

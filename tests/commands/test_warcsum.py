@@ -107,7 +107,7 @@ def test_damage_ends_the_call_or_is_passed_over(call: Callable[..., Called]) -> 
     [
         (("absent",), 2, "matches no file"),
         (("in", "--append", "--force"), 2, "Give only one of them"),
-        (("in", "--jobs", "-1"), 2, "Cannot run -1 jobs"),
+        (("in", "--jobs", "-1"), 2, "--jobs is -1"),
         (("-r", "in", "--base", "in/deep"), 2, "is not below"),
         (("in", "--hash", "crc32"), 2, "invalid choice"),
         (("in", "-o", "in"), 3, "is a folder"),

@@ -26,7 +26,10 @@ def _parser() -> argparse.ArgumentParser:
 def _verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            return dict(action._name_parser_map)
+            parsers = dict(action._name_parser_map)
+            for below in parsers.values():
+                below.complete()
+            return parsers
     return {}
 
 

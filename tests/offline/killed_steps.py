@@ -59,11 +59,9 @@ def run(folder: str, words: list[str], number: int, before: int) -> NoReturn:
 def serve() -> None:
     from scrapy_dedupe.commands.verbs import VERBS, verb_named
 
-    for name in VERBS:
-        verb_named(name)
-    import scrapy_dedupe.offline.arc_files
-    import scrapy_dedupe.offline.restoring
-    import scrapy_dedupe.offline.steps  # noqa: F401 - verbs import what is slow when they are run
+    for name, listed in VERBS.items():
+        if listed.module is not None:
+            verb_named(name)
 
     # A kill loses nothing that was written, synced or not.
     os.fsync = lambda fd: None

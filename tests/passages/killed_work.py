@@ -133,8 +133,9 @@ def run(folder: str, work: str | list[str], before: int) -> NoReturn:
 def serve() -> None:
     from scrapy_dedupe.commands.verbs import VERBS, verb_named
 
-    for name in VERBS:
-        verb_named(name)
+    for name, listed in VERBS.items():
+        if listed.module is not None:
+            verb_named(name)
     with tempfile.TemporaryDirectory() as own:
         os.chdir(own)
         for line in sys.stdin:

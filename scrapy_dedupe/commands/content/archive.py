@@ -52,11 +52,11 @@ class Archive:
     ``notes`` are messages about files that could not be read completely.
     """
 
-    def __init__(self, place: CommandStores, folder: Path | None, watch: Progress) -> None:
-        self._place = place
+    def __init__(self, stores: CommandStores, folder: Path | None, watch: Progress) -> None:
+        self._stores = stores
         self._watch = watch
-        self._folder = folder or place.settings.warc.folder
-        self._reader = PageReader(place.scrapy_settings)
+        self._folder = folder or stores.settings.warc.folder
+        self._reader = PageReader(stores.scrapy_settings)
         self.notes: list[str] = []
 
     def find(self, wanted: Iterable[Wanted]) -> dict[Wanted, ArchivedText | str]:
@@ -68,7 +68,7 @@ class Archive:
             return {}
         found: dict[Wanted, ArchivedText | str] = {}
         try:
-            index = self._place.open_index()
+            index = self._stores.open_index()
         except StoreError as error:
             sentence = f"The archive cannot be searched: {error}"
             return {item: sentence for items in by_crawl.values() for item in items}

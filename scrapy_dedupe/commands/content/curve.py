@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
+from scrapy_dedupe.commands.options import Option
+from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.content.banding import estimate_deviation, estimate_probability, recall
 from scrapy_dedupe.content.options import ALL_TYPES, NearOptions
 from scrapy_dedupe.content.signature import min_equal
@@ -14,10 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-
-HELP = (
-    "Show the share of near copies that is found, by similarity, and the bands that follow from the settings."
-)
 
 _OPTIONS: Final = ("threshold", "recall", "num_perm", "shingle_size")
 _PERCENTS: Final = range(50, 101, 5)
@@ -50,108 +48,64 @@ class Curve:
     recall: float
     num_perm: int
     shingle_size: int
-    bands: int | None
-    rows_per_band: int | None
-    min_equal: int | None
-    deviation: float | None
-    points: list[CurvePoint]
+    bands: int | None = None
+    rows_per_band: int | None = None
+    min_equal: int | None = None
+    deviation: float | None = None
+    points: tuple[CurvePoint, ...] = ()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--threshold",
-        type=float,
-        metavar="SIMILARITY",
-        help="the similarity at which a page becomes a near copy (default: DEDUPE_NEAR_THRESHOLD)",
-    )
-    parser.add_argument(
-        "--recall",
-        type=float,
-        metavar="SHARE",
-        help="the share of pairs at the threshold that must share a band (default: DEDUPE_NEAR_RECALL)",
-    )
-    parser.add_argument(
-        "--num-perm",
-        type=int,
-        metavar="ROWS",
-        help="the number of rows of a signature (default: DEDUPE_NEAR_NUM_PERM)",
-    )
-    parser.add_argument(
-        "--shingle-size",
-        type=int,
-        metavar="CHARACTERS",
-        help="the length of a shingle (default: DEDUPE_NEAR_SHINGLE_SIZE)",
-    )
-
-
-def run(place: CommandStores, opts: argparse.Namespace) -> list[Curve]:
+def _run(stores: CommandStores, opts: argparse.Namespace) -> list[Curve]:
     values = {name: getattr(opts, name) for name in _OPTIONS}
     if None in values.values():
-        content = place.settings.content
+        content = stores.settings.content
         values = {
             name: getattr(content, f"near_{name}") if value is None else value
             for name, value in values.items()
         }
-    return list(curves(values))
-
-
-def curves(values: dict[str, Any]) -> Iterator[Curve]:
-    """One curve for each content type in *values*, and first the one for all others."""
     by_type = NearOptions.by_type(**values)
-    for content_type in sorted(by_type, key=lambda name: (name != ALL_TYPES, name)):
-        options = by_type[content_type]
-        yield _curve(content_type, options) if options.is_on else _no_curve(content_type, options)
+    # First the curve for all other types.
+    return [
+        _curve(name, by_type[name]) for name in sorted(by_type, key=lambda name: (name != ALL_TYPES, name))
+    ]
 
 
 def _curve(content_type: str, options: NearOptions) -> Curve:
-    banding, threshold, num_perm = options.banding, options.threshold, options.num_perm
-    least = min_equal(threshold, num_perm)
-    return Curve(
-        content_type=content_type,
-        threshold=threshold,
-        recall=options.recall,
-        num_perm=num_perm,
-        shingle_size=options.shingle_size,
+    threshold, num_perm = options.threshold, options.num_perm
+    curve = Curve(content_type, threshold, options.recall, num_perm, options.shingle_size)
+    if not options.is_on:
+        return curve
+    banding, least = options.banding, min_equal(threshold, num_perm)
+    points = [
+        CurvePoint(
+            jaccard=jaccard,
+            shares_band=banding.probability(jaccard),
+            estimate_reaches=estimate_probability(jaccard, num_perm, least),
+            called_near=recall(jaccard, banding, num_perm, least),
+        )
+        for jaccard in sorted({threshold} | {percent / 100 for percent in _PERCENTS})
+    ]
+    return replace(
+        curve,
         bands=banding.bands,
         rows_per_band=banding.rows,
         min_equal=least,
         deviation=estimate_deviation(threshold, num_perm),
-        points=[
-            CurvePoint(
-                jaccard=jaccard,
-                shares_band=banding.probability(jaccard),
-                estimate_reaches=estimate_probability(jaccard, num_perm, least),
-                called_near=recall(jaccard, banding, num_perm, least),
-            )
-            for jaccard in sorted({threshold} | {percent / 100 for percent in _PERCENTS})
-        ],
+        points=tuple(points),
     )
 
 
-def _no_curve(content_type: str, options: NearOptions) -> Curve:
-    return Curve(
-        content_type=content_type,
-        threshold=options.threshold,
-        recall=options.recall,
-        num_perm=options.num_perm,
-        shingle_size=options.shingle_size,
-        bands=None,
-        rows_per_band=None,
-        min_equal=None,
-        deviation=None,
-        points=[],
-    )
+def _lines(curves: list[Curve]) -> Iterator[str]:
+    for place, curve in enumerate(curves):
+        if place:
+            yield ""
+        if len(curves) > 1:
+            others = "all other content types"
+            yield f"Pages      {others if curve.content_type == ALL_TYPES else curve.content_type}"
+        yield from _curve_lines(curve)
 
 
-def text(result: list[Curve]) -> str:
-    is_only = len(result) == 1
-    return "\n\n".join("\n".join(_lines(curve, is_only=is_only)) for curve in result)
-
-
-def _lines(curve: Curve, *, is_only: bool) -> Iterator[str]:
-    if not is_only:
-        others = "all other content types"
-        yield f"Pages      {others if curve.content_type == ALL_TYPES else curve.content_type}"
+def _curve_lines(curve: Curve) -> Iterator[str]:
     if curve.bands is None:
         yield f"Threshold  {curve.threshold:g}, which turns the near layer off"
         return
@@ -174,3 +128,36 @@ def _lines(curve: Curve, *, is_only: bool) -> Iterator[str]:
 def _similarity_text(jaccard: float) -> str:
     two_digits = f"{jaccard:.2f}"
     return two_digits if float(two_digits) == jaccard else f"{jaccard:g}"
+
+
+CURVE = Verb(
+    _run,
+    _lines,
+    [
+        Option(
+            "--threshold",
+            "SIMILARITY",
+            "the similarity at which a page becomes a near copy (default: DEDUPE_NEAR_THRESHOLD)",
+            type=float,
+        ),
+        Option(
+            "--recall",
+            "SHARE",
+            "the share of pairs at the threshold that must share a band (default: DEDUPE_NEAR_RECALL)",
+            type=float,
+        ),
+        Option(
+            "--num-perm",
+            "ROWS",
+            "the number of rows of a signature (default: DEDUPE_NEAR_NUM_PERM)",
+            type=int,
+        ),
+        Option(
+            "--shingle-size",
+            "CHARACTERS",
+            "the length of a shingle (default: DEDUPE_NEAR_SHINGLE_SIZE)",
+            type=int,
+        ),
+    ],
+    store_option=None,
+)

@@ -9,13 +9,18 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe import __version__
-from scrapy_dedupe.commands.figures import counted
+from scrapy_dedupe.commands.options import Option
+from scrapy_dedupe.commands.output import picked
+from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import DedupeError, SettingError, StoreError
+from scrapy_dedupe.reports.wording import counted
 
-from .finding import LEVELS, CheckFinding, Finding, from_error, problem
+from . import outputs, probes, settings, stores, unfinished, versions
+from .context import LEVELS, DoctorContext, Finding, from_error, problem, without_new_data_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -23,65 +28,55 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
 
-    from .context import DoctorContext
-
-HELP = (
-    "Check settings, versions, stores, disks and layers, test each of them, and explain how to fix problems."
-)
-
 _WIDTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """The findings in the order of the sections, and the number of findings of each level."""
+    """The findings, each with its section, in the order of the sections."""
 
-    version: str
     spider: str | None
-    levels: dict[str, int]
-    findings: list[Finding]
+    findings: list[tuple[str, Finding]]
+
+    @property
+    def levels(self) -> dict[str, int]:
+        """The number of findings of each level."""
+        return {level: sum(finding.level == level for _, finding in self.findings) for level in LEVELS}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--spider", metavar="NAME", help="check the settings of this spider")
-
-
-def run(place: CommandStores, opts: argparse.Namespace) -> Examination:
-    # Imported here: they load most of the package, which would slow down the start of other verbs.
-    from . import components, disks, outputs, probes, setting_faults, spiders, stores, unfinished, versions
-    from .context import DoctorContext, without_new_data_folder
-
+def _run(place: CommandStores, opts: argparse.Namespace) -> Examination:
     sections = {
-        "settings": setting_faults.check,
-        "spiders": spiders.check,
-        "components": components.check,
+        "settings": settings.check_settings,
+        "spiders": settings.check_spiders,
+        "components": settings.check_components,
         "versions": versions.check,
         # Before the sections that write: there, failures caused by a full disk are not reported again.
-        "disks": disks.check,
+        "disks": outputs.check_disks,
         "stores": stores.check,
         "left over": unfinished.check,
         "probes": probes.check,
-        "outputs": outputs.check,
+        "outputs": outputs.check_outputs,
     }
-    findings: list[Finding] = []
+    findings: list[tuple[str, Finding]] = []
+    sentences: set[str] = set()
     is_disk_full = False
     with without_new_data_folder():
         context = DoctorContext(place, opts.spider)
         for section, check in sections.items():
-            for result in _checked(check, context):
-                if is_disk_full and result.is_disk_full and section != "disks":
+            for found in _checked(check, context):
+                if is_disk_full and found.is_disk_full and section != "disks":
                     continue
-                is_disk_full |= result.is_disk_full and section == "disks"
+                is_disk_full |= found.is_disk_full and section == "disks"
                 # Every section that uses an unavailable store would report it.
-                if result.level != "problem" or all(result.sentence != known.sentence for known in findings):
-                    findings.append(Finding(section, result.level, result.sentence, result.remedy))
-    levels: dict[str, int] = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
-    return Examination(__version__, opts.spider, levels, findings)
+                if found.level != "problem" or found.sentence not in sentences:
+                    findings.append((section, found))
+                sentences.add(found.sentence)
+    return Examination(opts.spider, findings)
 
 
 def _checked(
-    check: Callable[[DoctorContext], Iterator[CheckFinding]], context: DoctorContext
-) -> Iterator[CheckFinding]:
+    check: Callable[[DoctorContext], Iterator[Finding]], context: DoctorContext
+) -> Iterator[Finding]:
     try:
         yield from check(context)
     except DedupeError as error:
@@ -99,24 +94,24 @@ def _checked(
         )
 
 
-def text(examination: Examination) -> str:
-    lines = []
-    for section, findings in groupby(examination.findings, key=lambda finding: finding.section):
-        lines.append(section.capitalize())
-        for finding in findings:
-            lines += _wrapped(f"  {finding.level:<8} ", finding.sentence)
+def _lines(examination: Examination) -> Iterator[str]:
+    for section, findings in groupby(examination.findings, key=itemgetter(0)):
+        yield section.capitalize()
+        for _, finding in findings:
+            yield from _wrapped(f"  {finding.level:<8} ", finding.sentence)
             if finding.remedy:
-                lines += _wrapped("           -> ", finding.remedy)
-    counts = [counted(examination.levels[level], level) for level in LEVELS[:-1]]
-    return "\n".join([*lines, "", f"{', '.join(counts)}; {examination.levels['ok']} ok."])
+                yield from _wrapped("           -> ", finding.remedy)
+    levels = examination.levels
+    yield ""
+    yield f"{', '.join(counted(levels[level], level) for level in LEVELS[:-1])}; {levels['ok']} ok."
 
 
-def refusal(examination: Examination) -> DedupeError | None:
-    problems = [finding for finding in examination.findings if finding.level == "problem"]
+def _refusal(examination: Examination) -> DedupeError | None:
+    problems = [section for section, finding in examination.findings if finding.level == "problem"]
     if not problems:
         return None
     sentence = f"{counted(len(problems), 'problem')} found; see above for how to fix each one."
-    if any(finding.section in ("settings", "spiders") for finding in problems):
+    if {"settings", "spiders"}.intersection(problems):
         return SettingError(sentence)
     return StoreError(sentence)
 
@@ -130,3 +125,20 @@ def _wrapped(lead: str, words: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def _as_json(examination: Examination) -> dict[str, Any]:
+    findings = [
+        {"section": section, **picked(finding, "level sentence remedy")}
+        for section, finding in examination.findings
+    ]
+    return {"version": __version__, **picked(examination, "spider levels"), "findings": findings}
+
+
+DOCTOR = Verb(
+    _run,
+    _lines,
+    [Option("--spider", "NAME", "check the settings of this spider")],
+    json=_as_json,
+    refusal=_refusal,
+)

@@ -1,12 +1,15 @@
-"""What the doctor checks: the settings as a crawl would have them, and the stores that they name."""
+"""What the doctor checks: the settings as a crawl would have them, and the stores that they name; and its findings."""
 
 from __future__ import annotations
 
+import errno
 import os
+import sqlite3
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from scrapy import Spider
 from scrapy.crawler import Crawler
@@ -15,13 +18,14 @@ from scrapy.utils.conf import closest_scrapy_cfg
 from scrapy.utils.misc import load_object
 
 from scrapy_dedupe.commands.stores import CommandStores, loading_settings
-from scrapy_dedupe.errors import UsageError
+from scrapy_dedupe.errors import DedupeError, UsageError
+from scrapy_dedupe.files.folders import folder_fault
 from scrapy_dedupe.settings.placement import named_components
 from scrapy_dedupe.settings.specs import faults_of, read_settings
 from scrapy_dedupe.settings.values import fill_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from scrapy.settings import BaseSettings
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.settings.specs import Settings
 
+Level = Literal["problem", "warning", "note", "ok"]
+
+LEVELS: Final[tuple[Level, ...]] = ("problem", "warning", "note", "ok")
 _LAYERS: Final = {
     "urls": "scrapy_dedupe.dupefilters.BloomDupeFilter",
     "content": "scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware",
@@ -141,3 +148,71 @@ def _crawler(settings: BaseSettings, spider: str | None) -> Crawler:
         raise UsageError(f"The project has no spider {spider!r}{hint}")
     with loading_settings():
         return Crawler(loader.load(spider), settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A finding. ``remedy`` is empty if there is nothing to do. ``is_disk_full``: a full disk is the cause."""
+
+    level: Level
+    sentence: str
+    remedy: str = ""
+    is_disk_full: bool = False
+
+
+def ok(sentence: str) -> Finding:
+    return Finding("ok", sentence)
+
+
+def note(sentence: str, remedy: str = "") -> Finding:
+    return Finding("note", sentence, remedy)
+
+
+def warning(sentence: str, remedy: str) -> Finding:
+    return Finding("warning", sentence, remedy)
+
+
+def problem(sentence: str, remedy: str) -> Finding:
+    return Finding("problem", sentence, remedy)
+
+
+def from_error(error: Exception, remedy: str = "") -> Finding:
+    """Return a problem with the sentence of an error, which already names the remedy."""
+    return Finding("problem", str(error), remedy, _is_disk_full(error))
+
+
+def run_probe(what: str, probe: Callable[[], Finding]) -> Iterator[Finding]:
+    """Yield the result of a probe. Its exception becomes a problem of *what*."""
+    try:
+        yield probe()
+    except DedupeError as error:
+        yield from_error(error, f"Until then the {what} does not work.")
+    except OSError as error:
+        # folder_fault() needs a path to find the cause.
+        reason, remedy = (
+            (error.strerror or str(error), _remedy(error))
+            if error.filename is None
+            else folder_fault(Path(error.filename).parent, error)
+        )
+        yield Finding("problem", f"The {what} cannot be tested: {reason}.", remedy, _is_disk_full(error))
+
+
+def _is_disk_full(error: BaseException | None) -> bool:
+    """Whether a full disk has caused the error or one of its causes. SQLite may report that as an I/O error."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if isinstance(error, sqlite3.Error) and any(
+            words in str(error).lower() for words in ("disk is full", "disk i/o error")
+        ):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Free some space or inodes, or name a folder on another disk."
+    if error.errno == errno.EROFS:
+        return "Name a folder on another file system."
+    return "Change the permissions of the folder, or name another one."

@@ -1,41 +1,51 @@
-"""Stores: whether each answers, how fast, and whether it fits the settings."""
+"""Stores: whether each answers, how fast, whether it fits the settings, and whether a server keeps the data safe."""
 
 from __future__ import annotations
 
 import sqlite3
+import statistics
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from scrapy_dedupe.commands.figures import counted
-from scrapy_dedupe.errors import DedupeError
+import redis
+
+from scrapy_dedupe.commands.content import read_only_judge
+from scrapy_dedupe.errors import DedupeError, StoreUnavailable
+from scrapy_dedupe.reports.wording import counted, size
 from scrapy_dedupe.stores import open_store, parse_store_url
+from scrapy_dedupe.stores.redis import connect
+from scrapy_dedupe.stores.redis_faults import redis_faults
 from scrapy_dedupe.stores.sqlite import APPLICATION_ID, SCHEMA_VERSION
 
-from . import redis_server
-from .finding import CheckFinding, from_error, note, ok, problem, warning
+from .context import Finding, from_error, note, ok, problem, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from scrapy_dedupe.stores.base import ContentStore, Store
+    from scrapy_dedupe.stores.base import Store
     from scrapy_dedupe.stores.location import StoreLocation
 
     from .context import DoctorContext
 
 _SLOW_S = 0.05
+_PINGS = 20
+_SLOW_PING_S = 0.02
+_OLDEST = 5
+_FULL = 0.9
+_APPEND = "Set appendonly yes: CONFIG SET appendonly yes, and in the server's configuration file."
 
 
-def check(context: DoctorContext) -> Iterator[CheckFinding]:
+def check(context: DoctorContext) -> Iterator[Finding]:
     layers_of: dict[str, list[str]] = {}
     for layer, url in context.store_urls.items():
         layers_of.setdefault(url, []).append(layer)
     for url, layers in layers_of.items():
         location = parse_store_url(url)
         if location.is_redis:
-            yield from redis_server.check(location, context.timeout_s)
+            yield from _check_server(location, context.timeout_s)
         else:
             assert location.path is not None
             result = file_state(location.path, location.shown)
@@ -47,7 +57,7 @@ def check(context: DoctorContext) -> Iterator[CheckFinding]:
         yield from _look(context, location, layers)
 
 
-def file_state(path: Path, shown: str) -> CheckFinding | None:
+def file_state(path: Path, shown: str) -> Finding | None:
     """Return a finding for an SQLite file that must not be opened now, or None if it can be opened."""
     if not path.exists():
         return note(f"There is no store {shown} yet: the first crawl creates it.")
@@ -69,7 +79,7 @@ def file_state(path: Path, shown: str) -> CheckFinding | None:
     return None
 
 
-def _look(context: DoctorContext, location: StoreLocation, layers: list[str]) -> Iterator[CheckFinding]:
+def _look(context: DoctorContext, location: StoreLocation, layers: list[str]) -> Iterator[Finding]:
     try:
         store = open_store(location.url, timeout_s=context.timeout_s, create=False)
     except DedupeError as error:
@@ -99,7 +109,7 @@ def _look(context: DoctorContext, location: StoreLocation, layers: list[str]) ->
         store.close()
 
 
-def _index(context: DoctorContext, store: Store) -> Iterator[CheckFinding]:
+def _index(context: DoctorContext, store: Store) -> Iterator[Finding]:
     crawls = store.index.crawls()
     modes = {info.payload for info in crawls if info.state != "canceled"}
     yield ok(
@@ -127,7 +137,7 @@ def _index(context: DoctorContext, store: Store) -> Iterator[CheckFinding]:
         )
 
 
-def _files_elsewhere(context: DoctorContext) -> Iterator[CheckFinding]:
+def _files_elsewhere(context: DoctorContext) -> Iterator[Finding]:
     settings = context.settings
     if (
         settings is None
@@ -143,14 +153,10 @@ def _files_elsewhere(context: DoctorContext) -> Iterator[CheckFinding]:
     )
 
 
-def _content(context: DoctorContext, store: Store, location: StoreLocation) -> Iterator[CheckFinding]:
-    stored = store.content.parameters()
-    if context.settings is not None and stored:
-        from scrapy_dedupe.content import Judge
-        from scrapy_dedupe.downloadermiddlewares import judge_options
-
+def _content(context: DoctorContext, store: Store, location: StoreLocation) -> Iterator[Finding]:
+    if context.settings is not None and store.content.parameters():
         try:
-            Judge(_ReadOnlyContent(store.content, stored, store.url), judge_options(context.settings.content))  # type: ignore[arg-type]
+            read_only_judge(store.content, context.settings.content, location.shown)
         except DedupeError as error:
             yield note(str(error)) if context.is_store_given else from_error(error)
             return
@@ -162,29 +168,127 @@ def _content(context: DoctorContext, store: Store, location: StoreLocation) -> I
     yield ok(f"The content layer has {texts}, and compares them with the parameters of the settings.")
 
 
-class _ReadOnlyContent:
-    """A store of texts that compares parameters with the stored ones without writing them."""
-
-    def __init__(self, content: ContentStore, stored: Mapping[str, str], url: str) -> None:
-        self._content = content
-        self._stored = dict(stored)
-        self._url = url
-
-    def parameters(self) -> dict[str, str]:
-        return self._stored
-
-    def check_parameters(self, parameters: Mapping[str, str]) -> None:
-        from scrapy_dedupe.stores.content_values import refuse_other_parameters
-
-        known = {name: value for name, value in parameters.items() if name in self._stored}
-        refuse_other_parameters(self._url, self._stored, known)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._content, name)
-
-
 def _extra_remedy(context: DoctorContext, location: StoreLocation, error: DedupeError) -> str:
     """Return what else to do, in addition to the advice in the error."""
     if location.is_redis and not context.is_store_given and "does not answer" in str(error):
         return "To crawl without a server, remove the setting that names it: a local file is used then."
     return ""
+
+
+def _check_server(location: StoreLocation, timeout_s: float) -> Iterator[Finding]:
+    """Check the server. Yields nothing if it does not answer, since opening the store reports that."""
+    shown = location.shown
+    try:
+        client = connect(location, timeout_s, is_used_by_one_thread=True)
+    except (redis.RedisError, OSError, ValueError):
+        return
+    try:
+        with redis_faults(shown):
+            times = []
+            for _ in range(_PINGS):
+                start = time.perf_counter()
+                client.ping()
+                times.append(time.perf_counter() - start)
+        took = statistics.median(times)
+        round_trip = f"A round trip to {shown} takes {1000 * took:.2f} ms."
+        if took < _SLOW_PING_S:
+            yield ok(round_trip)
+        else:
+            yield warning(
+                round_trip, "Use a server nearer to the crawler: each page waits for several round trips."
+            )
+        try:
+            info: Mapping[str, Any] = client.info()
+        except redis.RedisError as error:
+            yield note(
+                f"The server {shown} does not allow INFO ({error}), so its memory and persistence are unknown.",
+                "Give the user the permission to call INFO, or check that maxmemory-policy is noeviction.",
+            )
+            return
+        yield from _configuration(info, client, shown)
+    except StoreUnavailable:
+        return
+    finally:
+        client.close()
+
+
+def _configuration(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[Finding]:
+    name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
+    version = str(info.get("valkey_version") or info.get("redis_version") or "of an unknown version")
+    if version.partition(".")[0].isdigit() and int(version.partition(".")[0]) < _OLDEST:
+        yield problem(f"The server {shown} is {name} {version}.", f"Upgrade it to {_OLDEST}.0 or later.")
+    else:
+        yield ok(f"It is {name} {version}.")
+    if info.get("role") in ("slave", "replica"):
+        yield problem(
+            f"The server {shown} is a read-only replica of {info.get('master_host')}.",
+            "Name the primary server in the URL.",
+        )
+    if info.get("cluster_enabled"):
+        yield problem(
+            f"The server {shown} is part of a cluster. The texts and the crawl index need a single server with all keys.",
+            "Name a server that is not in a cluster.",
+        )
+    yield from _memory(info, shown)
+    yield from _persistence(info, client, shown)
+
+
+def _memory(info: Mapping[str, Any], shown: str) -> Iterator[Finding]:
+    limit, used = int(info.get("maxmemory", 0) or 0), int(info.get("used_memory", 0) or 0)
+    policy = info.get("maxmemory_policy")
+    if policy is None:
+        yield warning(
+            f"The server {shown} does not report its maxmemory-policy.",
+            "Check that it is noeviction: any other policy evicts data when memory is full.",
+        )
+    elif policy != "noeviction":
+        make = problem if limit else warning
+        yield make(
+            f"The maxmemory-policy of {shown} is {policy}: when memory is full, data is evicted.",
+            "Set it to noeviction: CONFIG SET maxmemory-policy noeviction, and in the server's configuration file.",
+        )
+    if limit and used > _FULL * limit:
+        yield warning(
+            f"The server {shown} uses {size(used)} of {size(limit)} of memory.",
+            "Raise maxmemory, or purge unneeded data (scrapy dedupe purge, scrapy dedupe content purge).",
+        )
+    elif policy == "noeviction":
+        of = f" of {size(limit)}" if limit else ", without a limit"
+        yield ok(f"It uses {size(used)}{of}, and evicts nothing (noeviction).")
+
+
+def _persistence(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[Finding]:
+    if "aof_enabled" not in info:
+        yield note(f"The server {shown} does not report whether it keeps its data on disk.")
+        return
+    if info.get("aof_enabled"):
+        if info.get("aof_last_write_status", "ok") != "ok":
+            yield problem(
+                f"The last write of the server {shown} to its append-only file failed.",
+                "Check its disk and its log.",
+            )
+        else:
+            yield ok("It keeps its data in an append-only file.")
+        return
+    try:
+        save = str(client.config_get("save").get("save", ""))
+    except redis.RedisError:
+        yield warning(
+            f"The server {shown} has no append-only file, and does not report whether it saves snapshots.",
+            "Check that appendonly is yes: data that is only in memory is lost at a restart.",
+        )
+        return
+    if info.get("rdb_last_bgsave_status", "ok") != "ok":
+        yield problem(
+            f"The server {shown} could not save its last snapshot, and may refuse writes.",
+            "Check its disk and its log.",
+        )
+    elif save:
+        yield warning(
+            f"The server {shown} saves only snapshots ({save}): changes after the last one are lost in a crash.",
+            _APPEND,
+        )
+    else:
+        yield warning(
+            f"The server {shown} keeps nothing on disk: a restart loses every text and every crawl.", _APPEND
+        )

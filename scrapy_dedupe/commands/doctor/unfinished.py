@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.commands.figures import counted
+from scrapy_dedupe.commands.output import listed
 from scrapy_dedupe.errors import DedupeError
+from scrapy_dedupe.reports.wording import counted
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
 from scrapy_dedupe.warc.salvage import is_held
 
-from .finding import CheckFinding, note, ok, warning
+from .context import Finding, note, ok, warning
 from .stores import file_state
 
 if TYPE_CHECKING:
@@ -26,16 +27,12 @@ _SHOWN: Final = 5
 _AGE: Final = timedelta(days=1)
 
 
-def check(context: DoctorContext) -> Iterator[CheckFinding]:
-    found = False
-    for result in (*_files(context), *_crawls(context)):
-        found = True
-        yield result
-    if not found:
-        yield ok("Earlier crawls left nothing to clean up.")
+def check(context: DoctorContext) -> Iterator[Finding]:
+    found = [*_files(context), *_crawls(context)]
+    yield from found or [ok("Earlier crawls left nothing to clean up.")]
 
 
-def _files(context: DoctorContext) -> Iterator[CheckFinding]:
+def _files(context: DoctorContext) -> Iterator[Finding]:
     settings = context.settings
     if settings is None or context.is_store_given or "archive" not in context.layers:
         return
@@ -47,11 +44,11 @@ def _files(context: DoctorContext) -> Iterator[CheckFinding]:
     dead = [path for path in unfinished if path not in held]
     if held:
         yield note(
-            f"{counted(len(held), 'WARC file')} in {folder} {_is_are(held)} being written by a running crawl."
+            f"{counted(len(held), 'WARC file')} in {folder} {_are(held)} being written by a running crawl."
         )
     if dead:
         yield warning(
-            f"{counted(len(dead), 'WARC file')} of killed crawls {_is_are(dead)} unfinished: {_names(dead)}.",
+            f"{counted(len(dead), 'WARC file')} of killed crawls {_are(dead)} unfinished: {_names(dead)}.",
             "Run `scrapy dedupe warc salvage`, or start a crawl in the same folder: both repair them and keep all"
             " complete records.",
         )
@@ -61,13 +58,13 @@ def _files(context: DoctorContext) -> Iterator[CheckFinding]:
         waiting = warc_files(folder)
         if waiting and not held:
             yield warning(
-                f"{counted(len(waiting), 'finished file')} in {folder} {_is_are(waiting)} not moved to"
+                f"{counted(len(waiting), 'finished file')} in {folder} {_are(waiting)} not moved to"
                 f" DEDUPE_WARC_UPLOAD_URL: {_names(waiting)}.",
                 "Move them with `scrapy dedupe warc upload URL`; files of uncommitted crawls are not moved.",
             )
 
 
-def _crawls(context: DoctorContext) -> Iterator[CheckFinding]:
+def _crawls(context: DoctorContext) -> Iterator[Finding]:
     url = context.store_urls.get("index")
     if url is None:
         return
@@ -82,11 +79,10 @@ def _crawls(context: DoctorContext) -> Iterator[CheckFinding]:
         index = store.index
         old = [info for info in index.crawls() if info.state == "uncommitted" and _is_old(info)]
         if old:
-            names = ", ".join(info.id for info in old[:_SHOWN])
-            more = f" and {len(old) - _SHOWN} more" if len(old) > _SHOWN else ""
-            has_have = "has" if len(old) == 1 else "have"
+            names = listed([info.id for info in old], _SHOWN)
+            have = "has" if len(old) == 1 else "have"
             yield warning(
-                f"{counted(len(old), 'crawl')} that started more than a day ago {has_have} not been committed: {names}{more}."
+                f"{counted(len(old), 'crawl')} that started more than a day ago {have} not been committed: {names}."
                 " Other crawls cannot refer to the records of an uncommitted crawl.",
                 f"If it is not running, run `scrapy dedupe commit {old[0].id}` or `scrapy dedupe cancel {old[0].id}`, or"
                 " continue it with its JOBDIR.",
@@ -99,7 +95,7 @@ def _crawls(context: DoctorContext) -> Iterator[CheckFinding]:
         queued, claimed = index.queue_length()
         if queued + claimed:
             yield note(
-                f"{counted(queued + claimed, 'source')} {'is' if queued + claimed == 1 else 'are'} waiting to be imported.",
+                f"{counted(queued + claimed, 'source is', 'sources are')} waiting to be imported.",
                 "`scrapy dedupe import` continues with them.",
             )
     except DedupeError:
@@ -119,9 +115,8 @@ def _is_old(info: CrawlInfo) -> bool:
 
 
 def _names(paths: Sequence[Path]) -> str:
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    return ", ".join(path.name for path in paths[:_SHOWN]) + more
+    return listed([path.name for path in paths], _SHOWN)
 
 
-def _is_are(paths: Sequence[Path]) -> str:
+def _are(paths: Sequence[Path]) -> str:
     return "is" if len(paths) == 1 else "are"

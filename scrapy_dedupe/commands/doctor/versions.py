@@ -7,11 +7,11 @@ import re
 from importlib.metadata import PackageNotFoundError, distribution, version
 from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 
 from scrapy_dedupe import __version__
 
-from .finding import CheckFinding, note, ok, problem, warning
+from .context import Finding, note, ok, problem, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ _NAME = "scrapy-dedupe"
 _FOR_DEVELOPERS = ("test", "docs")
 
 
-def check(context: DoctorContext) -> Iterator[CheckFinding]:
+def check(context: DoctorContext) -> Iterator[Finding]:
     try:
         found = distribution(_NAME)
     except PackageNotFoundError:
@@ -53,22 +53,18 @@ def _read(requirements: list[str]) -> tuple[list[Requirement], dict[str, list[Re
     plain: list[Requirement] = []
     extras: dict[str, list[Requirement]] = {}
     for text in requirements:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            continue
+        requirement = Requirement(text)
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)['\"]", text)
-        if extra is not None:
-            if extra[1] not in _FOR_DEVELOPERS and (
-                requirement.marker is None or requirement.marker.evaluate({"extra": extra[1]})
-            ):
-                extras.setdefault(extra[1], []).append(requirement)
-        elif requirement.marker is None or requirement.marker.evaluate():
-            plain.append(requirement)
+        name = "" if extra is None else extra[1]
+        if name in _FOR_DEVELOPERS or not (
+            requirement.marker is None or requirement.marker.evaluate({"extra": name})
+        ):
+            continue
+        (extras.setdefault(name, []) if name else plain).append(requirement)
     return plain, extras
 
 
-def _fault(requirement: Requirement) -> CheckFinding | None:
+def _fault(requirement: Requirement) -> Finding | None:
     try:
         found = version(requirement.name)
     except PackageNotFoundError:
@@ -84,7 +80,7 @@ def _fault(requirement: Requirement) -> CheckFinding | None:
     return None
 
 
-def _extras(context: DoctorContext, extras: dict[str, list[Requirement]]) -> Iterator[CheckFinding]:
+def _extras(context: DoctorContext, extras: dict[str, list[Requirement]]) -> Iterator[Finding]:
     wanted = _wanted(context)
     absent = []
     for extra, requirements in extras.items():

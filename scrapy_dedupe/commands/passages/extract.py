@@ -1,34 +1,49 @@
-"""``passages extract``: list the passages that several documents share, as text, JSON lines or CSV."""
+"""``passages extract``: list the passages that several documents share, as text, JSON lines or CSV.
+
+``text``
+    For reading.
+``jsonl``
+    One object per line with ``rank``, ``score``, ``tokens``, ``documents``, ``text`` (null if the index keeps no texts)
+    and ``places``, a list of objects with ``doc_id``, ``token_start``, ``token_end``, ``char_start`` and ``char_end``.
+``csv``
+    A header line, then one line per place: rank, score, tokens, documents, the fields of the place, and the text. Fields
+    are quoted as in RFC 4180.
+"""
 
 from __future__ import annotations
 
+import csv
 import io
+import json
 import sys
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.figures import counted
+from scrapy_dedupe.commands.options import FORCE, Option, flag
+from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.passages.extraction import extract
+from scrapy_dedupe.passages.snapshot import IndexSnapshot
+from scrapy_dedupe.passages.values import Place
+from scrapy_dedupe.reports.wording import clean, counted, number
 from scrapy_dedupe.tasks.state import writing
 
-from .given_texts import given_text
-from .like import add_exclusions
-from .passage_output import WRITERS
-from .root_folder import add_root, opened, root_of
+from . import EXCLUSIONS, ROOT, place_text, root_of, snippet
+from .queries import given_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
+    from scrapy_dedupe.passages.values import Passage
 
-HELP = "List the passages that several documents share, sorted by the number of tokens that storing each once would save."
+    Write = Callable[[int, Passage], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,69 +57,12 @@ class ExtractResult:
     places: int
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_root(parser)
-    parser.add_argument(
-        "-o", "--output", default="-", metavar="FILE", help="the file to write (default: standard output)"
-    )
-    parser.add_argument("--force", action="store_true", help="replace an existing file")
-    parser.add_argument(
-        "--format",
-        choices=tuple(WRITERS),
-        default="text",
-        help="text; jsonl: one JSON object per passage; csv: one line per place (default: text)",
-    )
-    parser.add_argument(
-        "--min-docs",
-        type=int,
-        default=2,
-        metavar="N",
-        help="the minimum number of documents with a passage (default: 2)",
-    )
-    parser.add_argument(
-        "--max-docs", type=int, metavar="N", help="the maximum number of documents with a passage"
-    )
-    parser.add_argument(
-        "--min-tokens",
-        type=int,
-        metavar="N",
-        help="the minimum length of a passage in tokens (default: the length that the index guarantees to find, which is 15"
-        " unless --k or --window was given; without texts the length of one blot, which is 8 unless --k was given)",
-    )
-    parser.add_argument(
-        "--sigma",
-        type=float,
-        metavar="X",
-        help="ignore blots in fewer documents than the mean plus X standard deviations over all blots, rounded to whole"
-        " documents",
-    )
-    parser.add_argument("--top", type=int, metavar="N", help="list only the best N passages (default: all)")
-    parser.add_argument("--nested", action="store_true", help="include passages that better passages cover")
-    parser.add_argument(
-        "--skip-copies",
-        action="store_true",
-        help="count documents with the same text once, under the first name",
-    )
-    parser.add_argument(
-        "--work",
-        type=Path,
-        metavar="DIR",
-        help="the folder for temporary files of several times the size of the texts (default: TMPDIR)",
-    )
-    add_exclusions(parser)
-
-
-def run(place: CommandStores, opts: argparse.Namespace) -> ExtractResult:
-    if opts.output == "-" and opts.json:
-        raise UsageError(
-            "The passages are written to standard output, so --json needs -o FILE. To write the passages as JSON, use"
-            " --format jsonl."
-        )
-    root = root_of(place, opts)
+def _extract(stores: CommandStores, opts: argparse.Namespace) -> ExtractResult:
+    root = root_of(stores, opts)
     taboo = [given_text(name) for name in opts.taboo]
     passages = places = 0
-    with opened(root) as snapshot, Bars(opts) as bars, _output(opts) as file:
-        writer = WRITERS[opts.format](file)
+    with IndexSnapshot.open(root) as snapshot, Bars(opts) as bars, _output(opts) as file:
+        write = WRITERS[opts.format](file)
         for passage in extract(
             snapshot,
             min_docs=opts.min_docs,
@@ -119,8 +77,8 @@ def run(place: CommandStores, opts: argparse.Namespace) -> ExtractResult:
             work=_work(opts),
             watch=bars,
         ):
-            writer.write(passage)
             passages += 1
+            write(passages, passage)
             places += len(passage.places)
     return ExtractResult(str(root), opts.output, opts.format, passages, places)
 
@@ -155,13 +113,118 @@ def _output(opts: argparse.Namespace) -> Iterator[TextIO]:
         yield text_file
 
 
-def text(result: ExtractResult) -> str:
-    if result.output == "-" and result.format != "text":
-        return ""  # the output is read by a program
-    if result.output == "-":
-        return (
-            ""
-            if result.passages
-            else f"No documents of {result.root} share a passage that matches the options."
-        )
-    return f"{counted(result.passages, 'passage')} at {counted(result.places, 'place')}: {result.output}"
+def _text_writer(file: TextIO) -> Write:
+    encoding = file.encoding or "utf-8"
+
+    def write(rank: int, passage: Passage) -> None:
+        size = f"{number(passage.tokens)} tokens in {number(passage.documents)} documents"
+        text = "" if passage.text is None else f": {snippet(passage.text)}"
+        lines = [
+            f"{number(rank)}. {size}, score {number(passage.score)}{text}",
+            *(f"     {clean(place.doc_id)}: {place_text(place)}" for place in passage.places),
+        ]
+        written = "".join(f"{line}\n" for line in lines)
+        file.write(written.encode(encoding, "backslashreplace").decode(encoding))
+
+    return write
+
+
+def _json_writer(file: TextIO) -> Write:
+    def write(rank: int, passage: Passage) -> None:
+        row = {
+            "rank": rank,
+            "score": passage.score,
+            "tokens": passage.tokens,
+            "documents": passage.documents,
+            "text": passage.text,
+            "places": [asdict(place) for place in passage.places],
+        }
+        # json.dumps escapes all non-ASCII characters, so any encoding works, and so no character ends the line.
+        file.write(json.dumps(row) + "\n")
+
+    return write
+
+
+def _csv_writer(file: TextIO) -> Write:
+    encoding = file.encoding or "utf-8"
+    rows = csv.writer(file)
+    rows.writerow(["rank", "score", "tokens", "documents", *(field.name for field in fields(Place)), "text"])
+
+    def encodable(text: str) -> str:
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+
+    def write(rank: int, passage: Passage) -> None:
+        head = (rank, passage.score, passage.tokens, passage.documents)
+        text = encodable(passage.text or "")
+        for place in passage.places:
+            doc_id, *numbers = astuple(place)
+            rows.writerow([*head, encodable(doc_id), *numbers, text])
+
+    return write
+
+
+WRITERS: Final[dict[str, Callable[[TextIO], Write]]] = {
+    "text": _text_writer,
+    "jsonl": _json_writer,
+    "csv": _csv_writer,
+}
+"""The functions that write passages, one per call with its rank, by the name of their format."""
+
+
+def _lines(result: ExtractResult) -> Iterator[str]:
+    if result.output != "-":
+        yield f"{counted(result.passages, 'passage')} at {counted(result.places, 'place')}: {result.output}"
+    elif not result.passages and result.format == "text":
+        yield f"No documents of {result.root} share a passage that matches the options."
+
+
+EXTRACT = Verb(
+    _extract,
+    _lines,
+    [
+        ROOT,
+        Option("-o --output", "FILE", "the file to write (default: standard output)", default="-"),
+        FORCE,
+        Option(
+            "--format",
+            None,
+            "text; jsonl: one JSON object per passage; csv: one line per place (default: text)",
+            choices=tuple(WRITERS),
+            default="text",
+        ),
+        Option(
+            "--min-docs",
+            "N",
+            "the minimum number of documents with a passage (default: %(default)s)",
+            type=int,
+            default=2,
+        ),
+        Option("--max-docs", "N", "the maximum number of documents with a passage", type=int),
+        Option(
+            "--min-tokens",
+            "N",
+            "the minimum length of a passage in tokens (default: the length that the index guarantees to find, which is"
+            " 15 unless --k or --window was given; without texts the length of one blot, which is 8 unless --k was"
+            " given)",
+            type=int,
+        ),
+        Option(
+            "--sigma",
+            "X",
+            "ignore blots in fewer documents than the mean plus X standard deviations over all blots, rounded to whole"
+            " documents",
+            type=float,
+        ),
+        Option("--top", "N", "list only the best N passages (default: all)", type=int),
+        flag("--nested", "include passages that better passages cover"),
+        flag("--skip-copies", "count documents with the same text once, under the first name"),
+        Option(
+            "--work",
+            "DIR",
+            "the folder for temporary files of several times the size of the texts (default: TMPDIR)",
+            type=Path,
+        ),
+        *EXCLUSIONS,
+    ],
+    store_option="--root DIR",
+)

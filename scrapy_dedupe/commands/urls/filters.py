@@ -6,20 +6,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from scrapy_dedupe.errors import StoreError, StoreRefused, StoreUnavailable, UsageError
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler, CrawlerRunner
+from scrapy.settings import Settings
+from scrapy.utils.misc import build_from_crawler, load_object
+
+from scrapy_dedupe.commands.options import Option
+from scrapy_dedupe.commands.stores import loading_settings
+from scrapy_dedupe.errors import SettingError, StoreError, StoreRefused, StoreUnavailable, UsageError
+from scrapy_dedupe.settings.specs import read_settings
 from scrapy_dedupe.stores import parse_store_url
+from scrapy_dedupe.stores.redis import connect
+from scrapy_dedupe.stores.redis_faults import redis_faults
 from scrapy_dedupe.urls.attachment import was_cut
 from scrapy_dedupe.urls.folder import AddedFingerprints, FilterFolder, State
+from scrapy_dedupe.urls.journal import MAX_FINGERPRINT_BYTES
 from scrapy_dedupe.urls.shared import SharedBloomFilter
-
-from .fingerprints import Fingerprinter
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
+
+    from scrapy.settings import BaseSettings
 
     from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.stores.location import StoreLocation
@@ -159,25 +170,67 @@ class SharedFilter:
         return None
 
 
-def add_filter_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--jobdir", metavar="DIR", type=Path, help="the folder of the job with the filter (default: JOBDIR)"
-    )
-    parser.add_argument("--key", metavar="NAME", help="the filter's name in Redis (default: DEDUPE_URL_KEY)")
-    parser.add_argument(
-        "--spider",
-        metavar="NAME",
-        help="the spider whose settings are used, and whose name is in DEDUPE_URL_KEY",
-    )
+FILTER: Final = (
+    Option("--jobdir", "DIR", "the folder of the job with the filter (default: JOBDIR)", type=Path),
+    Option("--key", "NAME", "the filter's name in Redis (default: DEDUPE_URL_KEY)"),
+    Option("--spider", "NAME", "the spider whose settings are used, and whose name is in DEDUPE_URL_KEY"),
+)
+"""The options that name a filter."""
+
+
+class Fingerprinter:
+    """The fingerprinter in REQUEST_FINGERPRINTER_CLASS, created as in a crawl, and the settings of that crawl.
+
+    If the project has a spider with the name ``spider``, the settings of the spider are used too.
+    """
+
+    def __init__(self, settings: BaseSettings, spider: str | None) -> None:
+        with loading_settings():
+            self._crawler = crawler = _crawler(settings, spider)
+            self.settings = read_settings(crawler.settings)
+            # Add-ons may set the class.
+            crawler.addons.load_settings(crawler.settings)
+            crawler.stats = load_object(crawler.settings["STATS_CLASS"])(crawler)
+            cls = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
+            self._fingerprinter = crawler.request_fingerprinter = build_from_crawler(cls, crawler)
+
+    @property
+    def path(self) -> str:
+        """Import path of the class."""
+        cls = type(self._fingerprinter)
+        return f"{cls.__module__}.{cls.__qualname__}"
+
+    def __call__(self, url: str) -> bytes:
+        """The fingerprint of a plain request for the URL.
+
+        Raises :class:`~scrapy_dedupe.errors.UsageError` if ``url`` is not a URL, and
+        :class:`~scrapy_dedupe.errors.SettingError` if the class does not return a valid fingerprint.
+        """
+        try:
+            request = Request(url)
+        except ValueError as error:
+            raise UsageError(f"{url!r} is not a URL that can be requested: {error}.") from error
+        try:
+            fingerprint = self._fingerprinter.fingerprint(request)
+        except Exception as error:
+            raise SettingError(
+                f"{self.path} failed to make a fingerprint for {url}: {type(error).__name__}: {error}."
+            ) from error
+        if not isinstance(fingerprint, bytes) or not 0 < len(fingerprint) <= MAX_FINGERPRINT_BYTES:
+            raise SettingError(
+                f"{self.path} returned {repr(fingerprint)[:80]} for {url}; a fingerprint is 1 to "
+                f"{MAX_FINGERPRINT_BYTES} bytes."
+            )
+        return fingerprint
 
 
 class FilterTarget:
     """The filter named by the command line and the settings; not open yet."""
 
-    def __init__(self, place: CommandStores, opts: argparse.Namespace) -> None:
-        self.fingerprint = Fingerprinter(place.scrapy_settings, opts.spider)
+    def __init__(self, stores: CommandStores, opts: argparse.Namespace) -> None:
+        self.fingerprint = Fingerprinter(stores.scrapy_settings, opts.spider)
         self._settings = settings = self.fingerprint.settings
-        store, jobdir = place.given_store, opts.jobdir
+        store, jobdir = stores.given_store, opts.jobdir
         if jobdir is not None and (store is not None or opts.key is not None):
             raise UsageError(
                 "--jobdir names a filter on disk, but --store and --key name one in Redis. Give only one of them."
@@ -233,9 +286,6 @@ class FilterTarget:
 
     @contextmanager
     def _open_shared(self, store: StoreLocation, *, adds: bool) -> Iterator[SharedBloomFilter]:
-        from scrapy_dedupe.stores.redis import connect
-        from scrapy_dedupe.stores.redis_faults import redis_faults
-
         with redis_faults(store.shown):
             client = connect(store, self._settings.store_timeout_s, is_used_by_one_thread=True)
         try:
@@ -278,3 +328,12 @@ class FilterTarget:
                 "spider with --spider, or the filter with --key."
             )
         return self._settings.urls.key_for(spider or "")
+
+
+def _crawler(settings: BaseSettings, spider: str | None) -> Crawler:
+    assert isinstance(settings, Settings)
+    if spider is not None:
+        runner = CrawlerRunner(settings)
+        if spider in runner.spider_loader.list():
+            return runner.create_crawler(spider)
+    return Crawler(type("AnySpider", (Spider,), {"name": spider or "any"}), settings)

@@ -6,23 +6,28 @@ import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe import __version__
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.figures import counted, number_text
+from scrapy_dedupe.commands.options import DRY_RUN, Option, flag
+from scrapy_dedupe.commands.output import as_json, first, picked
+from scrapy_dedupe.commands.verbs import Verb
+from scrapy_dedupe.crawls.checking import Checker
 from scrapy_dedupe.crawls.crawl_files import PAYLOAD_FIELD, crawl_of, files_of, missing_files
+from scrapy_dedupe.crawls.findings import Thoroughness
 from scrapy_dedupe.crawls.rebuilding import (
     rebuild,
     refuse_running,
     salvage_watched,
 )
-from scrapy_dedupe.crawls.rules import RevisitRules
+from scrapy_dedupe.crawls.repairing import repair
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, StoreError
+from scrapy_dedupe.reports.wording import counted, number
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, final_path
-from scrapy_dedupe.warc.salvage import is_held
+from scrapy_dedupe.warc.salvage import Salvaged, is_held
 
-from .files import files_at, open_index_if_any, running_crawls
+from . import files_at, open_index_if_any, running_crawls
 
 if TYPE_CHECKING:
     import argparse
@@ -30,24 +35,10 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.crawls import CrawlIndex
+    from scrapy_dedupe.crawls.rules import RevisitRules
     from scrapy_dedupe.stores.base import CrawlInfo
 
-HELP = (
-    "Repair WARC files that a killed crawl left unfinished: complete records are kept, a broken end is cut off, and the"
-    " file gets its final name. Files of running crawls are not changed."
-)
-
-_SHOWN: Final = 20
 _UNFINISHED: Final = re.compile(r"[^/]+\.warc(\.gz)?" + re.escape(OPEN_SUFFIX))
-
-
-@dataclass(frozen=True, slots=True)
-class DamagedPlace:
-    """A damaged place that was not copied: its offset, its length in bytes, and the reason."""
-
-    offset: int
-    length: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +49,26 @@ class MendedFile:
     ``kept_as`` the new name of the damaged one), ``removed`` (it had no whole warcinfo), ``running`` (a crawl writes it,
     or another file of the same crawl) or ``failed`` (it is unchanged; ``reason`` says why). ``crawl`` is the id in its
     warcinfo, otherwise the crawl that has a file of this name in the index.
-
-    ``skipped_bytes`` is the size of the ``damages``. ``skipped_records`` is a lower bound of the records that are lost: the
-    number of records in an unreadable place is unknown.
     """
 
-    file: str
+    path: Path
     state: str
     crawl: str | None
-    records: int = 0
-    cut_bytes: int = 0
     reason: str | None = None
-    kept_as: str | None = None
-    skipped_bytes: int = 0
-    skipped_records: int = 0
-    damages: tuple[DamagedPlace, ...] = ()
+    salvaged: Salvaged | None = None
+
+    @property
+    def file(self) -> str:
+        """The name of the repaired file, or else of the unfinished one."""
+        if self.salvaged is None or self.state == "removed":
+            return str(self.path)
+        return str(self.path.with_name(self.salvaged.file))
+
+    @property
+    def kept_as(self) -> str | None:
+        """The new name of a damaged file whose records were copied."""
+        kept_as = None if self.salvaged is None else self.salvaged.kept_as
+        return None if kept_as is None else str(self.path.with_name(kept_as))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,30 +93,16 @@ class Mended:
     dry_run: bool
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths",
-        metavar="PATH",
-        nargs="*",
-        type=Path,
-        help="files that end in .open, or folders of such files (default: DEDUPE_WARC_DIR)",
-    )
-    parser.add_argument(
-        "--skip-damaged",
-        action="store_true",
-        help="copy the whole records of a file that is damaged in the middle to a new file, and keep the damaged one",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
-
-
-def run(place: CommandStores, opts: argparse.Namespace) -> Mended:
-    paths = files_at(
-        opts.paths or _default_folders(place), lambda path: bool(_UNFINISHED.fullmatch(path.name))
-    )
-    folders = [path.absolute() for path in opts.paths or _default_folders(place) if path.is_dir()]
+def _salvage(stores: CommandStores, opts: argparse.Namespace) -> Mended:
+    given = opts.paths
+    if not given:
+        folder = stores.settings.warc.folder
+        given = [folder] if folder.exists() else []
+    paths = files_at(given, lambda path: bool(_UNFINISHED.fullmatch(path.name)))
+    folders = [path.absolute() for path in given if path.is_dir()]
     index, index_error = None, None
     try:
-        index = open_index_if_any(place)
+        index = open_index_if_any(stores)
         known = [] if index is None else index.crawls()
     except StoreError as error:
         known, index_error = [], str(error)
@@ -130,15 +112,10 @@ def run(place: CommandStores, opts: argparse.Namespace) -> Mended:
         if opts.dry_run:
             return Mended(files, [], None, True)
         try:
-            crawls = salvage.rebuild(files, folders, place)
+            crawls = salvage.rebuild(files, folders, stores.revisit_rules)
         except StoreError as error:
             return Mended(files, [], str(error), False)
     return Mended(files, crawls, salvage.index_error or index_error, False)
-
-
-def _default_folders(place: CommandStores) -> list[Path]:
-    folder = place.settings.warc.folder
-    return [folder] if folder.exists() else []
 
 
 class _Salvage:
@@ -170,10 +147,10 @@ class _Salvage:
     def mend(self, path: Path) -> MendedFile:
         crawl = self._crawls.get(path)
         if crawl in self._running or is_held(path):
-            return MendedFile(str(path), "running", crawl)
+            return MendedFile(path, "running", crawl)
         self._mark(crawl)
         try:
-            result = salvage_watched(
+            salvaged = salvage_watched(
                 path,
                 self._bars,
                 dry_run=self._opts.dry_run,
@@ -181,27 +158,11 @@ class _Salvage:
                 info=self._warcinfo(crawl),
             )
         except ArchiveError as error:
-            return MendedFile(str(path), "failed", crawl, reason=str(error))
-        if result is None:  # locked, renamed or removed since is_held() was called
-            return MendedFile(str(path), "running", crawl)
-        if result.is_removed:
-            return MendedFile(str(path), "removed", crawl, 0, result.cut_bytes)
-        final = str(path.with_name(result.file))
-        if result.kept_as is None:
-            return MendedFile(final, "mended", crawl, result.records, result.cut_bytes)
-        return MendedFile(
-            final,
-            "copied",
-            crawl,
-            result.records,
-            result.cut_bytes,
-            kept_as=str(path.with_name(result.kept_as)),
-            skipped_bytes=result.skipped_bytes,
-            skipped_records=len(result.damages),
-            damages=tuple(
-                DamagedPlace(damage.offset, damage.length, damage.reason) for damage in result.damages
-            ),
-        )
+            return MendedFile(path, "failed", crawl, str(error))
+        if salvaged is None:  # locked, renamed or removed since is_held() was called
+            return MendedFile(path, "running", crawl)
+        state = "removed" if salvaged.is_removed else "mended" if salvaged.kept_as is None else "copied"
+        return MendedFile(path, state, crawl, None, salvaged)
 
     def _mark(self, crawl: str | None) -> None:
         """Mark a crawl as incomplete, before its file gets the final name that hides this."""
@@ -225,18 +186,16 @@ class _Salvage:
         return fields | {"description": "The warcinfo of this file was damaged; warc salvage wrote this one."}
 
     def rebuild(
-        self, files: list[MendedFile], folders: Sequence[Path], place: CommandStores
+        self, files: list[MendedFile], folders: Sequence[Path], rules: RevisitRules
     ) -> list[MendedCrawl]:
         """Read the entries of crawls whose files were changed, by this call or a killed one, from the files."""
         if self._index is None:
             return []
-        settings = place.settings.warc
-        rules = RevisitRules(settings.revisit, settings.min_size, settings.statuses, settings.mime_types)
         changed: dict[str, dict[Path, None]] = {}
         copied: set[str] = set()
         for file in files:
             if file.crawl is not None and file.state in ("mended", "copied", "removed"):
-                changed.setdefault(file.crawl, {})[Path(file.file).parent] = None
+                changed.setdefault(file.crawl, {})[file.path.parent] = None
             if file.crawl is not None and file.state == "copied":
                 copied.add(file.crawl)
         for crawl, folder in self._left_incomplete(folders):
@@ -279,56 +238,63 @@ class _Salvage:
 
 def _repaired(index: CrawlIndex, crawl: str, folder: Path, rules: RevisitRules) -> bool:
     """Read the entries of a committed crawl again from its files; return whether that was done."""
-    from scrapy_dedupe.crawls.checking import Checker
-    from scrapy_dedupe.crawls.findings import Thoroughness
-    from scrapy_dedupe.crawls.repairing import repair
-
     checker = Checker(index, rules, [folder], None, Thoroughness())
     return any(done.is_done and done.crawl == crawl for done in repair(checker, checker.check([crawl])))
 
 
-def text(result: Mended) -> str:
-    if not result.files and not result.crawls:
-        return "There are no unfinished WARC files."
-    lines = [_file_text(file, is_trial=result.dry_run) for file in result.files]
-    lines += [_crawl_text(crawl) for crawl in result.crawls]
-    return "\n".join(lines)
-
-
-def _file_text(file: MendedFile, *, is_trial: bool) -> str:
-    if file.state == "running":
-        return f"{file.file}: skipped, the crawl {file.crawl or 'that writes it'} is running."
-    if file.state == "failed":
-        return f"{file.file}: NOT repaired. {file.reason}"
-    if file.state == "removed":
-        verb = "would be removed" if is_trial else "removed"
-        return (
-            f"{file.file}: {verb}, since its {number_text(file.cut_bytes)} bytes contain no complete record."
+def _as_json(result: Mended) -> dict[str, Any]:
+    files = []
+    for file in result.files:
+        salvaged = file.salvaged or Salvaged("", 0, 0)
+        files.append(
+            {
+                **picked(file, "file state crawl"),
+                "records": 0 if file.state == "removed" else salvaged.records,
+                "cut_bytes": salvaged.cut_bytes,
+                **picked(file, "reason kept_as"),
+                "skipped_bytes": salvaged.skipped_bytes,
+                # At least so many: the number of records in an unreadable place is unknown.
+                "skipped_records": len(salvaged.damages),
+                "damages": [picked(place, "offset length reason") for place in salvaged.damages],
+            }
         )
-    if file.state == "copied":
-        return _copied_text(file, is_trial=is_trial)
-    records = "1 record" if file.records == 1 else f"{number_text(file.records)} records"
-    cut = f"{number_text(file.cut_bytes)} bytes of an incomplete one" if file.cut_bytes else "nothing"
-    return f"{file.file}: {records} {'would be ' if is_trial else ''}kept, {cut} cut off."
+    return {"files": files, "crawls": as_json(result.crawls), **picked(result, "index_error dry_run")}
 
 
-def _copied_text(file: MendedFile, *, is_trial: bool) -> str:
-    verb = "would be" if is_trial else "were" if file.records != 1 else "was"
-    places = counted(len(file.damages), "damaged place")
-    head = (
-        f"{file.file}: {counted(file.records, 'record')} {verb} copied, {places} with {number_text(file.skipped_bytes)}"
-        f" bytes and at least {counted(file.skipped_records, 'record')} left out. The damaged file"
-        f" {'would be' if is_trial else 'is'} kept as {file.kept_as}."
-    )
-    lines = [
-        f"  offset {place.offset}: {place.reason} ({number_text(place.length)} bytes)"
-        for place in file.damages[:_SHOWN]
-    ]
-    if len(file.damages) > _SHOWN:
-        lines.append(f"  ... and {number_text(len(file.damages) - _SHOWN)} more, which --json lists.")
-    if file.cut_bytes:
-        lines.append(f"  {number_text(file.cut_bytes)} bytes of a broken record at the end left out")
-    return "\n".join([head, *lines])
+def _lines(result: Mended) -> Iterator[str]:
+    if not result.files and not result.crawls:
+        yield "There are no unfinished WARC files."
+    for file in result.files:
+        yield from _file_lines(file, is_trial=result.dry_run)
+    yield from map(_crawl_text, result.crawls)
+
+
+def _file_lines(file: MendedFile, *, is_trial: bool) -> Iterator[str]:
+    would_be = "would be " if is_trial else ""
+    if file.state == "failed":
+        yield f"{file.file}: NOT repaired. {file.reason}"
+        return
+    if file.salvaged is None:
+        yield f"{file.file}: skipped, the crawl {file.crawl or 'that writes it'} is running."
+        return
+    records, cut_bytes = file.salvaged.records, number(file.salvaged.cut_bytes)
+    if file.state == "removed":
+        yield f"{file.file}: {would_be}removed, since its {cut_bytes} bytes contain no complete record."
+    elif file.state == "copied":
+        were = "would be" if is_trial else "were" if records != 1 else "was"
+        damages = file.salvaged.damages
+        yield (
+            f"{file.file}: {counted(records, 'record')} {were} copied, {counted(len(damages), 'damaged place')} with"
+            f" {number(file.salvaged.skipped_bytes)} bytes and at least {counted(len(damages), 'record')} left out. The"
+            f" damaged file {'would be' if is_trial else 'is'} kept as {file.kept_as}."
+        )
+        lines = [f"offset {place.offset}: {place.reason} ({number(place.length)} bytes)" for place in damages]
+        yield from first(lines, indent="  ")
+        if file.salvaged.cut_bytes:
+            yield f"  {cut_bytes} bytes of a broken record at the end left out"
+    else:
+        cut = f"{cut_bytes} bytes of an incomplete one" if file.salvaged.cut_bytes else "nothing"
+        yield f"{file.file}: {counted(records, 'record')} {would_be}kept, {cut} cut off."
 
 
 def _crawl_text(crawl: MendedCrawl) -> str:
@@ -344,18 +310,35 @@ def _crawl_text(crawl: MendedCrawl) -> str:
     return f"The crawl {crawl.id}: it is {crawl.state}; its entries were not changed."
 
 
-def caveat(result: Mended) -> str | None:
+def _caveats(result: Mended) -> Iterator[str]:
     failed = sum(file.state == "failed" for file in result.files)
     copied = sum(file.state == "copied" for file in result.files)
-    sentences = []
     if failed:
-        sentences.append(f"{counted(failed, 'file')} could not be repaired.")
+        yield f"{counted(failed, 'file')} could not be repaired"
     if copied:
-        sentences.append(
-            f"{counted(copied, 'file')} {'is' if copied == 1 else 'are'} damaged; the whole records {'would be' if result.dry_run else 'were'} copied."
-        )
+        were = "would be" if result.dry_run else "were"
+        yield f"{counted(copied, 'file is', 'files are')} damaged; the whole records {were} copied"
     if result.index_error is not None:
-        sentences.append(
-            f"The index was not updated, which `scrapy dedupe commit` does later: {result.index_error}"
-        )
-    return " ".join(sentences) or None
+        yield f"the index was not updated, which `scrapy dedupe commit` does later: {result.index_error}"
+
+
+SALVAGE = Verb(
+    _salvage,
+    _lines,
+    [
+        Option(
+            "paths",
+            "PATH",
+            "files that end in .open, or folders of such files (default: DEDUPE_WARC_DIR)",
+            type=Path,
+            nargs="*",
+        ),
+        flag(
+            "--skip-damaged",
+            "copy the whole records of a file that is damaged in the middle to a new file, and keep the damaged one",
+        ),
+        DRY_RUN,
+    ],
+    json=_as_json,
+    caveats=_caveats,
+)

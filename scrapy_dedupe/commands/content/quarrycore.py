@@ -1,0 +1,167 @@
+"""``content import FILE``: import the text hashes of QuarryCore."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy_dedupe.commands.bars import Bars
+from scrapy_dedupe.commands.options import Option
+from scrapy_dedupe.commands.verbs import Verb
+from scrapy_dedupe.content.quarrycore import PARAMETERS, is_hash, key_of
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.reports.wording import counted
+from scrapy_dedupe.stores import open_store
+from scrapy_dedupe.stores.base import SeenText
+from scrapy_dedupe.stores.crawl_index import checked_crawl_id
+from scrapy_dedupe.tasks.state import reading
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.commands.stores import CommandStores
+
+_TABLE: Final = "hash_dedup"
+_COLUMNS: Final = ("hash", "url", "timestamp")
+_AT_ONCE: Final = 1_000
+
+# The end of the year 9999, the last year that datetime supports.
+_END_S: Final = 253_402_300_800
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTexts:
+    """The numbers of ``new`` rows, of ``known`` rows (stored before), and of ``skipped`` rows (damaged)."""
+
+    file: str
+    store: str
+    crawl: str
+    new: int
+    known: int
+    skipped: int
+
+
+def _import(stores: CommandStores, opts: argparse.Namespace) -> ImportedTexts:
+    crawl = checked_crawl_id(opts.crawl_id)
+    new = known = skipped = 0
+    # Check the file before a store is created.
+    with closing(_open(opts.file)) as table, Bars(opts) as bars:
+        rows = _rows(opts.file, table)
+        total = _count(opts.file, table)
+        with (
+            closing(open_store(stores.content_url, timeout_s=stores.timeout_s)) as store,
+            bars.part("import", total, "rows"),
+        ):
+            store.content.check_parameters(PARAMETERS)
+            while some := list(islice(rows, _AT_ONCE)):
+                captures = [capture for row in some if (capture := _capture(row, crawl)) is not None]
+                found = store.content.claim_texts(captures, pending=False)
+                skipped += len(some) - len(captures)
+                new += found.count(None)
+                known += len(found) - found.count(None)
+                bars.advance(len(some))
+            store.content.flush()
+    return ImportedTexts(str(opts.file), stores.shown(stores.content_url), crawl, new, known, skipped)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """Open the file without writing to it or creating files next to it."""
+    with reading(path), path.open("rb") as file:
+        head = file.read(20)
+    if not head.startswith(b"SQLite format 3\0"):
+        raise UsageError(
+            f"The file {path} is not an SQLite database. Name the file in which QuarryCore stores its hashes."
+        )
+    # With a write-ahead log even a reader creates files next to the database, unless it is opened as immutable.
+    has_log = head[18:20] == b"\x02\x02"
+    is_quiet = has_log and not path.with_name(f"{path.name}-wal").exists()
+    options = "mode=ro&immutable=1" if is_quiet else "mode=ro"
+    connection = None
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True)
+        # Damaged text is handled below; sqlite3 would raise an exception.
+        connection.text_factory = bytes
+        names = [row[1].decode() for row in connection.execute(f"PRAGMA table_info({_TABLE})")]
+    except sqlite3.Error as error:
+        if connection is not None:
+            connection.close()
+        raise _unreadable(path, error, "Nothing was imported") from error
+    lacking = [name for name in _COLUMNS if name not in names]
+    if lacking:
+        connection.close()
+        what = f"no column {lacking[0]} in its table {_TABLE}" if names else f"no table {_TABLE}"
+        raise UsageError(
+            f"The database {path} has {what}. It was not made by QuarryCore, or by an unsupported version of it."
+        )
+    return connection
+
+
+def _rows(path: Path, connection: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
+    try:
+        yield from connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM {_TABLE}")  # noqa: S608
+    except sqlite3.Error as error:
+        raise _unreadable(path, error, "The rows before that position were imported") from error
+
+
+def _count(path: Path, connection: sqlite3.Connection) -> int:
+    try:
+        return int(connection.execute(f"SELECT count(*) FROM {_TABLE}").fetchone()[0])  # noqa: S608
+    except sqlite3.Error as error:
+        raise _unreadable(path, error, "Nothing was imported") from error
+
+
+def _unreadable(path: Path, error: sqlite3.Error, so_far: str) -> DamagedInput | ArchiveError:
+    reason = str(error).rstrip(".")
+    if isinstance(error, sqlite3.OperationalError):
+        return ArchiveError(f"The database {path} cannot be read: {reason}.")
+    return DamagedInput(
+        f"The database {path} is damaged: {reason}. {so_far}; repeat the import with a repaired copy."
+    )
+
+
+def _capture(row: tuple[Any, ...], crawl: str) -> SeenText | None:
+    """The capture in a row; None if the row is damaged."""
+    try:
+        hash_, url = (value.decode() if isinstance(value, bytes) else None for value in row[:2])
+    except UnicodeDecodeError:
+        return None
+    time_s = row[2]
+    if not isinstance(time_s, (int, float)) or not math.isfinite(time_s) or not 0 <= time_s < _END_S:
+        return None
+    if hash_ is None or not is_hash(hash_) or not url:
+        return None
+    return SeenText(key_of(hash_), url, crawl, round(time_s * 1000))
+
+
+def _lines(result: ImportedTexts) -> Iterator[str]:
+    new = counted(result.new, "text is", "texts are")
+    known = counted(result.known, "was", "were")
+    yield f"{new} new to {result.store}, {known} known. New ones are stored under the crawl {result.crawl}."
+
+
+def _caveats(result: ImportedTexts) -> Iterator[str]:
+    if result.skipped:
+        were = "was" if result.skipped == 1 else "were"
+        yield f"{counted(result.skipped, 'row')} of {result.file} had no valid hash, URL or time and {were} skipped"
+
+
+IMPORT = Verb(
+    _import,
+    _lines,
+    [
+        Option("file", "FILE", "QuarryCore's SQLite file, such as data/dedup.db", type=Path),
+        Option(
+            "--crawl-id",
+            "ID",
+            "the crawl id under which the texts are stored (default: %(default)s)",
+            default="quarrycore",
+        ),
+    ],
+    caveats=_caveats,
+)

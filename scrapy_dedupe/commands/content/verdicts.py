@@ -1,0 +1,427 @@
+"""``content explain URL`` and ``content check FILE``: the verdicts on the texts of a URL, and on a page, and why."""
+
+from __future__ import annotations
+
+import mimetypes
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from scrapy import Request
+
+from scrapy_dedupe.commands.bars import Bars
+from scrapy_dedupe.commands.options import WARC_DIR, Option, flag
+from scrapy_dedupe.commands.verbs import Verb
+from scrapy_dedupe.content.difference import unified_diff
+from scrapy_dedupe.content.judge import PageReading
+from scrapy_dedupe.content.options import ALL_TYPES
+from scrapy_dedupe.content.quarrycore import PARAMETERS
+from scrapy_dedupe.content.signature import CHANCE
+from scrapy_dedupe.downloadermiddlewares import judge_options
+from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.live.responses import PageReader
+from scrapy_dedupe.reports.wording import number
+from scrapy_dedupe.tasks.state import reading
+
+from . import read_only_judge
+from .archive import Archive, ArchivedText, Wanted
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping
+
+    from scrapy_dedupe.commands.stores import CommandStores
+    from scrapy_dedupe.content import Judge, JudgeOptions
+    from scrapy_dedupe.content.judge import Judgement
+    from scrapy_dedupe.stores.base import ContentStore, SeenText, TextMatch
+
+    Known: TypeAlias = list[tuple[SeenText, TextMatch | None]]
+
+_INDENT: Final = " " * 11
+_SHORT_DIFF: Final = 12
+_STDIN: Final = "-"
+_NEW: Final = "It was new: no text known at that time was equal, or similar outside the template of the host."
+_NEW_OR_IMPORTED: Final = "It was new, or imported from QuarryCore."
+_WAS_IMPORTED: Final = "QuarryCore had read a page with the same text; its hash was imported."
+_NOT_JUDGED: Final = {
+    "no text": "it has no text, or only in its title and <noscript>, like a page that JavaScript fills",
+    "markup": "its markup would take too long to parse",
+    "size": "it is larger than DEDUPE_CONTENT_MAX_BYTES",
+    "type": "its Content-Type is not a text type",
+    "encoding": "its content coding or declared encoding cannot be decoded",
+}
+FULL: Final = flag("--full", f"show the whole diff, not {_SHORT_DIFF} lines")
+
+
+@dataclass(frozen=True, slots=True)
+class OriginalText:
+    """The original of a copy: its first capture, and the time of it as ISO 8601 in UTC."""
+
+    url: str
+    crawl: str
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextDifference:
+    """A unified diff of the canonical texts, without its last ``left_out`` lines; or the reason why it is missing."""
+
+    lines: list[str]
+    left_out: int = 0
+    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedText:
+    """One text of the URL, with its first verdict; ``digest`` is its key.
+
+    ``original`` is None for a new text, and for a copy of a forgotten text. Only near copies have a ``diff``: the text
+    of other copies is that of their original.
+    """
+
+    kind: str
+    seen: str
+    crawl: str
+    digest: str
+    original: OriginalText | None
+    similarity: float | None
+    why: list[str]
+    diff: TextDifference | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """``notes`` are messages about missing parts of the explanation."""
+
+    store: str
+    url: str
+    texts: list[ExplainedText]
+    notes: list[str]
+
+
+def _explain(stores: CommandStores, opts: argparse.Namespace) -> Explained:
+    with closing(stores.open_content()) as store:
+        url, known = _known(store.content, opts.url)
+        with Bars(opts) as bars:
+            archive = Archive(stores, opts.warc_dir, bars)
+            archived = archive.find(_wanted(known))
+        notes = archive.notes
+        try:
+            judge = read_only_judge(store.content, stores.settings.content, stores.shown(stores.content_url))
+        except StoreRefused as error:
+            judge = None
+            notes.append(f"The share of the template cannot be computed: {error}")
+        options = judge_options(stores.settings.content)
+        explainer = _Explainer(options, store.content.parameters(), judge, archived, full=opts.full)
+        texts = [explainer.text(capture, original) for capture, original in known]
+    return Explained(stores.shown(stores.content_url), url, texts, notes)
+
+
+def _known(content: ContentStore, given: str) -> tuple[str, Known]:
+    """The stored captures of a URL, as given or, if there are none, in the form in which Scrapy writes the URL."""
+    known = content.captures(given)
+    if not known:
+        try:
+            usual = Request(given).url.partition("#")[0]
+        except ValueError:
+            return given, known
+        if usual != given:
+            return usual, content.captures(usual)
+    return given, known
+
+
+def _wanted(known: Known) -> Iterator[Wanted]:
+    for capture, original in known:
+        if capture.kind == "near":
+            yield _text_of(capture)
+            if original is not None:
+                yield _text_of(original)
+
+
+def _text_of(capture: SeenText | TextMatch) -> Wanted:
+    return Wanted(capture.digest, capture.url, capture.crawl)
+
+
+def _name(capture: SeenText | TextMatch) -> str:
+    return f"{capture.url}  {_time(capture.seen_ms)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Explainer:
+    options: JudgeOptions
+    parameters: Mapping[str, str]
+    judge: Judge | None
+    archived: Mapping[Wanted, ArchivedText | str]
+    full: bool
+
+    def text(self, capture: SeenText, original: TextMatch | None) -> ExplainedText:
+        diff = None
+        if capture.kind == "unique":
+            why = [_NEW_OR_IMPORTED if PARAMETERS.items() <= self.parameters.items() else _NEW]
+        elif capture.kind != "near":
+            is_imported = capture.original not in (None, capture.digest)
+            why = [_WAS_IMPORTED if is_imported else _why_equal(capture.kind)]
+        else:
+            own = self.archived[_text_of(capture)]
+            why = list(self._why_near(capture, own))
+            if original is not None:
+                diff = _difference(
+                    (_name(original), self.archived[_text_of(original)]),
+                    (_name(capture), own),
+                    full=self.full,
+                )
+        if original is None and capture.kind != "unique":
+            why.append("The original has been forgotten since.")
+        return ExplainedText(
+            kind=capture.kind,
+            seen=_time(capture.seen_ms),
+            crawl=capture.crawl,
+            digest=capture.digest.hex(),
+            original=None
+            if original is None
+            else OriginalText(original.url, original.crawl, _time(original.seen_ms)),
+            similarity=capture.similarity,
+            why=why,
+            diff=diff,
+        )
+
+    def _why_near(self, capture: SeenText, own: ArchivedText | str) -> Iterator[str]:
+        mime = own.mime if isinstance(own, ArchivedText) else None
+        assert capture.similarity is not None
+        yield _why_near(capture.similarity, self.options, self.parameters, mime)
+        if self.judge is None or not isinstance(own, ArchivedText):
+            return
+        share = self.judge.template_share(PageReading(own.text, own.mime), capture.url)
+        if share:
+            yield (
+                f"{share:.0%} of the text is the template of the host; the rest without the template had to be similar"
+                " too."
+            )
+
+
+def _explain_lines(result: Explained) -> Iterator[str]:
+    if result.texts:
+        yield result.url
+    for item in result.texts:
+        yield f"{item.kind:9}  {item.seen}, crawl {item.crawl}"
+        if item.original is not None:
+            yield f"{_INDENT}of {item.original.url}, {item.original.seen}, crawl {item.original.crawl}"
+        yield from _reason_lines(item.why, item.diff)
+    yield from result.notes
+
+
+def _explain_caveats(result: Explained) -> Iterator[str]:
+    if not result.texts:
+        yield (
+            f"There are no texts of {result.url} in {result.store}: no page was read there, or it failed, had no text,"
+            " or was purged"
+        )
+
+
+EXPLAIN = Verb(
+    _explain,
+    _explain_lines,
+    [Option("url", "URL", "the URL of a page"), FULL, WARC_DIR],
+    caveats=_explain_caveats,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPage:
+    """``verdict`` has the fields of a crawl's verdict, ``digest`` is the key of the page's text.
+
+    ``template``: without the template of its host the page would be a near copy. ``template_share`` is the share of
+    the template in the page's text. Only near copies have a ``diff``.
+    """
+
+    store: str
+    file: str
+    url: str
+    content_type: str
+    digest: str | None
+    verdict: dict[str, Any]
+    template: bool
+    template_share: float
+    why: list[str]
+    diff: TextDifference | None
+    notes: list[str]
+
+
+def _check(stores: CommandStores, opts: argparse.Namespace) -> CheckedPage:
+    content_type = opts.content_type or mimetypes.guess_type(opts.file)[0] or "text/html"
+    url = opts.url or Path("stdin" if opts.file == _STDIN else opts.file).absolute().as_uri()
+    body = _body(opts.file)
+    shown = stores.shown(stores.content_url)
+    with closing(stores.open_content()) as store:
+        judge = read_only_judge(store.content, stores.settings.content, shown)
+        reading = _reading(stores, judge, url, content_type, body)
+        (judged,) = judge.find([reading])
+        share = judge.template_share(reading, url)
+        parameters = store.content.parameters()
+    with Bars(opts) as bars:
+        archive = Archive(stores, opts.warc_dir, bars)
+        diff = _diff(archive, judged, reading, opts)
+    return CheckedPage(
+        store=shown,
+        file=opts.file,
+        url=url,
+        content_type=content_type,
+        digest=None if reading.capture is None else reading.capture.digest.hex(),
+        verdict=judged.verdict.as_dict(),
+        template=judged.is_template,
+        template_share=round(share, 4),
+        why=list(_why(judge_options(stores.settings.content), judged, reading, share, parameters)),
+        diff=diff,
+        notes=archive.notes,
+    )
+
+
+def _body(file: str) -> bytes:
+    if file == _STDIN:
+        return sys.stdin.buffer.read()
+    with reading(file):
+        return Path(file).read_bytes()
+
+
+def _reading(stores: CommandStores, judge: Judge, url: str, content_type: str, body: bytes) -> PageReading:
+    if len(body) > stores.settings.content.max_bytes:
+        return PageReading(reason="size")
+    headers = [(b"Content-Type", content_type.encode("latin-1", "replace"))]
+    page = PageReader(stores.scrapy_settings).page(url, headers, body, crawl="check")
+    return PageReading(reason=page) if isinstance(page, str) else judge.read(page)
+
+
+def _why(
+    options: JudgeOptions,
+    judged: Judgement,
+    reading: PageReading,
+    share: float,
+    parameters: Mapping[str, str],
+) -> Iterator[str]:
+    verdict, capture = judged.verdict, judged.capture
+    if verdict.kind == "unknown":
+        yield f"It was not judged: {_NOT_JUDGED.get(str(verdict.reason), verdict.reason)}."
+    elif verdict.kind == "near":
+        assert verdict.similarity is not None
+        yield _why_near(verdict.similarity, options, parameters, reading.mime)
+    elif verdict.kind == "unique":
+        yield (
+            "A known text is similar, but only in the template of the host; the rest is not similar."
+            if judged.is_template
+            else "No known text is equal or similar."
+        )
+    elif capture is not None and capture.original in reading.imported:
+        yield _WAS_IMPORTED
+    else:
+        yield _why_equal(verdict.kind)
+    if share:
+        yield f"{share:.0%} of the text is the template of the host."
+    if verdict.pending:
+        yield "The page with the original text is still being processed, and may fail."
+
+
+def _diff(
+    archive: Archive, judged: Judgement, reading: PageReading, opts: argparse.Namespace
+) -> TextDifference | None:
+    verdict, capture = judged.verdict, judged.capture
+    if verdict.kind != "near" or capture is None or capture.original is None:
+        return None
+    assert verdict.original_url is not None
+    assert verdict.original_crawl is not None
+    wanted = Wanted(capture.original, verdict.original_url, verdict.original_crawl)
+    name = f"{verdict.original_url}  {verdict.as_dict()['original_seen']}"
+    own = ArchivedText(reading.text, reading.mime)
+    return _difference((name, archive.find([wanted])[wanted]), (opts.file, own), full=opts.full)
+
+
+def _check_lines(result: CheckedPage) -> Iterator[str]:
+    verdict = result.verdict
+    yield f"{verdict['kind']:9}  {result.url}"
+    if verdict["original_url"] is not None:
+        yield (
+            f"{_INDENT}of {verdict['original_url']}, {verdict['original_seen']}, crawl {verdict['original_crawl']}"
+        )
+    yield from _reason_lines(result.why, result.diff)
+    yield from result.notes
+
+
+CHECK = Verb(
+    _check,
+    _check_lines,
+    [
+        Option("file", "FILE", "the body of a page; - for standard input"),
+        Option(
+            "--url",
+            "URL",
+            "the URL of the page, which decides whether it is unchanged and which template applies (default: the file)",
+        ),
+        Option(
+            "--content-type",
+            "TYPE",
+            "the Content-Type header, such as 'text/html; charset=utf-8' (default: guessed from the file name, else"
+            " text/html)",
+        ),
+        FULL,
+        WARC_DIR,
+    ],
+)
+
+
+def _why_equal(kind: str) -> str:
+    """The reason for an ``exact`` or ``unchanged`` copy."""
+    if kind == "unchanged":
+        return "The canonical text is exactly the same as when this URL was read before."
+    return "The canonical text is exactly that of the original."
+
+
+def _why_near(
+    similarity: float, options: JudgeOptions, parameters: Mapping[str, str], mime: str | None
+) -> str:
+    """The similarity in rows and by estimate; ``parameters`` are the store's. Uses the defaults without a MIME type."""
+    near = options.near_for(mime or ALL_TYPES)
+    stored = parameters.get(f"near_num_perm[{mime}]") or parameters.get("near_num_perm")
+    rows = near.num_perm if stored is None else int(stored)
+    equal = round(rows * (similarity * (1 - CHANCE) + CHANCE))
+    return (
+        f"{equal} of {rows} rows of the signatures are equal, an estimated similarity of {similarity:.3f}; texts are near"
+        f" from {near.threshold:g} (DEDUPE_NEAR_THRESHOLD)."
+    )
+
+
+def _difference(
+    old: tuple[str, ArchivedText | str], new: tuple[str, ArchivedText | str], *, full: bool
+) -> TextDifference:
+    """The diff of two named texts; if one is a message that the text is missing, the message."""
+    (old_name, old_text), (new_name, new_text) = old, new
+    if isinstance(old_text, str) or isinstance(new_text, str):
+        missing = dict.fromkeys(item for item in (old_text, new_text) if isinstance(item, str))
+        return TextDifference([], missing=" ".join(missing))
+    lines = unified_diff(old_text.text, new_text.text, old_name, new_name)
+    if not lines:
+        return TextDifference([], missing="The two texts differ only in white space.")
+    kept = lines if full else lines[:_SHORT_DIFF]
+    return TextDifference(kept, len(lines) - len(kept))
+
+
+def _reason_lines(why: list[str], diff: TextDifference | None) -> Iterator[str]:
+    yield from (f"{_INDENT}{sentence}" for sentence in why)
+    if diff is None:
+        return
+    if diff.missing is not None:
+        yield f"{_INDENT}{diff.missing}"
+    yield from (f"{_INDENT}{line}" for line in diff.lines)
+    if diff.left_out:
+        yield f"{_INDENT}({number(diff.left_out)} more lines; --full shows them)"
+
+
+def _time(seen_ms: int) -> str:
+    """A time as ISO 8601 in UTC, with milliseconds.
+
+    >>> _time(0)
+    '1970-01-01T00:00:00.000Z'
+    """
+    seen = datetime.fromtimestamp(seen_ms / 1000, tz=UTC)
+    return f"{seen:%Y-%m-%dT%H:%M:%S}.{seen_ms % 1000:03}Z"

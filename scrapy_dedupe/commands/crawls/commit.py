@@ -1,0 +1,189 @@
+"""``commit ID`` lets other crawls refer to the records of a crawl; ``cancel ID`` removes an uncommitted crawl."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.commands.bars import Bars
+from scrapy_dedupe.commands.options import CRAWL_ID, WARC_DIR, flag
+from scrapy_dedupe.commands.verbs import Verb
+from scrapy_dedupe.crawls.crawl_files import payload_of_files
+from scrapy_dedupe.crawls.dependencies import Dependencies
+from scrapy_dedupe.crawls.places import is_present
+from scrapy_dedupe.crawls.purging import listed_lines
+from scrapy_dedupe.crawls.rebuilding import is_lacking, refuse_running, settle
+from scrapy_dedupe.errors import ArchiveError, CrawlStateError, SettingError
+from scrapy_dedupe.live.archive.wacz import pack_by_settings
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.commands.stores import CommandStores
+    from scrapy_dedupe.crawls import CrawlIndex
+    from scrapy_dedupe.stores.base import Counts, CrawlInfo
+    from scrapy_dedupe.tasks.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The committed crawl. ``rebuilt``: its entries were first read from its files.
+
+    ``wacz`` is the container that was packed first, for a crawl that was started with DEDUPE_WACZ. ``upload_url`` is
+    the storage to which its files can be moved; this verb does not move them. ``missing`` are files that were absent
+    when the entries were read.
+    """
+
+    id: str
+    state: str
+    committed: str | None
+    counts: Counts
+    rebuilt: bool
+    wacz: str | None
+    upload_url: str | None
+    missing: list[str]
+
+
+def _commit(stores: CommandStores, opts: argparse.Namespace) -> Committed:
+    with stores.open_index() as index, Bars(opts) as bars:
+        before = _info(index, opts.id)
+        if before is None:
+            before = _reentered(index, opts.id, opts.warc_dir or stores.settings.warc.folder)
+        is_changed = before is not None and before.state == "uncommitted"
+        missing: list[str] = []
+        is_rebuilt, wacz = False, None
+        # An imported crawl is neither read nor packed here; index.commit() explains what to do if its import was cut off.
+        if before is not None and is_changed and not before.imported:
+            if is_lacking(index, before.id, opts.warc_dir or stores.settings.warc.folder):
+                missing = settle_one(index, before, stores, opts.warc_dir, bars)
+                is_rebuilt = True
+            # An existing WACZ may lack later records, so it is packed again.
+            if not opts.no_wacz and index.containers(opts.id):
+                wacz = _packed(index, opts.id, stores, opts.warc_dir, bars)
+        with bars.kinds("commit") as on_done:
+            index.commit(opts.id, on_done=on_done)
+        info = _info(index, opts.id)
+    assert info is not None
+    upload_url = stores.settings.warc.upload_url if is_changed and stores.given_store is None else None
+    return Committed(info.id, info.state, info.committed, info.counts, is_rebuilt, wacz, upload_url, missing)
+
+
+def _info(index: CrawlIndex, crawl: str) -> CrawlInfo | None:
+    return next((info for info in index.crawls() if info.id == crawl), None)
+
+
+def _reentered(index: CrawlIndex, crawl: str, folder: Path) -> CrawlInfo | None:
+    """Enter a crawl again that the index has lost, if its files exist. Returns None if there are none."""
+    payload = payload_of_files(crawl, folder)
+    if payload is None:
+        return None
+    index.start(crawl, payload)
+    index.mark_incomplete(crawl, True)
+    return _info(index, crawl)
+
+
+def _packed(
+    index: CrawlIndex, crawl: str, stores: CommandStores, folder: Path | None, watch: Progress
+) -> str | None:
+    """Pack a crawl as WACZ. Returns the path, or None for a crawl without WARC files."""
+    try:
+        done = pack_by_settings(
+            index, crawl, stores.settings, stores.scrapy_settings, warc_folder=folder, watch=watch
+        )
+    except (ArchiveError, SettingError) as error:
+        raise type(error)(
+            f"{error} The crawl is not committed; --no-wacz commits it without a WACZ."
+        ) from error
+    return None if done is None else str(done.wacz.path)
+
+
+def settle_one(
+    index: CrawlIndex, crawl: CrawlInfo, stores: CommandStores, folder: Path | None, watch: Progress
+) -> list[str]:
+    """Enter the records that the index lacks because the crawl was killed or the store was unavailable.
+
+    Returns the missing files, whose records cannot be entered. Raises ArchiveError if all files are missing.
+    """
+    folder = folder or stores.settings.warc.folder
+    missing = [
+        name for name in crawl.files if not is_present(name) and not is_present(str(folder / Path(name).name))
+    ]
+    if crawl.incomplete and crawl.files and len(missing) == len(crawl.files):
+        # Reading nothing would leave a committed crawl without records.
+        raise ArchiveError(
+            f"The crawl {crawl.id} did not end cleanly, so its entries must be read from its WARC files, but none"
+            f" of them is in {folder}. Name their folder with --warc-dir."
+        )
+    settle(index, crawl.id, folder, stores.revisit_rules, watch)
+    return missing
+
+
+def _commit_lines(result: Committed) -> Iterator[str]:
+    sentences = [f"The crawl {result.id} is committed."]
+    if result.rebuilt:
+        sentences.append("Missing entries were read from its files.")
+    if result.wacz:
+        sentences.append(f"It was packed as {result.wacz}.")
+    if result.upload_url:
+        sentences.append(f"Move its files with `scrapy dedupe warc upload {result.upload_url}`.")
+    yield " ".join(sentences)
+
+
+def _commit_caveats(result: Committed) -> Iterator[str]:
+    if result.missing:
+        yield (
+            f"The entries of {', '.join(result.missing)} could not be read, since the file is missing. If it held"
+            " records, no crawl can refer to them"
+        )
+
+
+COMMIT = Verb(
+    _commit,
+    _commit_lines,
+    [
+        CRAWL_ID,
+        WARC_DIR,
+        flag("--no-wacz", "do not pack the crawl as WACZ, even if it was started with DEDUPE_WACZ"),
+    ],
+    caveats=_commit_caveats,
+)
+
+
+def _cancel(stores: CommandStores, opts: argparse.Namespace) -> dict[str, str]:
+    with Bars(opts) as bars, bars.kinds("cancel") as on_done, stores.open_index() as index:
+        refuse_running(index, opts.id, stores.settings.warc.folder)
+        if not opts.force:
+            _refuse_needed(index, opts.id)
+        index.cancel(opts.id, on_done)
+    return {"id": opts.id, "state": "canceled"}
+
+
+def _refuse_needed(index: CrawlIndex, crawl: str) -> None:
+    """Raise CrawlStateError if other crawls need the crawl or, because it is concurrent, may need it."""
+    dependencies = Dependencies(index)
+    info = dependencies.crawls.get(crawl)
+    if info is None or info.state != "uncommitted":
+        return
+    lines = [f"{other} needs {needed}" for other, needed in dependencies.dependants([crawl])]
+    if info.concurrent:
+        # A running crawl enters its references in batches, so the index does not have all of them yet.
+        lines += [f"{other} {why}, and may need it" for other, why in dependencies.undecided([crawl])]
+    if lines:
+        raise CrawlStateError(
+            f"The crawl {crawl} was not canceled, since other crawls refer, or may refer, to its records:\n"
+            f"{listed_lines(lines)}\n"
+            f"Wait until the running crawls have ended, or commit it (commit {crawl}), or cancel it with --force. With"
+            " --force keep its files, since these crawls need them."
+        )
+
+
+CANCEL = Verb(
+    _cancel,
+    lambda result: [f"The crawl {result['id']} is canceled. Its files were left where they are."],
+    [
+        CRAWL_ID,
+        flag("--force", "cancel it even if revisits of other crawls refer, or may refer, to its records"),
+    ],
+)

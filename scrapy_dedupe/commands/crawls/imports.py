@@ -1,0 +1,188 @@
+"""``import [SOURCE…]``: adds archives of other programs or machines to the crawl index."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy_dedupe.commands.bars import Bars
+from scrapy_dedupe.commands.console import handling_signals
+from scrapy_dedupe.commands.options import Option, flag
+from scrapy_dedupe.commands.output import as_json, listed
+from scrapy_dedupe.commands.verbs import Verb
+from scrapy_dedupe.crawls import open_index
+from scrapy_dedupe.crawls.importing import ImportOptions, ImportStopped, import_sources
+from scrapy_dedupe.crawls.sources import places_of
+from scrapy_dedupe.errors import UsageError
+from scrapy_dedupe.reports.wording import counted, number
+from scrapy_dedupe.stores.crawl_index import PAYLOAD_MODES, checked_crawl_id
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from scrapy_dedupe.commands.stores import CommandStores
+    from scrapy_dedupe.crawls.importing import ImportResult
+
+_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The result of an import into the index of ``store``."""
+
+    store: str
+    done: ImportResult
+
+
+def _import(stores: CommandStores, opts: argparse.Namespace) -> Imported:
+    if opts.crawl_id is not None:
+        checked_crawl_id(opts.crawl_id)
+    if opts.force and not opts.remove:
+        raise UsageError("--force requires --remove: it purges crawls even if others depend on them.")
+    options = ImportOptions(
+        crawl=opts.crawl_id,
+        payload=opts.payload,
+        new_payload=stores.settings.warc.payload,
+        allow_outside=opts.allow_outside,
+        verify=opts.verify,
+        remove=opts.remove,
+        force=opts.force,
+    )
+    # Check all sources before a store is created.
+    for source in opts.sources:
+        places_of(source)
+    signals: list[int] = []
+    try:
+        with handling_signals(signals.append):
+            return import_into_index(stores, opts, opts.sources, options, signals)
+    except ImportStopped:
+        # Now it ends the verb, as at any other time.
+        signal.raise_signal(signals[0])
+        raise
+
+
+def import_into_index(
+    stores: CommandStores,
+    opts: argparse.Namespace,
+    sources: Sequence[str],
+    options: ImportOptions,
+    signals: Sequence[int] = (),
+) -> Imported:
+    """Import the sources into the crawl index. Raises ImportStopped soon after a signal has been added to *signals*."""
+    url = stores.index_url
+    # Continuing a queue never creates a store.
+    with open_index(url, timeout_s=stores.timeout_s, create=bool(sources)) as index, Bars(opts) as bars:
+        watch = _ImportWatch(bars, signals)
+        with bars.part("import", 0, "sources"):
+            done = import_sources(index, sources, options, watch)
+    return Imported(stores.shown(url), done)
+
+
+class _ImportWatch:
+    """Shows how many sources of an import are done, and stops the import after a signal."""
+
+    def __init__(self, bars: Bars, signals: Sequence[int]) -> None:
+        self._signals = signals
+        self.show = bars.reach
+        self.tell = bars.tell
+
+    def check(self) -> None:
+        if self._signals:
+            raise ImportStopped("stopped by a signal")
+
+
+def _lines(result: Imported) -> Iterator[str]:
+    done = result.done
+    yield (
+        f"{counted(len(done.imported), 'source')} imported into {result.store}"
+        + (f", {number(len(done.known))} known already" if done.known else "")
+        + (f", {number(len(done.failed))} failed" if done.failed else "")
+        + "."
+    )
+    if done.imported:
+        yield (
+            f"{counted(done.captures, 'response')}, {number(done.revisits)} of them revisits;"
+            f" {counted(done.originals, 'original')}."
+        )
+    if done.waiting:
+        yield (
+            f"The originals of {counted(done.waiting, 'payload')} are not in the index yet. Import or commit the crawls"
+            " that contain them."
+        )
+    if done.claimed:
+        yield f"{counted(done.claimed, 'source')} of the queue are being imported by another process."
+    if done.removed:
+        yield f"Removed: {', '.join(done.removed)}."
+    if left := [crawl for crawl in done.missing if crawl not in done.removed]:
+        yield f"Not named by a manifest: {listed(left, _SHOWN)}. --remove purges them."
+    # Containers are known by file name, other sources by path or URL. The latter are not compared with their present
+    # content.
+    if any("/" in name for name in done.known):
+        yield (
+            "Known WARC files and CDXJ are not read again. If one has changed, purge its crawl and import it again, or"
+            " use check --repair."
+        )
+    yield from (f"{failed.source}: NOT imported. {failed.reason}" for failed in done.failed)
+    yield from done.absent
+    yield from done.faults[:_SHOWN]
+    if len(done.faults) > _SHOWN:
+        yield f"and {number(done.skipped - _SHOWN)} more lines and records that were skipped."
+
+
+def _caveats(result: Imported) -> Iterator[str]:
+    done = result.done
+    clauses = []
+    if done.failed:
+        clauses.append(f"{counted(len(done.failed), 'source')} could not be imported")
+    if done.skipped:
+        clauses.append(f"{counted(done.skipped, 'line or record', 'lines or records')} skipped")
+    if done.absent:
+        clauses.append(f"WARC files that {counted(len(done.absent), 'CDXJ names', 'CDXJ name')} are missing")
+    sentences = ["; ".join(clauses)] if clauses else []
+    if done.not_removed:
+        sentences.append(done.not_removed)
+    if sentences:
+        yield ". ".join(sentences)
+
+
+def _as_json(result: Imported) -> dict[str, Any]:
+    return {"store": result.store, **as_json(result.done)}
+
+
+IMPORT = Verb(
+    _import,
+    _lines,
+    [
+        Option(
+            "sources",
+            "SOURCE",
+            "a WACZ, WARC, ARC or CDXJ file, a multi-WACZ JSON, a pattern such as 'folder/*.wacz', a folder of WACZ or"
+            " WARC files, or a URL",
+            nargs="*",
+        ),
+        Option(
+            "--crawl-id",
+            "ID",
+            "the crawl id of sources whose crawl id is in no manifest (default: the id in the file, or else the file"
+            " name)",
+        ),
+        Option(
+            "--payload",
+            None,
+            "whether digests are of stored or decoded payloads (default: as the file or its software states, or else as"
+            " in the index)",
+            choices=PAYLOAD_MODES,
+        ),
+        flag("--allow-outside", "allow a manifest to name files outside of its own folder"),
+        flag("--verify", "compare the hash of each file with the manifest, not only its size"),
+        flag("--remove", "purge committed crawls that the manifests do not name; their files are kept"),
+        flag("--force", "with --remove: purge crawls even if others depend on them"),
+    ],
+    json=_as_json,
+    caveats=_caveats,
+    stopped=lambda opts: (
+        "the sources imported so far are in the index, and import without SOURCE continues with the rest"
+    ),
+)

@@ -1,0 +1,370 @@
+"""``stats``, ``crawls``, ``crawls show`` and ``crawls graph``: what the crawl index contains."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy_dedupe.commands.options import CRAWL_ID, Option, flag
+from scrapy_dedupe.commands.output import as_json, counts_text, picked
+from scrapy_dedupe.commands.verbs import Verb
+from scrapy_dedupe.crawls.dependencies import Container, Dependencies, Needed
+from scrapy_dedupe.crawls.places import is_present
+from scrapy_dedupe.errors import CrawlStateError
+from scrapy_dedupe.reports.wording import counted, number, size
+from scrapy_dedupe.stores.crawl_index import did_you_mean
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.commands.stores import CommandStores
+    from scrapy_dedupe.stores.base import Counts, CrawlInfo, ImportNotes
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
+_MAX_NAMES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTotals:
+    """The crawls of an index, the sums over the committed ones, and the numbers of stored texts.
+
+    ``is_per_crawl``: each crawl is shown too.
+    """
+
+    index: str
+    content: str
+    crawls: list[CrawlInfo]
+    counts: Counts
+    notes: ImportNotes
+    texts: dict[str, int]
+    is_per_crawl: bool
+
+    @property
+    def states(self) -> dict[str, int]:
+        """The number of crawls in each state."""
+        states = ("committed", "uncommitted", "canceled")
+        return {state: sum(info.state == state for info in self.crawls) for state in states}
+
+
+def _totals(stores: CommandStores, opts: argparse.Namespace) -> StoreTotals:
+    with stores.open_index() as index:
+        crawls, counts, notes = index.crawls(), index.counts, index.import_notes
+    with closing(stores.open_content()) as store:
+        texts = store.content.statistics()
+    urls = (stores.shown(stores.index_url), stores.shown(stores.content_url))
+    return StoreTotals(*urls, crawls, counts, notes, texts, opts.per_crawl)
+
+
+def _totals_json(totals: StoreTotals) -> dict[str, Any]:
+    each = [picked(info, "id state") | _sizes(info.counts) for info in totals.crawls]
+    return {
+        "index": totals.index,
+        "content": totals.content,
+        "crawls": totals.states,
+        **_sizes(totals.counts),
+        "texts": totals.texts["texts"],
+        "kept_texts": totals.texts["kept"],
+        "removed_crawls": totals.notes.removed_crawls,
+        "removed_bytes": totals.notes.removed_size,
+        "per_crawl": each if totals.is_per_crawl else None,
+    }
+
+
+def _sizes(counts: Counts) -> dict[str, int]:
+    return {
+        "urls": counts.total_urls,
+        "duplicates": counts.dupe_urls,
+        "conserved_bytes": counts.conserved_size,
+        "size_bytes": counts.total_crawl_size,
+    }
+
+
+def _totals_lines(totals: StoreTotals) -> Iterator[str]:
+    texts, notes = totals.texts, totals.notes
+    yield f"Crawls    {', '.join(f'{number(count)} {state}' for state, count in totals.states.items())}"
+    yield f"Archive   {counts_text(totals.counts)}"
+    yield (
+        f"Content   {counted(texts['texts'], 'different text')}, {number(texts['kept'])} of them compared with others"
+    )
+    if notes.removed_crawls:
+        crawls = counted(notes.removed_crawls, "crawl")
+        are = "is" if notes.removed_crawls == 1 else "are"
+        yield f"Removed   {crawls}, {size(notes.removed_size)}, {are} not in the last imported manifest"
+    if totals.is_per_crawl:
+        yield from (f"  {info.id} ({info.state}): {counts_text(info.counts)}" for info in totals.crawls)
+
+
+STATS = Verb(_totals, _totals_lines, [flag("--per-crawl", "also show each crawl")], json=_totals_json)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCrawl:
+    """A crawl, its containers as in the index, and the crawls whose records it refers to, as far as the index knows.
+
+    A container with an unreadable entry is an empty dict, so that the order of the list is kept.
+    """
+
+    info: CrawlInfo
+    containers: list[dict[str, object]]
+    requires: list[str]
+
+
+def _list(stores: CommandStores, opts: argparse.Namespace) -> list[ListedCrawl]:
+    with stores.open_index() as index:
+        dependencies = Dependencies(index, stores.settings.wacz.folder)
+        return [
+            ListedCrawl(info, index.containers(info.id), dependencies.crawls_needed(info.id))
+            for info in dependencies.crawls.values()
+        ]
+
+
+def _list_json(crawls: list[ListedCrawl]) -> object:
+    return [
+        as_json(picked(crawl.info, "id state payload started committed counts files"))
+        | picked(crawl, "containers requires")
+        | picked(crawl.info, "incomplete software imported concurrent waiting marked")
+        for crawl in crawls
+    ]
+
+
+def _list_lines(crawls: list[ListedCrawl]) -> Iterator[str]:
+    if not crawls:
+        yield "The index has no crawls."
+        return
+    rows = [
+        (
+            info.id,
+            _state(info),
+            info.started or "",
+            counted(info.counts.total_urls, "response"),
+            counted(info.counts.dupe_urls, "duplicate"),
+            f"{size(info.counts.conserved_size)} saved",
+        )
+        for info in (crawl.info for crawl in crawls)
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _state(info: CrawlInfo) -> str:
+    """Return the state of a crawl with its marks, such as "committed, imported"."""
+    marks = {
+        "incomplete": info.incomplete,
+        "imported": info.imported,
+        "concurrent": info.concurrent,
+        "marked for removal": info.marked,
+    }
+    return ", ".join([info.state, *(mark for mark, is_set in marks.items() if is_set)])
+
+
+CRAWLS = Verb(_list, _list_lines, json=_list_json)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCrawl:
+    """A crawl with its files, and whether each is present. A file at a URL counts as present, since it was moved there.
+
+    ``needs_unknown`` is the reason why the index may not know all of its needs; None if it knows them.
+    """
+
+    info: CrawlInfo
+    files: dict[str, bool]
+    containers: list[Container]
+    needs: list[Needed]
+    needs_unknown: str | None
+    needed_by: list[str]
+
+
+def _show(stores: CommandStores, opts: argparse.Namespace) -> ShownCrawl:
+    with stores.open_index() as index:
+        dependencies = Dependencies(index, stores.settings.wacz.folder)
+        info = dependencies.crawls.get(opts.id)
+        if info is None:
+            raise CrawlStateError(
+                f"The index has no crawl {opts.id}. `scrapy dedupe crawls` lists its crawls."
+                + did_you_mean(opts.id, dependencies.crawls)
+            )
+        return ShownCrawl(
+            info,
+            {name: is_present(name) for name in info.files},
+            dependencies.containers(info.id),
+            dependencies.needs(info.id),
+            dependencies.why_unknown(info.id),
+            dependencies.needed_by(info.id),
+        )
+
+
+def _show_json(crawl: ShownCrawl) -> dict[str, Any]:
+    names = "id state payload software imported concurrent incomplete marked started committed counts"
+    return {
+        **as_json(picked(crawl.info, names)),
+        "files": [{"name": name, "present": is_there} for name, is_there in crawl.files.items()],
+        "containers": [
+            picked(container, "filename hash size place") | {"present": container.is_present}
+            for container in crawl.containers
+        ],
+        "needs": [
+            picked(need, "crawl state name place") | {"present": need.is_present, "missing": need.is_missing}
+            for need in crawl.needs
+        ],
+        **picked(crawl, "needs_unknown needed_by"),
+        **picked(crawl.info, "waiting stats"),
+    }
+
+
+def _show_lines(crawl: ShownCrawl) -> Iterator[str]:
+    info = crawl.info
+    yield f"Crawl       {info.id}"
+    yield f"State       {_state(info)}"
+    yield f"Software    {info.software or 'another program'}, payload {info.payload}"
+    yield f"Started     {info.started or 'not known'}"
+    yield f"Committed   {info.committed or ('not known' if info.state == 'committed' else 'no')}"
+    yield f"Counts      {counts_text(info.counts)}"
+    yield f"Files       {number(len(crawl.files))}"
+    yield from (f"  {name} ({_presence(is_there)})" for name, is_there in crawl.files.items())
+    yield f"Containers  {number(len(crawl.containers))}"
+    for container in crawl.containers:
+        yield f"  {_container_text(container, is_made_here=info.software is not None)}"
+    yield f"Needs       {number(len(crawl.needs))}"
+    for need in crawl.needs:
+        name = need.name or "a file whose name is not in the index"
+        if not need.is_in_index:
+            name += f", {_absence(need)}"
+        yield f"  {need.crawl}: {name} ({_presence(need.is_present, need.place)})"
+    if crawl.needs_unknown is not None:
+        yield f"  The crawl {crawl.needs_unknown}, so it may need more."
+    yield f"Needed by   {', '.join(crawl.needed_by) or 'none'}"
+    if info.waiting:
+        yield (
+            f"Waiting     revisits of {number(info.waiting)} payloads, whose originals are not in the index"
+        )
+    if info.stats is not None:
+        yield "Stats"
+        yield from (f"  {name}: {info.stats[name]}" for name in sorted(info.stats))
+
+
+def _show_caveats(crawl: ShownCrawl) -> Iterator[str]:
+    # If a crawl is not in the index, its records cannot be found, even if its files are present.
+    missing = [
+        str(need) if need.is_in_index else f"{need.crawl} ({_absence(need)})"
+        for need in crawl.needs
+        if need.is_missing
+    ]
+    if missing:
+        yield f"The crawl {crawl.info.id} needs files that are missing: {', '.join(dict.fromkeys(missing))}"
+
+
+def _absence(need: Needed) -> str:
+    return "the crawl is not in the index" if need.state is None else "the crawl was canceled"
+
+
+def _container_text(container: Container, *, is_made_here: bool) -> str:
+    if container.hash is None and container.size is None and is_made_here:
+        return f"{container.filename}, not packed"
+    length = "" if container.size is None else f", {size(container.size)}"
+    hash_ = "SHA-256 not known" if container.hash is None else f"sha256:{container.hash}"
+    return f"{container.filename}{length}, {hash_} ({_presence(container.is_present, container.place)})"
+
+
+def _presence(is_there: bool | None, place: str | None = None) -> str:
+    if is_there is None:
+        return "place not known"
+    word = "present" if is_there else "missing"
+    return word if place is None else f"{word}: {place}"
+
+
+SHOW = Verb(_show, _show_lines, [CRAWL_ID], json=_show_json, caveats=_show_caveats)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A crawl. ``state`` is None for a needed crawl that is not in the index.
+
+    ``needs_unknown`` is the reason why the index may not know all of its needs; None if it knows them.
+    """
+
+    id: str
+    state: str | None
+    needs_unknown: str | None
+
+
+@dataclass(slots=True)
+class Edge:
+    """One crawl needs another one. ``names`` are the needed containers or WARC files, ``missing`` the absent ones of them.
+
+    ``is_missing``: the other crawl, or one of the files, is missing.
+    """
+
+    crawl: str
+    needs: str
+    names: list[str]
+    missing: list[str]
+    is_missing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The dependencies between the crawls of an index. ``format`` is the output format: dot or json."""
+
+    nodes: list[Node]
+    edges: list[Edge]
+    format: str
+
+
+def _graph(stores: CommandStores, opts: argparse.Namespace) -> Graph:
+    with stores.open_index() as index:
+        dependencies = Dependencies(index, stores.settings.wacz.folder)
+        needs = {crawl: dependencies.needs(crawl) for crawl in dependencies.crawls}
+    edges: dict[tuple[str, str], Edge] = {}
+    for crawl, needed in needs.items():
+        for need in needed:
+            edge = edges.setdefault((crawl, need.crawl), Edge(crawl, need.crawl, [], [], False))
+            edge.is_missing |= need.is_missing
+            if need.name:
+                edge.names.append(need.name)
+                if need.is_present is False:
+                    edge.missing.append(need.name)
+    known = dependencies.crawls
+    nodes = [Node(info.id, info.state, dependencies.why_unknown(info.id)) for info in known.values()]
+    absent = dict.fromkeys(edge.needs for edge in edges.values() if edge.needs not in known)
+    return Graph([*nodes, *(Node(crawl, None, None) for crawl in absent)], list(edges.values()), opts.format)
+
+
+def _graph_lines(graph: Graph) -> Iterator[str]:
+    if graph.format == "json":
+        yield json.dumps(as_json(graph), indent=2, ensure_ascii=False)
+        return
+    yield from ("digraph crawls {", "  rankdir=LR;", "  node [shape=box];")
+    for node in graph.nodes:
+        state = node.state or "not in the index"
+        note = r"\nmay need more" if node.needs_unknown else ""
+        style = ", style=dashed" if node.state in (None, "canceled") else ""
+        yield f'  "{_escaped(node.id)}" [label="{_escaped(node.id)}\\n{state}{note}"{style}];'
+    for edge in graph.edges:
+        label = r"\n".join(map(_escaped, edge.names[:_MAX_NAMES]))
+        if len(edge.names) > _MAX_NAMES:
+            label += rf"\nand {number(len(edge.names) - _MAX_NAMES)} more"
+        style = ", style=dashed" if edge.is_missing else ""
+        yield f'  "{_escaped(edge.crawl)}" -> "{_escaped(edge.needs)}" [label="{label}"{style}];'
+    yield "}"
+
+
+def _escaped(name: str) -> str:
+    r"""Escape a name for a quoted string of DOT, where a backslash may begin ``\N`` or escape the closing quote.
+
+    >>> _escaped('a "b" c\\')
+    'a \\"b\\" c\\\\'
+    """
+    return _CONTROL.sub("\ufffd", name).replace("\\", "\\\\").replace('"', '\\"')
+
+
+GRAPH = Verb(
+    _graph,
+    _graph_lines,
+    [Option("--format", None, "dot for Graphviz (default), or json", choices=("dot", "json"), default="dot")],
+)

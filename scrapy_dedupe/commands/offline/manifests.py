@@ -1,0 +1,417 @@
+"""``warcsum``, ``warccollres``, ``warcsumproc`` and ``warcsumsplit``: verbs that write manifests."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy_dedupe.commands.bars import Bars
+from scrapy_dedupe.commands.options import FORCE, JOBS, KEEP_GOING, RECURSIVE, Exclusive, Option, flag
+from scrapy_dedupe.commands.output import as_json, first, listed
+from scrapy_dedupe.commands.verbs import Verb
+from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.offline.collisions import CollisionCounts, resolve_collisions
+from scrapy_dedupe.offline.digests import DigestOptions
+from scrapy_dedupe.offline.inputs import find_inputs, left_below, left_open, relative_to
+from scrapy_dedupe.offline.manifest import FORMATS, LineWriter, read_all
+from scrapy_dedupe.offline.numbering import number as numbered
+from scrapy_dedupe.offline.ordering import by_cluster, by_place
+from scrapy_dedupe.offline.places import Places
+from scrapy_dedupe.offline.splitting import FORMATS as SPLIT_FORMATS
+from scrapy_dedupe.offline.splitting import Part, split_by_count, split_by_size
+from scrapy_dedupe.offline.summing import SumOptions, sum_files
+from scrapy_dedupe.offline.work_folder import work_folder
+from scrapy_dedupe.reports.wording import counted, number, size
+from scrapy_dedupe.tasks.faults import Fault, Faults
+
+from . import HASH, PATHS_MAP, ROOT, continues, left_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from scrapy_dedupe.commands.stores import CommandStores
+    from scrapy_dedupe.offline.manifest import ManifestLine
+    from scrapy_dedupe.offline.summing import Sums
+
+_SIZE: Final = re.compile(r"(\d+)([kmgt]?)", re.ASCII | re.IGNORECASE)
+_UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+MANIFESTS: Final = Option(
+    "manifests", "MANIFEST", "manifests, in any order and format; - is standard input", type=Path, nargs="+"
+)
+OUTPUT: Final = Option(
+    "-o --output", "FILE", "the manifest to write; - is standard output", type=Path, required=True
+)
+FORMAT: Final = Option(
+    "--format", None, "the format of the output (default: text)", choices=FORMATS, default="text"
+)
+
+
+def _sum(stores: CommandStores, opts: argparse.Namespace) -> Sums:
+    if opts.append and opts.force:
+        raise UsageError("--append extends a manifest and --force replaces it. Give only one of them.")
+    faults = Faults(keep_going=opts.keep_going)
+    inputs = find_inputs(opts.paths, faults=faults, recursive=opts.recursive)
+    below = 0 if opts.recursive else left_below(opts.paths, inputs)
+    are_open = left_open(opts.paths, inputs, recursive=opts.recursive)
+    if opts.base is not None:
+        inputs = relative_to(inputs, opts.base)
+    options = SumOptions(
+        DigestOptions(
+            algorithm=opts.hash,
+            recompute=opts.recompute,
+            verify=opts.verify,
+            skip_empty=opts.skip_empty,
+            resources=opts.resources,
+            decoded=opts.decoded,
+        ),
+        format=opts.format,
+        append=opts.append,
+        force=opts.force,
+        keep_going=opts.keep_going,
+        jobs=opts.jobs,
+    )
+    with Bars(opts) as bars:
+        sums = sum_files(inputs, Path(opts.output), options, faults=faults, watch=bars)
+    return replace(sums, left_below=below, left_open=are_open)
+
+
+def _sum_lines(sums: Sums) -> Iterator[str]:
+    yield (
+        f"{sums.output}: {counted(sums.lines, 'record')} of {counted(sums.files, 'file')}, {size(sums.size_bytes)}."
+        f" {counted(sums.stored, 'digest was', 'digests were')} stored with the records, {number(sums.computed)}"
+        f" computed ({size(sums.hashed_bytes)} hashed)."
+    )
+    if sums.listed:
+        yield f"Skipped, since the manifest already lists them: {listed(sums.listed)}."
+    yield from left_files(sums.left_below, sums.left_open)
+    if sums.empty:
+        yield f"{counted(sums.empty, 'record')} without payload left out."
+    if sums.headless:
+        yield f"{counted(sums.headless, 'response')} without an HTTP status line left out."
+    if sums.verified or sums.unverifiable:
+        unknown = f", {number(sums.unverifiable)} of unknown algorithms" if sums.unverifiable else ""
+        compared = counted(sums.verified, "stored digest")
+        yield f"{compared} compared, {number(sums.mismatch_count)} different{unknown}."
+    yield from first(sums.mismatches, sums.mismatch_count)
+    yield from first(sums.faults, sums.fault_count)
+
+
+def _sum_caveats(sums: Sums) -> Iterator[str]:
+    if sums.fault_count:
+        yield f"{counted(sums.fault_count, 'fault')} in the input skipped"
+    if sums.mismatch_count:
+        yield f"{counted(sums.mismatch_count, 'record')} with a digest that does not match the payload"
+
+
+WARCSUM = Verb(
+    _sum,
+    _sum_lines,
+    [
+        Option(
+            "paths",
+            "PATH",
+            "a WARC, ARC or WACZ file, a folder with WARC and ARC files, a pattern such as 'folder/*.warc.gz', or a URL",
+            nargs="+",
+        ),
+        Option("-o --output", "MANIFEST", "the manifest to write", required=True),
+        RECURSIVE,
+        HASH,
+        flag("--recompute", "compute all digests, even if a record has one"),
+        flag("--verify", "compute all digests, and report records whose stored digest differs (exit code 4)"),
+        flag("--skip-empty", "no lines for records without payload"),
+        flag("--resources", "also write lines for resource records"),
+        flag("--decoded", "digest payloads without their content coding"),
+        flag("--append", "add the files that the manifest does not list yet"),
+        FORCE,
+        Option(
+            "--base",
+            "DIR",
+            "make the file names relative to this folder (default: as they were named)",
+            type=Path,
+        ),
+        Option(
+            "--format",
+            None,
+            "the format of the manifest (default: text, or the format of the manifest that is extended)",
+            choices=FORMATS,
+        ),
+        JOBS,
+        KEEP_GOING,
+    ],
+    caveats=_sum_caveats,
+    stopped=continues,
+    store_option=None,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CollisionReport:
+    """The result of a comparison. Records with a fault are among those that must not replace another one."""
+
+    output: str
+    counts: CollisionCounts
+    fault_count: int
+    faults: list[Fault]
+
+
+def _compare(stores: CommandStores, opts: argparse.Namespace) -> CollisionReport:
+    faults = Faults(keep_going=opts.keep_going)
+    places = Places(opts.root, opts.paths)
+    counts = CollisionCounts()
+    writer = LineWriter(opts.output, columns=10 if opts.proc else 7, format=opts.format, force=opts.force)
+    total_bytes = 0
+
+    def plain_lines() -> Iterator[ManifestLine]:
+        nonlocal total_bytes
+        for line in read_all(opts.manifests, faults=faults):
+            total_bytes += line.length
+            yield replace(line, extension=None, copy=None, refers_to_uri=None, refers_to_date=None)
+
+    try:
+        with Bars(opts) as bars, writer, work_folder(opts.output) as work:
+            with bars.part("sorting", 0):
+                ordered = iter(by_cluster(plain_lines(), work.path))
+                # All lines are read before the first one is yielded.
+                head = list(islice(ordered, 1))
+            with bars.part("comparing", total_bytes):
+                lines = resolve_collisions(
+                    chain(head, ordered),
+                    places,
+                    faults=faults,
+                    watch=bars,
+                    jobs=opts.jobs,
+                    folder=work.path,
+                    counts=counts,
+                )
+                for line in numbered(lines) if opts.proc else lines:
+                    writer.write(line)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ArchiveError(
+            f"The comparison failed: {error.strerror or error}{f' ({error.filename})' if error.filename else ''}. Check"
+            " the disk of OUT and the disk for temporary files."
+        ) from error
+    return CollisionReport(str(opts.output), counts, faults.count, faults.first)
+
+
+def _compare_json(result: CollisionReport) -> dict[str, Any]:
+    rest = {"fault_count": result.fault_count, "faults": as_json(result.faults)}
+    return {"output": result.output, **as_json(result.counts), **rest}
+
+
+def _compare_lines(result: CollisionReport) -> Iterator[str]:
+    if result.output == "-":
+        return
+    counts = result.counts
+    yield (
+        f"{result.output}: {counted(counts.lines, 'record')}. {number(counts.compared)} of them compared, since they"
+        f" share {counted(counts.digests, 'digest')}: {counted(counts.collisions, 'digest')} of different payloads,"
+        f" {counted(counts.alone, 'record')} that must not replace another."
+    )
+    yield from first(result.faults, result.fault_count)
+
+
+def _compare_caveats(result: CollisionReport) -> Iterator[str]:
+    if result.fault_count:
+        yield (
+            f"{counted(result.fault_count, 'fault')} in the input skipped; a record that could not be compared has its"
+            " own extension"
+        )
+
+
+WARCCOLLRES = Verb(
+    _compare,
+    _compare_lines,
+    [
+        MANIFESTS,
+        OUTPUT,
+        ROOT,
+        PATHS_MAP,
+        flag("--proc", "also add copy numbers and references, like warcsumproc"),
+        FORMAT,
+        FORCE,
+        JOBS,
+        flag("--keep-going", "give each unreadable record its own extension and continue (exit code 4)"),
+    ],
+    json=_compare_json,
+    caveats=_compare_caveats,
+    store_option=None,
+)
+
+
+@dataclass(slots=True)
+class Numbered:
+    """The result. ``clusters`` counts payloads, ``copies`` the records that may become revisits, ``copied_bytes``
+    their stored length. ``unresolved`` means that only digests were compared. ``faults`` has at most a thousand faults,
+    ``fault_count`` counts all of them.
+    """
+
+    manifest: str
+    lines: int = 0
+    clusters: int = 0
+    copies: int = 0
+    copied_bytes: int = 0
+    unresolved: bool = False
+    fault_count: int = 0
+    faults: list[Fault] = field(default_factory=list)
+
+
+def _number(stores: CommandStores, opts: argparse.Namespace) -> Numbered:
+    faults = Faults(keep_going=opts.keep_going)
+    done = Numbered(str(opts.output))
+
+    def given() -> Iterator[ManifestLine]:
+        for line in read_all(opts.manifests, faults=faults):
+            done.unresolved |= line.extension is None
+            yield line
+
+    with (
+        Bars(opts) as bars,
+        LineWriter(opts.output, columns=10, format=opts.format, force=opts.force) as writer,
+        work_folder(opts.output) as work,
+    ):
+        read = bars.counted(given(), "reading", 0, "lines")
+        lines: Iterable[ManifestLine] = numbered(by_cluster(read, work.path), faults=faults)
+        if opts.order == "place":
+            lines = by_place(lines, work.path)
+        for line in bars.counted(lines, "numbering", 0, "lines"):
+            writer.write(line)
+            done.lines += 1
+            if line.is_copy:
+                done.copies += 1
+                done.copied_bytes += line.length
+            else:
+                done.clusters += 1
+    done.fault_count, done.faults = faults.count, faults.first
+    return done
+
+
+def _number_lines(result: Numbered) -> Iterator[str]:
+    if result.manifest == "-":
+        return
+    yield (
+        f"{result.manifest} has {counted(result.lines, 'record')} of {counted(result.clusters, 'payload')};"
+        f" {number(result.copies)} are copies, with a stored size of {size(result.copied_bytes)}."
+    )
+    if result.unresolved:
+        yield (
+            "Only digests were compared. Two payloads may have the same digest, especially md5 or sha1; warccollres"
+            " compares their bytes."
+        )
+    yield from first(result.faults, result.fault_count)
+
+
+def _skipped_lines(result: Numbered | Split) -> Iterator[str]:
+    if result.fault_count:
+        lines = counted(result.fault_count, "line was", "lines were")
+        yield f"{lines} skipped; the first is {result.faults[0]}"
+
+
+WARCSUMPROC = Verb(
+    _number,
+    _number_lines,
+    [
+        MANIFESTS,
+        OUTPUT,
+        FORMAT,
+        Option(
+            "--order",
+            None,
+            "order of the output: by digest and date, or by file and offset (default: cluster)",
+            choices=("cluster", "place"),
+            default="cluster",
+        ),
+        FORCE,
+        KEEP_GOING,
+    ],
+    caveats=_skipped_lines,
+    store_option=None,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The parts. ``faults`` has at most a thousand faults, ``fault_count`` counts all of them."""
+
+    parts: list[Part]
+    fault_count: int
+    faults: list[Fault]
+
+
+def _split(stores: CommandStores, opts: argparse.Namespace) -> Split:
+    prefix = opts.output
+    if prefix is None:
+        if len(opts.manifests) > 1 or str(opts.manifests[0]) == "-":
+            raise UsageError("The names of the parts need a prefix. Give one with -o.")
+        prefix = opts.manifests[0]
+    if not prefix.name:
+        raise UsageError(
+            f"{prefix} is not a prefix of a file name. Give one with -o, such as {prefix / 'part'}."
+        )
+    faults = Faults(keep_going=opts.keep_going)
+    with Bars(opts) as bars, bars.part("splitting", 0):
+        lines = bars.counted(read_all(opts.manifests, faults=faults), "reading", 0, "lines")
+        if opts.count is not None:
+            parts = split_by_count(lines, prefix, opts.count, format=opts.format, force=opts.force)
+        else:
+            parts = split_by_size(lines, prefix, opts.size, format=opts.format, force=opts.force)
+    return Split(parts, faults.count, faults.first)
+
+
+def _split_lines(result: Split) -> Iterator[str]:
+    for part in result.parts:
+        digests = counted(part.clusters, "digest")
+        yield f"{part.file}: {counted(part.lines, 'line')} of {digests}, {size(part.size_bytes)}"
+    yield from first(result.faults, result.fault_count)
+
+
+def _part_count(text: str) -> int:
+    if text.isdigit() and text.isascii() and 1 <= int(text) <= 100_000:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of parts, 1 to 100000")
+
+
+def _part_size(text: str) -> int:
+    found = _SIZE.fullmatch(text)
+    if found is None or int(found[1]) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size, such as 500000, 64K, 200M or 2G")
+    return int(found[1]) << _UNITS[found[2].lower()]
+
+
+WARCSUMSPLIT = Verb(
+    _split,
+    _split_lines,
+    [
+        MANIFESTS,
+        Exclusive(
+            Option("-c --count", "N", "make N parts of about the same size", type=_part_count),
+            Option(
+                "-s --size",
+                "SIZE",
+                "make parts of at most SIZE bytes, such as 500000 or 64K, 200M, 2G (powers of 1024); a part is larger"
+                " only if a single digest is",
+                type=_part_size,
+            ),
+            required=True,
+        ),
+        Option(
+            "-o --output",
+            "PREFIX",
+            "prefix of the file names of the parts (default: the manifest's name)",
+            type=Path,
+        ),
+        Option(
+            "--format", None, "format of the parts (default: text)", choices=SPLIT_FORMATS, default="text"
+        ),
+        FORCE,
+        KEEP_GOING,
+    ],
+    caveats=_skipped_lines,
+    store_option=None,
+)

@@ -1,0 +1,235 @@
+"""``warcrefs MANIFEST… -o FOLDER`` rewrites files with a revisit for every copy; ``verify`` checks that nothing was lost."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.commands.bars import Bars
+from scrapy_dedupe.commands.options import FORCE, JOBS, KEEP_GOING, Option
+from scrapy_dedupe.commands.output import by_kind, first
+from scrapy_dedupe.commands.verbs import Verb
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.offline.findings import KINDS
+from scrapy_dedupe.offline.manifest import read_all
+from scrapy_dedupe.offline.pairing import originals_of, pairs_of
+from scrapy_dedupe.offline.places import Places
+from scrapy_dedupe.offline.plan import LEFT
+from scrapy_dedupe.offline.rewriting import RewriteOptions, rewrite
+from scrapy_dedupe.offline.verifying import verify
+from scrapy_dedupe.reports.wording import counted, number, size
+from scrapy_dedupe.tasks.faults import Faults
+
+from . import (
+    ORIGINALS,
+    OUTPUT_FOLDER,
+    PATHS_MAP,
+    REVISITS,
+    ROOT,
+    SAMPLE,
+    check_target,
+    continues,
+    eligibility_of,
+    savings_lines,
+)
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.commands.stores import CommandStores
+    from scrapy_dedupe.offline.rewriting import Rewritten
+    from scrapy_dedupe.offline.verifying import Verification
+
+
+def _rewrite(stores: CommandStores, opts: argparse.Namespace) -> Rewritten:
+    check_target(opts)
+    options = RewriteOptions(
+        eligibility_of(opts),
+        dry_run=opts.dry_run,
+        in_place=opts.in_place,
+        keep_going=opts.keep_going,
+        jobs=opts.jobs,
+        sample=opts.sample,
+        force=opts.force,
+    )
+    faults = Faults(keep_going=opts.keep_going)
+    with Bars(opts) as bars:
+        return rewrite(
+            read_all(opts.manifests, faults=faults),
+            opts.files,
+            Places(opts.root, opts.paths),
+            opts.output or Path(),
+            options,
+            bars,
+            originals=read_all(opts.originals, faults=faults),
+            faults=faults,
+        )
+
+
+def _rewrite_lines(result: Rewritten) -> Iterator[str]:
+    yield from first(result.faults, result.faults_count)
+    yield from savings_lines(result.savings)
+    if result.left:
+        yield "Copies not changed:"
+        yield from (f"  {number(count):>10}  {LEFT[reason]}" for reason, count in result.left.items())
+    if result.unlisted:
+        files = counted(len(result.unlisted), "file")
+        are, they = ("is", "it refers") if len(result.unlisted) == 1 else ("are", "they refer")
+        yield (
+            f"{files} in these folders {are} in no manifest. If {they} to copies that become revisits, these references"
+            " will lead nowhere: name all files, including these, with --files."
+        )
+        yield from first(result.unlisted, indent="  ")
+    if result.verification is not None:
+        yield from _verify_lines(result.verification)
+    copies = counted(result.converted, "copy", "copies")
+    revisits = "a revisit" if result.converted == 1 else "revisits"
+    sizes = f"{size(result.saved_bytes)} saved ({size(result.old_bytes)} -> {size(result.new_bytes)})"
+    if result.is_dry_run:
+        yield f"{counted(result.files, 'file')}: {copies} would become {revisits}, about {sizes}."
+    else:
+        others = f", {number(result.repointed)} other records were updated" if result.repointed else ""
+        yield f"{counted(result.files, 'file')}: {copies} became {revisits}{others}, {sizes}."
+
+
+def _rewrite_caveats(result: Rewritten) -> Iterator[str]:
+    if result.kept_in is not None:
+        yield (
+            "The verification failed, so the new files did not get their final names. They stay in"
+            f" {result.kept_in}; remove it to start again"
+        )
+    elif result.faults_count:
+        yield f"{counted(result.faults_count, 'fault')} in the input; the damaged parts were copied unchanged"
+    elif result.verification is not None:
+        yield from _verify_caveats(result.verification)
+
+
+WARCREFS = Verb(
+    _rewrite,
+    _rewrite_lines,
+    [
+        Option("manifests", "MANIFEST", "manifests of ten columns, from warcsumproc", type=Path, nargs="+"),
+        OUTPUT_FOLDER,
+        Option(
+            "--originals",
+            "MANIFEST",
+            "manifests that are only read for their originals; their files are not rewritten",
+            type=Path,
+            nargs="+",
+            action="extend",
+            default=[],
+        ),
+        ROOT,
+        PATHS_MAP,
+        Option(
+            "--files",
+            "NAME",
+            "the files to rewrite, as the manifest names them, or patterns of such names (default: all)",
+            nargs="+",
+            action="extend",
+        ),
+        *REVISITS,
+        JOBS,
+        KEEP_GOING,
+        FORCE,
+    ],
+    caveats=_rewrite_caveats,
+    stopped=continues,
+    store_option=None,
+)
+
+
+def _verify(stores: CommandStores, opts: argparse.Namespace) -> Verification:
+    pairs = pairs_of(opts.before, opts.after)
+    originals = originals_of(opts.originals)
+    if opts.work is not None and not opts.work.is_dir():
+        raise ArchiveError(f"{opts.work} is not a folder. Name a folder with enough space with --work.")
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="scrapy-dedupe-", dir=opts.work) as folder,
+            Bars(opts) as bars,
+        ):
+            return verify(
+                pairs,
+                originals=originals,
+                sample=opts.sample,
+                seed=opts.seed,
+                jobs=opts.jobs,
+                work=Path(folder),
+                watch=bars,
+                keep_going=opts.keep_going,
+            )
+    except OSError as error:
+        raise ArchiveError(
+            f"{error.filename or 'A file'} cannot be read or written: {error.strerror or error}."
+        ) from error
+
+
+def _verify_lines(result: Verification) -> Iterator[str]:
+    yield from by_kind(result.findings, KINDS)
+    if result.findings_count > len(result.findings):
+        yield (
+            f"Only the first {number(len(result.findings))} of {number(result.findings_count)} findings are kept."
+        )
+    yield from first([f"Damaged in both: {fault}" for fault in result.faults], result.faults_count)
+    yield from first(
+        [f"Note: {note}" for note in result.notes],
+        result.by_digest + result.dangling_before + result.ambiguous,
+    )
+    kinds = {
+        "unchanged": result.unchanged,
+        "converted to revisits": result.converted,
+        "with changed references": result.repointed,
+        "restored": result.restored,
+        "with changed transfer chunks": result.rechunked,
+        "converted from ARC": result.from_arc,
+    }
+    records = ", ".join(f"{number(count)} {name}" for name, count in kinds.items() if count)
+    speed = f", {size(round(result.size_bytes / result.seconds))}/s" if result.seconds else ""
+    yield (
+        f"{counted(result.records, 'record')} in {counted(result.files, 'file')}{speed}: {records or 'none'}."
+    )
+    their = "its" if result.resolved == 1 else "their"
+    revisits = f"{counted(result.resolved, 'revisit leads', 'revisits lead')} to {their} payload"
+    if result.dangling_before:
+        revisits += f", {number(result.dangling_before)} led nowhere before either"
+    yield f"{revisits}."
+    if result.sample:
+        yield (
+            f"{number(result.replayed)} of {number(result.sample)} replayed byte for byte, with --seed {result.seed}."
+        )
+    yield f"{counted(result.findings_count, 'finding')}." if result.findings_count else "Nothing is lost."
+
+
+def _verify_caveats(result: Verification) -> Iterator[str]:
+    if count := result.findings_count:
+        things = counted(count, "difference is", "differences are")
+        yield f"{things} not allowed. Do not delete the original files"
+    elif count := result.faults_count:
+        places = counted(count, "damaged place was", "damaged places were")
+        yield f"{places} skipped; both archives have the same bytes there"
+
+
+VERIFY = Verb(
+    _verify,
+    _verify_lines,
+    [
+        Option("before", "BEFORE", "the original file or folder", type=Path),
+        Option("after", "AFTER", "the new file or folder", type=Path),
+        ORIGINALS,
+        SAMPLE,
+        Option("--seed", "S", "use the same sample as an earlier run with seed S", type=int),
+        JOBS,
+        KEEP_GOING,
+        Option(
+            "--work",
+            "DIR",
+            "folder for temporary data, about 300 bytes for each record (default: TMPDIR)",
+            type=Path,
+        ),
+    ],
+    caveats=_verify_caveats,
+    store_option=None,
+)

@@ -1,0 +1,338 @@
+"""``passages like``, ``passages blot`` and ``passages unblot``: documents, blots and places of given texts and blots."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy_dedupe.commands.bars import Bars
+from scrapy_dedupe.commands.options import Option, flag
+from scrapy_dedupe.commands.output import as_json, picked
+from scrapy_dedupe.commands.verbs import Verb
+from scrapy_dedupe.content.canonical import read
+from scrapy_dedupe.content.markup import HostileMarkup
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.passages.blots import blotter_of
+from scrapy_dedupe.passages.file_types import ARCHIVE, BINARY, LINES, OPEN, PLAIN, START_BYTES, form_of
+from scrapy_dedupe.passages.index_parameters import parameters_of
+from scrapy_dedupe.passages.queries import blots_of, like, unblot
+from scrapy_dedupe.passages.snapshot import IndexSnapshot
+from scrapy_dedupe.passages.sources import id_of_name
+from scrapy_dedupe.passages.text_reading import decoded
+from scrapy_dedupe.reports.wording import clean, counted, number
+from scrapy_dedupe.tasks.state import reading
+from scrapy_dedupe.warc.sources import GZIP_MAGIC
+
+from . import EXCLUSIONS, ROOT, place_text, root_of, snippet
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator
+
+    from scrapy_dedupe.commands.stores import CommandStores
+    from scrapy_dedupe.passages.queries import BlotRow
+    from scrapy_dedupe.passages.values import Hit, Parameters, Passage
+
+_STDIN: Final = "-"
+_MOST_BYTES: Final = 64_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LikeResult:
+    """*asked* is the file, document or ``-`` that was given, *text* its text."""
+
+    root: str
+    asked: str
+    text: str
+    hits: list[Hit]
+
+
+def _like(stores: CommandStores, opts: argparse.Namespace) -> LikeResult:
+    root = root_of(stores, opts)
+    taboo = [given_text(name) for name in opts.taboo]
+    with Bars(opts) as bars, bars.part("like", 0), IndexSnapshot.open(root) as snapshot:
+        text, host = _query_text(snapshot, opts.asked)
+        hits = like(
+            snapshot,
+            text,
+            opts.top,
+            min_tokens=opts.min_tokens,
+            boilerplate_share=None if opts.keep_boilerplate else opts.boilerplate_share,
+            taboo=taboo,
+            left_out={id_of_name(opts.asked)},
+            host=host,
+        )
+    return LikeResult(str(root), opts.asked, text, hits)
+
+
+def _query_text(snapshot: IndexSnapshot, asked: str) -> tuple[str, str | None]:
+    """The query text, and its host if it is the text of an indexed document."""
+    if asked == _STDIN:
+        return given_text(asked), None
+    is_url = asked.lower().startswith(("http://", "https://"))
+    if is_url or not os.path.exists(asked):  # noqa: PTH110 - an id may be longer than a path
+        number = snapshot.document_number(id_of_name(asked))
+        if number is not None:
+            return snapshot.text(int(snapshot.text_numbers[number])), snapshot.host_of_document(number)
+    if is_url:
+        raise UsageError(
+            f"The index {snapshot.folder} has no document {asked}. To query with a page that is not indexed, pipe it in:"
+            f" curl {asked} | scrapy-dedupe passages like - ..."
+        )
+    if not os.path.lexists(asked):
+        raise ArchiveError(
+            f"{asked} is neither a file nor a document of the index {snapshot.folder}. Give a file, an id that passages"
+            " inspect --documents lists, or - for standard input."
+        )
+    return given_text(asked), None
+
+
+def _like_lines(result: LikeResult) -> Iterator[str]:
+    if not result.hits:
+        asked = "standard input" if result.asked == _STDIN else clean(result.asked)
+        yield f"No document in {result.root} shares a passage that matches the options with {asked}."
+    for hit in result.hits:
+        yield f"{hit.score:5.0%}  {clean(hit.doc_id)}"
+        for passage in hit.passages:
+            asked_at = passage.asked
+            assert asked_at is not None
+            text = passage.text
+            if text is None:
+                text = result.text[asked_at.char_start : asked_at.char_end]
+            yield f"       {number(passage.tokens)} tokens: {snippet(text)}"
+            yield f"         here   {place_text(asked_at)}"
+            yield from (f"         there  {place_text(there)}" for there in passage.places)
+
+
+LIKE = Verb(
+    _like,
+    _like_lines,
+    [
+        Option(
+            "asked",
+            "FILE|URL|-",
+            "a text or HTML file, the id of an indexed document (which is not listed itself), or - for standard input",
+        ),
+        ROOT,
+        Option("--top", "N", "the maximum number of documents (default: %(default)s)", type=int, default=10),
+        Option(
+            "--min-tokens",
+            "N",
+            "the minimum length of a passage in tokens (default: the length that the index guarantees to find, which is"
+            " 15 unless --k or --window was given)",
+            type=int,
+        ),
+        *EXCLUSIONS,
+    ],
+    # argparse would show the positional argument last, where --taboo would take it as another of its files.
+    usage="%(prog)s FILE|URL|- [-h] [--root DIR] [--top N] [--min-tokens N] [--taboo FILE [FILE ...]]"
+    " [--boilerplate-share X | --keep-boilerplate] [--json]",
+    store_option="--root DIR",
+)
+
+
+def given_text(name: str) -> str:
+    """Return the text of a file, or of standard input for ``-``. For HTML and XML, return the canonical text.
+
+    Raises ArchiveError if the file cannot be read, UsageError if it is not a single text, and DamagedInput if it cannot be
+    decompressed or parsed.
+    """
+    shown = "Standard input" if name == _STDIN else name
+    data = _data(name, shown)
+    form = form_of(name, data[:START_BYTES])
+    if form in (ARCHIVE, OPEN, LINES):
+        raise UsageError(
+            f"{shown} contains many documents, not a single text. Index it, and name one of its documents by the URL."
+        )
+    if form == BINARY:
+        raise UsageError(f"{shown} does not contain text. Give a text or HTML file.")
+    text, _ = decoded(data, form)
+    if form == PLAIN:
+        return text
+    try:
+        return read(form, text).text
+    except HostileMarkup as error:
+        raise DamagedInput(f"{shown} cannot be parsed: {error}") from error
+
+
+def _data(name: str, shown: str) -> bytes:
+    with reading(shown):
+        if name == _STDIN:
+            data = sys.stdin.buffer.read(_MOST_BYTES + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(_MOST_BYTES + 1)
+    if data.startswith(GZIP_MAGIC) and form_of(name, data[:START_BYTES]) not in (ARCHIVE, OPEN):
+        data = _unpacked(data, shown)
+    if len(data) > _MOST_BYTES:
+        raise UsageError(f"{shown} has more than {_MOST_BYTES:,} bytes. Give a part of it.")
+    return data
+
+
+def _unpacked(data: bytes, shown: str) -> bytes:
+    try:
+        return gzip.GzipFile(fileobj=io.BytesIO(data)).read(_MOST_BYTES + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DamagedInput(f"{shown} cannot be decompressed: {error}.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class GivenText:
+    """A text that was given, its name, and its blots. Ends of ranges are exclusive."""
+
+    name: str
+    text: str
+    blots: list[BlotRow]
+
+
+@dataclass(frozen=True, slots=True)
+class BlotResult:
+    """The blots of texts. They have *digits* hexadecimal digits. *has_offsets*: lines also have their ranges and words."""
+
+    texts: list[GivenText]
+    digits: int
+    has_offsets: bool
+
+    def rows(self, given: GivenText) -> Iterator[tuple[str, BlotRow, str]]:
+        """Yield the blots of a text in hexadecimal, their ranges, and their words."""
+        for row in given.blots:
+            yield f"{row.blot:0{self.digits}x}", row, given.text[row.char_start : row.char_end]
+
+
+def _blot(stores: CommandStores, opts: argparse.Namespace) -> BlotResult:
+    # Without --root the index need not exist: show the blots that a new index would keep.
+    parameters = parameters_of(root_of(stores, opts), None, None, None, create=opts.root is None)
+    texts = []
+    for name in opts.files:
+        text = given_text(name)
+        texts.append(GivenText(name, text, list(blots_of(text, parameters, every=opts.all))))
+    return BlotResult(texts, _digits(parameters), opts.offsets)
+
+
+def _digits(parameters: Parameters) -> int:
+    return -(-blotter_of(parameters.blotter).bits // 4)
+
+
+def _blot_json(result: BlotResult) -> dict[str, Any]:
+    files = [
+        {
+            "file": given.name,
+            "blots": [
+                as_json(row) | {"blot": blot, "text": words} for blot, row, words in result.rows(given)
+            ],
+        }
+        for given in result.texts
+    ]
+    return {"has_offsets": result.has_offsets, "files": files}
+
+
+def _blot_lines(result: BlotResult) -> Iterator[str]:
+    for given in result.texts:
+        if result.has_offsets and len(result.texts) > 1:
+            yield f"{clean(given.name)}:"
+        for blot, row, words in result.rows(given):
+            if result.has_offsets:
+                tokens = f"tokens {row.token_start}-{row.token_end}"
+                characters = f"characters {row.char_start}-{row.char_end}"
+                yield f"{blot}  {tokens}  {characters}  {snippet(words)}"
+            else:
+                yield blot
+
+
+BLOT = Verb(
+    _blot,
+    _blot_lines,
+    [
+        Option("files", "FILE", "a text or HTML file; - for standard input", nargs="+"),
+        ROOT,
+        flag("--offsets", "also show the tokens, characters and words of each blot"),
+        flag("--all", "show the blots of all windows, not only those that are kept"),
+    ],
+    json=_blot_json,
+    store_option="--root DIR",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UnblotResult:
+    """The passages of blots in hexadecimal.
+
+    *alone* is the number of blots left out because only one document has them; *unknown* are blots of no document.
+    """
+
+    passages: dict[str, Passage]
+    alone: int
+    unknown: list[str]
+
+
+def _unblot(stores: CommandStores, opts: argparse.Namespace) -> UnblotResult:
+    words = {word: _blot_number(word) for word in _words(opts.blots)}
+    with IndexSnapshot.open(root_of(stores, opts)) as snapshot:
+        digits = _digits(snapshot.parameters)
+        found = {item.blot: item.passage for item in unblot(snapshot, list(words.values()))}
+    passages = {
+        f"{blot:0{digits}x}": passage for blot, passage in found.items() if opts.all or passage.documents > 1
+    }
+    unknown = [word for word, blot in words.items() if blot not in found]
+    return UnblotResult(passages, len(found) - len(passages), unknown)
+
+
+def _unblot_json(result: UnblotResult) -> dict[str, Any]:
+    blots = [
+        {"blot": blot, **picked(passage, "text documents"), "places": as_json(passage.places)}
+        for blot, passage in result.passages.items()
+    ]
+    return {"blots": blots, **picked(result, "alone unknown")}
+
+
+def _words(given: Iterable[str]) -> Iterator[str]:
+    for word in given:
+        if word == _STDIN:
+            lines = (line.decode("utf-8", "backslashreplace") for line in sys.stdin.buffer)
+            yield from (line.split()[0] for line in lines if line.strip())
+        else:
+            yield word
+
+
+def _blot_number(word: str) -> int:
+    try:
+        return int(word, 16)
+    except ValueError:
+        raise UsageError(
+            f"{word!r} is not a blot. Give a hexadecimal number as shown by passages blot."
+        ) from None
+
+
+def _unblot_lines(result: UnblotResult) -> Iterator[str]:
+    for blot, passage in result.passages.items():
+        words = "" if passage.text is None else f": {snippet(passage.text)}"
+        yield f"{blot}  {counted(passage.documents, 'document')}{words}"
+        yield from (f"    {place_text(place)}  {clean(place.doc_id)}" for place in passage.places)
+    if result.alone:
+        them = "it" if result.alone == 1 else "them"
+        yield f"{counted(result.alone, 'blot is', 'blots are')} in a single document; use --all to show {them}."
+    yield from (f"{word} was not found." for word in result.unknown)
+
+
+UNBLOT = Verb(
+    _unblot,
+    _unblot_lines,
+    [
+        Option(
+            "blots",
+            "HEX",
+            "a blot as shown by passages blot; - reads blots from standard input, the first word of each line",
+            nargs="+",
+        ),
+        ROOT,
+        flag("--all", "also show blots of a single document"),
+    ],
+    json=_unblot_json,
+    store_option="--root DIR",
+)

@@ -1,0 +1,210 @@
+"""``urls export -o FILE`` and ``urls import FILE…``: fingerprints in the files of Scrapy's own filter."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy import version_info
+
+from scrapy_dedupe.commands.bars import Bars
+from scrapy_dedupe.commands.options import FORCE, Option
+from scrapy_dedupe.commands.output import as_json, picked
+from scrapy_dedupe.commands.verbs import Verb
+from scrapy_dedupe.crawls.places import sizes_of
+from scrapy_dedupe.errors import ArchiveError, StoreError, UsageError
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.reports.wording import counted, number
+from scrapy_dedupe.tasks.progress import Reached
+from scrapy_dedupe.tasks.state import reading
+from scrapy_dedupe.urls.folder import LastStop
+from scrapy_dedupe.urls.scrapy_file import read_requests_seen, unread_from, write_requests_seen
+
+from .filters import FILTER, FilterTarget
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from scrapy_dedupe.commands.stores import CommandStores
+    from scrapy_dedupe.urls.folder import AddedFingerprints
+
+# Scrapy before 2.19 only reads lines.
+_DEFAULT_FORMAT: Final = "binary" if version_info >= (2, 19) else "text"
+_JOURNAL: Final = b"sd-"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Counts of fingerprints: ``written`` to the file, and ``lacking``: in the filter, but not in its list."""
+
+    filter: str
+    file: str
+    format: str
+    written: int
+    lacking: int
+
+
+def _export(stores: CommandStores, opts: argparse.Namespace) -> Exported:
+    target, as_text = FilterTarget(stores, opts), opts.format == "text"
+    if target.is_shared:
+        raise StoreError(
+            f"The URL filter {target.name} is in Redis and has no list of its fingerprints, so it cannot be exported. "
+            "Only the filter in a job's folder can be exported."
+        )
+    with Bars(opts) as bars, target.open_job() as stored:
+        with bars.part("count", 0, "fingerprints"):
+            lacking = stored.unlisted(bars.advance)
+        # After an unclean stop the filter would have to be built first.
+        total = len(stored.filter) - lacking if stored.last_stop is LastStop.CLEAN else 0
+        fingerprints = bars.counted(stored.fingerprints(), "export", total, "fingerprints")
+        if opts.output == "-":
+            written = write_requests_seen(sys.stdout.buffer, fingerprints, as_text=as_text)
+            sys.stdout.buffer.flush()
+        else:
+            written = _write(Path(opts.output), fingerprints, as_text=as_text, force=opts.force)
+    return Exported(target.name, opts.output, opts.format, written, lacking)
+
+
+def _write(path: Path, fingerprints: Iterator[bytes], *, as_text: bool, force: bool) -> int:
+    """Write a temporary file, sync it and rename it to ``path``; return the number of fingerprints."""
+    if path.exists() and not force:
+        raise ArchiveError(f"The file {path} exists already. Name another file, or replace it with --force.")
+    try:
+        with whole_file.replacing(path, suffix=".tmp") as file:
+            written = write_requests_seen(file, fingerprints, as_text=as_text)
+    except OSError as error:
+        raise ArchiveError(
+            f"The file {path} cannot be written: {error.strerror or error}. Name another file, or check its folder."
+        ) from error
+    return written
+
+
+def _export_lines(result: Exported) -> Iterator[str]:
+    if result.file != "-":
+        yield f"{counted(result.written, 'fingerprint was', 'fingerprints were')} written to {result.file}."
+
+
+def _export_caveats(result: Exported) -> Iterator[str]:
+    if result.lacking:
+        yield (
+            f"The list of the filter is damaged: {counted(result.written, 'fingerprint was', 'fingerprints were')}"
+            f" written, {number(result.lacking)} more are in the filter, but cannot be read from it"
+        )
+
+
+EXPORT = Verb(
+    _export,
+    _export_lines,
+    [
+        *FILTER,
+        Option("-o", "FILE", "- is standard output", dest="output", required=True),
+        Option(
+            "--format",
+            None,
+            f"text is for Scrapy before 2.19 (default: {_DEFAULT_FORMAT}, for the installed Scrapy)",
+            choices=("binary", "text"),
+            default=_DEFAULT_FORMAT,
+        ),
+        FORCE,
+    ],
+    caveats=_export_caveats,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedFile:
+    """``damaged_at`` is the offset in bytes from which the file is truncated or damaged and was not imported, or None."""
+
+    file: str
+    fingerprints: int
+    damaged_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedFingerprints:
+    """The counts of added fingerprints, and the files. ``made``: the job had no filter, and one was created."""
+
+    filter: str
+    made: bool
+    added: AddedFingerprints
+    files: list[ImportedFile]
+
+
+def _import(stores: CommandStores, opts: argparse.Namespace) -> ImportedFingerprints:
+    target = FilterTarget(stores, opts)
+    # Check all files before anything is changed.
+    for path in opts.files:
+        _check(path)
+    files: list[ImportedFile] = []
+    with Bars(opts) as bars, target.open(create=True) as found:
+        made = found.last_stop == "none"
+        with bars.part("import", sizes_of(opts.files)):
+            added = found.add_many(
+                fingerprint for path in opts.files for fingerprint in _read(path, files, Reached(bars))
+            )
+    if added.damaged is not None:
+        files.append(ImportedFile(str(added.damaged[0]), added.taken_over, added.damaged[1]))
+    return ImportedFingerprints(target.name, made, added, files)
+
+
+def _check(path: Path) -> None:
+    with reading(path), path.open("rb") as file:
+        start = file.read(len(_JOURNAL))
+        file.seek(0)
+        if start != _JOURNAL:
+            next(read_requests_seen(file), None)
+    if start == _JOURNAL:
+        raise UsageError(
+            f"{path} is a file of this package's URL filter. Export it first: scrapy dedupe urls export."
+        )
+
+
+def _read(path: Path, files: list[ImportedFile], reached: Reached) -> Iterator[bytes]:
+    """The fingerprints in the file. The result for the file is added to ``files`` at the end."""
+    count = 0
+    with reading(path), path.open("rb") as file:
+        for fingerprint in read_requests_seen(file):
+            count += 1
+            reached(file.tell())
+            yield fingerprint
+        damaged_at = unread_from(file)
+    files.append(ImportedFile(str(path), count, damaged_at))
+
+
+def _import_json(result: ImportedFingerprints) -> dict[str, Any]:
+    counts = picked(result.added, "taken_over new again known")
+    return {**picked(result, "filter made"), **counts, "files": as_json(result.files)}
+
+
+def _import_lines(result: ImportedFingerprints) -> Iterator[str]:
+    added = result.added
+    counts = [
+        f"{counted(added.new, 'fingerprint is', 'fingerprints are')} new to {result.filter}",
+        f"{number(added.known)} were known",
+    ]
+    if added.again:
+        counts.append(f"{number(added.again)} were forgotten and count as seen again")
+    yield f"{', '.join(counts)}."
+    if added.taken_over:
+        yield f"{number(added.taken_over)} more were imported from the job's own requests.seen."
+    if result.made:
+        yield "The job had no URL filter, so one was created."
+
+
+def _import_caveats(result: ImportedFingerprints) -> Iterator[str]:
+    damaged = [item for item in result.files if item.damaged_at is not None]
+    if damaged:
+        places = ", ".join(f"{item.file} at byte {number(item.damaged_at or 0)}" for item in damaged)
+        yield f"Damaged files were imported only up to the damage: {places}"
+
+
+IMPORT = Verb(
+    _import,
+    _import_lines,
+    [*FILTER, Option("files", "FILE", "a requests.seen file", type=Path, nargs="+")],
+    json=_import_json,
+    caveats=_import_caveats,
+)

@@ -1,0 +1,201 @@
+"""``urls check URL…``, ``urls forget URL…`` and ``urls stats``: the state of URLs, and the figures of the filter."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy_dedupe.commands.bars import Bars
+from scrapy_dedupe.commands.options import Option
+from scrapy_dedupe.commands.output import picked
+from scrapy_dedupe.commands.verbs import Verb
+from scrapy_dedupe.reports.wording import counted, number, size
+
+from .filters import FILTER, FilterTarget
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator
+
+    from scrapy_dedupe.commands.stores import CommandStores
+    from scrapy_dedupe.urls.bloom import Figures
+
+    from .filters import OpenFilter
+
+_BATCH: Final = 500
+_STOPS: Final = {
+    "clean": "cleanly",
+    "cut": "not cleanly: only requests that were done and had no new links count as seen",
+}
+URLS: Final = Option("urls", "URL", "- reads URLs from standard input, one a line", nargs="+")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedUrl:
+    """``state`` is "seen", "new" or "forgotten"; ``fingerprint`` is in hexadecimal digits."""
+
+    url: str
+    state: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class UrlCheck:
+    """The states of URLs in a filter. ``error_bound``: the maximum share of new URLs that are reported as seen."""
+
+    filter: str
+    error_bound: float
+    urls: list[CheckedUrl]
+
+
+def _check(stores: CommandStores, opts: argparse.Namespace) -> UrlCheck:
+    target = FilterTarget(stores, opts)
+    with Bars(opts) as bars:
+        fingerprints = _fingerprints(opts.urls, target, bars)
+        with target.open() as found:
+            return UrlCheck(found.name, found.error_bound, _states(found, fingerprints, bars))
+
+
+def _fingerprints(words: list[str], target: FilterTarget, bars: Bars) -> list[tuple[str, bytes]]:
+    """The URLs from the command line or standard input, each with its fingerprint."""
+    urls = _given(words)
+    # No progress bar while a user types URLs.
+    if sys.stdin is not None and not sys.stdin.isatty():
+        urls = bars.counted(urls, "read", 0, "URLs")
+    return [(url, target.fingerprint(url)) for url in urls]
+
+
+def _given(words: Iterable[str]) -> Iterator[str]:
+    for word in words:
+        if word == "-":
+            yield from filter(None, map(str.strip, sys.stdin))
+        else:
+            yield word
+
+
+def _states(found: OpenFilter, fingerprints: list[tuple[str, bytes]], bars: Bars) -> list[CheckedUrl]:
+    result = []
+    with bars.part("check", len(fingerprints), "URLs"):
+        for begin in range(0, len(fingerprints), _BATCH):
+            some = fingerprints[begin : begin + _BATCH]
+            states = found.states([fingerprint for _, fingerprint in some])
+            result += [
+                CheckedUrl(url, state, fingerprint.hex())
+                for (url, fingerprint), state in zip(some, states, strict=True)
+            ]
+            bars.advance(len(some))
+    return result
+
+
+def _check_lines(result: UrlCheck) -> Iterator[str]:
+    for item in result.urls:
+        yield f"{item.state:9}  {item.fingerprint}  {item.url}"
+    if result.error_bound:
+        yield f'"seen" is wrong for at most 1 in {number(round(1 / result.error_bound))} new URLs.'
+    else:
+        yield '"seen" is exact.'
+
+
+CHECK = Verb(_check, _check_lines, [*FILTER, URLS])
+
+
+@dataclass(frozen=True, slots=True)
+class Forgot:
+    """``forgotten`` is the number of URLs that were seen and are forgotten now; ``urls`` has their earlier states."""
+
+    filter: str
+    forgotten: int
+    urls: list[CheckedUrl]
+
+
+def _forget(stores: CommandStores, opts: argparse.Namespace) -> Forgot:
+    target = FilterTarget(stores, opts)
+    with Bars(opts) as bars:
+        fingerprints = _fingerprints(opts.urls, target, bars)
+        with target.open() as found:
+            before = _states(found, fingerprints, bars)
+            wanted = [fingerprint for _, fingerprint in fingerprints]
+            forgotten = found.forget(bars.counted(wanted, "forget", len(wanted), "URLs"))
+            return Forgot(found.name, forgotten, before)
+
+
+def _forget_lines(result: Forgot) -> Iterator[str]:
+    yield f"{counted(result.forgotten, 'URL')} may be requested again."
+    yield from (f"Not seen before: {item.url}" for item in result.urls if item.state == "new")
+    yield from (f"Already forgotten: {item.url}" for item in result.urls if item.state == "forgotten")
+
+
+FORGET = Verb(_forget, _forget_lines, [*FILTER, URLS])
+
+
+@dataclass(frozen=True, slots=True)
+class UrlStats:
+    """The figures of one filter. ``last_stop`` is "clean" or "cut" (not clean), or None for a filter in Redis.
+
+    ``listed`` is the number of fingerprints that can be exported, ``exact`` that of the exact set; None if there is none.
+    """
+
+    filter: str
+    last_stop: str | None
+    figures: Figures
+    forgotten: int
+    listed: int | None
+    exact: int | None
+    error_rate: float
+    fingerprinter: str
+
+
+def _stats(stores: CommandStores, opts: argparse.Namespace) -> UrlStats:
+    target = FilterTarget(stores, opts)
+    with Bars(opts) as bars, bars.part("stats", 0, "fingerprints"), target.open() as found:
+        return UrlStats(
+            found.name,
+            found.last_stop,
+            found.figures(),
+            found.forgotten,
+            found.listed(bars.advance),
+            found.exact,
+            found.error_rate,
+            target.fingerprint.path,
+        )
+
+
+def _stats_json(stats: UrlStats) -> dict[str, Any]:
+    figures = stats.figures
+    return {
+        **picked(stats, "filter last_stop"),
+        "fingerprints": figures.seen,
+        **picked(stats, "forgotten listed exact"),
+        **picked(figures, "capacity layers bytes fill_ratio"),
+        "error_rate": stats.error_rate,
+        **picked(figures, "estimated_error expected_lost"),
+        "fingerprinter": stats.fingerprinter,
+    }
+
+
+def _stats_lines(stats: UrlStats) -> Iterator[str]:
+    figures = stats.figures
+    held = [f"{counted(figures.seen, 'fingerprint')} by {stats.fingerprinter}"]
+    for count, words in (
+        (stats.forgotten, "forgotten"),
+        (stats.listed, "listed"),
+        (stats.exact, "in the exact set"),
+    ):
+        if count is not None:
+            held.append(f"{number(count)} {words}")
+    yield f"Filter    {stats.filter}"
+    if stats.last_stop is not None:
+        yield f"Stopped   {_STOPS[stats.last_stop]}"
+    yield f"Holds     {', '.join(held)}"
+    yield (
+        f"Size      {counted(figures.layers, 'layer')}, the first for {number(figures.capacity)};"
+        f" {size(figures.bytes)}, {100 * figures.fill_ratio:.1f} % of the bits set"
+    )
+    yield (
+        f"Error     at most {stats.error_rate:g}, {figures.estimated_error:.2g} now;"
+        f" {figures.expected_lost:.2g} URLs lost so far (expected)"
+    )
+
+
+STATS = Verb(_stats, _stats_lines, FILTER, json=_stats_json)
