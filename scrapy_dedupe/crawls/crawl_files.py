@@ -23,8 +23,9 @@ from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import CaptureTable, reference_of
+from scrapy_dedupe.warc.remote import is_url
 
-from .places import WACZ_SUFFIX, is_remote, readable, sha256_of
+from .places import WACZ_SUFFIX, readable, sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -172,7 +173,7 @@ class FileSearch:
 
     def _find(self, files: CrawlFiles, name: str) -> None:
         file = readable(name)
-        if file is not None and is_remote(name):
+        if file is not None and is_url(name):
             try:
                 with file.open("rb"):
                     pass

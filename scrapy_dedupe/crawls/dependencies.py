@@ -25,7 +25,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .places import WACZ_SUFFIX, is_present, is_remote
+from scrapy_dedupe.warc.remote import is_url
+
+from .places import WACZ_SUFFIX, is_present
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -193,7 +195,7 @@ class Dependencies:
         if (crawl, name) not in self._located:
             files = self.crawls[crawl].files if crawl in self.crawls else ()
             places = list(dict.fromkeys(place for file in files if (place := _place_in(file, name))))
-            present = [place for place in places if is_remote(place) or Path(place).is_file()]
+            present = [place for place in places if is_url(place) or Path(place).is_file()]
             folder = self._wacz_folder
             if not present and folder is not None and (folder / Path(name).name).is_file():
                 present = [str((folder / Path(name).name).absolute())]
@@ -265,7 +267,7 @@ def is_bare(file: str) -> bool:
     >>> is_bare("one.wacz"), is_bare("/archive/one.wacz"), is_bare("https://example.org/one.wacz")
     (True, False, False)
     """
-    return not (is_remote(file) or Path(file).is_absolute())
+    return not (is_url(file) or Path(file).is_absolute())
 
 
 def needs_meant(
@@ -332,7 +334,7 @@ def _file_name(file: str) -> str:
     >>> _file_name("https://example.org/a/one.warc.gz?version=2")
     'one.warc.gz'
     """
-    return file.partition("?")[0].rpartition("/")[2] if is_remote(file) else Path(file).name
+    return file.partition("?")[0].rpartition("/")[2] if is_url(file) else Path(file).name
 
 
 def _presence(needed: Needed) -> int:

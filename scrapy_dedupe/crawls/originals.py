@@ -24,8 +24,9 @@ from scrapy_dedupe.warc.dates import date_digits, date_from_digits, parse_date
 from scrapy_dedupe.warc.raw_heads import stored_uri
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.records import can_be_referred_to
+from scrapy_dedupe.warc.remote import is_url
 
-from .places import is_present, is_remote, readable
+from .places import is_present, readable
 from .rules import is_whole_original
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class KnownFiles:
 
     def hold(self, original: Original) -> bool:
         """Whether the file of an original exists and holds the indexed record."""
-        if original.file is None or is_remote(original.file):
+        if original.file is None or is_url(original.file):
             return True
         if not is_present(original.file):
             return False

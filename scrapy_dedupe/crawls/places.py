@@ -34,17 +34,12 @@ def present_path(file: str) -> Path | None:
 
 def is_present(file: str) -> bool:
     """Whether a file is where the index says; remote files are assumed to exist."""
-    return is_remote(file) or present_path(file) is not None or _container(file) is not None
-
-
-def is_remote(file: str) -> bool:
-    """Whether the name of a file is a URL."""
-    return is_url(file)
+    return is_url(file) or present_path(file) is not None or _container(file) is not None
 
 
 def readable(file: str) -> ReadableFile | None:
     """A readable file object; None if the file does not exist. Remote files are checked only when they are opened."""
-    if is_remote(file):
+    if is_url(file):
         url = _remote_container(file)
         return RemoteFile(file) if url is None else RemoteMember(url, file[len(url) + 1 :])
     path = present_path(file)

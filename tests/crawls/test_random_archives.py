@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import zipfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from import_files import Quiet
 from offline.test_random_archives import plantings
 from recorded_crawls import OpenGuard
 from sampling import examples
-from sound_archives import RULES, assert_sound_and_repaired_alike, state_of
+from sound_archives import RULES, assert_sound, assert_sound_and_repaired_alike, state_of
 
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
@@ -119,12 +120,22 @@ def test_a_crawl_that_was_killed_is_sound_after_a_commit(
 
 
 @QUIET
-@given(plantings())
-def test_an_imported_archive_is_sound_and_a_repair_changes_nothing(planting: Planting) -> None:
+@given(plantings(), st.booleans())
+def test_an_imported_archive_is_sound_and_a_repair_of_a_wacz_changes_nothing(
+    planting: Planting, in_wacz: bool
+) -> None:
     with tempfile.TemporaryDirectory() as name, open_index(f"sqlite:///{name}/index.sqlite") as index:
         folder = Path(name, "warcs")
         planting.write(folder)
-        files = [str(folder / file) for file in planting.files]
-        done = import_sources(index, files, ImportOptions(crawl="theirs"), Quiet())
-        if done.imported:
+        files = [folder / file for file in planting.files]
+        if in_wacz:
+            with zipfile.ZipFile(folder / "all.wacz", "w") as wacz:
+                for file in files:
+                    wacz.write(file, f"archive/{file.name}")
+            files = [folder / "all.wacz"]
+        done = import_sources(index, list(map(str, files)), ImportOptions(crawl="theirs"), Quiet())
+        if done.imported and in_wacz:
             assert_sound_and_repaired_alike(index, folder, has_payloads=True)
+        elif done.imported:
+            # A repair searches all files of a crawl for the best original, an import only those of one source.
+            assert_sound(index, folder, has_payloads=True)
