@@ -36,6 +36,7 @@ import heapq
 import json
 import re
 import tempfile
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from deflate import gzip_compress
@@ -197,17 +198,11 @@ class LineSorter:
 def zipnum_blocks(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Yield the gzip members of a ZipNum index, each with its line for the .idx file."""
     offset = 0
-    block: list[bytes] = []
-    for line in lines:
-        block.append(line)
-        if len(block) == BLOCK_LINES:
-            member = bytes(gzip_compress(b"".join(block), _GZIP_LEVEL))
-            yield member, _idx_line(block[0], offset, member)
-            offset += len(member)
-            block = []
-    if block:
+    lines = iter(lines)
+    while block := list(islice(lines, BLOCK_LINES)):
         member = bytes(gzip_compress(b"".join(block), _GZIP_LEVEL))
         yield member, _idx_line(block[0], offset, member)
+        offset += len(member)
 
 
 def idx_head(filename: str) -> bytes:
@@ -229,12 +224,8 @@ def _lookup(url: str, request: StoredRecord | None) -> Lookup:
         body = request.payload()
     else:  # a request of many megabytes: the held part is longer than the text that the index keeps
         body = request.frame.kept[request.http.length :]
-    return lookup(url, method_of(request), _header(request, b"Content-Type") or "", body)
-
-
-def _header(request: StoredRecord | None, name: bytes) -> str | None:
-    value = request.http.get(name) if request and request.http else None
-    return value.decode("latin-1") if value else None
+    content_type = request.http.get(b"Content-Type") or b""
+    return lookup(url, method_of(request), content_type.decode("latin-1"), body)
 
 
 def _media_type(record: StoredRecord) -> str | None:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput
-from scrapy_dedupe.warc.remote import open_in_order, shown
+from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.warc.remote import open_in_order, read_errors, shown
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 from scrapy_dedupe.warc.zip_members import swollen_limit
 
@@ -191,12 +191,9 @@ def _regrouped(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _pieces(file: ReadableFile) -> Iterator[bytes]:
-    try:
-        with open_in_order(file) as stream:
-            while piece := stream.read(_PIECE_BYTES):
-                yield piece
-    except OSError as error:
-        raise ArchiveError(f"{shown(str(file))} cannot be read: {error.strerror or error}.") from error
+    with read_errors(file), open_in_order(file) as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            yield piece
 
 
 def _capture(line: bytes) -> CdxCapture:

@@ -13,9 +13,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.errors import DamagedInput, UsageError
 from scrapy_dedupe.warc.manifests import SUFFIX, is_manifest, read_manifest
-from scrapy_dedupe.warc.remote import check_regular, is_url, place_file, shown
+from scrapy_dedupe.warc.remote import check_regular, is_url, place_file, read_errors, shown
 from scrapy_dedupe.warc.sources import ARC_LINE, GZIP_MAGIC, WARC_START
 from scrapy_dedupe.warc.zip_members import ZIP_MAGIC, ZipDirectory
 
@@ -95,12 +95,10 @@ def _files_in(file: ReadableFile) -> Iterator[ReadableFile]:
 
 
 def _start_of(file: ReadableFile) -> bytes:
-    try:
+    with read_errors(file):
         check_regular(file)
         with file.open("rb") as stream:
             return stream.read(_START_BYTES)
-    except OSError as error:
-        raise ArchiveError(f"{shown(str(file))} cannot be read: {error.strerror or error}.") from error
 
 
 def _is_wacz(file: ReadableFile, start: bytes) -> bool:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError
-from scrapy_dedupe.warc.remote import is_url, open_in_order, place_file, shown, url_path
+from scrapy_dedupe.errors import DamagedInput, DedupeError
+from scrapy_dedupe.warc.remote import is_url, open_in_order, place_file, read_errors, shown, url_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -172,11 +172,8 @@ class _Reading:
 
 def _resources(place: str) -> list[object]:
     where = shown(place)
-    try:
-        with open_in_order(place_file(place)) as file:
-            data = file.read(MAX_JSON_BYTES + 1)
-    except OSError as error:
-        raise ArchiveError(f"{where} cannot be read: {error.strerror or error}.") from error
+    with read_errors(place), open_in_order(place_file(place)) as file:
+        data = file.read(MAX_JSON_BYTES + 1)
     manifest = json_object(data, lambda why: _no_manifest(where, why))
     if "resources" not in manifest:
         raise _no_manifest(where, "it has none")

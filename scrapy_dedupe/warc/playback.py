@@ -2,7 +2,8 @@
 
 The newest whole capture is the answer; within its crawl, captures with the same request cookies come first. A
 truncated capture or a range (206) is used only if there is no whole one. If a URL is not found, its canonical form is
-looked up, so that the order of query parameters does not matter.
+looked up, so that the order of query parameters does not matter. A response without a request (see `exchanges`) is the
+answer to a GET without cookies.
 
 A revisit answers with its own HTTP head, if it has one, and the payload of its original (see `references`). If the
 original is missing, the next older capture is used. A 304, or a revisit with the server-not-modified profile, answers
@@ -14,16 +15,19 @@ and header belong together: if the head of a revisit names another coding, it ge
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sqlite3
+from bisect import bisect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from w3lib.url import canonicalize_url
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.warc.exchanges import paired
-from scrapy_dedupe.warc.playback_index import PlaybackIndex
+from scrapy_dedupe.warc.exchanges import method_of, paired
 from scrapy_dedupe.warc.reading import read_record, read_records
-from scrapy_dedupe.warc.references import reference_of
+from scrapy_dedupe.warc.references import CaptureTable, is_unmodified, milliseconds, reference_of, uri_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,14 +35,38 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.warc.capture import Headers
     from scrapy_dedupe.warc.framing import Damage
-    from scrapy_dedupe.warc.playback_index import AnswerPlace
     from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.references import FiledCapture
     from scrapy_dedupe.warc.sources import ReadableFile
 
 logger = logging.getLogger(__name__)
 
 _NOT_MODIFIED = 304
 _BODILESS = (204, _NOT_MODIFIED)
+
+_KEY_BYTES = 16
+_BATCH = 1000
+
+_TABLES = """
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+CREATE TABLE answers (
+    number INTEGER PRIMARY KEY,  -- in the order of the files
+    file INTEGER NOT NULL, offset INTEGER NOT NULL, block_position INTEGER NOT NULL,
+    crawl NOT NULL,              -- its name, else the number of the file
+    kind TEXT NOT NULL,          -- response, revisit or unmodified (a revisit: server-not-modified)
+    status INTEGER,              -- NULL for a revisit without an HTTP head
+    is_partial INTEGER NOT NULL, -- truncated, a segment, or a 206
+    date_ms INTEGER NOT NULL, uri BLOB NOT NULL, canonical BLOB NOT NULL,
+    method TEXT NOT NULL, body BLOB NOT NULL, cookies BLOB NOT NULL
+);
+"""
+_INDEXES = """
+CREATE INDEX answers_by_uri ON answers (uri);
+CREATE INDEX answers_by_canonical ON answers (canonical);
+"""
+_INSERT = "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_SELECT = "SELECT file, offset, block_position, crawl, kind, status, is_partial, cookies FROM answers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +117,7 @@ class Playback:
 
     def __init__(self, files: Sequence[ReadableFile]) -> None:
         self._files = list(files)
-        self._index = PlaybackIndex()
+        self._index = _AnswerIndex()
         self._has_warned = False
         self._max_bytes = 0
         self.unresolved = 0
@@ -189,7 +217,7 @@ class Playback:
         self.unresolved += unresolved
         return None
 
-    def _record(self, place: AnswerPlace) -> StoredRecord:
+    def _record(self, place: _AnswerPlace) -> StoredRecord:
         return read_record(self._files[place.file], place.offset, block_position=place.block_position)
 
     def _original(self, revisit: StoredRecord) -> tuple[StoredRecord, str | None] | None:
@@ -254,6 +282,156 @@ class Playback:
             revisit.refers_to_uri or revisit.refers_to or "no URL",
             revisit.refers_to_date or "no date",
         )
+
+
+class _AnswerPlace(NamedTuple):
+    """Where an answer is: the number of its file, the offset, and the position in a shared gzip member."""
+
+    file: int
+    offset: int
+    block_position: int
+    crawl: str | int
+    kind: str
+    status: int | None
+    is_partial: int
+    cookies: bytes
+
+
+class _AnswerIndex:
+    """The lookup keys of the answers, in temporary SQLite databases that SQLite itself moves to disk when they grow.
+
+    Filled with `add`, completed with `finish`, then queried. The records stay in the files. URLs are kept as hashes of
+    16 bytes: of the URL of the record, and of its canonical form. `originals` are the records that revisits may refer to.
+    """
+
+    def __init__(self) -> None:
+        self.originals = CaptureTable()
+        # An empty name makes a private temporary database.
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._database.executescript(_TABLES)
+        self._rows: list[tuple[object, ...]] = []
+        self._number = 0
+        self._file = -1
+        # Crawls in the order of the files: the name, or the number of the file; and the number of the first original.
+        self._crawls: list[str | int] = []
+        self._first_originals: list[int] = []
+        self._last_original = 0
+
+    def add(self, file: int, record: StoredRecord, request: StoredRecord | None) -> bool:
+        """Add a record of the file with that number, and its request; False if they are not an HTTP exchange."""
+        if file != self._file:
+            self._file = file
+            self._enter_crawl(file)
+        if record.type == "warcinfo" and (crawl := record.info().get("ispartof")):
+            self._enter_crawl(crawl)
+        if not (record.target_uri or "").lower().startswith(("http://", "https://")):
+            return False
+        http = request.http if request else None
+        method = method_of(request).upper() if request and http else "GET"
+        # The answer to HEAD has no payload.
+        if method != "HEAD":
+            self._last_original = self.originals.add(record) or self._last_original
+        kind = _kind(record)
+        if kind is None:
+            return False
+        uri = record.target_uri or ""
+        self._number += 1
+        self._rows.append(
+            (
+                self._number,
+                file,
+                record.offset,
+                record.frame.block_position,
+                self._crawls[-1],
+                kind,
+                record.http_status,
+                not record.is_whole,
+                milliseconds(record.date) or 0,
+                uri_key(uri),
+                _canonical_key(uri),
+                method,
+                _body_key(request.payload()) if request and http else b"",
+                _cookie_key(http.get_all(b"Cookie")) if http else b"",
+            )
+        )
+        if len(self._rows) >= _BATCH:
+            self._flush()
+        return True
+
+    def finish(self) -> None:
+        """Make the answers ready for queries."""
+        self._flush()
+        self._database.executescript(_INDEXES)
+
+    def close(self) -> None:
+        """Delete the index."""
+        self.originals.close()
+        self._database.close()
+
+    def answers(
+        self, method: str, body: bytes, url: str, cookies: bytes, *, canonical: bool
+    ) -> list[_AnswerPlace]:
+        """The answers to a request, whole ones before others, then the newest first.
+
+        With *canonical*, the answers of other URLs with the same canonical form instead. Within the newest crawl,
+        answers to the same request cookies come first: a page may set a cookie and then redirect to itself, or differ
+        after a login.
+        """
+        where, keys = "uri = ?", [uri_key(url)]
+        if canonical:
+            where, keys = "canonical = ? AND uri <> ?", [_canonical_key(url), uri_key(url)]
+        rows = self._database.execute(
+            f"{_SELECT} WHERE {where} AND method = ? AND body = ? ORDER BY is_partial, date_ms DESC, number DESC",
+            (*keys, method.upper(), _body_key(body)),
+        )
+        newest_first = [_AnswerPlace(*row) for row in rows]
+        wanted = _cookie_key([cookies])
+
+        def is_second(place: _AnswerPlace) -> bool:
+            return place.crawl != newest_first[0].crawl or place.cookies != wanted
+
+        return sorted(newest_first, key=lambda place: (place.is_partial, is_second(place)))
+
+    def crawl_of(self, original: FiledCapture) -> str | None:
+        """The name of the crawl of an original; None if its file does not name it."""
+        crawl = self._crawls[bisect(self._first_originals, original.number) - 1]
+        return crawl if isinstance(crawl, str) else None
+
+    def _enter_crawl(self, crawl: str | int) -> None:
+        self._crawls.append(crawl)
+        self._first_originals.append(self._last_original + 1)
+
+    def _flush(self) -> None:
+        self._database.execute("BEGIN")
+        self._database.executemany(_INSERT, self._rows)
+        self._database.execute("COMMIT")
+        self._rows.clear()
+
+
+def _canonical_key(url: str) -> bytes:
+    """Return the key shared by URLs that differ only in the order of their query or in their encoding."""
+    try:
+        return uri_key(canonicalize_url(url))
+    except ValueError:  # a URL that cannot be parsed, such as http://[
+        return uri_key(url)
+
+
+def _body_key(body: bytes) -> bytes:
+    """Return the key of a request body; empty for an empty body."""
+    return hashlib.sha256(body).digest() if body else b""
+
+
+def _cookie_key(values: list[bytes]) -> bytes:
+    """Return the key of the values of Cookie headers, regardless of their order; empty if there are none."""
+    cookies = sorted(cookie for value in values for part in value.split(b";") if (cookie := part.strip()))
+    return hashlib.blake2b(b";".join(cookies), digest_size=_KEY_BYTES).digest() if cookies else b""
+
+
+def _kind(record: StoredRecord) -> str | None:
+    if record.type == "revisit":
+        return "unmodified" if is_unmodified(record) else "revisit"
+    # Interim responses (1xx) are not answers.
+    return "response" if record.type == "response" and (record.http_status or 0) >= 200 else None
 
 
 def _index_error(error: sqlite3.Error) -> ArchiveError:

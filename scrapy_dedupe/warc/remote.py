@@ -6,6 +6,7 @@ driver becomes an ArchiveError that names the URL without its password.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import stat
@@ -17,6 +18,7 @@ from urllib.request import url2pathname
 from scrapy_dedupe.errors import ArchiveError, DedupeError, SettingError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from io import BufferedReader
     from typing import Literal
 
@@ -64,6 +66,15 @@ def url_path(url: str) -> str:
 def shown(place: str) -> str:
     """A place for messages: a URL without its password."""
     return _SECRET.sub(r"\1:***@", place)
+
+
+@contextlib.contextmanager
+def read_errors(file: ReadableFile | str) -> Iterator[None]:
+    """Raise ArchiveError for an OSError while a file is read."""
+    try:
+        yield
+    except OSError as error:
+        raise ArchiveError(f"{shown(str(file))} cannot be read: {error.strerror or error}.") from error
 
 
 def check_regular(file: ReadableFile) -> None:

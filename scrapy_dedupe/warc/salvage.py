@@ -1,20 +1,19 @@
 """Salvage of files that a crawl left `.open`, because it was killed or its disk was full.
 
-The file is locked first, so that a file of a running crawl is not changed. Everything after the last whole record is
-cut off; a response is kept even if its request was cut off. Then the file is synced and gets its final name, which
-never overwrites another file. This includes a file that has only its warcinfo, since the index may name it. A file
-without a whole warcinfo is removed; the index never names it.
+A file that a running crawl holds locked is left alone. Bytes after the last whole record are cut; a response whose
+request is cut is kept. Then the file is synced and gets its final name, but never overwrites another file. A file that
+has only its warcinfo is kept too, since the index may name it. A file without a whole warcinfo is removed; the index
+never names it.
 
-A kill damages only the end of a file. If whole records follow the damage, for example because the disk is faulty, the
-file is neither cut nor renamed, and ArchiveError names the place. With *skip_damaged* its whole records are copied:
+A damaged place with whole records after it is a fault of the disk, not the effect of a kill. Such a file is not changed:
+ArchiveError names the place. With *skip_damaged* its whole records are copied:
 
 1. ``NAME.part`` gets all whole records in their order, and is synced and read back. If the warcinfo is damaged, a new
    one with the same record id opens it.
 2. ``NAME.part`` gets its final name, ``NAME``.
-3. ``NAME.open`` gets the name ``NAME.damaged``, which no command treats as a WARC file. It is never changed.
+3. ``NAME.open`` gets the name ``NAME.damaged``, which no command treats as a WARC file. Its content does not change.
 
-After a kill at any step, the same call starts again. A file that already has the final name must then be equal to the
-new copy.
+After a kill at any step, the same call can be repeated: an existing ``NAME`` must have the content that would be written.
 """
 
 from __future__ import annotations
@@ -109,15 +108,15 @@ def salvage(
     try:
         if not lock(fd) or not is_same_file(fd, path_open):
             return None
-        survey = _survey(fd, path_open, on_offset or (lambda offset: None))
-        if survey.damages and not skip_damaged:
+        contents = _contents_of(fd, path_open, on_offset or (lambda offset: None))
+        if contents.damages and not skip_damaged:
             raise ArchiveError(
-                f"{survey.damages[0]}, and whole records follow. The file was not changed; `warc salvage"
+                f"{contents.damages[0]}, and whole records follow. The file was not changed; `warc salvage"
                 " --skip-damaged` copies the whole records to a new file and keeps this one."
             )
-        if survey.damages:
-            return _copy(path_open, survey, dry_run, info or {})
-        return _cut(fd, path_open, survey, dry_run)
+        if contents.damages:
+            return _copy(path_open, contents, dry_run, info or {})
+        return _cut(fd, path_open, contents, dry_run)
     except OSError as error:
         raise _cannot(path_open, error) from error
     finally:
@@ -137,11 +136,11 @@ def is_held(path: Path | str) -> bool:
 
 
 @dataclass(slots=True)
-class _Survey:
-    """The contents of a file: the ranges of whole records, and the damaged places between them."""
+class _Contents:
+    """The ranges of whole records in a file, and the damaged places between them."""
 
     size: int
-    stretches: list[tuple[int, int]] = field(default_factory=list)
+    ranges: list[tuple[int, int]] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     records: int = 0
     begins_with_warcinfo: bool = False
@@ -149,64 +148,64 @@ class _Survey:
 
     @property
     def end(self) -> int:
-        return self.stretches[-1][1] if self.stretches else 0
+        return self.ranges[-1][1] if self.ranges else 0
 
-    def take(self, frame: Frame) -> None:
+    def add(self, frame: Frame) -> None:
         begin, end = frame.offset, frame.offset + frame.length
-        if self.stretches and self.end == begin:
-            begin, _ = self.stretches.pop()
-        elif not self.stretches:
+        if self.ranges and self.end == begin:
+            begin, _ = self.ranges.pop()
+        elif not self.ranges:
             self.begins_with_warcinfo = frame.first("warc-type") == "warcinfo"
-        self.stretches.append((begin, end))
+        self.ranges.append((begin, end))
         if frame.first("warc-type") != "warcinfo":
             self.records += 1
             if self.warcinfo_id is None:
                 self.warcinfo_id = frame.first("warc-warcinfo-id")
 
 
-def _survey(fd: int, path_open: Path, on_offset: Callable[[int], None]) -> _Survey:
-    survey = _Survey(os.fstat(fd).st_size)
+def _contents_of(fd: int, path_open: Path, on_offset: Callable[[int], None]) -> _Contents:
+    contents = _Contents(os.fstat(fd).st_size)
     damages: list[Damage] = []
     unended: Frame | None = None
     for frame in frames(path_open, kept_bytes=0, on_damage=damages.append):
         if not frame.length:
             raise ArchiveError(
                 f"{path_open}, offset {frame.offset}: several records share a gzip member, which scrapy-dedupe does not"
-                " write. The file was not changed; remove the suffix .open from its name to use it."
+                " write. The file was not changed; remove the suffix to use it as it is."
             )
         if unended is not None:
-            survey.take(unended)  # the following record shows that it is whole
+            contents.add(unended)  # the record after it shows that it is whole
             unended = None
         if not _has_its_end(fd, frame, path_open):
             unended = frame
             continue
-        survey.take(frame)
-        on_offset(survey.end)
-    survey.damages = [damage for damage in damages if damage.offset < survey.end]
-    if not survey.stretches and not _begins_as_warcinfo(path_open):
+        contents.add(frame)
+        on_offset(contents.end)
+    contents.damages = [damage for damage in damages if damage.offset < contents.end]
+    if not contents.ranges and not _begins_as_warcinfo(path_open):
         raise ArchiveError(
             f"{path_open} has no whole record and does not begin with a warcinfo. It was not changed; delete it if "
             "you do not need it."
         )
-    return survey
+    return contents
 
 
-def _cut(fd: int, path_open: Path, survey: _Survey, dry_run: bool) -> Salvaged:
+def _cut(fd: int, path_open: Path, contents: _Contents, dry_run: bool) -> Salvaged:
     final = final_path(path_open)
-    if not survey.stretches:
+    if not contents.ranges:
         if not dry_run:
             path_open.unlink()
-        return Salvaged(final.name, 0, survey.size, is_removed=True)
+        return Salvaged(final.name, 0, contents.size, is_removed=True)
     refuse_taken_name(path_open, final)
     if not dry_run:
-        if survey.end < survey.size:
-            os.ftruncate(fd, survey.end)
+        if contents.end < contents.size:
+            os.ftruncate(fd, contents.end)
         os.fsync(fd)
         give_final_name(path_open)
-    return Salvaged(final.name, survey.records, survey.size - survey.end)
+    return Salvaged(final.name, contents.records, contents.size - contents.end)
 
 
-def _copy(path_open: Path, survey: _Survey, dry_run: bool, info: Mapping[str, str]) -> Salvaged:
+def _copy(path_open: Path, contents: _Contents, dry_run: bool, info: Mapping[str, str]) -> Salvaged:
     """Copy the whole records to a new file with the final name, and rename the damaged file."""
     final = final_path(path_open)
     part, kept = final.with_name(final.name + PART_SUFFIX), final.with_name(final.name + DAMAGED_SUFFIX)
@@ -217,7 +216,7 @@ def _copy(path_open: Path, survey: _Survey, dry_run: bool, info: Mapping[str, st
         # Remove the file instead of truncating it: after a kill it may be a hard link to the finished file.
         part.unlink(missing_ok=True)
         try:
-            _write(part, path_open, survey, info)
+            _write(part, path_open, contents, info)
             if not final.exists():
                 give_name(part, final)
             elif not filecmp.cmp(part, final, shallow=False):
@@ -227,21 +226,25 @@ def _copy(path_open: Path, survey: _Survey, dry_run: bool, info: Mapping[str, st
                 part.unlink(missing_ok=True)
         give_name(path_open, kept)
     return Salvaged(
-        final.name, survey.records, survey.size - survey.end, damages=tuple(survey.damages), kept_as=kept.name
+        final.name,
+        contents.records,
+        contents.size - contents.end,
+        damages=tuple(contents.damages),
+        kept_as=kept.name,
     )
 
 
-def _write(part: Path, path_open: Path, survey: _Survey, info: Mapping[str, str]) -> None:
+def _write(part: Path, path_open: Path, contents: _Contents, info: Mapping[str, str]) -> None:
     """Write the whole records of a file to another one, sync it and read it back."""
     with part.open("xb") as target, path_open.open("rb") as source:
-        if not survey.begins_with_warcinfo:
+        if not contents.begins_with_warcinfo:
             # The date is that of the file, so that the same call writes the same bytes.
             written = datetime.fromtimestamp(os.fstat(source.fileno()).st_mtime, UTC)
             name = final_path(path_open).name
-            record_id = survey.warcinfo_id or f"<urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, name)}>"
+            record_id = contents.warcinfo_id or f"<urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, name)}>"
             head = warcinfo(name, info, written, record_id=record_id).to_bytes()
             target.write(gzip_compress(head, DEFAULT_GZIP_LEVEL) if ".gz" in path_open.suffixes else head)
-        for begin, end in survey.stretches:
+        for begin, end in contents.ranges:
             source.seek(begin)
             while begin < end:
                 piece = source.read(min(end - begin, _COPIED_AT_ONCE))
@@ -255,9 +258,9 @@ def _write(part: Path, path_open: Path, survey: _Survey, info: Mapping[str, str]
         frame.first("warc-type") != "warcinfo"
         for frame in frames(part, kept_bytes=0, on_damage=damages.append)
     )
-    if damages or records != survey.records:
+    if damages or records != contents.records:
         raise ArchiveError(
-            f"{path_open} was not changed: {records} of its {survey.records} whole records could be read back from the"
+            f"{path_open} was not changed: {records} of its {contents.records} whole records could be read back from the"
             " copy. Check the disk."
         )
 

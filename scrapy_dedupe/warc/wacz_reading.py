@@ -13,12 +13,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.cdxj_reading import lines_of, unpacked
 from scrapy_dedupe.warc.codings import DECODED, STORED
 from scrapy_dedupe.warc.containers import archive_names
 from scrapy_dedupe.warc.manifests import MAX_JSON_BYTES, json_object
-from scrapy_dedupe.warc.remote import open_in_order, shown
+from scrapy_dedupe.warc.remote import open_in_order, read_errors, shown
 from scrapy_dedupe.warc.wacz import Requirement
 from scrapy_dedupe.warc.zip_members import ZipDirectory
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _DATAPACKAGE = "datapackage.json"
 _INDEX = re.compile(r"(indexes/.+?)(\.cdxj?)(\.gz)?", re.IGNORECASE | re.DOTALL)
 _SHA256 = re.compile(r"(?:sha-?256:)?([0-9a-f]{64})", re.IGNORECASE)
-_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +105,8 @@ class StoredWacz:
 
     def sha256(self) -> str:
         """The SHA-256 of the whole file in bare hex."""
-        sha256 = hashlib.sha256()
-        try:
-            with open_in_order(self.file) as file:
-                while piece := file.read(_PIECE_BYTES):
-                    sha256.update(piece)
-        except OSError as error:
-            raise ArchiveError(f"{self._where} cannot be read: {error.strerror or error}.") from error
-        return sha256.hexdigest()
+        with read_errors(self.file), open_in_order(self.file) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def _requirements(self, relation: object) -> Iterator[Requirement]:
         if relation is None:

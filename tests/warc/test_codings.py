@@ -1,10 +1,12 @@
-"""Bodies are decoded whole or not at all."""
+"""Bodies are decoded whole or not at all. Names of charsets and of programs are known."""
 
 from __future__ import annotations
 
 import contextlib
+import encodings
 import gzip
 import hashlib
+import pkgutil
 import random
 import zlib
 from dataclasses import replace
@@ -18,7 +20,15 @@ from hypothesis import strategies as st
 
 from scrapy_dedupe.warc import codings
 from scrapy_dedupe.warc.capture import Capture
-from scrapy_dedupe.warc.codings import Undecodable, codings_of, decoded, decoded_body
+from scrapy_dedupe.warc.codings import (
+    Undecodable,
+    codings_of,
+    declared_encodings,
+    decoded,
+    decoded_body,
+    is_charset,
+    payload_mode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -228,3 +238,68 @@ def test_a_capture_without_coding_or_body_stays_as_it_is() -> None:
 def test_names_of_codings_are_read_in_any_case_and_in_several_fields() -> None:
     headers = ((b"Content-Encoding", b" GZIP ,identity,, Br"), (b"CONTENT-ENCODING", b"x-gzip"))
     assert codings_of(headers) == ["gzip", "br", "x-gzip"]
+
+
+# Charsets
+
+
+# Of the Encoding standard of the WHATWG; Python lacks "replacement", "x-user-defined" and "x-mac-cyrillic".
+OF_THE_WEB = (  # noqa: SIM905 - it is a table
+    "utf-8 ibm866 iso-8859-2 iso-8859-3 iso-8859-4 iso-8859-5 iso-8859-6 iso-8859-7 iso-8859-8 iso-8859-10 iso-8859-13"
+    " iso-8859-14 iso-8859-15 iso-8859-16 koi8-r koi8-u macintosh windows-874 windows-1250 windows-1251 windows-1252"
+    " windows-1253 windows-1254 windows-1255 windows-1256 windows-1257 windows-1258 gbk gb18030 big5"
+    " euc-jp iso-2022-jp shift_jis euc-kr utf-16be utf-16le latin1 us-ascii x-sjis gb2312 tis-620"
+).split()
+NONE = "punycode idna unicode_escape raw_unicode_escape undefined utf-7 charmap base64 rot13".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize("name", OF_THE_WEB)
+def test_what_pages_are_written_in_is_a_charset(name: str) -> None:
+    assert is_charset(name)
+
+
+@pytest.mark.parametrize("name", [*NONE, "Puny-Code", "no-such-thing", "", "\0", "ä"])
+def test_other_codecs_and_other_names_are_none(name: str) -> None:
+    assert not is_charset(name)
+
+
+def test_every_charset_reads_whatever_bytes_there_are() -> None:
+    names = [module.name for module in pkgutil.iter_modules(encodings.__path__) if is_charset(module.name)]
+    assert len(names) > 80
+    data = b"x" * 200_000 + b"-" + b"a~{\x1b$B\xff\x81" * 50_000
+    for name in names:
+        assert data.decode(name, "replace"), name
+
+
+def test_what_is_declared_is_given_charset_or_not() -> None:
+    page = b"<meta charset='punycode'>"
+    assert list(declared_encodings("text/html; charset=koi8-r", page)) == ["koi8-r", "punycode"]
+    assert list(declared_encodings(None, b"<p>")) == []
+
+
+@pytest.mark.parametrize(
+    ("software", "mode"),
+    [
+        ("Browsertrix-Crawler 1.14.1 (with warcio.js 2.4.7)", "decoded"),
+        ("Webrecorder ArchiveWeb.page 0.15.2, using warcio.js 2.4.2", "decoded"),
+        ("Webrecorder wabac.js/warcio.js", "decoded"),
+        ("warcio.js", "decoded"),
+        ("scrapy-dedupe 0.1.0", "stored"),
+        ("Heritrix/3.4.0-20220727 http://archive.org", "stored"),
+        ("Wget/1.21.3 (linux-gnu)", "stored"),
+        ("Wget-AT 1.21.3", "stored"),
+        ("warcprox 2.4.27", "stored"),
+        ("brozzler 1.5", "stored"),
+        ("wpull/2.0.3", "stored"),
+        ("Zeno 2.0.1", "stored"),
+        ("gowarc", "stored"),
+        ("Webrecorder Platform v3.7", None),
+        ("py-wacz 0.6.0", None),
+        ("Scrapy/2.13", None),
+        ("zenodo", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_software_tells_how_it_hashes_or_nothing_does(software: str | None, mode: str | None) -> None:
+    assert payload_mode(software) == mode

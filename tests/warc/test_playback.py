@@ -317,14 +317,6 @@ def test_an_original_with_another_payload_is_none(play, caplog):
     assert f"refers to {URL}" in told
 
 
-def test_a_revisit_of_a_revisit_leads_to_the_response_with_the_payload(play):
-    original = exchange(captured(url="http://example.org/1"))[0]
-    first = revisit_of(original, captured(url="http://example.org/2", seconds=60))
-    second = revisit_of(first, captured(seconds=120))
-    found = play([original, first, second]).find("GET", URL)
-    assert (found.payload, found.refers_to.record_id) == (b"hello", original.id)
-
-
 def test_behind_a_revisit_without_original_the_next_older_capture_answers(play):
     old = exchange(captured(b"old"))
     lost = exchange(captured(b"lost", url="http://example.org/lost"))[0]
