@@ -382,15 +382,8 @@ class SharedBloomFilter:
             if self.generation is None:
                 self.attach()
             if self.wants_renewal:
-                reply = self._run(
-                    self._batch_script,
-                    operation,
-                    self.token,
-                    self._lease_ms,
-                    self.generation or "",
-                    call,
-                    data,
-                )
+                lease = (self.token, self._lease_ms, self.generation or "")
+                reply = self._run(self._batch_script, operation, *lease, call, data)
                 self._renewed = time.monotonic()
             else:
                 reply = self._caller.run_prepared(self._prepared[operation], call, data)

@@ -56,46 +56,6 @@ class FilterSnapshot:
 
     def write(self, path: Path) -> None:
         """Write the snapshot to ``path`` and replace an existing file. Raises OSError; the old file is then unchanged."""
-        with whole_file.replacing(path, suffix=".tmp") as file:
-            for part in self._parts():
-                file.write(part)
-
-    @classmethod
-    def read(cls, path: Path, fingerprinter: str) -> FilterSnapshot:
-        """Read the snapshot at ``path``.
-
-        Raises :class:`~scrapy_dedupe.errors.StoreRefused` if it is damaged or has another format version or
-        fingerprinter; OSError if it cannot be read.
-        """
-        with path.open("rb") as file:
-            return cls._read(_Checked(file, path), path, fingerprinter)
-
-    @classmethod
-    def _read(cls, file: _Checked, path: Path, fingerprinter: str) -> FilterSnapshot:
-        magic, version, head_size = _START.unpack(file.read(_START.size))
-        if magic != _MAGIC:
-            raise StoreRefused(_damaged(path))
-        if version != VERSION:
-            raise StoreRefused(other_version(path, version, VERSION))
-        try:
-            head = json.loads(file.read(head_size))
-            other = head["fingerprinter"]
-            layers = [(layer.pop("count"), Geometry(**layer)) for layer in head["layers"]]
-            filter_ = GrowingBloomFilter.from_layers(
-                head["capacity"],
-                head["error_rate"],
-                ((geometry, count, file.parts(geometry.size_bytes)) for count, geometry in layers),
-            )
-            snapshot = cls(filter_, other, head["done_bytes"], head["seen_bytes"], head["exact"])
-        except (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, MemoryError) as exc:
-            # The checksum at the end is not checked yet, so the data read so far may be damaged.
-            raise StoreRefused(_damaged(path)) from exc
-        file.check()
-        if other != fingerprinter:
-            raise StoreRefused(other_fingerprinter(path, other, fingerprinter))
-        return snapshot
-
-    def _parts(self) -> Iterator[bytes]:
         layers = self.filter.dump_layers()
         head = json.dumps(
             {
@@ -110,12 +70,45 @@ class FilterSnapshot:
             sort_keys=True,
             separators=(",", ":"),
         ).encode()
-        checksum = hashlib.sha256()
         start = _START.pack(_MAGIC, VERSION, len(head))
-        for part in chain((start, head), *(parts for _, _, parts in layers)):
-            checksum.update(part)
-            yield part
-        yield checksum.digest()
+        checksum = hashlib.sha256()
+        with whole_file.replacing(path, suffix=".tmp") as file:
+            for part in chain((start, head), *(parts for _, _, parts in layers)):
+                checksum.update(part)
+                file.write(part)
+            file.write(checksum.digest())
+
+    @classmethod
+    def read(cls, path: Path, fingerprinter: str) -> FilterSnapshot:
+        """Read the snapshot at ``path``.
+
+        Raises :class:`~scrapy_dedupe.errors.StoreRefused` if it is damaged or has another format version or
+        fingerprinter; OSError if it cannot be read.
+        """
+        with path.open("rb") as stream:
+            file = _Checked(stream, path)
+            magic, version, head_size = _START.unpack(file.read(_START.size))
+            if magic != _MAGIC:
+                raise StoreRefused(_damaged(path))
+            if version != VERSION:
+                raise StoreRefused(other_version(path, version, VERSION))
+            try:
+                head = json.loads(file.read(head_size))
+                other = head["fingerprinter"]
+                layers = [(layer.pop("count"), Geometry(**layer)) for layer in head["layers"]]
+                filter_ = GrowingBloomFilter.from_layers(
+                    head["capacity"],
+                    head["error_rate"],
+                    ((geometry, count, file.parts(geometry.size_bytes)) for count, geometry in layers),
+                )
+                snapshot = cls(filter_, other, head["done_bytes"], head["seen_bytes"], head["exact"])
+            except (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, MemoryError) as exc:
+                # The checksum at the end is not checked yet, so the data read so far may be damaged.
+                raise StoreRefused(_damaged(path)) from exc
+            file.check()
+        if other != fingerprinter:
+            raise StoreRefused(other_fingerprinter(path, other, fingerprinter))
+        return snapshot
 
 
 class _Checked:
