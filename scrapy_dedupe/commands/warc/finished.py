@@ -234,7 +234,7 @@ UPLOAD = Verb(
         Option(
             "paths",
             "PATH",
-            "finished files, or folders of such files (default: DEDUPE_WARC_DIR and DEDUPE_WACZ_DIR)",
+            "finished files, or folders of them (default: DEDUPE_WARC_DIR and DEDUPE_WACZ_DIR)",
             type=Path,
             nargs="*",
         ),
