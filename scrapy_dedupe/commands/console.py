@@ -114,7 +114,9 @@ def handling_signals(handle: Callable[[int], None]) -> Iterator[None]:
     handled = [number for number in _SIGNALS if before[number] not in (signal.SIG_IGN, None)]
 
     def restore() -> None:
-        for number in handled:
+        # Only once: the handler of the caller may have replaced its own.
+        while handled:
+            number = handled.pop()
             signal.signal(number, before[number])
 
     def handler(number: int, frame: FrameType | None) -> None:

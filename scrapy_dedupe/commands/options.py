@@ -110,6 +110,6 @@ RECURSIVE: Final = flag("-r --recursive", "include the subfolders of a folder")
 WARC_DIR: Final = Option(
     "--warc-dir",
     "DIR",
-    "the folder of the WARC files, if they are not where the index says (default: DEDUPE_WARC_DIR)",
+    "where to look for WARC files (default: where the index says, and DEDUPE_WARC_DIR)",
     type=Path,
 )

@@ -16,6 +16,7 @@ from scrapy_dedupe.reports.reported_crawls import reported_crawls
 from scrapy_dedupe.reports.sums import report_of
 from scrapy_dedupe.reports.wording import COPIES, counted, number, percent, size
 from scrapy_dedupe.stores import open_store
+from scrapy_dedupe.tasks.state import writing
 
 from .bars import Bars
 from .options import CRAWL_IDS, Option, is_standard_output
@@ -54,10 +55,8 @@ def _report(stores: CommandStores, opts: argparse.Namespace) -> MadeReport:
         found = reported_crawls(opened, stores.settings.wacz.folder, opts.ids, DEFAULT_CRAWLS, bars)
     report = report_of(found.crawls, graph=found.graph, notes=found.notes)
     if file is not None:
-        try:
+        with writing(file):
             whole_file.replace(file, page(report).encode(), durable=False)
-        except OSError as error:
-            raise ArchiveError(f"The page {file} cannot be written: {error.strerror or error}.") from error
     elif output is not None:
         sys.stdout.buffer.write(page(report).encode())
     return MadeReport(report, None if output is None else str(output), found.unreadable)
@@ -82,13 +81,8 @@ def _opened(stores: CommandStores, stack: ExitStack) -> list[Store]:
 
 
 def _checked(path: Path) -> Path:
-    try:
+    with writing(path):
         found = whole_file.file_at(path)
-    except OSError as error:
-        raise ArchiveError(
-            f"The page {path} cannot be written: {error.strerror or error}. Name a file with -o, or - for standard"
-            " output."
-        ) from error
     if not found.parent.is_dir():
         raise ArchiveError(
             f"The folder of {path} does not exist. Create it first, or name another file with -o."

@@ -102,8 +102,8 @@ VERBS: Final = {
     ),
     "content purge": Listed(
         "content.texts",
-        "Forget texts, selected by the URL, crawl or time at which they were new. A forgotten text is new again"
-        " when it is seen.",
+        "Forget texts, selected by the URL, crawl or time of their first capture. A forgotten text is new again when it"
+        " is seen again, even if other pages had it since.",
     ),
     "content import": Listed(
         "content.quarrycore",

@@ -171,7 +171,7 @@ def _contents_of(fd: int, path_open: Path, on_offset: Callable[[int], None]) -> 
         if not frame.length:
             raise ArchiveError(
                 f"{path_open}, offset {frame.offset}: several records share a gzip member, which scrapy-dedupe does not"
-                " write. The file was not changed; remove the suffix to use it as it is."
+                " write. The file was not changed; remove the suffix .open from its name to use it."
             )
         if unended is not None:
             contents.add(unended)  # the record after it shows that it is whole

@@ -134,30 +134,10 @@ CURVE = Verb(
     _run,
     _lines,
     [
-        Option(
-            "--threshold",
-            "SIMILARITY",
-            "the similarity at which a page becomes a near copy (default: DEDUPE_NEAR_THRESHOLD)",
-            type=float,
-        ),
-        Option(
-            "--recall",
-            "SHARE",
-            "the share of pairs at the threshold that must share a band (default: DEDUPE_NEAR_RECALL)",
-            type=float,
-        ),
-        Option(
-            "--num-perm",
-            "ROWS",
-            "the number of rows of a signature (default: DEDUPE_NEAR_NUM_PERM)",
-            type=int,
-        ),
-        Option(
-            "--shingle-size",
-            "CHARACTERS",
-            "the length of a shingle (default: DEDUPE_NEAR_SHINGLE_SIZE)",
-            type=int,
-        ),
+        Option("--threshold", "SIMILARITY", "use this instead of DEDUPE_NEAR_THRESHOLD", type=float),
+        Option("--recall", "SHARE", "use this instead of DEDUPE_NEAR_RECALL", type=float),
+        Option("--num-perm", "ROWS", "use this instead of DEDUPE_NEAR_NUM_PERM", type=int),
+        Option("--shingle-size", "CHARACTERS", "use this instead of DEDUPE_NEAR_SHINGLE_SIZE", type=int),
     ],
     store_option=None,
 )

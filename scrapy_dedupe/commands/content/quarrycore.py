@@ -156,12 +156,7 @@ IMPORT = Verb(
     _lines,
     [
         Option("file", "FILE", "QuarryCore's SQLite file, such as data/dedup.db", type=Path),
-        Option(
-            "--crawl-id",
-            "ID",
-            "the crawl id under which the texts are stored (default: %(default)s)",
-            default="quarrycore",
-        ),
+        Option("--crawl-id", "ID", "the crawl id of the texts (default: %(default)s)", default="quarrycore"),
     ],
     caveats=_caveats,
 )

@@ -200,7 +200,7 @@ PURGE = Verb(
         Option(
             "--older-than",
             "AGE",
-            "texts whose first capture is older: days (30), hours (12h), or before a date or time (2026-01-01, UTC)",
+            "texts first captured longer ago (30d, 12h), or before a date (2026-01-01, UTC)",
         ),
         Option("--crawl", "ID", "texts that were new in this crawl; with --older-than: both"),
         Option("--url", "URL", "texts that were new at one of these URLs", nargs="+", default=[]),

@@ -356,13 +356,12 @@ CHECK = Verb(
         Option(
             "--url",
             "URL",
-            "the URL of the page, which decides whether it is unchanged and which template applies (default: the file)",
+            "the URL of the page, to find its earlier texts and its template (default: the file)",
         ),
         Option(
             "--content-type",
             "TYPE",
-            "the Content-Type header, such as 'text/html; charset=utf-8' (default: guessed from the file name, else"
-            " text/html)",
+            "the Content-Type header (default: guessed from the file name, else text/html)",
         ),
         FULL,
         WARC_DIR,

@@ -134,10 +134,7 @@ CHECK = Verb(
             "hash every payload and every WACZ file instead of comparing the recorded digests (takes much longer)",
         ),
         Option(
-            "--sample",
-            "N",
-            "compare N random entries of each crawl; do not check revisits and counts",
-            least=1,
+            "--sample", "N", "compare N random entries of each crawl, but no revisits and counts", least=1
         ),
         Option("--seed", "S", "seed of the sample: the same seed selects the same entries", type=int),
         WARC_DIR,

@@ -158,21 +158,18 @@ IMPORT = Verb(
         Option(
             "sources",
             "SOURCE",
-            "a WACZ, WARC, ARC or CDXJ file, a multi-WACZ JSON, a pattern such as 'folder/*.wacz', a folder of WACZ or"
-            " WARC files, or a URL",
+            "a WACZ, WARC, ARC or CDXJ file, a multi-WACZ JSON, a folder, a pattern, or a URL",
             nargs="*",
         ),
         Option(
             "--crawl-id",
             "ID",
-            "the crawl id of sources whose crawl id is in no manifest (default: the id in the file, or else the file"
-            " name)",
+            "the crawl of sources that no manifest assigns (default: that in the file, or its name)",
         ),
         Option(
             "--payload",
             None,
-            "whether digests are of stored or decoded payloads (default: as the file or its software states, or else as"
-            " in the index)",
+            "what digests are of, if the sources do not state it (default: as in the index)",
             choices=PAYLOAD_MODES,
         ),
         flag("--allow-outside", "allow a manifest to name files outside of its own folder"),

@@ -168,15 +168,12 @@ PURGE = Verb(
     [
         CRAWL_IDS,
         Option(
-            "--missing-from",
-            "MANIFEST",
-            "purge the committed crawls that a multi-WACZ JSON (path or URL) does not name",
+            "--missing-from", "MANIFEST", "purge the committed crawls that a multi-WACZ JSON does not name"
         ),
         Option(
             "--older-than",
             "AGE",
-            "purge crawls committed longer ago: hours (12h), days (30d), weeks (8w), or before a date or time"
-            " (2026-01-01, UTC)",
+            "purge crawls committed longer ago (12h, 30d, 8w), or before a date (2026-01-01, UTC)",
         ),
         flag(
             "--allow-outside",

@@ -81,32 +81,27 @@ def file_state(path: Path, shown: str) -> Finding | None:
 
 def _look(context: DoctorContext, location: StoreLocation, layers: list[str]) -> Iterator[Finding]:
     try:
-        store = open_store(location.url, timeout_s=context.timeout_s, create=False)
-    except DedupeError as error:
-        yield from_error(error, _extra_remedy(context, location, error))
-        return
-    try:
-        start = time.perf_counter()
-        store.probe()
-        took = time.perf_counter() - start
-        sentence = f"The store {location.shown} writes, reads and deletes a value in {1000 * took:.1f} ms."
-        yield (
-            ok(sentence)
-            if took < _SLOW_S
-            else warning(
-                sentence, "Use a nearer or faster one: each page of a crawl waits for it about as long."
+        with closing(open_store(location.url, timeout_s=context.timeout_s, create=False)) as store:
+            start = time.perf_counter()
+            store.probe()
+            took = time.perf_counter() - start
+            sentence = (
+                f"The store {location.shown} writes, reads and deletes a value in {1000 * took:.1f} ms."
             )
-        )
-        if "index" in layers:
-            yield from _index(context, store)
-            if location.is_redis:
-                yield from _files_elsewhere(context)
-        if "content" in layers:
-            yield from _content(context, store, location)
+            remedy = "Use a nearer or faster one: each page of a crawl waits for it about as long."
+            yield ok(sentence) if took < _SLOW_S else warning(sentence, remedy)
+            if "index" in layers:
+                yield from _index(context, store)
+                if location.is_redis:
+                    yield from _files_elsewhere(context)
+            if "content" in layers:
+                yield from _content(context, store, location)
     except DedupeError as error:
-        yield from_error(error, _extra_remedy(context, location, error))
-    finally:
-        store.close()
+        # What else to do, in addition to the advice in the error.
+        is_silent = "does not answer" in str(error)
+        remedy = "To crawl without a server, remove the setting that names it: a local file is used then."
+        is_setting = location.is_redis and not context.is_store_given
+        yield from_error(error, remedy if is_silent and is_setting else "")
 
 
 def _index(context: DoctorContext, store: Store) -> Iterator[Finding]:
@@ -168,13 +163,6 @@ def _content(context: DoctorContext, store: Store, location: StoreLocation) -> I
     yield ok(f"The content layer has {texts}, and compares them with the parameters of the settings.")
 
 
-def _extra_remedy(context: DoctorContext, location: StoreLocation, error: DedupeError) -> str:
-    """Return what else to do, in addition to the advice in the error."""
-    if location.is_redis and not context.is_store_given and "does not answer" in str(error):
-        return "To crawl without a server, remove the setting that names it: a local file is used then."
-    return ""
-
-
 def _check_server(location: StoreLocation, timeout_s: float) -> Iterator[Finding]:
     """Check the server. Yields nothing if it does not answer, since opening the store reports that."""
     shown = location.shown
@@ -191,12 +179,8 @@ def _check_server(location: StoreLocation, timeout_s: float) -> Iterator[Finding
                 times.append(time.perf_counter() - start)
         took = statistics.median(times)
         round_trip = f"A round trip to {shown} takes {1000 * took:.2f} ms."
-        if took < _SLOW_PING_S:
-            yield ok(round_trip)
-        else:
-            yield warning(
-                round_trip, "Use a server nearer to the crawler: each page waits for several round trips."
-            )
+        remedy = "Use a server nearer to the crawler: each page waits for several round trips."
+        yield ok(round_trip) if took < _SLOW_PING_S else warning(round_trip, remedy)
         try:
             info: Mapping[str, Any] = client.info()
         except redis.RedisError as error:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.commands.output import listed
 from scrapy_dedupe.errors import DedupeError
-from scrapy_dedupe.reports.wording import counted
+from scrapy_dedupe.reports.wording import counted, moment
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
 from scrapy_dedupe.warc.salvage import is_held
@@ -71,11 +72,8 @@ def _crawls(context: DoctorContext) -> Iterator[Finding]:
     location = parse_store_url(url)
     if location.path is not None and file_state(location.path, location.shown) is not None:
         return
-    try:
-        store = open_store(url, timeout_s=context.timeout_s, create=False)
-    except DedupeError:
-        return  # the section "stores" reports it
-    try:
+    # The section "stores" reports an unavailable store.
+    with suppress(DedupeError), closing(open_store(url, timeout_s=context.timeout_s, create=False)) as store:
         index = store.index
         old = [info for info in index.crawls() if info.state == "uncommitted" and _is_old(info)]
         if old:
@@ -98,20 +96,11 @@ def _crawls(context: DoctorContext) -> Iterator[Finding]:
                 f"{counted(queued + claimed, 'source is', 'sources are')} waiting to be imported.",
                 "`scrapy dedupe import` continues with them.",
             )
-    except DedupeError:
-        return
-    finally:
-        store.close()
 
 
 def _is_old(info: CrawlInfo) -> bool:
-    if info.started is None:
-        return False
-    try:
-        started = datetime.fromisoformat(info.started)
-    except ValueError:
-        return False
-    return datetime.now(UTC) - (started if started.tzinfo else started.replace(tzinfo=UTC)) > _AGE
+    started = None if info.started is None else moment(info.started)
+    return started is not None and datetime.now(UTC) - started > _AGE
 
 
 def _names(paths: Sequence[Path]) -> str:

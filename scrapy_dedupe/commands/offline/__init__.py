@@ -19,54 +19,42 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.savings import Savings
 
 HASH: Final = Option(
-    "-H --hash",
-    None,
-    "the algorithm of the digests (default: %(default)s)",
-    choices=ALGORITHMS,
-    default="sha256",
+    "-H --hash", None, "the digest algorithm (default: sha256)", choices=ALGORITHMS, default="sha256"
 )
 IN_PLACE: Final = flag("--in-place", "replace the files after all new ones are verified")
 ORIGINALS: Final = Option(
     "--originals",
     "PATH",
-    "other files to which revisits may refer: a file, a folder or a pattern (may be repeated)",
+    "other files or folders to which revisits may refer (repeatable)",
     action="append",
     default=[],
 )
 OUTPUT_FOLDER: Final = Option("-o --output", "FOLDER", "the folder for the new files", type=Path)
 PATHS_MAP: Final = Option(
-    "--paths",
-    "MAP",
-    "a file with the locations of files: lines NAME PLACE (spaces as %%20), or a JSON object; a place is a path,"
-    " relative to the folder of MAP, or a URL",
-    type=Path,
+    "--paths", "MAP", "a file with the places of files: lines NAME PLACE, or a JSON object", type=Path
 )
 ROOT: Final = Option(
     "--root",
     "DIR",
-    "folder or URL that the names in the manifests are relative to (may be repeated; default: the working folder)",
+    "folder or URL of the files in the manifests (repeatable; default: .)",
     action="append",
     default=[],
 )
 SAMPLE: Final = Option(
-    "--sample",
-    "N",
-    "number of new revisits that the verification replays (default: %(default)s)",
-    least=0,
-    default=100,
+    "--sample", "N", "number of new revisits to replay (default: %(default)s)", least=0, default=100
 )
 REVISITS: Final = (
     Option(
         "--min-size",
         "N",
-        "do not change records whose payload has fewer bytes (default: %(default)s)",
+        "leave payloads of fewer bytes unchanged (default: %(default)s)",
         least=0,
         default=DEFAULT_MIN_SIZE,
     ),
     Option(
         "--status",
         "N",
-        'the HTTP status of records that may become revisits, or "all" (may be repeated; default: 200)',
+        'the HTTP status of possible revisits, or "all" (repeatable; default: 200)',
         action="append",
     ),
     DRY_RUN,

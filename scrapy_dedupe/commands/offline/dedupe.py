@@ -210,22 +210,14 @@ DEDUPE = Verb(
     _dedupe,
     _lines,
     [
-        Option(
-            "paths",
-            "PATH",
-            "a WARC or ARC file, a folder, or a pattern such as 'folder/*.warc.gz'",
-            nargs="+",
-        ),
+        Option("paths", "PATH", "a WARC or ARC file, a folder, or a pattern", nargs="+"),
         OUTPUT_FOLDER,
         RECURSIVE,
         HASH,
         *REVISITS,
         flag("--convert-arc", "convert ARC files to WARC first (default: copy them)"),
         Option(
-            "--work",
-            "DIR",
-            "the folder for the state of the run (default: .dedupe in FOLDER, or in the common folder of all files)",
-            type=Path,
+            "--work", "DIR", "the folder for the state of the run (default: .dedupe in FOLDER)", type=Path
         ),
         JOBS,
         KEEP_GOING,
@@ -234,7 +226,7 @@ DEDUPE = Verb(
         Option(
             "--crawl-id",
             "ID",
-            "with --index: the crawl of the files (default: the crawl named in each file, else its name)",
+            "with --index: the crawl of the files (default: that in each file, else its name)",
         ),
     ],
     json=_as_json,

@@ -112,12 +112,7 @@ WARCSUM = Verb(
     _sum,
     _sum_lines,
     [
-        Option(
-            "paths",
-            "PATH",
-            "a WARC, ARC or WACZ file, a folder with WARC and ARC files, a pattern such as 'folder/*.warc.gz', or a URL",
-            nargs="+",
-        ),
+        Option("paths", "PATH", "a WARC, ARC or WACZ file, a folder, a pattern, or a URL", nargs="+"),
         Option("-o --output", "MANIFEST", "the manifest to write", required=True),
         RECURSIVE,
         HASH,
@@ -128,16 +123,11 @@ WARCSUM = Verb(
         flag("--decoded", "digest payloads without their content coding"),
         flag("--append", "add the files that the manifest does not list yet"),
         FORCE,
-        Option(
-            "--base",
-            "DIR",
-            "make the file names relative to this folder (default: as they were named)",
-            type=Path,
-        ),
+        Option("--base", "DIR", "the folder of relative file names (default: names as given)", type=Path),
         Option(
             "--format",
             None,
-            "the format of the manifest (default: text, or the format of the manifest that is extended)",
+            "the format of the manifest (default: that of an extended one, or text)",
             choices=FORMATS,
         ),
         JOBS,
@@ -323,7 +313,7 @@ WARCSUMPROC = Verb(
         Option(
             "--order",
             None,
-            "order of the output: by digest and date, or by file and offset (default: cluster)",
+            "order by digest and date, or by file and offset",
             choices=("cluster", "place"),
             default="cluster",
         ),
@@ -394,18 +384,12 @@ WARCSUMSPLIT = Verb(
             Option(
                 "-s --size",
                 "SIZE",
-                "make parts of at most SIZE bytes, such as 500000 or 64K, 200M, 2G (powers of 1024); a part is larger"
-                " only if a single digest is",
+                "make parts of at most SIZE bytes, such as 64K or 2G, unless one digest has more",
                 type=_part_size,
             ),
             required=True,
         ),
-        Option(
-            "-o --output",
-            "PREFIX",
-            "prefix of the file names of the parts (default: the manifest's name)",
-            type=Path,
-        ),
+        Option("-o --output", "PREFIX", "prefix of the parts (default: the manifest's name)", type=Path),
         Option(
             "--format", None, "format of the parts (default: text)", choices=SPLIT_FORMATS, default="text"
         ),

@@ -76,9 +76,7 @@ RESTORE = Verb(
         OUTPUT_FOLDER,
         IN_PLACE,
         flag(
-            "--all",
-            "also restore the revisits of other programs, if the original is found",
-            dest="all_writers",
+            "--all", "also restore revisits of other programs, if the original is found", dest="all_writers"
         ),
         ORIGINALS,
         JOBS,
@@ -134,13 +132,7 @@ ARC2WARC = Verb(
     _convert_lines,
     [
         Option("paths", "PATH", "ARC files, or folders with -r", nargs="+"),
-        Option(
-            "-o --output",
-            "FOLDER",
-            "the folder for the WARC files, which keep their names, with .warc instead of .arc",
-            type=Path,
-            required=True,
-        ),
+        Option("-o --output", "FOLDER", "the folder for the WARC files", type=Path, required=True),
         RECURSIVE,
         Option(
             "--hash",

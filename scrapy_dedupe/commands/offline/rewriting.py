@@ -126,7 +126,7 @@ WARCREFS = Verb(
         Option(
             "--files",
             "NAME",
-            "the files to rewrite, as the manifest names them, or patterns of such names (default: all)",
+            "rewrite only these names of the manifest; patterns are allowed",
             nargs="+",
             action="extend",
         ),
@@ -223,12 +223,7 @@ VERIFY = Verb(
         Option("--seed", "S", "use the same sample as an earlier run with seed S", type=int),
         JOBS,
         KEEP_GOING,
-        Option(
-            "--work",
-            "DIR",
-            "folder for temporary data, about 300 bytes for each record (default: TMPDIR)",
-            type=Path,
-        ),
+        Option("--work", "DIR", "folder for temporary data, 300 bytes a record (default: TMPDIR)", type=Path),
     ],
     caveats=_verify_caveats,
     store_option=None,

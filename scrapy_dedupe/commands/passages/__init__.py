@@ -31,7 +31,7 @@ EXCLUSIONS: Final = (
         Option(
             "--boilerplate-share",
             "X",
-            "exclude text in more than this share of a host's documents, if it is in at least ten (default: %(default)s)",
+            "exclude text in more than this share of a host's documents (default: %(default)s)",
             type=float,
             default=SHARE,
         ),

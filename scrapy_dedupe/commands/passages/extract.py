@@ -188,31 +188,24 @@ EXTRACT = Verb(
         Option(
             "--format",
             None,
-            "text; jsonl: one JSON object per passage; csv: one line per place (default: text)",
+            "text; jsonl: one JSON object per passage; csv: one line per place",
             choices=tuple(WRITERS),
             default="text",
         ),
         Option(
-            "--min-docs",
-            "N",
-            "the minimum number of documents with a passage (default: %(default)s)",
-            type=int,
-            default=2,
+            "--min-docs", "N", "the minimum number of documents (default: %(default)s)", type=int, default=2
         ),
         Option("--max-docs", "N", "the maximum number of documents with a passage", type=int),
         Option(
             "--min-tokens",
             "N",
-            "the minimum length of a passage in tokens (default: the length that the index guarantees to find, which is"
-            " 15 unless --k or --window was given; without texts the length of one blot, which is 8 unless --k was"
-            " given)",
+            "the minimum length of a passage (default: the length that is always found)",
             type=int,
         ),
         Option(
             "--sigma",
             "X",
-            "ignore blots in fewer documents than the mean plus X standard deviations over all blots, rounded to whole"
-            " documents",
+            "ignore blots in fewer documents than the mean plus X standard deviations",
             type=float,
         ),
         Option("--top", "N", "list only the best N passages (default: all)", type=int),
@@ -221,7 +214,7 @@ EXTRACT = Verb(
         Option(
             "--work",
             "DIR",
-            "the folder for temporary files of several times the size of the texts (default: TMPDIR)",
+            "the folder for temporary files, several times the texts (default: TMPDIR)",
             type=Path,
         ),
         *EXCLUSIONS,

@@ -213,35 +213,31 @@ INDEX = Verb(
         Option(
             "paths",
             "PATH",
-            "a file, a folder (with subfolders), a pattern such as 'folder/*.warc.gz', the URL of a WARC file, or - for"
-            " JSON lines on standard input",
+            "a file, a folder, a pattern, the URL of a WARC file, or - for JSON lines",
             nargs="+",
         ),
         ROOT,
         flag("--append", "add to an index that already has documents"),
         Option(
-            "--tokeniser",
-            None,
-            "how texts are split into tokens (default: words, or that of the index)",
-            choices=TOKENISERS,
+            "--tokeniser", None, "how to split texts (default: words, or as the index)", choices=TOKENISERS
         ),
         Option(
             "--blotter",
             None,
-            "the kind of fingerprints (default: rolling, or that of the index)",
+            "the kind of fingerprints (default: rolling, or as the index)",
             choices=BLOTTERS,
         ),
         Option("--k", "N", "the number of tokens of a fingerprint (rolling: 8)", type=int),
         Option(
             "--window",
             "N",
-            "keep one of N consecutive fingerprints (8); shared runs of k + window - 1 tokens are always found",
+            "keep one of N fingerprints (8); runs of k + N - 1 tokens are always found",
             type=int,
         ),
         Option(
             "--no-text",
             None,
-            "store no texts: passages are then reported by their positions only, and not compared word by word",
+            "store no texts: passages have only positions, and are not compared word by word",
             dest="store_text",
             action="store_false",
             default=None,
@@ -251,21 +247,11 @@ INDEX = Verb(
             "--url-field", "NAME", "the field of JSON lines with the id (default: %(default)s)", default="url"
         ),
         Option(
-            "--text-field",
-            "NAME",
-            "the field of JSON lines with the text (default: %(default)s)",
-            default="text",
+            "--text-field", "NAME", "the field of JSON lines with the text (default: text)", default="text"
         ),
+        Option("--host", "NAME", "the host of all documents (default: that of an id that is a URL)"),
         Option(
-            "--host",
-            "NAME",
-            "the host of all documents (default: the host of an id that is a URL; none for other ids)",
-        ),
-        Option(
-            "--base",
-            "DIR",
-            "make the ids of files relative to this folder (default: paths as given)",
-            type=Path,
+            "--base", "DIR", "make the ids of files relative to this folder (default: as given)", type=Path
         ),
         Option(
             "--max-bytes", "N", "skip larger documents (default: %(default)s)", least=1, default=_MAX_BYTES

@@ -117,15 +117,14 @@ LIKE = Verb(
         Option(
             "asked",
             "FILE|URL|-",
-            "a text or HTML file, the id of an indexed document (which is not listed itself), or - for standard input",
+            "a text or HTML file, the id of an indexed document, or - for standard input",
         ),
         ROOT,
         Option("--top", "N", "the maximum number of documents (default: %(default)s)", type=int, default=10),
         Option(
             "--min-tokens",
             "N",
-            "the minimum length of a passage in tokens (default: the length that the index guarantees to find, which is"
-            " 15 unless --k or --window was given)",
+            "the minimum length of a passage (default: the length that is always found)",
             type=int,
         ),
         *EXCLUSIONS,
@@ -327,7 +326,7 @@ UNBLOT = Verb(
         Option(
             "blots",
             "HEX",
-            "a blot as shown by passages blot; - reads blots from standard input, the first word of each line",
+            "a blot as shown by passages blot; - reads one per line from standard input",
             nargs="+",
         ),
         ROOT,

@@ -102,7 +102,7 @@ INSPECT = Verb(
         Option(
             "--boilerplate-share",
             "X",
-            "the share of a host's documents above which text is boilerplate (default: %(default)s)",
+            "the share above which text is boilerplate (default: %(default)s)",
             type=float,
             default=SHARE,
         ),

@@ -18,7 +18,7 @@ from scrapy_dedupe.errors import ArchiveError, StoreError, UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.reports.wording import counted, number
 from scrapy_dedupe.tasks.progress import Reached
-from scrapy_dedupe.tasks.state import reading
+from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.urls.folder import LastStop
 from scrapy_dedupe.urls.scrapy_file import read_requests_seen, unread_from, write_requests_seen
 
@@ -72,14 +72,8 @@ def _write(path: Path, fingerprints: Iterator[bytes], *, as_text: bool, force: b
     """Write a temporary file, sync it and rename it to ``path``; return the number of fingerprints."""
     if path.exists() and not force:
         raise ArchiveError(f"The file {path} exists already. Name another file, or replace it with --force.")
-    try:
-        with whole_file.replacing(path, suffix=".tmp") as file:
-            written = write_requests_seen(file, fingerprints, as_text=as_text)
-    except OSError as error:
-        raise ArchiveError(
-            f"The file {path} cannot be written: {error.strerror or error}. Name another file, or check its folder."
-        ) from error
-    return written
+    with writing(path), whole_file.replacing(path, suffix=".tmp") as file:
+        return write_requests_seen(file, fingerprints, as_text=as_text)
 
 
 def _export_lines(result: Exported) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
@@ -121,8 +122,7 @@ class Uploaded:
 def _upload(stores: CommandStores, opts: argparse.Namespace) -> Uploaded:
     storage = Storage(opts.url)
     paths = files_at(opts.paths or _default_folders(stores), _is_finished_file)
-    index = open_index_if_any(stores)
-    try:
+    with open_index_if_any(stores) or nullcontext() as index:
         if paths:
             storage.check()
         upload = _Upload(storage, index, {path.parent for path in paths}, is_kept=opts.keep)
@@ -130,9 +130,6 @@ def _upload(stores: CommandStores, opts: argparse.Namespace) -> Uploaded:
         # Each file is hashed, sent and read back.
         with Bars(opts) as bars, bars.part("upload", 3 * sizes_of(paths)):
             files = [upload.of(path, bars, is_named=path in named) for path in paths]
-    finally:
-        if index is not None:
-            index.close()
     return Uploaded(storage.shown, files)
 
 
@@ -234,7 +231,7 @@ UPLOAD = Verb(
         Option(
             "paths",
             "PATH",
-            "finished files, or folders of such files (default: DEDUPE_WARC_DIR and DEDUPE_WACZ_DIR)",
+            "finished files, or folders of them (default: DEDUPE_WARC_DIR and DEDUPE_WACZ_DIR)",
             type=Path,
             nargs="*",
         ),

@@ -329,7 +329,7 @@ SALVAGE = Verb(
         Option(
             "paths",
             "PATH",
-            "files that end in .open, or folders of such files (default: DEDUPE_WARC_DIR)",
+            "files that end in .open, or folders of them (default: DEDUPE_WARC_DIR)",
             type=Path,
             nargs="*",
         ),
