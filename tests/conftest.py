@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if crawling.reactorless:
         # Without a reactor Scrapy leaves its HTTP client open when a start is refused, whoever refuses it.
         config.addinivalue_line("filterwarnings", "ignore:Unclosed client session:ResourceWarning")
+
+
+def pytest_collection_finish() -> None:
+    """The tests and all modules stay: there is no need to look through them again for garbage."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

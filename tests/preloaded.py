@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import warnings
 from importlib import import_module
 from typing import Any
@@ -27,6 +28,7 @@ PACKAGES = (
     "scrapy.commands", "scrapy.core.downloader", "scrapy.downloadermiddlewares", "scrapy.extensions",
     "scrapy.spidermiddlewares", "scrapy.pipelines", "scrapy_dedupe",
 )  # fmt: skip
+JUDGES = ("wacz.main", "cdxj_indexer.main")
 WITH_REACTOR = {"scrapy.core.downloader.handlers.ftp"}
 """Modules of older Scrapy that install a reactor when they are imported."""
 
@@ -57,7 +59,7 @@ def _load() -> None:
             if module.name not in WITH_REACTOR:
                 with contextlib.suppress(ImportError):
                     import_module(module.name)
-    for name in ("aiohttp", "tldextract", "itemadapter", "fsspec.implementations.local"):
+    for name in ("aiohttp", "tldextract", "itemadapter", "fsspec.implementations.local", *JUDGES):
         with contextlib.suppress(ImportError):
             import_module(name)
     # Each crawl installs a reactor of its own.
@@ -106,6 +108,7 @@ def _become(asked: dict[str, Any]) -> None:
     # An interpreter that was started in the background may have been told to ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(asked["folder"])
+    tempfile.tempdir = None  # as TMPDIR says
     os.environ.clear()
     os.environ.update(asked["environment"])
     sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))

@@ -122,7 +122,7 @@ class Program:
         return self._written
 
 
-def run(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+def run_program(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a program to its end."""
     program = Program(*words, **options)
     out, err = program.communicate()

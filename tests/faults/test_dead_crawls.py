@@ -13,7 +13,7 @@ import pytest
 from archives import check, files_of, records_of
 from crawling import LinkSpider, crawl, crawl_test
 from faults_site import KILLED_CRAWL, Hold, start_crawl
-from programs import run
+from programs import run_program
 from webserver import Page
 
 from scrapy_dedupe.commands.console import main
@@ -156,7 +156,7 @@ def test_a_full_disk_ends_the_crawl_and_leaves_whole_records(
     alone |= {"DEDUPE_STORE_URL": redis_url, "DEDUPE_CRAWL_ID": "full", "DEDUPE_WACZ": True}
     alone["DEDUPE_URL_STORE_URL"] = "local"
     site(web)
-    done = run("python", "-c", LIMITED, KILLED_CRAWL, json.dumps(alone), web.url("/"))
+    done = run_program("python", "-c", LIMITED, KILLED_CRAWL, json.dumps(alone), web.url("/"))
     log = done.stderr
     assert done.returncode == 0, log
     assert "Spider closed (dedupe_archive_error)" in log
