@@ -28,16 +28,15 @@ PACKAGES = (
     "scrapy.commands", "scrapy.core.downloader", "scrapy.downloadermiddlewares", "scrapy.extensions",
     "scrapy.spidermiddlewares", "scrapy.pipelines", "scrapy_dedupe",
 )  # fmt: skip
-JUDGES = ("wacz.main", "cdxj_indexer.main")
+OTHERS = (
+    "aiohttp", "tldextract", "itemadapter", "fsspec.implementations.local", "crawling", "wacz.main", "cdxj_indexer.main",
+)  # fmt: skip
 WITH_REACTOR = {"scrapy.core.downloader.handlers.ftp"}
 """Modules of older Scrapy that install a reactor when they are imported."""
 
 
 def serve(path: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        _load()
-    gc.freeze()
+    load()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
@@ -53,15 +52,18 @@ def serve(path: str) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _load() -> None:
-    for package in PACKAGES:
-        for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
-            if module.name not in WITH_REACTOR:
-                with contextlib.suppress(ImportError):
-                    import_module(module.name)
-    for name in ("aiohttp", "tldextract", "itemadapter", "fsspec.implementations.local", *JUDGES):
-        with contextlib.suppress(ImportError):
-            import_module(name)
+def load() -> None:
+    """Import what programs need, so that their forks need not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for package in PACKAGES:
+            for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
+                if module.name not in WITH_REACTOR:
+                    with contextlib.suppress(ImportError):
+                        import_module(module.name)
+        for name in OTHERS:
+            with contextlib.suppress(ImportError):
+                import_module(name)
     # Each crawl installs a reactor of its own.
     assert "twisted.internet.reactor" not in sys.modules
     from scrapy import cmdline
@@ -79,6 +81,7 @@ def _load() -> None:
     # Scrapy finds the command through an entry point, which a checkout on the path alone does not have.
     found = cmdline._get_commands_dict
     cmdline._get_commands_dict = lambda *arguments: {**found(*arguments), "dedupe": Command()}
+    gc.freeze()
 
 
 def _answer(connection: socket.socket) -> None:
