@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,6 +55,20 @@ def server() -> Server:
     return started
 
 
+class _Output(threading.Thread):
+    """Reads what a program writes to a pipe: a limit of its file sizes does not apply there."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._reader, self.writer = os.pipe()
+        self.text = ""
+        self.start()
+
+    def run(self) -> None:
+        with os.fdopen(self._reader, "rb") as file:
+            self.text = file.read().decode()
+
+
 class Program:
     """A program that runs; what it writes is kept for `communicate`, unless *stdout* or *stderr* is given."""
 
@@ -68,23 +83,24 @@ class Program:
     ) -> None:
         self.args = list(map(str, words))
         self.returncode: int | None = None
-        self._written: list[str] = []
-        self._files = [tempfile.TemporaryFile() for _ in ("stdout", "stderr")]  # noqa: SIM115 - closed by wait()
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.connect(str(server().socket))
         environment = {**os.environ, **(env or {})}
         asked = {"words": self.args, "folder": str(cwd or Path.cwd()), "environment": environment}
         data = json.dumps(asked).encode()
+        self._outputs = _Output(), _Output()
+        out, err = (output.writer for output in self._outputs)
         with tempfile.TemporaryFile() as file:
             if isinstance(stdin, bytes):
                 file.write(stdin)
                 file.seek(0)
                 stdin = file
-            out, err = (file.fileno() for file in self._files)
             numbers = [stdin.fileno(), out if stdout is None else stdout, err if stderr is None else stderr]
             self._connection.sendall(len(data).to_bytes(4, "big"))
             sent = socket.send_fds(self._connection, [data], numbers)
             self._connection.sendall(data[sent:])
+        os.close(out)
+        os.close(err)
         self.pid = int.from_bytes(self._connection.recv(4, socket.MSG_WAITALL), "big")
 
     def poll(self) -> int | None:
@@ -99,12 +115,11 @@ class Program:
         if self.returncode is None:
             self._connection.settimeout(timeout)
             answer = self._connection.recv(4, socket.MSG_WAITALL)
+            assert answer, "the server has ended"
             self.returncode = int.from_bytes(answer, "big", signed=True)
             self._connection.close()
-            for file in self._files:
-                file.seek(0)
-                self._written.append(file.read().decode())
-                file.close()
+            for output in self._outputs:
+                output.join(timeout or None)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -116,10 +131,11 @@ class Program:
         self.send_signal(signal.SIGKILL)
         self.wait()
 
-    def communicate(self, timeout: float = 240) -> list[str]:
+    def communicate(self, timeout: float = 240) -> tuple[str, str]:
         """What it wrote to stdout and stderr, at its end."""
         self.wait(timeout)
-        return self._written
+        out, err = self._outputs
+        return out.text, err.text
 
 
 def run_program(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ process, which has imported everything already.
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
 import pkgutil
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -61,10 +63,10 @@ def run(folder: str, words: list[str], number: int, before: int) -> NoReturn:
 
 def serve() -> None:
     import scrapy_dedupe.offline
-    from scrapy_dedupe.commands.verbs import VERBS, verb_named
+    from scrapy_dedupe.commands.console import main
 
-    for name in VERBS:
-        verb_named(name)
+    with suppress(SystemExit), redirect_stdout(io.StringIO()):
+        main(["--help"])  # imports all verbs
     # Verbs import what is slow when they run.
     for module in pkgutil.walk_packages(scrapy_dedupe.offline.__path__, "scrapy_dedupe.offline."):
         import_module(module.name)

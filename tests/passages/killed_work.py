@@ -11,6 +11,7 @@ has a process group of its own, which ends with it: the processes of --jobs woul
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
 import pkgutil
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 import traceback
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -135,10 +136,10 @@ def run(folder: str, work: str | list[str], before: int) -> NoReturn:
 
 def serve() -> None:
     import scrapy_dedupe.passages
-    from scrapy_dedupe.commands.verbs import VERBS, verb_named
+    from scrapy_dedupe.commands.console import main
 
-    for name in VERBS:
-        verb_named(name)
+    with suppress(SystemExit), redirect_stdout(io.StringIO()):
+        main(["--help"])  # imports all verbs
     for module in pkgutil.walk_packages(scrapy_dedupe.passages.__path__, "scrapy_dedupe.passages."):
         import_module(module.name)
     gc.freeze()
