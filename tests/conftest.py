@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,10 +44,19 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Otherwise argparse looks on the disk for a translation of each of its words.
+    os.environ["LANGUAGE"] = "C"
+    preloaded = ["pytest", "hypothesis", "redis", "scrapy_dedupe.crawls", "scrapy_dedupe.urls"]
+    multiprocessing.get_context("forkserver").set_forkserver_preload(preloaded)
     crawling.reactorless = not config.pluginmanager.hasplugin("twisted")
     if crawling.reactorless:
         # Without a reactor Scrapy leaves its HTTP client open when a start is refused, whoever refuses it.
         config.addinivalue_line("filterwarnings", "ignore:Unclosed client session:ResourceWarning")
+
+
+def pytest_collection_finish() -> None:
+    """The tests and all modules stay: there is no need to look through them again for garbage."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

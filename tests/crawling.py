@@ -50,7 +50,8 @@ async def crawl(
     spider: type[scrapy.Spider], settings: Mapping[str, Any], *, addon: bool = True, **arguments: Any
 ) -> Crawler:
     """Run one crawl to its end; with the add-on unless told otherwise."""
-    values = dict(settings)
+    # Without this warning Scrapy need not read the source of each callback.
+    values = {"WARN_ON_GENERATOR_RETURN_VALUE": False, **settings}
     if addon:
         values.setdefault("ADDONS", {"scrapy_dedupe.Addon": 500})
     if reactorless:

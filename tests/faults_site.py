@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from programs import Program
 from webserver import Page
 
 if TYPE_CHECKING:
-    import subprocess
-
     from webserver import WebServer
+
+KILLED_CRAWL = Path(__file__).parent / "faults" / "killed_crawl.py"
+
+
+def start_crawl(settings: dict[str, Any], urls: str, **options: Any) -> Program:
+    """A crawl in a process of its own."""
+    return Program("python", KILLED_CRAWL, json.dumps(settings), urls, **options)
 
 
 class Hold:
@@ -30,7 +38,7 @@ class Hold:
             self._is_reached.set()
             self._is_over.wait(240)
 
-    def is_reached(self, process: subprocess.Popen[Any]) -> bool:
+    def is_reached(self, process: Program) -> bool:
         """Wait for the first request that is held; False if the process ends without it."""
         while not self._is_reached.wait(0.05):
             if process.poll() is not None:

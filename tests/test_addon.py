@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -13,6 +11,7 @@ import pytest
 import scrapy
 from archives import files_of
 from crawling import LinkSpider, collecting, crawl, crawl_test
+from programs import run_program
 from scrapy.core.scheduler import Scheduler
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.settings import Settings, default_settings
@@ -105,8 +104,7 @@ def test_the_shell_is_left_alone(web: WebServer, tmp_path: Path) -> None:
         "ADDONS = {'scrapy_dedupe.Addon': 500}\nTELNETCONSOLE_ENABLED = False\n"
     )
     (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = settings\n")
-    command = [sys.executable, "-m", "scrapy", "shell", "--nolog", "-c", "response.status", web.url()]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
+    done = run_program("scrapy", "shell", "--nolog", "-c", "response.status", web.url(), cwd=tmp_path)
     assert done.stdout.strip() == "200", done.stderr
     assert not (tmp_path / "warcs").exists()
     assert not (tmp_path / ".scrapy" / "dedupe").exists()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 import threading
 import time
 import zipfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from archives import check, records_of
 from crawling import LinkSpider, crawl, crawl_test
+from faults_site import start_crawl
 from webserver import Page
 
 from scrapy_dedupe.commands.console import main
@@ -24,12 +21,11 @@ from scrapy_dedupe.crawls.packing import requirements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from webserver import WebServer
 
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
-
-TESTS = Path(__file__).parent
 
 
 def text(name: str) -> str:
@@ -47,14 +43,9 @@ class Other:
         web.page("/b", text("b"))
         web.pages["/wait"] = self._wait
         values = settings | {"ADDONS": {"scrapy_dedupe.Addon": 500}, "CONCURRENT_REQUESTS": 1}
-        words = [json.dumps(values), " ".join(map(web.url, ("/a", "/b", "/wait")))]
-        paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
         with log.open("wb") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, str(TESTS / "faults" / "killed_crawl.py"), *words],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-                stderr=file,
-            )
+            urls = " ".join(map(web.url, ("/a", "/b", "/wait")))
+            self.process = start_crawl(values, urls, stderr=file.fileno())
 
     def _wait(self, handler: Any) -> Page:
         self._reached.set()
@@ -77,7 +68,6 @@ class Other:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
         self._answer.set()
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,6 +20,7 @@ from archives import records_of
 from crawling import LinkSpider, crawl, crawl_test
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import Program
 from webserver import Page
 
 from scrapy_dedupe.errors import SettingError
@@ -321,7 +321,7 @@ for _ in range(50):
 
 def test_several_processes_add_whole_lines_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    processes = [subprocess.Popen([sys.executable, "-c", ADDING, str(path)]) for _ in range(3)]
+    processes = [Program("python", "-c", ADDING, path) for _ in range(3)]
     assert [process.wait() for process in processes] == [0, 0, 0]
     with path.open("rb") as file:
         lengths = Counter(len(line) for line in file)

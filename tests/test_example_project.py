@@ -7,16 +7,14 @@ import itertools
 import json
 import shutil
 import socket
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import crawling
 import pytest
+from programs import run_program
 from servers import free_port
 from warcio.archiveiterator import ArchiveIterator
 
@@ -50,16 +48,7 @@ def path_of(url: str) -> str:
 
 def run_crawl(project: Path, *options: str) -> Run:
     output = project / "items.jsonl"
-    if crawling.reactorless:
-        options = (*options, "-s", "TWISTED_REACTOR_ENABLED=False")
-    done = subprocess.run(
-        [sys.executable, "-m", "scrapy", "crawl", "site", "-O", f"{output}:jsonl", *options],
-        cwd=project,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = run_program("scrapy", "crawl", "site", "-O", f"{output}:jsonl", *options, cwd=project)
     lines = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
     output.unlink(missing_ok=True)
     return Run(done.returncode, done.stderr, [json.loads(line) for line in lines])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import platform
 import sqlite3
-import subprocess
-import sys
 import tomllib
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 import redis
 from crawling import LinkSpider, collecting, crawl, crawl_test
 from packaging.specifiers import SpecifierSet
+from programs import run_program
 from scrapy.utils.misc import load_object
 
 import scrapy_dedupe
@@ -302,14 +301,8 @@ def test_outside_of_a_project_a_command_says_where_it_looked(
 
 def run(folder: Path, *words: str, **settings: str) -> str:
     options = [word for name, value in settings.items() for word in ("-s", f"{name}={value}")]
-    done = subprocess.run(
-        [sys.executable, *words, *options],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
+    done = run_program("python", *words, *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
 

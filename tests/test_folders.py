@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from crawling import LinkSpider, crawl, crawl_test
+from programs import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,18 +81,26 @@ def project_at(folder: Path, *, data_folder: Path | None = None) -> Path:
 
 
 CRAWL = ("scrapy", "crawl", "one")
-DOCTOR = ("scrapy_dedupe.commands.console", "doctor")
+DOCTOR = ("scrapy-dedupe", "doctor")
+# Runs one of these where the folder can only be read. A new mount namespace is needed.
+READ_ONLY = """
+import ctypes, os, subprocess, sys
+from scrapy.cmdline import execute
+from scrapy_dedupe.commands.console import main
+_, folder, name, *words = sys.argv
+if ctypes.CDLL(None).unshare(0x20000):
+    sys.exit("no namespace")
+subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+subprocess.run(["mount", "--bind", folder, folder], check=True)
+subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
+os.chdir(folder)
+sys.path.insert(0, "")
+execute([name, *words]) if name == "scrapy" else sys.exit(main(words))
+"""
 
 
-def said(folder: Path, words: Sequence[str], before: Sequence[str] = ()) -> str:
-    done = subprocess.run(
-        [*before, sys.executable, "-B", "-m", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+def said(folder: Path, words: Sequence[str], **options: Any) -> str:
+    done = run_program(*words, cwd=folder, **options)
     return done.stdout + done.stderr
 
 
@@ -122,9 +128,8 @@ def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_a_project_that_can_only_be_read(tmp_path: Path) -> None:
     project = project_at(tmp_path / "project")
-    script = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && cd "$0" && exec "$@"'
-    mounted = ["unshare", "-m", "sh", "-c", script, str(project)]
-    if not shutil.which("unshare") or subprocess.run([*mounted, "true"], check=False).returncode:
+    mounted = ("python", "-c", READ_ONLY, project)
+    if run_program(*mounted, "scrapy-dedupe", "--version").returncode:
         pytest.skip("no file system can be mounted here")
     is_read_only = f"{project} is on a read-only file system."
     settings = project / "first" / "settings.py"
@@ -138,9 +143,9 @@ def test_a_project_that_can_only_be_read(tmp_path: Path) -> None:
         ('JOBDIR = "job"', "The crawl does not start. The job folder job (JOBDIR) cannot be created: "),
     ):
         settings.write_text(common + more)
-        told = said(project, CRAWL, mounted)
+        told = said(tmp_path, (*mounted, *CRAWL))
         assert re.search(f"{re.escape(words)}.*{re.escape(is_read_only)}", told), told
-        told = one_line(said(project, DOCTOR, mounted))
+        told = one_line(said(tmp_path, (*mounted, *DOCTOR)))
         assert "read-only file system. The same applies to" in told or "WARC files is on a read-only" in told
         assert f"The archive cannot be tested: {is_read_only} -> Name another folder." in told
         assert "bug of scrapy-dedupe" not in told
@@ -151,10 +156,8 @@ def test_settings_of_a_module_without_a_project(tmp_path: Path) -> None:
     """As a server that runs spiders has them: Scrapy does not know its data folder then."""
     project_at(tmp_path / "project")
     (tmp_path / "empty").mkdir()
-    before = [
-        "env", "SCRAPY_SETTINGS_MODULE=first.settings", f"PYTHONPATH={tmp_path / 'project'}:{os.environ.get('PYTHONPATH', '')}"
-    ]  # fmt: skip
-    told = said(tmp_path / "empty", CRAWL, before)
+    environment = {"SCRAPY_SETTINGS_MODULE": "first.settings", "PYTHONPATH": str(tmp_path / "project")}
+    told = said(tmp_path / "empty", CRAWL, env=environment)
     assert "'finish_reason': 'finished'" in told
     assert "Disabled" not in told
     assert (tmp_path / "empty" / ".scrapy" / "dedupe" / "dedupe.sqlite").exists()

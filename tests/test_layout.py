@@ -3,27 +3,48 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 import scrapy_dedupe
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 PACKAGE = Path(scrapy_dedupe.__file__).parent
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@functools.cache
+def nodes() -> dict[Path, list[ast.AST]]:
+    """All nodes of each module; the first one is the module itself."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return {path: list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) for path in paths}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Hundreds of megabytes, which would slow down the garbage collection of later tests."""
+    yield
+    nodes.cache_clear()
 
 
 def test_the_reactor_is_never_imported_at_module_level() -> None:
-    for path, tree in TREES.items():
+    for path, (tree, *_) in nodes().items():
+        assert isinstance(tree, ast.Module)
         for node in tree.body:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 assert "reactor" not in ast.unparse(node), path
 
 
 def test_settings_are_read_in_one_place() -> None:
-    for path, tree in TREES.items():
+    for path, found in nodes().items():
         if path.parent.name == "settings":
             continue
-        for node in ast.walk(tree):
+        for node in found:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 words = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
                 is_read = node.func.attr.startswith("get")
@@ -31,8 +52,8 @@ def test_settings_are_read_in_one_place() -> None:
 
 
 def test_nothing_is_pickled() -> None:
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
+    for path, found in nodes().items():
+        for node in found:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
                 assert not {"pickle", "marshal", "shelve"} & names, path
@@ -40,7 +61,7 @@ def test_nothing_is_pickled() -> None:
 
 def test_a_class_name_is_used_for_one_class() -> None:
     names = Counter(
-        node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+        node.name for found in nodes().values() for node in found if isinstance(node, ast.ClassDef)
     )
     assert [name for name, count in names.items() if count > 1] == []
 
@@ -65,8 +86,8 @@ def calls_outside_files(names: set[str], arguments: int | None = None) -> set[st
     """Modules outside ``files/`` that call a function with one of these names, and this number of arguments."""
     return {
         str(path.relative_to(PACKAGE))
-        for path, tree in TREES.items()
-        for node in ast.walk(tree)
+        for path, found in nodes().items()
+        for node in found
         if path.parent.name != "files"
         and isinstance(node, ast.Call)
         and (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
@@ -81,16 +102,14 @@ def test_files_are_written_safely_by_one_module() -> None:
     assert calls_outside_files({"replace"}, arguments=1) == set()
     assert calls_outside_files({"rename"}, arguments=1) == MOVE_AWAY
     assert calls_outside_files({"link"}, arguments=2) == set()
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
+    for path, found in nodes().items():
+        for node in found:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
                 assert node.attr not in {"rename", "replace"}, path
 
 
 def test_files_are_locked_by_one_module() -> None:
-    for path, tree in TREES.items():
-        imported = {
-            alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
-        }
+    for path, found in nodes().items():
+        imported = {alias.name for node in found if isinstance(node, ast.Import) for alias in node.names}
         assert not {"fcntl", "msvcrt"} & imported or path == PACKAGE / "files" / "locks.py", path
     assert calls_outside_files({"flock", "lockf"}) == set()

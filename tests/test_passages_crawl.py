@@ -9,8 +9,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import scrapy
 from crawling import LinkSpider, collecting, crawl, crawl_test
+from programs import Program
 from scrapy.settings import Settings
 from w3lib.encoding import resolve_encoding
 from webserver import Page
@@ -496,19 +495,14 @@ def test_a_crawl_that_is_killed_has_what_was_flushed(
             if len(PassageIndex(tmp_path / "passages")):
                 break
             clock.wait(0.05)
-        process.send_signal(signal.SIGKILL)
+        os.kill(process.pid, signal.SIGKILL)
         return Page(b"")
 
     site(web)
     web.page("/two", html("Two", words("two"), links="/kill"))
     web.pages["/kill"] = wait
     values = {**settings, **ALONE, "ADDONS": {"scrapy_dedupe.Addon": 500}, "DEPTH_PRIORITY": 1}
-    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, json.dumps(values), web.url()],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        stderr=subprocess.DEVNULL,
-    )
+    process = Program("python", "-c", KILLED, json.dumps(values), web.url())
     assert process.wait(240) == -signal.SIGKILL
     with indexed(tmp_path) as index:
         assert web.url("/") in index

@@ -6,8 +6,6 @@ import gzip
 import json
 import logging
 import random
-import subprocess
-import sys
 import zipfile
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ import pytest
 import scrapy
 from archives import files_of, records_of
 from crawling import LinkSpider, collecting, crawl, crawl_test
+from programs import run_program
 from scrapy.exceptions import IgnoreRequest
 from scrapy.settings import Settings
 from webserver import Page, WebServer
@@ -549,8 +548,7 @@ def test_the_shell_looks_at_archived_pages(web: WebServer, tmp_path: Path) -> No
     (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = settings\n")
 
     def scrapy_says(*arguments: str) -> str:
-        command = [sys.executable, "-m", "scrapy", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
+        done = run_program("scrapy", *arguments, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import shlex
-import subprocess
 import sys
 import threading
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from crawling import LinkSpider, crawl, crawl_test
+from programs import Program, run_program
 from webserver import Page
 
 from scrapy_dedupe.crawls import open_index
@@ -25,6 +23,8 @@ from scrapy_dedupe.reports.observations import unpack
 from scrapy_dedupe.stores import open_store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from servers import RedisServer
     from webserver import WebServer
 
@@ -172,13 +172,7 @@ def test_after_a_kill_there_is_what_was_saved_last(
         return Page(b"<p>x")
 
     site.pages["/copy"] = site.pages["/a"] = answer
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, json.dumps(settings), site.url()],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=tmp_path,
-        stderr=subprocess.DEVNULL,
-    )
+    process = Program("python", "-c", KILLED, json.dumps(settings), site.url(), cwd=tmp_path)
     try:
         assert is_last.wait(240)
         looking = threading.Event()
@@ -189,7 +183,6 @@ def test_after_a_kill_there_is_what_was_saved_last(
             looking.wait(0.05)
     finally:
         process.kill()
-        process.wait()
         is_over.set()
     assert (seen.totals["responses"], seen.totals["pages_judged"]) == (1, 1)
     assert seen.stats["dedupe/url/seen"] >= 1
@@ -311,12 +304,7 @@ async def test_the_line_that_says_more_can_be_pasted(
 
     words = shlex.split(await more("sqlite:///a b.sqlite"))
     assert (words[:3], words[4:]) == (["scrapy", "dedupe", "report"], ["--store", "sqlite:///a b.sqlite"])
-    done = subprocess.run(  # noqa: ASYNC221 - the crawl is over
-        [sys.executable, "-m", "scrapy_dedupe.commands.console", *words[2:], "--json"],
-        capture_output=True,
-        check=True,
-        timeout=240,
-    )
+    done = run_program("scrapy-dedupe", *words[2:], "--json")
     assert [one["id"] for one in json.loads(done.stdout)["crawls"]] == [words[3]]
     # The default is what the command takes too.
     assert len(shlex.split(await more(None))) == 4

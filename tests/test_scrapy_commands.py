@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 import redis
 from archives import files_of
+from programs import Program
 from sampling import sampled
 
 if TYPE_CHECKING:
@@ -75,16 +73,10 @@ REMOTE_CONTROL_ENABLED = False
 BODY = "<html><title>Reed</title>" + "<p>The reed warbler sings by night as well." * 60
 
 
-def _start(project: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "scrapy", *words],
-        cwd=project,
-        # `scrapy view` opens it; that is not to be seen.
-        env={**os.environ, "BROWSER": "true", "TMPDIR": str(project.parent)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def _start(project: Path, *words: str) -> Program:
+    # `scrapy view` must not open a browser.
+    environment = {"BROWSER": "true", "TMPDIR": str(project.parent)}
+    return Program("python", "-W", "ignore", "-m", "scrapy", *words, cwd=project, env=environment)
 
 
 def _paths(project: Path) -> set[str]:

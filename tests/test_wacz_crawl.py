@@ -6,8 +6,6 @@ import asyncio
 import hashlib
 import json
 import random
-import subprocess
-import sys
 import threading
 import time
 import zipfile
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import scrapy
-from archives import files_of, records_of
+from archives import files_of, records_of, validate
 from crawling import LinkSpider, crawl, crawl_test
 
 from scrapy_dedupe.commands.console import main
@@ -34,14 +32,6 @@ def text(name: str) -> str:
     return f"<title>{name} &amp; birds</title><p>" + " ".join(
         f"{words.getrandbits(40):x}" for _ in range(300)
     )
-
-
-def validate(path: Path) -> None:
-    """The judge of the format's own authors."""
-    words = [sys.executable, "-W", "ignore", "-m", "wacz.main", "validate", "-f", str(path)]
-    done = subprocess.run(words, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "valid" in done.stdout
 
 
 def read_json(path: Path, member: str) -> Any:

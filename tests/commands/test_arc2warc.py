@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from archives import check
+from archives import cdxj_of, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,18 +44,8 @@ def test_a_file_is_converted_and_others_read_it(
     assert (done.code, done.err) == (0, "")
     assert "1 ARC file converted: 2 responses, 1 resource, 1 version block" in done.out
     check(tmp_path / "out")
-    indexed = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from cdxj_indexer.main import main; main()",
-            str(tmp_path / "out" / "a.warc.gz"),
-        ],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    urls = [json.loads(line.split(" ", 2)[2])["url"] for line in indexed.stdout.splitlines()]
+    lines = cdxj_of(tmp_path / "out" / "a.warc.gz").splitlines()
+    urls = [json.loads(line.split(" ", 2)[2])["url"] for line in lines]
     assert "http://example.org/" in urls
     assert "http://example.org/a%20b" in urls
     assert "dns:example.org" in urls

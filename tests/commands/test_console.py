@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from programs import run_program
 from scrapy.commands import ScrapyHelpFormatter
 from scrapy.settings import Settings
 
@@ -24,27 +25,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 
-# Scrapy finds the command through an entry point, which a checkout on the path alone does not have.
-SCRAPY = """
-import sys
-from scrapy import cmdline
-from scrapy_dedupe.commands import Command
-found = cmdline._get_commands_dict
-cmdline._get_commands_dict = lambda *arguments: {**found(*arguments), "dedupe": Command()}
-cmdline.execute(["scrapy", *sys.argv[1:]])
-"""
-
 
 def scrapy(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", SCRAPY, *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    return run_program("scrapy", *words, cwd=folder)
 
 
 @pytest.fixture

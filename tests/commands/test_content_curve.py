@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from programs import run_program
 
 from scrapy_dedupe.content.banding import Banding, estimate_probability, recall
 from scrapy_dedupe.content.options import NearOptions
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
@@ -30,15 +29,7 @@ def project(tmp_path: Path) -> Path:
 
 def in_project(project: Path, settings: str, *words: str) -> subprocess.CompletedProcess[str]:
     (project / "shop" / "settings.py").write_text(settings)
-    return subprocess.run(
-        [sys.executable, "-m", "scrapy_dedupe.commands.console", "content", "curve", *words],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    return run_program("scrapy-dedupe", "content", "curve", *words, cwd=project)
 
 
 def only(called: Any) -> dict[str, Any]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from import_files import line, response_record, revisit, sha256, write_manifest, write_wacz
+from programs import run_program
 
 from scrapy_dedupe.crawls import open_index
 
@@ -209,14 +207,7 @@ def test_a_signal_ends_the_import_in_one_sentence_and_the_next_one_goes_on(
     path = write_wacz(tmp_path / "a.wacz", map(line, range(20_000)))
     with open_index(url):
         pass
-    done = subprocess.run(
-        [sys.executable, "-c", STOPPED, str(int(number)), "import", str(path), "--store", url],
-        capture_output=True,
-        cwd=tmp_path,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        check=False,
-    )
+    done = run_program("python", "-c", STOPPED, int(number), "import", path, "--store", url, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (-number, ""), done.stderr
     with open_index(url) as index:
         assert [source.name for source in index.unfinished_sources()] == ["a.wacz"]

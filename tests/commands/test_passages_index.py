@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from passages.raw_archives import response
+from programs import run_program
 
 from scrapy_dedupe.commands.passages.index import BLOTTERS, TOKENISERS
 from scrapy_dedupe.passages import PassageIndex
@@ -368,13 +369,7 @@ def test_ctrl_c_leaves_the_index_as_it_was(tmp_path: Path) -> None:
 
 def test_scrapy_has_the_verb_too(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(WORDS)
-    done = subprocess.run(
-        [sys.executable, "-m", "scrapy", "dedupe", "passages", "index", "a.txt", "--jobs", "2"],
-        cwd=tmp_path,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    done = run_program("scrapy", "dedupe", "passages", "index", "a.txt", "--jobs", "2", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "1 document added" in done.stdout
     assert documents(str(tmp_path / ".scrapy/dedupe/passages")) == ["a.txt"]

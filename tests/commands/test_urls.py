@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from crawling import LinkSpider, crawl, crawl_test
-from faults_site import Hold
+from faults_site import Hold, start_crawl
+from programs import run_program
 from scrapy import Request, version_info
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.request import fingerprint
@@ -28,6 +27,7 @@ from scrapy_dedupe.urls.folder import FilterFolder
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterable, Iterator
 
     from webserver import WebServer
@@ -168,11 +168,7 @@ def test_after_a_kill_the_cut_state_is_asked_exported_and_filled_and_stays_cut(
         "DEDUPE_URL_FLUSH_SECONDS": 0.05,
     }
     hold = Hold(web, 12)
-    process = subprocess.Popen(
-        [sys.executable, str(TESTS / "faults" / "killed_crawl.py"), json.dumps(values), web.url()],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
-        stderr=subprocess.DEVNULL,
-    )
+    process = start_crawl(values, web.url())
     where = ("--jobdir", str(job))
     try:
         assert hold.is_reached(process)
@@ -187,7 +183,6 @@ def test_after_a_kill_the_cut_state_is_asked_exported_and_filled_and_stays_cut(
         assert len(running.err.splitlines()) == 1
     finally:
         process.kill()
-        process.wait()
         hold.end()
     stats = call("urls", "stats", *where, "--json").json
     assert stats["last_stop"] == "cut"
@@ -719,29 +714,11 @@ def test_the_settings_name_the_filter_in_redis(
         assert "There is no URL filter in job" in call("urls", "stats", "--jobdir", "job").err
 
 
-SCRAPY = """
-import sys
-from scrapy import cmdline
-from scrapy_dedupe.commands import Command
-found = cmdline._get_commands_dict
-cmdline._get_commands_dict = lambda *arguments: {**found(*arguments), "dedupe": Command()}
-cmdline.execute(["scrapy", *sys.argv[1:]])
-"""
-
-
 def test_scrapys_command_takes_its_options_behind_the_verb(project: Path, job: Path) -> None:
     make(job, [A])
 
     def scrapy(*words: str) -> subprocess.CompletedProcess[str]:
-        paths = os.pathsep.join([str(project), str(TESTS.parent)])
-        return subprocess.run(
-            [sys.executable, "-c", SCRAPY, "dedupe", *words],
-            env={**os.environ, "PYTHONPATH": paths},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        return run_program("scrapy", "dedupe", *words, env={"PYTHONPATH": str(project)})
 
     done = scrapy("urls", "check", A, "-s", f"JOBDIR={job}", "--json")
     assert (done.returncode, done.stderr) == (0, "")

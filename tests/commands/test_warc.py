@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from archives import check, records_of
-from faults_site import Hold
+from faults_site import Hold, start_crawl
 
 from scrapy_dedupe.crawls import CrawlIndex, open_index
 from scrapy_dedupe.crawls.rebuilding import rebuild
@@ -479,12 +478,7 @@ def test_salvage_makes_the_folder_of_a_killed_crawl_whole(
         "DOWNLOAD_DELAY": 0,
         "CONCURRENT_REQUESTS_PER_DOMAIN": 2,
     }
-    process = subprocess.Popen(
-        [sys.executable, str(TESTS / "faults" / "killed_crawl.py"), json.dumps(settings), web.url("/0")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start_crawl(settings, web.url("/0"))
     folder, store_url = tmp_path / "warcs", settings["DEDUPE_STORE_URL"]
     is_half_way = hold.is_reached(process)
     deadline = time.monotonic() + 240

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from listed_archives import WEAK, ListedFile, in_ranges
+from programs import run_program
 from webserver import WebServer
 
 from scrapy_dedupe.offline import collisions
@@ -126,13 +127,11 @@ def test_several_manifests_and_the_work_of_an_earlier_run_are_taken(
 
 def test_manifests_go_through_a_pipe(archive: ListedFile, tmp_path: Path) -> None:
     source = manifest(tmp_path / "in", archive.lines)
-    program = "import sys; from scrapy_dedupe.commands.console import main; sys.exit(main(sys.argv[1:]))"
     with Path(source).open("rb") as stdin:
-        done = subprocess.run(
-            [sys.executable, "-c", program, "warccollres", "-", "-o", "-", "--root", "crawl"],
-            stdin=stdin, cwd=tmp_path, capture_output=True, check=True, timeout=240,
-        )  # fmt: skip
-    (tmp_path / "out").write_bytes(done.stdout)
+        done = run_program(
+            "scrapy-dedupe", "warccollres", "-", "-o", "-", "--root", "crawl", stdin=stdin, cwd=tmp_path
+        )
+    (tmp_path / "out").write_text(done.stdout)
     assert extensions(tmp_path / "out") == [1, 2, 1, 2, 3]
 
 

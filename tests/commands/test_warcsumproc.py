@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from programs import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,12 +103,9 @@ def test_an_output_that_is_there_is_kept(call: Callable[..., Called], manifest: 
 
 
 def test_standard_output_takes_the_lines_alone(manifest: Path) -> None:
-    words = [sys.executable, "-m", "scrapy_dedupe.commands.console", "warcsumproc", "-", "-o", "-"]
-    done = subprocess.run(
-        words, input=manifest.read_bytes(), capture_output=True, check=True, cwd=Path(__file__).parents[2]
-    )
-    assert done.stdout.count(b"\n") == 3
-    assert done.stdout.startswith(LINES[1].encode())
+    done = run_program("scrapy-dedupe", "warcsumproc", "-", "-o", "-", stdin=manifest.read_bytes())
+    assert done.stdout.count("\n") == 3
+    assert done.stdout.startswith(LINES[1])
 
 
 def test_lines_and_json_cannot_share_standard_output(call: Callable[..., Called], manifest: Path) -> None:

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from programs import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +67,6 @@ def test_a_wrong_line_ends_it_without_parts(call: Callable[..., Called], manifes
 
 
 def test_scrapys_own_command_takes_the_size(manifest: Path) -> None:
-    words = [sys.executable, "-m", "scrapy", "dedupe", "warcsumsplit", str(manifest), "-s", "200"]
-    done = subprocess.run(words, capture_output=True, check=False, cwd=Path(__file__).parents[2])
+    done = run_program("scrapy", "dedupe", "warcsumsplit", manifest, "-s", "200")
     assert done.returncode == 0, done.stderr
     assert len(list(manifest.parent.glob("m.txt.*"))) == 4

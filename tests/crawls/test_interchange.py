@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import recorded_crawls
+from archives import cdxj_of
 from import_files import Quiet, write_manifest
 from recorded_crawls import OpenGuard, record_crawl
 
@@ -162,14 +161,8 @@ def test_warc_files_give_what_their_crawls_entered(
 
 def write_cdxj(file: Path) -> Path:
     """The index that another program makes of a WARC file, beside it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "cdxj_indexer.main", file.name],
-        cwd=file.parent,
-        check=True,
-        capture_output=True,
-    )
     index = file.with_name(f"{file.name.partition('.')[0]}.cdxj")
-    index.write_bytes(done.stdout)
+    index.write_text(cdxj_of(file))
     return index
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import crawling
+from programs import Server
 from servers import free_port
 
 from documentation import site
@@ -65,7 +65,7 @@ class Ran:
 
 
 class Programs:
-    """The process that forks for each program, and a folder with a file for each name."""
+    """A folder with a file for each name of a program, and the process that forks for each program."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,19 +77,15 @@ class Programs:
                 f'#!/bin/sh\nexec "{sys.executable}" -I -S "{PROGRAMS / "call.py"}" "$0" "$@"\n'
             )
             program.chmod(0o755)
-        # The path of a socket has to be short.
-        self._short = tempfile.TemporaryDirectory(prefix="docs-")
-        self.socket = Path(self._short.name) / "s"
-        self._process = subprocess.Popen(
-            [sys.executable, PROGRAMS / "preloaded.py", self.socket],
-            env={**self.environment(), "DOCUMENTED": "{}"},
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"ready\n"
+        self._server = Server({**self._environment(), "DOCUMENTED": "{}"})
 
     def environment(self) -> dict[str, str]:
+        return {**self._environment(), "DOCUMENTED_SOCKET": str(self._server.socket)}
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _environment(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
         return {
             **kept,
@@ -99,18 +95,8 @@ class Programs:
             "PYTHONUTF8": "1",
             "COLUMNS": "200",
             "SSL_CERT_FILE": str(site.certificate(self.folder)[0]),
-            "DOCUMENTED_SOCKET": str(self.socket),
             "DOCUMENTED_PROGRAMS": str(self.bin),
-            "DOCUMENTED_REACTORLESS": "1" if crawling.reactorless else "",
         }
-
-    def close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._short.cleanup()
 
 
 @contextlib.contextmanager

@@ -121,13 +121,9 @@ def run(folder: str, words: list[str], crawl: dict[str, Any], url: str, at: int 
 
 
 def serve() -> None:
-    import scrapy.core.downloader.handlers.http11
-    import scrapy.extensions.logstats
-    import scrapy.pipelines  # noqa: F401
-    from crawling import LinkSpider  # noqa: F401
+    from preloaded import load
 
-    # A kill loses nothing that was written, synced or not.
-    os.fsync = lambda fd: None
+    load()
     with tempfile.TemporaryDirectory() as own:
         os.chdir(own)
         for line in sys.stdin:

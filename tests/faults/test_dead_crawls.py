@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from archives import check, files_of, records_of
 from crawling import LinkSpider, crawl, crawl_test
-from faults_site import Hold
+from faults_site import KILLED_CRAWL, Hold, start_crawl
+from programs import run_program
 from webserver import Page
 
 from scrapy_dedupe.commands.console import main
@@ -24,27 +23,17 @@ from scrapy_dedupe.crawls.rebuilding import mend_others
 if TYPE_CHECKING:
     from webserver import WebServer
 
-TESTS = Path(__file__).parent.parent
 PAGES = 40
 WHOLE = b"WARC/1.1\r\nWARC-Type: metadata\r\nContent-Length: 2\r\n\r\nhi\r\n\r\n"
 
 
-def start(settings: dict[str, Any], url: str, *, limit_bytes: int = 0) -> subprocess.Popen[str]:
-    """A crawl in a process of its own, in which no file may grow beyond a limit."""
-    script = str(TESTS / "faults" / "killed_crawl.py")
-    words = [sys.executable, script, json.dumps(settings), url]
-    if limit_bytes:
-        code = (
-            "import resource, runpy, signal, sys;"
-            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-            f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}));"
-            "sys.argv = sys.argv[1:];"
-            "runpy.run_path(sys.argv[0], run_name='__main__')"
-        )
-        words = [sys.executable, "-c", code, *words[1:]]
-    paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
+LIMITED = """
+import resource, runpy, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 def site(web: WebServer) -> None:
@@ -82,7 +71,7 @@ def alone(stored: dict[str, Any]) -> dict[str, Any]:
 def kill_half_way(settings: dict[str, Any], web: WebServer) -> None:
     hold = Hold(web, 1 + PAGES // 2)
     site(web)
-    process = start(settings, web.url("/"))
+    process = start_crawl(settings, web.url("/"))
     was_half_way = hold.is_reached(process)
     # Most of what was answered is on the disk then.
     deadline = time.monotonic() + 240
@@ -140,7 +129,7 @@ async def test_files_of_a_running_crawl_are_left_alone(
 ) -> None:
     hold = Hold(web, 5)
     site(web)
-    process = start(alone | {"DEDUPE_CRAWL_ID": "running"}, web.url("/"))
+    process = start_crawl(alone | {"DEDUPE_CRAWL_ID": "running"}, web.url("/"))
     try:
         assert hold.is_reached(process)
         running = open_files(tmp_path / "warcs")
@@ -167,9 +156,9 @@ def test_a_full_disk_ends_the_crawl_and_leaves_whole_records(
     alone |= {"DEDUPE_STORE_URL": redis_url, "DEDUPE_CRAWL_ID": "full", "DEDUPE_WACZ": True}
     alone["DEDUPE_URL_STORE_URL"] = "local"
     site(web)
-    process = start(alone, web.url("/"), limit_bytes=30_000)
-    _, log = process.communicate(timeout=240)
-    assert process.returncode == 0, log
+    done = run_program("python", "-c", LIMITED, KILLED_CRAWL, json.dumps(alone), web.url("/"))
+    log = done.stderr
+    assert done.returncode == 0, log
     assert "Spider closed (dedupe_archive_error)" in log
     assert "cannot be written to" in log
     assert "Traceback" not in log, log

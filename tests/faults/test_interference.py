@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ import scrapy
 from archives import check, records_of
 from crawling import LinkSpider, collecting, crawl, crawl_test
 from faults_site import chain
+from programs import run_program
 
 from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.crawls import open_index
@@ -178,13 +177,7 @@ def test_a_reader_that_has_seen_enough_is_no_fault(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as pipe:
-        done = subprocess.run(
-            [sys.executable, "-m", "scrapy_dedupe.commands.console", "crawls", "--store", url],
-            stdout=pipe,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        done = run_program("scrapy-dedupe", "crawls", "--store", url, stdout=pipe.fileno())
     assert (done.returncode, done.stderr) == (0, "")
 
 

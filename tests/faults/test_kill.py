@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from archives import check, files_of, records_of
-from faults_site import Hold
+from faults_site import Hold, start_crawl
 from sampling import sampled
 from scrapy import Request
 from scrapy.utils.request import fingerprint
@@ -22,11 +17,12 @@ from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.urls.folder import FilterFolder, LastStop
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from webserver import WebServer
 
     from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 
-TESTS = Path(__file__).parent.parent
 PAGES = 60
 
 
@@ -37,13 +33,6 @@ def garden(web: WebServer) -> None:
     for number in range(1, PAGES):
         text = f"<title>{number}</title>" + f"<p>In bed {number} grow {number * 7} kinds of herbs." * 50
         web.page(f"/{number}", text)
-
-
-def run(settings: dict[str, Any], url: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(TESTS / "faults" / "killed_crawl.py"), json.dumps(settings), url]
-    paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
 
 def journaled(folder: Path) -> GrowingBloomFilter:
@@ -75,7 +64,7 @@ def test_a_killed_crawl_goes_on_where_the_journal_ends(
     }
     hold = Hold(web, PAGES // 2)
     garden(web)
-    process = run(settings, web.url("/0"))
+    process = start_crawl(settings, web.url("/0"))
 
     def done() -> set[str]:
         known = journaled(tmp_path)
@@ -98,7 +87,7 @@ def test_a_killed_crawl_goes_on_where_the_journal_ends(
     web.paths.clear()
     web.at_request = lambda: None
 
-    process = run(settings, web.url("/0"))
+    process = start_crawl(settings, web.url("/0"))
     _, log = process.communicate(timeout=240)
     assert process.returncode == 0
     assert "Traceback" not in log, log

@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from sampling import sampled
 from webserver import WebServer
 
 from scrapy_dedupe.crawls import open_index
@@ -48,13 +50,15 @@ STATES = {
     "marked as complete": "after mark_incomplete#3",
     "committed": "after commit#1",
 }
-USUAL_STATES = (
-    "entered in the index",
-    "file empty",
-    "warcinfo written",
-    "file named in the index",
-    "second file named in the index",
-    "final name",
+STORES = ("sqlite", "redis")
+KILLED_SALVAGE = ("os.remove .gz.open#1", "after add_file#1")
+USUAL = (
+    ("redis", "entered in the index"),
+    ("sqlite", "file empty"),
+    ("redis", "warcinfo written"),
+    ("sqlite", "file named in the index"),
+    ("redis", "second file named in the index"),
+    ("sqlite", "final name"),
 )
 
 
@@ -214,7 +218,7 @@ WAYS = (
 )
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=STORES)
 def new_crawl(request: pytest.FixtureRequest, runner: Runner, site: str, tmp_path: Path) -> Any:
     """Makes crawls, each with an empty store."""
     number = 0
@@ -235,8 +239,7 @@ def new_crawl(request: pytest.FixtureRequest, runner: Runner, site: str, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "state",
-    [pytest.param(state, marks=[] if state in USUAL_STATES else pytest.mark.exhaustive) for state in STATES],
+    ("new_crawl", "state"), sampled(product(STORES, STATES), USUAL), indirect=["new_crawl"]
 )
 def test_a_crawl_that_was_killed_is_sound_after_a_salvage_and_goes_on(new_crawl: Any, state: str) -> None:
     crawl = new_crawl()
@@ -253,7 +256,11 @@ def test_a_crawl_that_was_killed_is_sound_after_a_salvage_and_goes_on(new_crawl:
     crawl.assert_sound(before, state)
 
 
-@pytest.mark.parametrize("step", ["os.remove .gz.open#1", "after add_file#1"])
+@pytest.mark.parametrize(
+    ("new_crawl", "step"),
+    sampled(product(STORES, KILLED_SALVAGE), [("sqlite", KILLED_SALVAGE[0]), ("redis", KILLED_SALVAGE[1])]),
+    indirect=["new_crawl"],
+)
 def test_a_salvage_that_was_killed_is_done_by_the_next_one(new_crawl: Any, step: str) -> None:
     crawl = new_crawl()
     assert crawl.run("after append#3").code == -signal.SIGKILL

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
-from faults_site import Hold
+from faults_site import Hold, start_crawl
 from sampling import sampled
 from scrapy import Request
 from scrapy.utils.request import fingerprint
@@ -21,10 +16,9 @@ from scrapy_dedupe.urls.folder import FilterFolder, LastStop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from webserver import WebServer
-
-TESTS = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -58,22 +52,13 @@ class Run:
 
     def __init__(self, web: WebServer, settings: dict[str, Any], log: Path, answers: int) -> None:
         self.hold, self.log = Hold(web, answers), log
-        command = [
-            sys.executable,
-            str(TESTS / "faults" / "killed_crawl.py"),
-            json.dumps(settings),
-            web.url("/"),
-        ]
         with log.open("wb") as file:
-            paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-            self.process = subprocess.Popen(command, env=environment, stderr=file)
+            self.process = start_crawl(settings, web.url("/"), stderr=file.fileno())
 
     def kill(self) -> None:
         """When it has got its answers."""
         is_reached = self.hold.is_reached(self.process)
         self.process.kill()
-        self.process.wait()
         self.hold.end()
         assert is_reached, self.log.read_text()
 
@@ -94,7 +79,6 @@ def runs(web: WebServer, tmp_path: Path) -> Iterator[Any]:
     yield run
     for one in started:
         one.process.kill()
-        one.process.wait()
         one.hold.end()
 
 

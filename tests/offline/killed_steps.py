@@ -9,13 +9,16 @@ process, which has imported everything already.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import pkgutil
 import signal
 import sys
 import tempfile
 import time
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -57,12 +60,17 @@ def run(folder: str, words: list[str], number: int, before: int) -> NoReturn:
 
 
 def serve() -> None:
+    import scrapy_dedupe.offline
     from scrapy_dedupe.commands.verbs import VERBS, verb_named
 
     for name, listed in VERBS.items():
         if listed.module is not None:
             verb_named(name)
 
+    # Verbs import what is slow when they run.
+    for module in pkgutil.walk_packages(scrapy_dedupe.offline.__path__, "scrapy_dedupe.offline."):
+        import_module(module.name)
+    gc.freeze()
     # A kill loses nothing that was written, synced or not.
     os.fsync = lambda fd: None
     # An interpreter that was started in the background may have been told to ignore it.

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import json
 import shutil
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import fastwarc.cli
 import pytest
 import warcio.cli
+from archives import called_in_process, cdxj_of
 from offline.calling import call, done
 from offline.garden import garden
 from offline.outputs import assert_deduplicated, assert_restored, read, snapshot
 from offline.planted import SITE, Copy, Planting, fates_of, text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -285,17 +281,6 @@ def test_stored_digests_that_are_not_those_of_the_bytes_lose_nothing(tmp_path: P
     assert_restored(p, tmp_path / "back")
 
 
-def called_in_process(program: Callable[[list[str]], object], *words: str) -> tuple[int, str]:
-    """The exit code of another program's command line, and what it printed."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        try:
-            program(list(words))
-        except SystemExit as stop:
-            return int(str(stop.code or 0)), out.getvalue()
-    return 0, out.getvalue()
-
-
 def judged(path: Path) -> tuple[int, set[str], int]:
     """What warcio and fastwarc say of a file: exit code, ids of records at fault, exit code."""
     code, out = called_in_process(warcio.cli.main, "check", str(path))
@@ -320,9 +305,7 @@ def test_an_index_made_by_another_program_lists_every_capture(folder: Path, plan
     name = "crawl a/first.warc.gz"
     indexes = []
     for place in ("in", "out"):
-        words = [sys.executable, "-m", "cdxj_indexer.main", str(folder / place / name)]
-        made = subprocess.run(words, check=True, capture_output=True, text=True)
-        lines = [line.split(" ", 2) for line in made.stdout.splitlines()]
+        lines = [line.split(" ", 2) for line in cdxj_of(folder / place / name).splitlines()]
         indexes.append([(key, time, json.loads(rest)) for key, time, rest in lines])
     before, after = indexes
     assert [(key, time, entry["url"]) for key, time, entry in after] == [

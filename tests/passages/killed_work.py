@@ -10,8 +10,10 @@ has a process group of its own, which ends with it: the processes of --jobs woul
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import pkgutil
 import random
 import signal
 import sys
@@ -19,6 +21,7 @@ import tempfile
 import time
 import traceback
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -131,11 +134,15 @@ def run(folder: str, work: str | list[str], before: int) -> NoReturn:
 
 
 def serve() -> None:
+    import scrapy_dedupe.passages
     from scrapy_dedupe.commands.verbs import VERBS, verb_named
 
     for name, listed in VERBS.items():
         if listed.module is not None:
             verb_named(name)
+    for module in pkgutil.walk_packages(scrapy_dedupe.passages.__path__, "scrapy_dedupe.passages."):
+        import_module(module.name)
+    gc.freeze()
     with tempfile.TemporaryDirectory() as own:
         os.chdir(own)
         for line in sys.stdin:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from offline.calling import PROGRAM, Called, call, done
+from offline.calling import Called, call, done
+from programs import run_program
 
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.passages import PassageIndex
@@ -64,13 +64,7 @@ sys.exit(main(sys.argv[1:]))
 
 def limited(folder: Path, limit_bytes: int, *words: str) -> Called:
     """The command line in a process that cannot write longer files."""
-    process = subprocess.run(
-        [*PROGRAM[:2], LIMITED, str(limit_bytes), *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    process = run_program("python", "-c", LIMITED, limit_bytes, *words, cwd=folder)
     return Called(process.returncode, process.stdout, process.stderr)
 
 
@@ -198,9 +192,7 @@ print([hit.doc_id for hit in index.like({SHARED!r})])
 def test_what_is_pending_is_kept_while_the_disk_is_full_and_written_when_there_is_room(
     tmp_path: Path,
 ) -> None:
-    process = subprocess.run(
-        [sys.executable, "-c", IN_PROCESS], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    process = run_program("python", "-c", IN_PROCESS, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     sentence, hits = process.stdout.splitlines()
     assert "index" in sentence

@@ -312,7 +312,7 @@ def _work(url: str, seed: int, start: Any, results: Any) -> None:
 
 
 def test_several_processes_at_once_claim_each_text_once(store_url: str) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     start, results = context.Barrier(3), context.Queue()
     processes = [context.Process(target=_work, args=(store_url, seed, start, results)) for seed in range(3)]
     for process in processes:
@@ -349,7 +349,7 @@ def _claim_near(url: str, seed: int, start: Any, results: Any) -> None:
 
 
 def test_several_processes_at_once_keep_one_of_similar_texts(store_url: str) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     start, results = context.Barrier(3), context.Queue()
     processes = [
         context.Process(target=_claim_near, args=(store_url, seed, start, results)) for seed in range(3)

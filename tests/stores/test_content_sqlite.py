@@ -90,7 +90,7 @@ def _open(url: str, start: Any, results: Any) -> None:
 
 
 def test_two_processes_migrate_one_file_at_once(old_file: Path) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     start, results = context.Barrier(2), context.Queue()
     url = f"sqlite:///{old_file}"
     processes = [context.Process(target=_open, args=(url, start, results)) for _ in range(2)]

@@ -622,7 +622,7 @@ def test_two_processes_never_claim_the_same_source(store_url: str) -> None:
     names = [f"{number}.wacz" for number in range(60)]
     store = open_store(store_url)
     store.index.queue_sources([source(name) for name in names])
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     claimed = context.Queue()
     workers = [context.Process(target=claim_all, args=(store_url, claimed)) for _ in range(2)]
     for worker in workers:
@@ -774,7 +774,7 @@ def crawl_many(url: str) -> None:
 
 
 def test_two_importers_into_one_crawl_and_a_running_crawl_do_not_disturb_each_other(store_url: str) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     workers = [
         context.Process(target=import_many, args=(store_url, 0)),
         context.Process(target=import_many, args=(store_url, 10)),
@@ -889,7 +889,7 @@ def test_a_store_from_before_imports_is_brought_up_to_date_by_several_processes_
 ) -> None:
     path = tmp_path / "old.sqlite"
     as_before(path)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     url = f"sqlite:///{path}"
     workers = [context.Process(target=open_and_import, args=(url, number)) for number in range(3)]
     for worker in workers:

@@ -562,7 +562,7 @@ def test_a_process_that_is_really_killed_leaves_nothing_between(
     ]
     for each in steps:
         model = take(each, store.index, model)
-    child = multiprocessing.get_context("spawn").Process(target=die_in, args=(url, name, left, model))
+    child = multiprocessing.get_context("forkserver").Process(target=die_in, args=(url, name, left, model))
     child.start()
     child.join(240)
     assert child.exitcode == -signal.SIGKILL

@@ -620,7 +620,7 @@ def write_many(url: str, crawl: str, first: int) -> None:
 
 
 def test_two_processes_write_into_one_store(store_url: str) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     writers = [context.Process(target=write_many, args=(store_url, f"c{n}", n * 150)) for n in range(2)]
     for writer in writers:
         writer.start()

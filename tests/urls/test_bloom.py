@@ -11,7 +11,7 @@ from bitarray import bitarray
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pybloom_live import BloomFilter
-from sampling import examples
+from sampling import examples, sampled
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.urls import bloom
@@ -60,8 +60,13 @@ def test_add_many_answers_in_order() -> None:
     assert GrowingBloomFilter(10, 1e-6).add_many([b"a", b"b", b"a"]) == [True, True, False]
 
 
-@pytest.mark.parametrize(("error_rate", "probes"), [(0.01, 20_000), (0.001, 100_000)])
-@pytest.mark.parametrize("capacity", [500, 1500])
+@pytest.mark.parametrize(
+    ("capacity", "error_rate", "probes"),
+    sampled(
+        [(500, 0.01, 20_000), (500, 0.001, 100_000), (1_500, 0.01, 20_000), (1_500, 0.001, 100_000)],
+        [(500, 0.001, 100_000), (1_500, 0.01, 20_000)],
+    ),
+)
 def test_the_error_rate_holds_up_to_64_times_the_first_capacity(
     capacity: int, error_rate: float, probes: int
 ) -> None:

@@ -560,7 +560,7 @@ def add_range(url: str, results: Any) -> None:
 
 
 def test_three_processes_at_once_get_each_fingerprint_once(redis_url: str) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     results = context.Queue()
     processes = [context.Process(target=add_range, args=(redis_url, results)) for _ in range(3)]
     for process in processes:

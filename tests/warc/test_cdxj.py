@@ -3,12 +3,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import subprocess
-import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from archives import cdxj_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,15 +92,8 @@ def lines_of(path: Path) -> list[CdxLine]:
 
 
 def by_cdxj_indexer(path: Path, *options: str) -> list[tuple[str, dict[str, str]]]:
-    # in a process of its own, since it leaves files open
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "cdxj_indexer.main", *options, str(path)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
     found = []
-    for line in done.stdout.splitlines():
+    for line in cdxj_of(path, *options).splitlines():
         prefix, _, fields = line.partition(" {")
         found.append((prefix, json.loads("{" + fields)))
     return found

@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import uuid
 import zipfile
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from archives import validate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,17 +116,6 @@ def check(target: Path, folder: Path) -> dict[str, bytes]:
     pages = members["pages/pages.jsonl"].splitlines()
     assert json.loads(pages[0])["format"] == "json-pages-1.0"
     return members
-
-
-def validate(target: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "wacz", "validate", "-f", str(target)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    assert "Validation succeeded" in done.stdout
 
 
 URLS = [f"http://www.example.org/{number % 50}/Page/?n={number}" for number in range(120)]

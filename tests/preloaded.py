@@ -1,7 +1,9 @@
-"""A process that has loaded Scrapy and this package, and forks for each program of a page: starting one costs little.
+"""A process that has loaded Scrapy and this package, and forks for each program that a test runs.
 
-``preloaded.py SOCKET`` listens; ``call.py`` is what the shell finds under a program's name, and passes its words, folder,
-environment and streams on.
+``preloaded.py SOCKET`` listens until its standard input ends. :mod:`programs` connects to it, and so does
+``documentation/programs/call.py``. A request is the length of its JSON in four bytes, and the JSON: the words, the
+folder and the environment of a program. It carries the three standard streams. The answers are the process id and the
+exit code.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ import json
 import os
 import pkgutil
 import runpy
+import select
 import signal
 import socket
 import sys
+import tempfile
+import warnings
 from importlib import import_module
 from typing import Any
 
@@ -23,36 +28,42 @@ PACKAGES = (
     "scrapy.commands", "scrapy.core.downloader", "scrapy.downloadermiddlewares", "scrapy.extensions",
     "scrapy.spidermiddlewares", "scrapy.pipelines", "scrapy_dedupe",
 )  # fmt: skip
+OTHERS = (
+    "aiohttp", "tldextract", "itemadapter", "fsspec.implementations.local", "crawling", "wacz.main", "cdxj_indexer.main",
+)  # fmt: skip
 WITH_REACTOR = {"scrapy.core.downloader.handlers.ftp"}
 """Modules of older Scrapy that install a reactor when they are imported."""
 
 
 def serve(path: str) -> None:
-    """Fork for each program, and for the answer to it, until the process is killed."""
-    _load()
-    gc.freeze()
+    load()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(32)
         print("ready", flush=True)
-        while True:
+        while listener in select.select([listener, sys.stdin], [], [])[0]:
             connection, _ = listener.accept()
             if os.fork() == 0:
                 listener.close()
                 _answer(connection)
             connection.close()
+    # Programs that still run end as well.
+    os.killpg(0, signal.SIGKILL)
 
 
-def _load() -> None:
-    for package in PACKAGES:
-        for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
-            if module.name not in WITH_REACTOR:
-                with contextlib.suppress(ImportError):
-                    import_module(module.name)
-    for name in ("aiohttp", "tldextract", "itemadapter", "fsspec.implementations.local"):
-        with contextlib.suppress(ImportError):
-            import_module(name)
+def load() -> None:
+    """Import what programs need, so that their forks need not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for package in PACKAGES:
+            for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
+                if module.name not in WITH_REACTOR:
+                    with contextlib.suppress(ImportError):
+                        import_module(module.name)
+        for name in OTHERS:
+            with contextlib.suppress(ImportError):
+                import_module(name)
     # Each crawl installs a reactor of its own.
     assert "twisted.internet.reactor" not in sys.modules
     from scrapy import cmdline
@@ -61,13 +72,16 @@ def _load() -> None:
 
     from scrapy_dedupe.commands import Command
 
-    # Scrapy looks every five seconds whether a crawl is over.
+    # Scrapy checks every five seconds whether a crawl is over.
     ExecutionEngine._SLOT_HEARTBEAT_INTERVAL = 0.1
-    if os.environ.get("DOCUMENTED_REACTORLESS"):
+    # A kill loses nothing that was written, synced or not.
+    os.fsync = lambda fd: None
+    if os.environ.get("REACTORLESS"):
         default_settings.TWISTED_REACTOR_ENABLED = False
     # Scrapy finds the command through an entry point, which a checkout on the path alone does not have.
     found = cmdline._get_commands_dict
     cmdline._get_commands_dict = lambda *arguments: {**found(*arguments), "dedupe": Command()}
+    gc.freeze()
 
 
 def _answer(connection: socket.socket) -> None:
@@ -88,14 +102,19 @@ def _answer(connection: socket.socket) -> None:
     for stream in streams:
         os.close(stream)
     _, status = os.waitpid(child, 0)
-    connection.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, "big", signed=True))
+    with contextlib.suppress(OSError):
+        connection.sendall(os.waitstatus_to_exitcode(status).to_bytes(4, "big", signed=True))
     os._exit(0)
 
 
 def _become(asked: dict[str, Any]) -> None:
+    # An interpreter that was started in the background may have been told to ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(asked["folder"])
+    tempfile.tempdir = None  # as TMPDIR says
     os.environ.clear()
     os.environ.update(asked["environment"])
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     name, *words = asked["words"]
     sys.argv = [name, *words]
     sys.stdin, sys.stdout, sys.stderr = (
@@ -144,6 +163,9 @@ def _run(name: str, words: list[str]) -> None:
 def _python(words: list[str]) -> None:
     import __main__
 
+    if words[0] == "-W":
+        warnings.simplefilter(words[1])  # type: ignore[arg-type]
+        words = words[2:]
     sys.argv = words
     if words[0] == "-m" and words[1] == "venv":
         import stand_in
