@@ -105,13 +105,13 @@ class Observations:
         """When the first run started, as ISO 8601 in UTC."""
         return iso_time(self.started)
 
-    def filtered(self, url: str) -> None:
-        """Record a request that was filtered as a duplicate."""
+    def filtered(self, url: str, at_s: float | None = None) -> None:
+        """Record a request that was filtered as a duplicate, now or at ``at_s`` seconds since the epoch."""
         host = host_of(url)
         with self._lock:
             self.totals["requests_filtered"] += 1
             self.hosts.count(host, ((2, 1),))
-            self._at_this_time((0, 1))
+            self._at_time(at_s, (0, 1))
 
     def judged(
         self,
@@ -126,10 +126,12 @@ class Observations:
         *,
         same_url: bool = False,
         is_bare: bool = False,
+        at_s: float | None = None,
     ) -> None:
         """Record a page with its verdict, whose ``kind`` and ``same_url`` are given. ``size_bytes`` is the size of its body.
 
-        ``is_bare``: the page is new, but has hardly any text besides the template of its host.
+        ``is_bare``: the page is new, but has hardly any text besides the template of its host. ``at_s`` as in
+        :meth:`filtered`.
         """
         if kind not in KINDS or kind == "changed":
             raise ValueError(f"{kind!r} is not a kind of verdict.")
@@ -150,7 +152,7 @@ class Observations:
             self.hosts.count(host, counts)
             self.mime_types.count(mime, counts)
             self.statuses.count(word, counts)
-            self._at_this_time((1, 1), (2, int(is_duplicate)))
+            self._at_time(at_s, (1, 1), (2, int(is_duplicate)))
             if kind == "near" and similarity is not None:
                 self.similarities[min(int(similarity * BINS + 1e-9), BINS - 1)] += 1
             self.url_patterns.count(url, kind, original_url if is_other else None, is_bare=is_bare)
@@ -175,7 +177,7 @@ class Observations:
             self.hosts.count(host, counts)
             self.mime_types.count(mime, counts)
             self.statuses.count(word, counts)
-            self._at_this_time((3, written), (4, conserved))
+            self._at_time(None, (3, written), (4, conserved))
 
     def set_stats(self, stats: Mapping[str, object]) -> None:
         """Keep the stats of deduplication of this run. They replace those of an earlier call."""
@@ -191,9 +193,10 @@ class Observations:
         with self._lock:
             self.stats = kept
 
-    def _at_this_time(self, *counts: tuple[int, int]) -> None:
+    def _at_time(self, at_s: float | None, *counts: tuple[int, int]) -> None:
         self._is_running = True
-        self.ended = now = self._time()
+        now = self._time() if at_s is None else min(max(at_s, 0.0), float(LAST_SECOND))
+        self.ended = now
         # The clock may have been set back.
         self.started = min(self.started, now)
         self.timeline.count(now, counts)
@@ -205,7 +208,7 @@ class Observations:
         """Return all observations as plain values for JSON, which has less than 400 kB."""
         with self._lock:
             if self._is_running:
-                self._at_this_time()
+                self._at_time(None)
             return {
                 "format": FORMAT,
                 "spider": self.spider,

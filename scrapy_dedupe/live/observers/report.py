@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import logging
 import shlex
+import time
+from collections import deque
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +50,8 @@ _TICK_S: Final = 5.0
 # Every minute, and more often at first, so that a crawl that is killed early has a report too.
 _TICKS_PER_SAVE: Final = 12
 _EARLY_TICKS: Final = (1, 2, 4, 8)
+# Events are counted when so many wait, and at each save.
+_MOST_EVENTS: Final = 1_000
 _REQUIRED_PACKAGES: Final = ("jinja2", "vl_convert")
 
 
@@ -65,6 +69,8 @@ class ReportExtension(Observer):
         self._store_url: str | None = None
         self._page: Path | None = None
         self._ticks = 0
+        # What the worker has not counted yet: the time, and a filtered URL or the arguments of Observations.judged().
+        self._events: deque[tuple[float, str | dict[str, Any]]] = deque()
         # The observations that this run last found or saved in the store, and those that it last tried to save.
         self._saved: bytes | None = None
         self._tried: bytes | None = None
@@ -113,22 +119,30 @@ class ReportExtension(Observer):
             session.counters.error("report", error, "The observations of this run are not saved.")
 
     def request_filtered(self, url: str) -> None:
-        self._observations.filtered(url)
+        self._append(url)
 
     def page_judged(self, page: JudgedPage) -> None:
         verdict = page.verdict
-        self._observations.judged(
-            page.url,
-            page.mime,
-            page.status,
-            verdict.kind,
-            verdict.original_url,
-            verdict.similarity,
-            page.dropped,
-            page.size_bytes,
-            same_url=verdict.same_url,
-            is_bare=page.is_bare,
+        self._append(
+            {
+                "url": page.url,
+                "mime": page.mime,
+                "status": page.status,
+                "kind": verdict.kind,
+                "original_url": verdict.original_url,
+                "similarity": verdict.similarity,
+                "dropped": page.dropped,
+                "size_bytes": page.size_bytes,
+                "same_url": verdict.same_url,
+                "is_bare": page.is_bare,
+            }
         )
+
+    def _append(self, event: str | dict[str, Any]) -> None:
+        # The worker counts the events, so that the event loop only appends them.
+        self._events.append((time.time(), event))
+        if len(self._events) % _MOST_EVENTS == 0:
+            self._session.worker.submit(self._count_events)
 
     def _tick(self) -> None:
         self._ticks += 1
@@ -180,6 +194,17 @@ class ReportExtension(Observer):
 
     # On the worker
 
+    def _count_events(self) -> None:
+        while self._events:
+            at_s, event = self._events.popleft()
+            try:
+                if isinstance(event, str):
+                    self._observations.filtered(event, at_s)
+                else:
+                    self._observations.judged(**event, at_s=at_s)
+            except Exception as error:  # noqa: BLE001 - an internal error must not affect the crawl
+                self._session.counters.error("report", error, "An event is missing from the report.")
+
     def exchange_recorded(self, capture: Capture, recorded: Recorded) -> None:
         self._observations.recorded(
             capture.url,
@@ -193,6 +218,7 @@ class ReportExtension(Observer):
     def _save(self, stats: dict[str, Any], *, is_last: bool = False) -> bool:
         """Save the observations and return whether that succeeded. With *is_last*, try even if the breaker is open."""
         session, url = self._session, self._store_url
+        self._count_events()
         if url is None:
             return False
         guard = session.stores.breaker(url)
@@ -245,6 +271,7 @@ class ReportExtension(Observer):
         from scrapy_dedupe.reports.page import page
 
         assert self._page is not None
+        self._count_events()
         self._observations.set_stats(stats)
         text = page(self._report())
         whole_file.replace(self._page, text.encode(), durable=False)
