@@ -21,15 +21,14 @@ from scrapy_dedupe.stores.crawl_index import REPAIR_SUFFIX, did_you_mean
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 from scrapy_dedupe.warc.remote import place_file
 
-from .comparison import CrawlComparison
+from .comparison import CrawlComparison, UnresolvedRevisits
 from .crawl_files import CrawlFiles, FileSearch, strays_by_crawl
 from .dependencies import Dependencies
 from .entries import EntryRules
-from .findings import IndexFinding, number_of
+from .findings import IndexFinding, missing_needs, number_of
 from .places import WACZ_SUFFIX, sha256_of, size_of, sizes_of
 from .rebuilding import refuse_running
 from .sorted_entries import SortedEntries
-from .unresolved import UnresolvedRevisits, missing_needs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

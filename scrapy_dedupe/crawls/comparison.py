@@ -6,29 +6,37 @@ its payload is in the index of the crawl itself or of a committed crawl, or at l
 read (see :mod:`scrapy_dedupe.warc.references`). The bytes that revisits save can be compared only if the index has
 exactly the originals that they refer to; after a removal the index may have other originals, of another size.
 
+A revisit can be replayed as long as the record that it refers to exists in a file: then only the index is incomplete. So
+files that the index does not name are read too, but only if there are such revisits.
+
 Records and entries are processed in order of offset, so a file is read once and only the entries of one offset are held.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, SettingError
 from scrapy_dedupe.stores.base import Counts
 from scrapy_dedupe.stores.normal_forms import known_digest, plain_url
 from scrapy_dedupe.tasks.progress import Reached, counted
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import has_payload, reference_of
 
+from .crawl_files import crawl_of, files_in_folders
+from .dependencies import is_bare
 from .entries import CONSERVES_NOTHING, conserved_size, derive
-from .findings import IndexFinding
+from .findings import IndexFinding, number_of
+from .places import readable
 from .sorted_entries import digits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from scrapy_dedupe.stores.base import Original
+    from scrapy_dedupe.stores.base import CrawlInfo, Original
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.framing import Damage
@@ -248,6 +256,69 @@ class CrawlComparison:
         self._on_finding(IndexFinding(kind, self._rules.crawl, text, file, offset))
 
 
+class UnresolvedRevisits:
+    """``revisits`` whose original is not in the index. ``read`` names the files whose records are in the ledger."""
+
+    def __init__(self, index: CrawlIndex, ledger: SortedEntries, folders: Sequence[Path]) -> None:
+        self.revisits: list[ReadRevisit] = []
+        self.read: set[str] = set()
+        self._index = index
+        self._ledger = ledger
+        self._folders = folders
+
+    def findings(self, crawls: Mapping[str, CrawlInfo]) -> Iterator[IndexFinding]:
+        """Report revisits without any original, and the files that hold originals of others."""
+        for crawl in dict.fromkeys(revisit.crawl for revisit in self.revisits):
+            self._read_needed(crawl)
+        captures = self._ledger.captures
+        left = [revisit for revisit in self.revisits if captures.original(revisit.reference) is None]
+        counts: Counter[tuple[str, str]] = Counter()
+        for revisit, file in self._backed_by_other_files(left):
+            if file is None:
+                yield _without_original(revisit)
+            else:
+                counts[revisit.crawl, file] += 1
+        for (crawl, file), count in counts.items():
+            yield IndexFinding("waiting", crawl, _backed_text(crawl, count, file, crawls), file)
+
+    def _read_needed(self, crawl: str) -> None:
+        """Add the records of the files that a crawl needs to the ledger, unless they were already read."""
+        for need in self._index.needs(crawl):
+            if need.file is None or is_bare(need.file) or need.file in self.read:
+                continue
+            self.read.add(need.file)
+            file = readable(need.file)
+            if file is not None:
+                self._read(file)
+
+    def _backed_by_other_files(self, left: list[ReadRevisit]) -> Iterator[tuple[ReadRevisit, str | None]]:
+        """The file in the folders that holds the original of each of these revisits; None if there is none."""
+        captures = self._ledger.captures
+        for file in files_in_folders(self._folders) if left else ():
+            if str(file) in self.read:
+                continue
+            self._read(file)
+            lost = []
+            for revisit in left:
+                found = captures.original(revisit.reference)
+                if found is None:
+                    lost.append(revisit)
+                else:
+                    yield revisit, str(captures.file_of(found))
+            left = lost
+            if not left:
+                break
+        yield from ((revisit, None) for revisit in left)
+
+    def _read(self, file: ReadableFile) -> None:
+        try:
+            for record in read_records(file, on_damage=lambda damage: None):
+                self._ledger.captures.add(record)
+        except (OSError, DedupeError):
+            # Reported with the crawl that the file belongs to.
+            return
+
+
 class _Queue:
     """Entries in order of offset, taken offset by offset."""
 
@@ -293,3 +364,30 @@ def _plain_or_same(url: str) -> str:
         return plain_url(url)
     except SettingError:
         return url
+
+
+def _without_original(revisit: ReadRevisit) -> IndexFinding:
+    refers_to = revisit.original_uri or revisit.reference.id or "a payload"
+    text = (
+        f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.uri} refers to {refers_to}, but neither"
+        " the index nor a file has the original."
+    )
+    return IndexFinding("revisit", revisit.crawl, text, revisit.file, revisit.offset)
+
+
+def _backed_text(crawl: str, count: int, file: str, crawls: Mapping[str, CrawlInfo]) -> str:
+    found = readable(file)
+    owner = None if found is None else crawl_of(found)
+    if owner is None:
+        remedy = "Import that file."
+    elif owner not in crawls or crawls[owner].state == "canceled":
+        remedy = f"`check {owner} --repair` adds the crawl {owner}; then commit it."
+    elif crawls[owner].state == "uncommitted":
+        remedy = f"The crawl {owner} has the originals: commit it, `commit {owner}`."
+    else:
+        remedy = f"The crawl {owner} has the originals: `check {owner} --repair` adds them."
+    refer, what = ("refers", "a record") if count == 1 else ("refer", "records")
+    revisits = number_of(count, "revisit")
+    return (
+        f"{revisits} of the crawl {crawl} {refer} to {what} in {file} that the index does not have. {remedy}"
+    )

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from .dependencies import Needed
 
 KINDS: Final = {
     "incomplete": "crawls with records that are not in the index",
@@ -65,3 +70,34 @@ def number_of(count: int, noun: str, plural: str = "") -> str:
     ('1 entry', '2 places')
     """
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def missing_needs(crawl: str, needs: Iterable[Needed]) -> Iterator[IndexFinding]:
+    """The missing needs of a crawl: one finding for each crawl that the index lacks, and each file that is gone."""
+    absent: dict[str, list[Needed]] = {}
+    for needed in needs:
+        if not needed.is_in_index:
+            absent.setdefault(needed.crawl, []).append(needed)
+        elif needed.is_missing:
+            text = (
+                f"Revisits of the crawl {crawl} refer to records of {needed.crawl} in {needed.place or needed.name},"
+                " which is gone."
+            )
+            yield IndexFinding("missing", crawl, text, needed.place)
+    for other, of_other in absent.items():
+        text = (
+            f"Revisits of the crawl {crawl} refer to records of {other}, which the index does not have."
+            f"{_presence_text(of_other)}"
+        )
+        yield IndexFinding(
+            "missing", crawl, text, next((needed.place for needed in of_other if needed.place), None)
+        )
+
+
+def _presence_text(needs: Sequence[Needed]) -> str:
+    """Which files exist of a crawl that is not in the index."""
+    known = [needed for needed in needs if needed.is_present is not None]
+    if len(known) == 1:
+        return f" {known[0].place} {'exists' if known[0].is_present else 'is gone'}."
+    there = sum(bool(needed.is_present) for needed in known)
+    return f" Of its files {there} of {len(known)} {'exists' if there == 1 else 'exist'}." if known else ""
