@@ -1,7 +1,7 @@
 """``scrapy dedupe VERB`` and ``scrapy-dedupe VERB``.
 
-Both have the same verbs, one module per verb (see :mod:`.verbs`). Every ``scrapy`` call loads this module, so it
-imports the rest of the package only when the command is used.
+Both have the same verbs, which :mod:`.verbs` lists. Every ``scrapy`` call loads this module, so it imports the rest of
+the package only when the command is used.
 """
 
 from __future__ import annotations
