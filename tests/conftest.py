@@ -91,8 +91,8 @@ def each_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'store.sqlite'}"
 
 
-@pytest.fixture(scope="module")
-def unsynced() -> Iterator[None]:
+@pytest.fixture(scope="session", autouse=True)
+def _unsynced() -> Iterator[None]:
     """No waiting for the disk: most of the time of small files, and only a power cut shows the difference."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)

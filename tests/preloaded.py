@@ -79,8 +79,7 @@ def load() -> None:
     if os.environ.get("REACTORLESS"):
         default_settings.TWISTED_REACTOR_ENABLED = False
     # Scrapy finds the command through an entry point, which a checkout on the path alone does not have.
-    found = cmdline._get_commands_dict
-    cmdline._get_commands_dict = lambda *arguments: {**found(*arguments), "dedupe": Command()}
+    cmdline._get_commands_from_entry_points = lambda *arguments: {"dedupe": Command()}
     gc.freeze()
 
 

@@ -33,11 +33,6 @@ class Called:
         return json.loads(self.out)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _unsynced(unsynced: None) -> None:
-    """For all tests of this folder."""
-
-
 @pytest.fixture
 def store_url(tmp_path: Path) -> str:
     """A store with one committed and one uncommitted crawl, and two texts."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:

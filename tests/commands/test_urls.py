@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from webserver import WebServer
 
-TESTS = Path(__file__).parents[1]
 FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
 PAGES = ["/", "/0", "/1", "/2"]
 

@@ -33,9 +33,6 @@ DELETED = [GARDEN.pages[3].doc_id, GARDEN.pages[20].doc_id]
 ASKED = " ".join(TEXTS[span.doc_id] for span in GARDEN.planted[-1].places) + " ".join(GARDEN.planted[0].words)
 
 
-pytestmark = pytest.mark.usefixtures("unsynced")
-
-
 @pytest.fixture(scope="module", params=["with texts", "without texts"])
 def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of three segments, with deleted documents in two of them."""

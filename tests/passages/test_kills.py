@@ -120,9 +120,6 @@ def works(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Works]:
     works.close()
 
 
-pytestmark = pytest.mark.usefixtures("unsynced")
-
-
 @dataclass(frozen=True, slots=True)
 class State:
     """What an index answers."""

@@ -51,9 +51,6 @@ SPECS: tuple[dict[str, Any], ...] = (
 )
 
 
-pytestmark = pytest.mark.usefixtures("unsynced")
-
-
 def separators(tokeniser: str) -> st.SearchStrategy[str]:
     return st.sampled_from(
         [" ", "\n", "  \t"] if tokeniser == "code" else [" ", ", ", "\n", " - ", "!? ", "…"]
