@@ -156,7 +156,7 @@ def declared_type(response: Response) -> str | None:
 
 
 def kind_of_page(response: Response) -> str | None:
-    """Return the kind of a page, one of :data:`.content.canonical.KINDS`, or None if the page is not text."""
+    """Return the kind of a page, one of :data:`~scrapy_dedupe.content.canonical.KINDS`, or None if the page is not text."""
     content_type = declared_type(response)
     return None if content_type is None else kind_of(content_type)
 

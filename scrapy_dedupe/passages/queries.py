@@ -1,7 +1,7 @@
 """Queries: documents that share passages with a text, the blots of a text, and the places of a blot.
 
 `like` looks up the blots of the query text, computes for each indexed text the maximum number of tokens that it can share
-with the query text (see `chains`), and compares the query text word by word with the texts that can share most. With the
+with the query text (see `alignment`), and compares the query text word by word with the texts that can share most. With the
 default `min_tokens`, every text that shares a run of this length is a candidate. With a smaller value, a text is found
 only if it shares a blot that the index holds.
 

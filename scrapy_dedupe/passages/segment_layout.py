@@ -21,8 +21,8 @@ NAME.posts::
     sections             at the offsets in the header, multiples of 8, with zeros between them, to the end of the file
       posts              sorted by key, then by value, all different: each is the key without its bucket bits, times
                          2 ^ value bits, plus the value; packed (see the module `packing`). With texts, the value is
-                         the number of the text times 256, plus the spot of the key in the text (see the module
-                         `spots`), and a text has one post per key. With outlines, the value is the number of the blot
+                         the number of the text times 256, plus the spot of the key in the text (see below), and
+                         a text has one post per key. With outlines, the value is the number of the blot
                          among all blots of the segment, in the order of the texts
       bases              8 bytes   for each 256th bucket, the number of its first post
       buckets            2 or 4 bytes   for each bucket, the number of its first post, minus the base of its group of

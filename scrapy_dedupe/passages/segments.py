@@ -3,7 +3,7 @@
 Opening reads the two headers and compares them with the entry in the manifest. All other data is compared with its
 checksum on first use: tables as a whole, posts by the block, blobs one by one. A query therefore refuses only damage in
 data that it needs, and names what is damaged. Every number from the files is range-checked before use, as protection
-against crafted files. `segment_checking.check_segment` reads everything. The layout is described in `segment_layout`.
+against crafted files. `checking.check_segment` reads everything. The layout is described in `segment_layout`.
 """
 
 from __future__ import annotations
