@@ -18,19 +18,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.warc.dates import format_date
 
-from .groups import Groups
-from .parsing import (
-    MOST_OF_ONE,
-    MOST_PAGES,
-    count_of,
-    dict_of,
-    is_number,
-    list_of,
-    number_of,
-    text_of,
-)
-from .tallies import Tallies
+from .parsing import MOST_OF_ONE, MOST_PAGES, count_of, dict_of, is_number, list_of, number_of, text_of
+from .tallies import Groups, Tallies
 from .texts import harmless, host_of, mime_of
 from .timeline import LAST_SECOND, Timeline
 from .url_patterns import UrlPatterns
@@ -69,6 +60,8 @@ TIME_COLUMNS = ("requests_filtered", "pages", "duplicates", "bytes_written", "by
 SUMMED_STATS = ("dedupe/url/confirmed", "dedupe/url/false_positives", "dedupe/errors/report")
 """Stats that each run of a job counts from 0. Their sums over the runs are kept; of other stats, the last run's value."""
 
+# The attributes that count by themselves: each has the methods as_dict(), merge() and take().
+_COUNTERS = ("timeline", "hosts", "mime_types", "statuses", "groups", "url_patterns")
 _MOST_STATS = 200
 _STATS_PREFIXES = ("dedupe/", "dupefilter/")
 # The JSON has less than 400 kB. Nested lists take up to forty times as much memory, so more is refused.
@@ -99,11 +92,6 @@ class Observations:
         self.stats: dict[str, int | float] = {}
         # The stats of the earlier runs.
         self._earlier: dict[str, int | float] = {}
-
-    @property
-    def started_text(self) -> str:
-        """When the first run started, as ISO 8601 in UTC."""
-        return iso_time(self.started)
 
     def filtered(self, url: str) -> None:
         """Record a request that was filtered as a duplicate."""
@@ -180,11 +168,9 @@ class Observations:
     def set_stats(self, stats: Mapping[str, object]) -> None:
         """Keep the stats of deduplication of this run. They replace those of an earlier call."""
         kept = dict(self._earlier)
-        for key in sorted(
-            key for key in map(str, stats) if key.startswith(_STATS_PREFIXES) and len(key) <= 120
-        ):
+        for key in sorted(map(str, stats)):
             value = stats.get(key)
-            if is_number(value):
+            if key.startswith(_STATS_PREFIXES) and len(key) <= 120 and is_number(value):
                 kept[harmless(key)] = number_of(value) + self._earlier.get(key, 0)
             if len(kept) == _MOST_STATS:
                 break
@@ -214,12 +200,7 @@ class Observations:
                 "totals": dict(self.totals),
                 "verdicts": dict(self.verdicts),
                 "similarities": list(self.similarities),
-                "timeline": self.timeline.as_dict(),
-                "hosts": self.hosts.as_dict(),
-                "mime_types": self.mime_types.as_dict(),
-                "statuses": self.statuses.as_dict(),
-                "groups": self.groups.as_dict(),
-                "url_patterns": self.url_patterns.as_dict(),
+                **{name: getattr(self, name).as_dict() for name in _COUNTERS},
                 "stats": dict(self.stats),
             }
 
@@ -229,17 +210,13 @@ class Observations:
 
     def merge(self, other: Observations) -> None:
         """Add the observations of another crawl. Neither object may record anything afterwards."""
-        for name, number in other.totals.items():
-            self.totals[name] += number
+        for total, number in other.totals.items():
+            self.totals[total] += number
         for kind, pages in other.verdicts.items():
             self.verdicts[kind] += pages
         self.similarities = [a + b for a, b in zip(self.similarities, other.similarities, strict=True)]
-        self.timeline.merge(other.timeline)
-        self.hosts.merge(other.hosts)
-        self.mime_types.merge(other.mime_types)
-        self.statuses.merge(other.statuses)
-        self.groups.merge(other.groups)
-        self.url_patterns.merge(other.url_patterns)
+        for name in _COUNTERS:
+            getattr(self, name).merge(getattr(other, name))
 
     @classmethod
     def from_dict(cls, data: object, now: Callable[[], float] = time.time) -> Observations:
@@ -272,12 +249,8 @@ class Observations:
         new.similarities = [count_of(pages, MOST_PAGES) for pages in list_of(plain["similarities"])]
         if len(new.similarities) != BINS:
             raise ValueError("wrong number of bins")
-        new.timeline.take(plain["timeline"])
-        new.hosts.take(plain["hosts"])
-        new.mime_types.take(plain["mime_types"])
-        new.statuses.take(plain["statuses"])
-        new.groups.take(plain["groups"])
-        new.url_patterns.take(plain["url_patterns"])
+        for name in _COUNTERS:
+            getattr(new, name).take(plain[name])
         new.set_stats(dict_of(plain["stats"]))
         new._earlier = {key: new.stats[key] for key in SUMMED_STATS if key in new.stats}
         return new
@@ -295,15 +268,15 @@ def unpack(data: bytes, crawl: str, now: Callable[[], float] = time.time) -> Obs
     Raises :class:`~scrapy_dedupe.errors.StoreRefused` for damaged data and for data of a newer version.
     """
     try:
-        plain = json.loads(_inflated(data))
-    except (zlib.error, ValueError, RecursionError) as error:
-        raise StoreRefused(
-            _message(crawl, f"The observations of the crawl are damaged ({error}).")
-        ) from error
-    try:
+        try:
+            plain = json.loads(_inflated(data))
+        except (zlib.error, ValueError, RecursionError) as error:
+            raise StoreRefused(f"The observations of the crawl are damaged ({error}).") from error
         return Observations.from_dict(plain, now)
     except StoreRefused as error:
-        raise StoreRefused(_message(crawl, str(error))) from error
+        raise StoreRefused(
+            f"The report of the crawl {crawl} cannot be read. {error} It was not changed."
+        ) from error
 
 
 def _inflated(data: bytes) -> bytes:
@@ -314,17 +287,13 @@ def _inflated(data: bytes) -> bytes:
     return text
 
 
-def _message(crawl: str, sentence: str) -> str:
-    return f"The report of the crawl {crawl} cannot be read. {sentence} It was not changed."
-
-
 def iso_time(seconds: float) -> str:
-    """A time since the epoch as ISO 8601 in UTC, in the format of the index.
+    """A time since the epoch in the format of the index.
 
     >>> iso_time(1.5)
     '1970-01-01T00:00:01.500Z'
     """
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_date(datetime.fromtimestamp(seconds, UTC))
 
 
 def _bounded(number: int) -> int:

@@ -8,8 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.reports.groups import Groups
-from scrapy_dedupe.reports.tallies import Tallies
+from scrapy_dedupe.reports.tallies import Groups, Tallies
 from scrapy_dedupe.reports.texts import harmless
 
 NAMES = st.lists(st.one_of(st.sampled_from("abc"), st.text(max_size=6).map(harmless)), max_size=200)

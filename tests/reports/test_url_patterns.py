@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.reports.url_forms import patterns_of
-from scrapy_dedupe.reports.url_patterns import UrlPatterns
+from scrapy_dedupe.reports.url_patterns import UrlPatterns, patterns_of
 
 SITE = "https://example.com"
 
