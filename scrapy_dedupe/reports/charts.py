@@ -67,20 +67,25 @@ def charts_of(report: Report) -> dict[str, Chart]:
     }
     charts = {}
     for name, drawing in drawings.items():
-        specs = [drawing(wide) for wide in (True, False)]
-        if specs[0] is not None and specs[1] is not None:
-            charts[name] = Chart(_svg(specs[0], name, "wide"), _svg(specs[1], name, "narrow"))
+        wide, narrow = drawing(True), drawing(False)
+        if wide is not None and narrow is not None:
+            charts[name] = Chart(_svg(wide, name, "wide"), _svg(narrow, name, "narrow"))
     return charts
+
+
+def not_installed(package: str, error: ImportError) -> SettingError:
+    """The error to raise if a package of the extra ``report`` is missing."""
+    return SettingError(
+        f"A report as a page needs the package {package}, which is not installed ({error}). Run: pip install"
+        ' "scrapy-dedupe[report]"'
+    )
 
 
 def _svg(spec: Spec, name: str, screen: str) -> str:
     try:
         import vl_convert
     except ImportError as error:
-        raise SettingError(
-            f"A report as a page needs the package vl-convert-python, which is not installed ({error}). Run: pip install"
-            ' "scrapy-dedupe[report]"'
-        ) from error
+        raise not_installed("vl-convert-python", error) from error
     # No URL may be loaded: all data is in the specification.
     drawn = vl_convert.vegalite_to_svg(spec, vl_version=_VEGA_LITE, allowed_base_urls=[])
     return _for_page(drawn, name, screen)

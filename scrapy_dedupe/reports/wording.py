@@ -78,9 +78,8 @@ def left_out_groups(shown: int, more: int | None) -> str:
     >>> left_out_groups(30, 1_204)
     'Only the 30 largest of 1,234 groups of duplicates are shown.'
     """
-    if more is None:
-        return f"Only the {number(shown)} largest groups of duplicates are shown."
-    return f"Only the {number(shown)} largest of {number(shown + more)} groups of duplicates are shown."
+    of_all = "" if more is None else f"of {number(shown + more)} "
+    return f"Only the {number(shown)} largest {of_all}groups of duplicates are shown."
 
 
 def number(value: int) -> str:
@@ -100,7 +99,12 @@ def large_number(value: int) -> str:
     """
     if value < 1_000_000:
         return number(value)
-    return _scaled(value / 1_000_000, (" million", " billion", " trillion"))
+    scaled, units = value / 1_000_000, ["trillion", "billion", "million"]
+    # Three significant digits, without trailing zeros.
+    while float(f"{scaled:.3g}") >= 1_000 and len(units) > 1:
+        scaled /= 1_000
+        units.pop()
+    return f"{float(f'{scaled:.3g}') if scaled < 1_000 else round(scaled):,.10g} {units[-1]}"
 
 
 def size(size_bytes: int) -> str:
@@ -116,14 +120,6 @@ def size(size_bytes: int) -> str:
         value /= 1_000
         units.pop()
     return f"{value:,.1f} {units[-1]}"
-
-
-def _scaled(value: float, units: tuple[str, ...]) -> str:
-    """A number with three significant digits and its unit, without trailing zeros."""
-    step = 0
-    while float(f"{value:.3g}") >= 1_000 and step < len(units) - 1:
-        value, step = value / 1_000, step + 1
-    return f"{float(f'{value:.3g}') if value < 1_000 else round(value):,.10g}{units[step]}"
 
 
 def percent(part: float, whole: float) -> str:
@@ -205,11 +201,9 @@ def time(iso: str | None, *, to_the_second: bool = False) -> str:
     >>> time("2026-11-29T09:07:31+00:00"), time("2026-11-29T09:07:31Z", to_the_second=True), time(None)
     ('2026-11-29 09:07', '2026-11-29 09:07:31', '')
     """
-    if not iso:
-        return ""
-    found = moment(iso)
+    found = moment(iso) if iso else None
     if found is None:
-        return clean(iso)
+        return clean(iso or "")
     return f"{found:%Y-%m-%d %H:%M:%S}" if to_the_second else f"{found:%Y-%m-%d %H:%M}"
 
 

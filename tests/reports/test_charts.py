@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from made_reports import START, empty_report, full_report, share, time_slice
 
 from scrapy_dedupe.errors import SettingError
-from scrapy_dedupe.reports import chart_specs, crawl_graph, time_axis
+from scrapy_dedupe.reports import chart_specs, crawl_graph
 from scrapy_dedupe.reports.charts import TITLES, Chart, charts_of
 from scrapy_dedupe.reports.figures import OTHERS, Bin, CrawlGraph, GraphEdge, GraphNode, Share
 
@@ -182,13 +182,13 @@ def test_without_vl_convert_the_message_says_what_to_install(monkeypatch: pytest
 @given(st.lists(st.tuples(st.integers(0, 10**8), st.integers(1, 10**6)), max_size=60), st.integers(1, 9))
 def test_slices_stand_in_order_and_labels_do_not_meet(times: list[tuple[int, int]], most: int) -> None:
     slices = [time_slice(START + timedelta(seconds=start), seconds) for start, seconds in times]
-    places = time_axis.placed(slices)
+    places = chart_specs.placed(slices)
     assert sorted(place.slice.start for place in places) == sorted(found.start for found in slices)
     for before, after in itertools.pairwise(places):
         assert before.start <= after.start
         assert before.left < before.right <= after.left
         assert after.is_after_gap == (before.end < after.start)
-    ticks = [left for left, _ in time_axis.ticks(places, most)]
+    ticks = [left for left, _ in chart_specs.time_ticks(places, most)]
     assert bool(ticks) == bool(places)
     assert len(ticks) <= most
     assert all(after - before >= places[-1].right / most for before, after in itertools.pairwise(ticks))
