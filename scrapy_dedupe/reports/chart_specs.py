@@ -45,7 +45,6 @@ KINDS = {
 _ROWS, _ROWS_NARROW = 10, 6
 _NAMES_PX = 240
 _AXIS_PX = 46
-_SIZE_UNITS = (("bytes", 1), ("kB", 10**3), ("MB", 10**6), ("GB", 10**9), ("TB", 10**12), ("PB", 10**15))
 _LEAST_SHARE = 1 / 400
 _GAP_SHARE = 1 / 100
 _GAPS_SHARE = 1 / 4
@@ -229,9 +228,8 @@ def verdicts(counts: dict[str, int], *, wide: bool) -> Spec | None:
     for row, (kind, count) in enumerate(known):
         name, color = KINDS.get(kind, (wording.drawn(kind, 36), "var(--third)"))
         share = wording.percent(count, whole)
-        rows.append(
-            {"row": row, "name": name, "end": count, "text": f"{wording.large_number(count)} ({share})"}
-        )
+        text = f"{wording.large_number(count)} ({share})"
+        rows.append({"row": row, "name": name, "end": count, "text": text})
         label = f"{name}: {wording.counted(count, 'page')}, {share}"
         bars.append({"row": row, "low": 0, "high": count, "color": color, "label": label})
     if not bars:
@@ -302,9 +300,8 @@ def shares(rows: Sequence[Share], *, wide: bool) -> Spec | None:
         ]
         width = (WIDE - _NAMES_PX) // len(measures) - 34 if wide else NARROW - 24
         is_named = place == 0 or not wide
-        panels.append(
-            {"title": title, **_horizontal_bars(rows_named, bars, width, wide=wide, is_named=is_named)}
-        )
+        panel = _horizontal_bars(rows_named, bars, width, wide=wide, is_named=is_named)
+        panels.append({"title": title, **panel})
     return {**head(), "hconcat" if wide else "vconcat": panels, "spacing": 34 if wide else 14}
 
 
@@ -333,8 +330,10 @@ def _titled(measure: Measure, rows: Iterable[Any]) -> tuple[str, int]:
     if not measure.is_size:
         return measure.title, 1
     largest = max((sum(measure.values(row)) for row in rows), default=0)
-    unit, divisor = next((pair for pair in reversed(_SIZE_UNITS) if largest >= pair[1]), _SIZE_UNITS[0])
-    return (measure.title if divisor == 1 else f"{measure.title} ({unit})"), divisor
+    for unit, unit_bytes in reversed(wording.SIZE_UNITS):
+        if largest >= unit_bytes:
+            return f"{measure.title} ({unit})", unit_bytes
+    return measure.title, 1
 
 
 def _bars(measure: Measure, row: Any, divisor: int) -> list[dict[str, Any]]:

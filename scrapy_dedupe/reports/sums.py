@@ -152,7 +152,7 @@ def _stats(crawl: CrawlSeen) -> dict[str, object]:
     """The stats of a crawl. Those of the commit are the newest, but cover only the last run."""
     seen = {} if crawl.observations is None else dict(crawl.observations.stats)
     committed = {} if crawl.info is None or crawl.info.stats is None else crawl.info.stats
-    summed = {key: max(seen[key], count_in(committed, key)) for key in SUMMED_STATS if key in seen}
+    summed = {key: max(seen[key], _count_in(committed, key)) for key in SUMMED_STATS if key in seen}
     return {**seen, **committed, **summed}
 
 
@@ -160,11 +160,12 @@ def _crawl_figures(crawl: CrawlSeen) -> CrawlFigures:
     info, seen = crawl.info, crawl.observations
     if seen is None:
         stats = _stats(crawl)
-        filtered = count_in(stats, "dupefilter/filtered")
-        verdicts = {kind: count_in(stats, f"dedupe/content/{kind}") for kind in KINDS}
+        filtered = _count_in(stats, "dupefilter/filtered")
+        verdicts = {kind: _count_in(stats, f"dedupe/content/{kind}") for kind in KINDS}
         # The stats count changed pages as near, too.
         verdicts["near"] = max(verdicts["near"] - verdicts["changed"], 0)
-        ended = time_in(stats, "finish_time")
+        finished = moment(stats.get("finish_time"))
+        ended = None if finished is None else format_date(finished)
     else:
         filtered, verdicts = seen.totals["requests_filtered"], dict(seen.verdicts)
         ended = iso_time(seen.ended)
@@ -225,7 +226,7 @@ def _has_unknown_size(crawl: CrawlSeen) -> bool:
 def _dropped(crawl: CrawlSeen) -> int:
     if crawl.observations is not None:
         return crawl.observations.totals["dropped"]
-    return count_in(_stats(crawl), "dedupe/content/dropped")
+    return _count_in(_stats(crawl), "dedupe/content/dropped")
 
 
 def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:
@@ -247,7 +248,7 @@ def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:
             f"The index gets the size of the files at the end of a crawl, so {_named(unsized)} may have written more bytes"
             " than shown."
         )
-    if failed := [crawl.id for crawl in crawls if count_in(_stats(crawl), "dedupe/errors/report")]:
+    if failed := [crawl.id for crawl in crawls if _count_in(_stats(crawl), "dedupe/errors/report")]:
         notes.append(
             f"Observing {_named(failed)} failed at times (dedupe/errors/report; see its log). Figures may be too low."
         )
@@ -297,36 +298,23 @@ def _bins(similarities: Sequence[int]) -> list[Bin]:
     ]
 
 
-def count_in(stats: Mapping[str, object], key: str) -> int:
+def _count_in(stats: Mapping[str, object], key: str) -> int:
     """A count; 0 if it is missing or not a number.
 
-    >>> count_in({"a": 3}, "a"), count_in({"a": "3"}, "a"), count_in({}, "a")
+    >>> _count_in({"a": 3}, "a"), _count_in({"a": "3"}, "a"), _count_in({}, "a")
     (3, 0, 0)
     """
     return _count_or_none(stats.get(key)) or 0
 
 
-def time_in(stats: Mapping[str, object], key: str) -> str | None:
-    """A time as ISO 8601 in UTC; None if it is missing or invalid.
-
-    >>> time_in({"finish_time": "2026-11-28T10:00:00+00:00"}, "finish_time")
-    '2026-11-28T10:00:00.000Z'
-    """
-    value = stats.get(key)
-    found = moment(value) if isinstance(value, str) else None
-    return None if found is None else format_date(found)
-
-
 def _url_filter(crawl: str, stats: Mapping[str, object]) -> UrlFilterFigures | None:
     """The URL filter of a crawl; None if the crawl did not use one of this project."""
-    if _count_or_none(stats.get("dedupe/url/capacity")) is None:
-        return None
     values: dict[str, Any] = {}
     for name in ("seen", "capacity", "layers", "bytes", "confirmed", "false_positives"):
         values[name] = _count_or_none(stats.get(f"dedupe/url/{name}"))
     for name in ("fill_ratio", "estimated_error", "expected_lost"):
         values[name] = _number_or_none(stats.get(f"dedupe/url/{name}"))
-    return UrlFilterFigures(crawl, **values)
+    return None if values["capacity"] is None else UrlFilterFigures(crawl, **values)
 
 
 def _count_or_none(value: object) -> int | None:

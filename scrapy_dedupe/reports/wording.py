@@ -18,6 +18,9 @@ COPIES = {
 }
 """The descriptions of duplicates, in the order in which they are listed."""
 
+SIZE_UNITS = (("kB", 10**3), ("MB", 10**6), ("GB", 10**9), ("TB", 10**12), ("PB", 10**15))
+"""The decimal units of sizes above bytes."""
+
 _HARMFUL = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffc\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
 )
@@ -115,11 +118,9 @@ def size(size_bytes: int) -> str:
     """
     if size_bytes < 1_000:
         return f"{size_bytes} B"
-    value, units = size_bytes / 1_000, ["PB", "TB", "GB", "MB", "kB"]
-    while value >= 999.95 and len(units) > 1:
-        value /= 1_000
-        units.pop()
-    return f"{value:,.1f} {units[-1]}"
+    fitting = (pair for pair in SIZE_UNITS if size_bytes / pair[1] < 999.95)
+    unit, unit_bytes = next(fitting, SIZE_UNITS[-1])
+    return f"{size_bytes / unit_bytes:,.1f} {unit}"
 
 
 def percent(part: float, whole: float) -> str:
@@ -182,16 +183,16 @@ def duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
-def moment(iso: str) -> datetime | None:
-    """A time in ISO 8601 as UTC; None if it is invalid.
+def moment(iso: object) -> datetime | None:
+    """A time in ISO 8601 as UTC; None if it is no text or invalid.
 
     >>> moment("2026-11-29T09:07:00Z").isoformat()
     '2026-11-29T09:07:00+00:00'
     """
     try:
-        found = datetime.fromisoformat(iso)
+        found = datetime.fromisoformat(iso)  # type: ignore[arg-type]
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-    except (ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
@@ -201,7 +202,7 @@ def time(iso: str | None, *, to_the_second: bool = False) -> str:
     >>> time("2026-11-29T09:07:31+00:00"), time("2026-11-29T09:07:31Z", to_the_second=True), time(None)
     ('2026-11-29 09:07', '2026-11-29 09:07:31', '')
     """
-    found = moment(iso) if iso else None
+    found = moment(iso)
     if found is None:
         return clean(iso or "")
     return f"{found:%Y-%m-%d %H:%M:%S}" if to_the_second else f"{found:%Y-%m-%d %H:%M}"
