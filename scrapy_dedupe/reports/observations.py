@@ -27,7 +27,7 @@ from .timeline import LAST_SECOND, Timeline
 from .url_patterns import UrlPatterns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 FORMAT = 1
 KINDS = ("unique", "unchanged", "changed", "exact", "near", "unknown")
@@ -60,6 +60,8 @@ TIME_COLUMNS = ("requests_filtered", "pages", "duplicates", "bytes_written", "by
 SUMMED_STATS = ("dedupe/url/confirmed", "dedupe/url/false_positives", "dedupe/errors/report")
 """Stats that each run of a job counts from 0. Their sums over the runs are kept; of other stats, the last run's value."""
 
+_SHARE_COLUMN = {name: column for column, name in enumerate(SHARE_COLUMNS)}
+_TIME_COLUMN = {name: column for column, name in enumerate(TIME_COLUMNS)}
 # The attributes that count by themselves: each has the methods as_dict(), merge() and take().
 _COUNTERS = ("timeline", "hosts", "mime_types", "statuses", "groups", "url_patterns")
 _MOST_STATS = 200
@@ -95,11 +97,8 @@ class Observations:
 
     def filtered(self, url: str) -> None:
         """Record a request that was filtered as a duplicate."""
-        host = host_of(url)
         with self._lock:
-            self.totals["requests_filtered"] += 1
-            self.hosts.count(host, ((2, 1),))
-            self._at_this_time((0, 1))
+            self._count({"requests_filtered": 1}, (self.hosts, host_of(url)))
 
     def judged(
         self,
@@ -124,21 +123,18 @@ class Observations:
         is_duplicate = kind in DUPLICATES
         is_other = is_duplicate and original_url is not None and not (same_url or original_url == url)
         similarity = _checked_similarity(similarity)
-        host, mime, word = host_of(url), mime_of(mime), _status_text(status)
         with self._lock:
             self.verdicts["changed" if kind == "near" and same_url else kind] += 1
             if kind == "unknown":
                 return
-            totals = self.totals
-            totals["pages_judged"] += 1
-            totals["duplicates"] += is_duplicate
-            totals["dropped"] += dropped
-            totals["bytes_judged"] += _bounded(size_bytes)
-            counts = ((0, 1), (1, 1)) if is_duplicate else ((0, 1),)
-            self.hosts.count(host, counts)
-            self.mime_types.count(mime, counts)
-            self.statuses.count(word, counts)
-            self._at_this_time((1, 1), (2, int(is_duplicate)))
+            counts = {
+                "pages_judged": 1,
+                "pages": 1,
+                "duplicates": int(is_duplicate),
+                "dropped": int(dropped),
+                "bytes_judged": _bounded(size_bytes),
+            }
+            self._count(counts, *self._rows(url, mime, status))
             if kind == "near" and similarity is not None:
                 self.similarities[min(int(similarity * BINS + 1e-9), BINS - 1)] += 1
             self.url_patterns.count(url, kind, original_url if is_other else None, is_bare=is_bare)
@@ -147,23 +143,11 @@ class Observations:
 
     def recorded(self, url: str, mime: str, status: int, kind: str, written: int, conserved: int) -> None:
         """Record an archived exchange. ``kind`` is the kind of its record; the sizes are in bytes."""
-        written, conserved = _bounded(written), _bounded(conserved)
-        is_response, is_revisit = int(kind == "response"), int(kind == "revisit")
-        if not (is_response or is_revisit):
-            # A skipped exchange has no record, so all its columns would be 0.
-            return
-        host, mime, word = host_of(url), mime_of(mime), _status_text(status)
-        counts = ((3, is_response), (4, is_revisit), (5, written), (6, conserved))
-        with self._lock:
-            totals = self.totals
-            totals["responses"] += is_response
-            totals["revisits"] += is_revisit
-            totals["bytes_written"] += written
-            totals["bytes_conserved"] += conserved
-            self.hosts.count(host, counts)
-            self.mime_types.count(mime, counts)
-            self.statuses.count(word, counts)
-            self._at_this_time((3, written), (4, conserved))
+        # A skipped exchange has no record, so all its columns would be 0.
+        if kind in ("response", "revisit"):
+            sizes = {"bytes_written": _bounded(written), "bytes_conserved": _bounded(conserved)}
+            with self._lock:
+                self._count({f"{kind}s": 1, **sizes}, *self._rows(url, mime, status))
 
     def set_stats(self, stats: Mapping[str, object]) -> None:
         """Keep the stats of deduplication of this run. They replace those of an earlier call."""
@@ -177,7 +161,22 @@ class Observations:
         with self._lock:
             self.stats = kept
 
-    def _at_this_time(self, *counts: tuple[int, int]) -> None:
+    def _rows(self, url: str, mime: str, status: int) -> list[tuple[Tallies, str]]:
+        """The rows of a response, as tallies and names."""
+        word = str(status) if 0 < status < 1_000 else "(none)"
+        return [(self.hosts, host_of(url)), (self.mime_types, mime_of(mime)), (self.statuses, word)]
+
+    def _count(self, counts: Mapping[str, int], *rows: tuple[Tallies, str]) -> None:
+        """Add *counts* to the totals, the timeline and these rows, each of which has columns for some of the names."""
+        for name, number in counts.items():
+            if name in self.totals:
+                self.totals[name] += number
+        row_counts = [(_SHARE_COLUMN[name], counts[name]) for name in counts if name in _SHARE_COLUMN]
+        for tallies, name in rows:
+            tallies.count(name, row_counts)
+        self._at_this_time((_TIME_COLUMN[name], counts[name]) for name in counts if name in _TIME_COLUMN)
+
+    def _at_this_time(self, counts: Iterable[tuple[int, int]] = ()) -> None:
         self._is_running = True
         self.ended = now = self._time()
         # The clock may have been set back.
@@ -304,10 +303,6 @@ def _checked_similarity(similarity: float | None) -> float | None:
     if similarity is None or math.isnan(similarity):
         return None
     return min(max(float(similarity), 0.0), 1.0)
-
-
-def _status_text(status: int) -> str:
-    return str(status) if 0 < status < 1_000 else "(none)"
 
 
 def _time_of(value: object) -> float:
