@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.warc.dates import format_date
 
-from .parsing import MOST_OF_ONE, MOST_PAGES, count_of, dict_of, is_number, list_of, number_of, text_of
+from .parsing import MOST_BYTES, MOST_PAGES, count_of, dict_of, is_number, list_of, number_of, text_of
 from .tallies import Groups, Tallies
 from .texts import harmless, host_of, mime_of
 from .timeline import LAST_SECOND, Timeline
@@ -67,7 +67,7 @@ _COUNTERS = ("timeline", "hosts", "mime_types", "statuses", "groups", "url_patte
 _MOST_STATS = 200
 _STATS_PREFIXES = ("dedupe/", "dupefilter/")
 # The JSON has less than 400 kB. Nested lists take up to forty times as much memory, so more is refused.
-_MOST_BYTES = 1_000_000
+_MOST_JSON_BYTES = 1_000_000
 
 
 class Observations:
@@ -163,8 +163,8 @@ class Observations:
 
     def _rows(self, url: str, mime: str, status: int) -> list[tuple[Tallies, str]]:
         """The rows of a response, as tallies and names."""
-        word = str(status) if 0 < status < 1_000 else "(none)"
-        return [(self.hosts, host_of(url)), (self.mime_types, mime_of(mime)), (self.statuses, word)]
+        status_text = str(status) if 0 < status < 1_000 else "(none)"
+        return [(self.hosts, host_of(url)), (self.mime_types, mime_of(mime)), (self.statuses, status_text)]
 
     def _count(self, counts: Mapping[str, int], *rows: tuple[Tallies, str]) -> None:
         """Add *counts* to the totals, the timeline and these rows, each of which has columns for some of the names."""
@@ -280,7 +280,7 @@ def unpack(data: bytes, crawl: str, now: Callable[[], float] = time.time) -> Obs
 
 def _inflated(data: bytes) -> bytes:
     stream = zlib.decompressobj()
-    text = stream.decompress(data, _MOST_BYTES)
+    text = stream.decompress(data, _MOST_JSON_BYTES)
     if not stream.eof:
         raise ValueError("it is truncated, or too long")
     return text
@@ -296,7 +296,7 @@ def iso_time(seconds: float) -> str:
 
 
 def _bounded(number: int) -> int:
-    return min(max(int(number), 0), MOST_OF_ONE)
+    return min(max(int(number), 0), MOST_BYTES)
 
 
 def _checked_similarity(similarity: float | None) -> float | None:

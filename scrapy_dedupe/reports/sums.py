@@ -42,7 +42,7 @@ NO_GRAPH: Final = CrawlGraph([], [])
 _RECORDED = ("responses", "revisits", "bytes_written", "bytes_conserved")
 _NAMED = 5
 _NARROW = BINS * 8 // 10
-_MOST_OF_STAT = 2**63 - 1
+_MOST_STAT = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +320,8 @@ def _url_filter(crawl: str, stats: Mapping[str, object]) -> UrlFilterFigures | N
 def _count_or_none(value: object) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         return None
-    return min(value, _MOST_OF_STAT)
+    return min(value, _MOST_STAT)
 
 
 def _number_or_none(value: object) -> float | None:
-    return float(min(value, _MOST_OF_STAT)) if is_number(value) and value >= 0 else None
+    return float(min(value, _MOST_STAT)) if is_number(value) and value >= 0 else None

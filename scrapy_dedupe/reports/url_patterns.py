@@ -263,13 +263,13 @@ def patterns_of(url: str) -> Patterns:
     host, rest = host_and_rest(url)
     path, _, query = rest[:_READ_CHARS].partition("#")[0].partition("?")
     # The part after a semicolon is a parameter, too: ;jsessionid=12AB.
-    path, _, beside = path.partition(";")
+    path, _, path_parameters = path.partition(";")
     parts = path[1:].split("/", 200)
     repeats = len(set(parts)) < len(parts)
     wide = [f"{host}/…/{{repeated}}/…"] if repeats and _has_repeated(parts) else []
     shown_parts = _path(_without_repeats(parts) if repeats else parts)
     place = f"{host}/{'/'.join(shown_parts)}"
-    pairs = [*_pairs(query, ""), *_pairs(beside, ";")] if query or beside else []
+    pairs = [*_pairs(query, ""), *_pairs(path_parameters, ";")]
     if not pairs:
         return Patterns(place, None, _folder(host, shown_parts), tuple(wide))
     kinds: dict[str, str] = {}
