@@ -175,20 +175,17 @@ def placed(slices: Iterable[TimeSlice]) -> list[PlacedSlice]:
     known = [(start, found) for found in slices if (start := wording.moment(found.start)) is not None]
     known.sort(key=lambda pair: (pair[0], pair[1].seconds))
     whole = sum(found.seconds for _, found in known) or 1
-    gaps = sum(_is_gap(before, after) for before, after in pairwise(known))
-    gap = whole * min(_GAP_SHARE, _GAPS_SHARE / (gaps or 1))
+    after_gap = [False]
+    for (earlier, found), (later, _) in pairwise(known):
+        after_gap.append((later - earlier).total_seconds() > found.seconds)
+    gap = whole * min(_GAP_SHARE, _GAPS_SHARE / (sum(after_gap) or 1))
     right, answer = 0.0, []
-    for number, (start, found) in enumerate(known):
-        is_after_gap = number > 0 and _is_gap(known[number - 1], known[number])
+    for (start, found), is_after_gap in zip(known, after_gap, strict=False):
         left = right + (gap if is_after_gap else 0)
         right = left + max(found.seconds, whole * _LEAST_SHARE)
         end = start + timedelta(seconds=found.seconds)
         answer.append(PlacedSlice(found, start, end, left, right, is_after_gap))
     return answer
-
-
-def _is_gap(before: tuple[datetime, TimeSlice], after: tuple[datetime, TimeSlice]) -> bool:
-    return (after[0] - before[0]).total_seconds() > before[1].seconds
 
 
 def time_ticks(slices: list[PlacedSlice], most: int) -> list[tuple[float, list[str]]]:
@@ -211,10 +208,11 @@ def time_ticks(slices: list[PlacedSlice], most: int) -> list[tuple[float, list[s
     chosen.sort(key=lambda one: one.left)
     with_seconds = any(one.start.second for one in chosen) and whole < 600
     answer: list[tuple[float, list[str]]] = []
-    for number, one in enumerate(chosen):
-        is_new_day = number == 0 or one.start.date() != chosen[number - 1].start.date()
+    day = ""
+    for one in chosen:
         clock = f"{one.start:%H:%M:%S}" if with_seconds else f"{one.start:%H:%M}"
-        answer.append((one.left, [clock, f"{one.start:%Y-%m-%d}"] if is_new_day else [clock]))
+        earlier_day, day = day, f"{one.start:%Y-%m-%d}"
+        answer.append((one.left, [clock] if day == earlier_day else [clock, day]))
     return answer
 
 
