@@ -4,6 +4,9 @@ Colours are CSS variables and ``currentColor``; the page defines them for light 
 mark has its exact numbers. All positions are computed here, so that Vega does not stack, sort or round anything and a
 chart shows the same numbers as its table. Legends and titles are in the page.
 
+The axis of the timeline leaves out the time between crawls: there may be a month between two crawls that take a minute
+each. A gap takes a hundredth of the axis. A slice that is too narrow to be visible is drawn slightly wider.
+
 See https://vega.github.io/vega-lite/docs/spec.html
 """
 
@@ -11,13 +14,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from . import time_axis, wording
+from . import wording
 from .figures import OTHERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from datetime import datetime
 
     from .figures import Bin, Share, TimeSlice
 
@@ -39,7 +45,9 @@ KINDS = {
 _ROWS, _ROWS_NARROW = 10, 6
 _NAMES_PX = 240
 _AXIS_PX = 46
-_SIZE_UNITS = (("bytes", 1), ("kB", 10**3), ("MB", 10**6), ("GB", 10**9), ("TB", 10**12), ("PB", 10**15))
+_LEAST_SHARE = 1 / 400
+_GAP_SHARE = 1 / 100
+_GAPS_SHARE = 1 / 4
 _CONFIG = {
     "font": "Arial, Helvetica, sans-serif",
     "axis": {
@@ -94,6 +102,26 @@ MEASURES = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedSlice:
+    """A slice of the timeline with its position on the axis. ``is_after_gap``: the axis is broken before it."""
+
+    slice: TimeSlice
+    start: datetime
+    end: datetime
+    left: float
+    right: float
+    is_after_gap: bool
+
+    @property
+    def text(self) -> str:
+        """The time span in words."""
+        is_short = (self.end - self.start).total_seconds() < 60
+        until = "%H:%M" if self.start.date() == self.end.date() else "%Y-%m-%d %H:%M"
+        seconds = ":%S" if is_short or self.start.second or self.end.second else ""
+        return f"{self.start:%Y-%m-%d %H:%M{seconds}} to {self.end:{until}{seconds}} UTC"
+
+
 def measured(rows: Iterable[TimeSlice | Share]) -> list[Measure]:
     """The measures that are not zero in all rows."""
     rows = list(rows)
@@ -102,12 +130,11 @@ def measured(rows: Iterable[TimeSlice | Share]) -> list[Measure]:
 
 def timeline(slices: Sequence[TimeSlice], *, wide: bool) -> Spec | None:
     """Pages, filtered requests and bytes over time; None if there is at most one slice, or nothing but zeros."""
-    places = time_axis.placed(slices)
+    places = placed(slices)
     measures = measured(place.slice for place in places)
     if not measures or len(places) < 2:
         return None
-    labels = time_axis.ticks(places, 8 if wide else 4)
-    gaps = [{"left": place.left} for place in places if place.is_after_gap]
+    labels = time_ticks(places, 8 if wide else 4)
     x_axis = {
         "values": [left for left, _ in labels],
         "labelExpr": "tick_labels[indexof(tick_places, datum.value)]",
@@ -117,7 +144,11 @@ def timeline(slices: Sequence[TimeSlice], *, wide: bool) -> Spec | None:
         "grid": False,
         "title": None,
     }
-    x_scale = {"domain": [0, places[-1].right], "nice": False}
+    gap_rules: Spec = {
+        "data": {"values": [{"left": place.left} for place in places if place.is_after_gap]},
+        "mark": {"type": "rule", "color": "currentColor", "strokeDash": [2, 3], "aria": False},
+        "encoding": {"x": quantity("left")},
+    }
     panels = []
     for measure in measures:
         title, divisor = _titled(measure, (place.slice for place in places))
@@ -126,18 +157,10 @@ def timeline(slices: Sequence[TimeSlice], *, wide: bool) -> Spec | None:
             for place in places
             for bar in _bars(measure, place.slice, divisor)
         ]
-        is_last = measure is measures[-1]
-        axis = {**x_axis, "labels": is_last}
-        x = {"field": "left", "type": "quantitative", "scale": x_scale, "axis": axis}
-        layers = [_vertical_bars(bars, x)]
-        if gaps:
-            layers.append(
-                {
-                    "data": {"values": gaps},
-                    "mark": {"type": "rule", "color": "currentColor", "strokeDash": [2, 3], "aria": False},
-                    "encoding": {"x": {"field": "left", "type": "quantitative"}},
-                }
-            )
+        axis = {**x_axis, "labels": measure is measures[-1]}
+        layers = [_vertical_bars(bars, quantity("left", scale=scale(0, places[-1].right), axis=axis))]
+        if any(place.is_after_gap for place in places):
+            layers.append(gap_rules)
         width = (WIDE if wide else NARROW) - _AXIS_PX - 24
         panels.append({"title": title, "width": width, "height": 110 if wide else 90, "layer": layers})
     params = [
@@ -145,6 +168,52 @@ def timeline(slices: Sequence[TimeSlice], *, wide: bool) -> Spec | None:
         {"name": "tick_labels", "value": [lines for _, lines in labels]},
     ]
     return {**head(), "params": params, "vconcat": panels, "spacing": 14}
+
+
+def placed(slices: Iterable[TimeSlice]) -> list[PlacedSlice]:
+    """The slices in the order of time, with positions from 0 on. Slices with an invalid start are left out."""
+    known = [(start, found) for found in slices if (start := wording.moment(found.start)) is not None]
+    known.sort(key=lambda pair: (pair[0], pair[1].seconds))
+    whole = sum(found.seconds for _, found in known) or 1
+    after_gap = [False]
+    for (earlier, found), (later, _) in pairwise(known):
+        after_gap.append((later - earlier).total_seconds() > found.seconds)
+    gap = whole * min(_GAP_SHARE, _GAPS_SHARE / (sum(after_gap) or 1))
+    right, answer = 0.0, []
+    for (start, found), is_after_gap in zip(known, after_gap, strict=False):
+        left = right + (gap if is_after_gap else 0)
+        right = left + max(found.seconds, whole * _LEAST_SHARE)
+        end = start + timedelta(seconds=found.seconds)
+        answer.append(PlacedSlice(found, start, end, left, right, is_after_gap))
+    return answer
+
+
+def time_ticks(slices: list[PlacedSlice], most: int) -> list[tuple[float, list[str]]]:
+    """At most *most* positions on the axis with the lines of their labels: the time, and the date where it changes.
+
+    Starts after a gap have priority; labels keep enough distance not to touch each other.
+    """
+    if not slices:
+        return []
+    whole = slices[-1].right
+    apart = whole / most
+    chosen: list[PlacedSlice] = []
+    for wanted in (slices[:1], [one for one in slices if one.is_after_gap], slices):
+        for one in wanted:
+            # Labels are to the right of their ticks, so the last one needs room too.
+            if one.left <= whole - apart * 0.8 and all(
+                abs(one.left - other.left) >= apart for other in chosen
+            ):
+                chosen.append(one)
+    chosen.sort(key=lambda one: one.left)
+    with_seconds = any(one.start.second for one in chosen) and whole < 600
+    answer: list[tuple[float, list[str]]] = []
+    day = ""
+    for one in chosen:
+        clock = f"{one.start:%H:%M:%S}" if with_seconds else f"{one.start:%H:%M}"
+        earlier_day, day = day, f"{one.start:%Y-%m-%d}"
+        answer.append((one.left, [clock] if day == earlier_day else [clock, day]))
+    return answer
 
 
 def verdicts(counts: dict[str, int], *, wide: bool) -> Spec | None:
@@ -157,9 +226,8 @@ def verdicts(counts: dict[str, int], *, wide: bool) -> Spec | None:
     for row, (kind, count) in enumerate(known):
         name, color = KINDS.get(kind, (wording.drawn(kind, 36), "var(--third)"))
         share = wording.percent(count, whole)
-        rows.append(
-            {"row": row, "name": name, "end": count, "text": f"{wording.large_number(count)} ({share})"}
-        )
+        text = f"{wording.large_number(count)} ({share})"
+        rows.append({"row": row, "name": name, "end": count, "text": text})
         label = f"{name}: {wording.counted(count, 'page')}, {share}"
         bars.append({"row": row, "low": 0, "high": count, "color": color, "label": label})
     if not bars:
@@ -186,12 +254,11 @@ def similarities(bins: Sequence[Bin], *, wide: bool) -> Spec | None:
         }
         for found in known
     ]
-    x = {
-        "field": "left",
-        "type": "quantitative",
+    x = quantity(
+        "left",
         # A narrower domain would round different labels to the same text.
-        "scale": {"domain": [min(0.95, *(found.low for found in known)), 1.0], "nice": False},
-        "axis": {
+        scale=scale(min(0.95, *(found.low for found in known)), 1.0),
+        axis={
             "format": ".0%",
             "grid": False,
             "title": "Similarity to the original",
@@ -199,7 +266,7 @@ def similarities(bins: Sequence[Bin], *, wide: bool) -> Spec | None:
             "labelOverlap": "greedy",
             "labelSeparation": 14,
         },
-    }
+    )
     width = (WIDE // 2 if wide else NARROW) - _AXIS_PX - 30
     return {**head(), "width": width, "height": 150, **_vertical_bars(bars, x)}
 
@@ -231,9 +298,8 @@ def shares(rows: Sequence[Share], *, wide: bool) -> Spec | None:
         ]
         width = (WIDE - _NAMES_PX) // len(measures) - 34 if wide else NARROW - 24
         is_named = place == 0 or not wide
-        panels.append(
-            {"title": title, **_horizontal_bars(rows_named, bars, width, wide=wide, is_named=is_named)}
-        )
+        panel = _horizontal_bars(rows_named, bars, width, wide=wide, is_named=is_named)
+        panels.append({"title": title, **panel})
     return {**head(), "hconcat" if wide else "vconcat": panels, "spacing": 34 if wide else 14}
 
 
@@ -247,13 +313,25 @@ def head() -> Spec:
     }
 
 
+def quantity(field: str, **more: Any) -> Spec:
+    """The channel of a numeric field."""
+    return {"field": field, "type": "quantitative", **more}
+
+
+def scale(low: float, high: float, **more: Any) -> Spec:
+    """A scale that is not extended to round numbers."""
+    return {"domain": [low, high], "nice": False, **more}
+
+
 def _titled(measure: Measure, rows: Iterable[Any]) -> tuple[str, int]:
     """The title of a panel, and the divisor of its values."""
     if not measure.is_size:
         return measure.title, 1
     largest = max((sum(measure.values(row)) for row in rows), default=0)
-    unit, divisor = next((pair for pair in reversed(_SIZE_UNITS) if largest >= pair[1]), _SIZE_UNITS[0])
-    return (measure.title if divisor == 1 else f"{measure.title} ({unit})"), divisor
+    for unit, unit_bytes in reversed(wording.SIZE_UNITS):
+        if largest >= unit_bytes:
+            return f"{measure.title} ({unit})", unit_bytes
+    return measure.title, 1
 
 
 def _bars(measure: Measure, row: Any, divisor: int) -> list[dict[str, Any]]:
@@ -277,19 +355,8 @@ def _bars(measure: Measure, row: Any, divisor: int) -> list[dict[str, Any]]:
 
 def _vertical_bars(bars: list[dict[str, Any]], x: Spec) -> Spec:
     """Bars from ``left`` to ``right`` and from ``low`` to ``high``."""
-    return _rectangles(
-        bars,
-        {
-            "x": x,
-            "x2": {"field": "right"},
-            "y": {
-                "field": "low",
-                "type": "quantitative",
-                **_counts_axis(bars, 5, minExtent=_AXIS_PX, maxExtent=_AXIS_PX),
-            },
-            "y2": {"field": "high"},
-        },
-    )
+    y = quantity("low", **_counts_axis(bars, 5, minExtent=_AXIS_PX, maxExtent=_AXIS_PX))
+    return _rectangles(bars, {"x": x, "x2": {"field": "right"}, "y": y, "y2": {"field": "high"}})
 
 
 def _horizontal_bars(
@@ -303,42 +370,27 @@ def _horizontal_bars(
 ) -> Spec:
     """Horizontal bars. The name of a row is left of its bar, or above it on a narrow screen."""
     above = 0.12 if wide else 0.5
-    y_scale = {"domain": [0, len(rows)], "reverse": True, "nice": False}
     bars = [{**bar, "top": bar["row"] + above, "bottom": bar["row"] + 0.88} for bar in bars]
-    x: Spec = {
-        "field": "low",
-        "type": "quantitative",
-        **({"scale": {"domain": domain, "nice": False}, "axis": None} if domain else _counts_axis(bars, 3)),
-    }
-    y: Spec = {"field": "top", "type": "quantitative", "scale": y_scale, "axis": None}
+    x_axis = _counts_axis(bars, 3) if domain is None else {"scale": scale(*domain), "axis": None}
+    x, y = quantity("low", **x_axis), quantity("top", scale=scale(0, len(rows), reverse=True), axis=None)
     layers = [_rectangles(bars, {"x": x, "x2": {"field": "high"}, "y": y, "y2": {"field": "bottom"}})]
-    texts = []
+    texts: list[tuple[str, list[dict[str, Any]], Spec]] = []
     if is_named:
         # Left-aligned in the column: a font that is wider than the one measured here still fits.
-        place: Spec = (
-            {"align": "left", "dx": -_NAMES_PX, "limit": _NAMES_PX - 30}
-            if wide
-            else {"align": "left", "limit": width}
-        )
-        texts.append(
-            ("name", [{**row, "at": 0, "y": row["row"] + (0.5 if wide else 0.25)} for row in rows], place)
-        )
+        names = [{**row, "at": 0, "y": row["row"] + (0.5 if wide else 0.25)} for row in rows]
+        place = {"dx": -_NAMES_PX, "limit": _NAMES_PX - 30} if wide else {"limit": width}
+        texts.append(("name", names, place))
     if domain is not None:
         middle = (above + 0.88) / 2
-        after_bar = {"align": "left", "dx": 6}
         texts.append(
-            ("text", [{**row, "at": row["end"], "y": row["row"] + middle} for row in rows], after_bar)
+            ("text", [{**row, "at": row["end"], "y": row["row"] + middle} for row in rows], {"dx": 6})
         )
     for field, values, place in texts:
         layers.append(
             {
                 "data": {"values": values},
-                "mark": {"type": "text", "baseline": "middle", "aria": False, **place},
-                "encoding": {
-                    "x": {"field": "at", "type": "quantitative"},
-                    "y": {"field": "y", "type": "quantitative"},
-                    "text": {"field": field},
-                },
+                "mark": {"type": "text", "align": "left", "baseline": "middle", "aria": False, **place},
+                "encoding": {"x": quantity("at"), "y": quantity("y"), "text": {"field": field}},
             }
         )
     return {"width": width, "height": (26 if wide else 40) * len(rows), "layer": layers}
@@ -371,7 +423,7 @@ def _counts_axis(bars: list[dict[str, Any]], steps: int, **more: Any) -> Spec:
         "labelSeparation": 2,
         **more,
     }
-    return {"scale": {"domain": [0, ticks[-1]], "nice": False}, "axis": axis}
+    return {"scale": scale(0, ticks[-1]), "axis": axis}
 
 
 def _ticks(largest: float, steps: int, *, is_whole: bool) -> list[float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -56,31 +57,36 @@ def charts_of(report: Report) -> dict[str, Chart]:
 
     Raises :class:`~scrapy_dedupe.errors.SettingError` if vl-convert is not installed.
     """
-    drawings: dict[str, Callable[[bool], Spec | None]] = {
-        "timeline": lambda wide: chart_specs.timeline(report.timeline, wide=wide),
-        "verdicts": lambda wide: chart_specs.verdicts(report.verdicts, wide=wide),
-        "similarities": lambda wide: chart_specs.similarities(report.similarities, wide=wide),
-        "hosts": lambda wide: chart_specs.shares(report.hosts, wide=wide),
-        "mime_types": lambda wide: chart_specs.shares(report.mime_types, wide=wide),
-        "statuses": lambda wide: chart_specs.shares(report.statuses, wide=wide),
-        "graph": lambda wide: crawl_graph.spec(report.graph, report.crawls, wide=wide),
+    specs: dict[str, Callable[..., Spec | None]] = {
+        "timeline": partial(chart_specs.timeline, report.timeline),
+        "verdicts": partial(chart_specs.verdicts, report.verdicts),
+        "similarities": partial(chart_specs.similarities, report.similarities),
+        "hosts": partial(chart_specs.shares, report.hosts),
+        "mime_types": partial(chart_specs.shares, report.mime_types),
+        "statuses": partial(chart_specs.shares, report.statuses),
+        "graph": partial(crawl_graph.spec, report.graph, report.crawls),
     }
     charts = {}
-    for name, drawing in drawings.items():
-        specs = [drawing(wide) for wide in (True, False)]
-        if specs[0] is not None and specs[1] is not None:
-            charts[name] = Chart(_svg(specs[0], name, "wide"), _svg(specs[1], name, "narrow"))
+    for name, spec in specs.items():
+        wide, narrow = spec(wide=True), spec(wide=False)
+        if wide is not None and narrow is not None:
+            charts[name] = Chart(_svg(wide, name, "wide"), _svg(narrow, name, "narrow"))
     return charts
+
+
+def not_installed(package: str, error: ImportError) -> SettingError:
+    """The error to raise if a package of the extra ``report`` is missing."""
+    return SettingError(
+        f"A report as a page needs the package {package}, which is not installed ({error}). Run: pip install"
+        ' "scrapy-dedupe[report]"'
+    )
 
 
 def _svg(spec: Spec, name: str, screen: str) -> str:
     try:
         import vl_convert
     except ImportError as error:
-        raise SettingError(
-            f"A report as a page needs the package vl-convert-python, which is not installed ({error}). Run: pip install"
-            ' "scrapy-dedupe[report]"'
-        ) from error
+        raise not_installed("vl-convert-python", error) from error
     # No URL may be loaded: all data is in the specification.
     drawn = vl_convert.vegalite_to_svg(spec, vl_version=_VEGA_LITE, allowed_base_urls=[])
     return _for_page(drawn, name, screen)

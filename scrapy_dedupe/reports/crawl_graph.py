@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from . import chart_specs, wording
+from . import wording
+from .chart_specs import NARROW, WIDE, head, quantity, scale
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +41,7 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
     if not edges:
         return None
     names_px = 260 if wide else 160
-    width = (chart_specs.WIDE * 2 // 3 if wide else chart_specs.NARROW - 24) - names_px
+    width = (WIDE * 2 // 3 if wide else NARROW - 24) - names_px
     arcs: list[dict[str, Any]] = []
     for number, edge in enumerate(edges[:MOST_ARCS]):
         start, end = rows[edge.crawl], rows[edge.needs]
@@ -74,18 +75,8 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
         }
         for row, node in enumerate(nodes)
     ]
-    y: Spec = {
-        "field": "y",
-        "type": "quantitative",
-        "scale": {"domain": [-0.5, len(nodes) - 0.5], "reverse": True, "nice": False},
-        "axis": None,
-    }
-    x: Spec = {
-        "field": "x",
-        "type": "quantitative",
-        "scale": {"domain": [0, 1], "nice": False},
-        "axis": None,
-    }
+    x = quantity("x", scale=scale(0, 1), axis=None)
+    y = quantity("y", scale=scale(-0.5, len(nodes) - 0.5, reverse=True), axis=None)
     layers: list[Spec] = [
         {
             "data": {"values": arcs},
@@ -93,15 +84,10 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
             "encoding": {
                 "x": x,
                 "y": y,
-                "order": {"field": "step", "type": "quantitative"},
+                "order": quantity("step"),
                 "detail": {"field": "arc"},
                 "color": {"field": "color", "type": "nominal", "scale": None},
-                "strokeDash": {
-                    "field": "is_missing",
-                    "type": "nominal",
-                    "scale": {"domain": [False, True], "range": [[1, 0], [5, 3]]},
-                    "legend": None,
-                },
+                "strokeDash": _dashed_if_missing(5, 3),
                 "description": {"field": "label"},
             },
         },
@@ -122,12 +108,7 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
                     "condition": {"test": "datum.is_outside", "value": "var(--paper)"},
                     "value": "currentColor",
                 },
-                "strokeDash": {
-                    "field": "is_missing",
-                    "type": "nominal",
-                    "scale": {"domain": [False, True], "range": [[1, 0], [2, 2]]},
-                    "legend": None,
-                },
+                "strokeDash": _dashed_if_missing(2, 2),
                 "description": {"field": "label"},
             },
         },
@@ -146,11 +127,20 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
         },
     ]
     return {
-        **chart_specs.head(),
+        **head(),
         "width": width,
         "height": _ROW_PX * len(nodes),
         "layer": layers,
         "resolve": {"scale": {"strokeDash": "independent"}},
+    }
+
+
+def _dashed_if_missing(dash: int, gap: int) -> Spec:
+    return {
+        "field": "is_missing",
+        "type": "nominal",
+        "scale": {"domain": [False, True], "range": [[1, 0], [dash, gap]]},
+        "legend": None,
     }
 
 

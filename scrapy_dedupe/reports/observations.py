@@ -18,25 +18,16 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.warc.dates import format_date
 
-from .groups import Groups
-from .parsing import (
-    MOST_OF_ONE,
-    MOST_PAGES,
-    count_of,
-    dict_of,
-    is_number,
-    list_of,
-    number_of,
-    text_of,
-)
-from .tallies import Tallies
+from .parsing import MOST_BYTES, MOST_PAGES, count_of, dict_of, is_number, list_of, number_of, text_of
+from .tallies import Groups, Tallies
 from .texts import harmless, host_of, mime_of
 from .timeline import LAST_SECOND, Timeline
 from .url_patterns import UrlPatterns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 FORMAT = 1
 KINDS = ("unique", "unchanged", "changed", "exact", "near", "unknown")
@@ -69,10 +60,14 @@ TIME_COLUMNS = ("requests_filtered", "pages", "duplicates", "bytes_written", "by
 SUMMED_STATS = ("dedupe/url/confirmed", "dedupe/url/false_positives", "dedupe/errors/report")
 """Stats that each run of a job counts from 0. Their sums over the runs are kept; of other stats, the last run's value."""
 
+_SHARE_COLUMN = {name: column for column, name in enumerate(SHARE_COLUMNS)}
+_TIME_COLUMN = {name: column for column, name in enumerate(TIME_COLUMNS)}
+# The attributes that count by themselves: each has the methods as_dict(), merge() and take().
+_COUNTERS = ("timeline", "hosts", "mime_types", "statuses", "groups", "url_patterns")
 _MOST_STATS = 200
 _STATS_PREFIXES = ("dedupe/", "dupefilter/")
 # The JSON has less than 400 kB. Nested lists take up to forty times as much memory, so more is refused.
-_MOST_BYTES = 1_000_000
+_MOST_JSON_BYTES = 1_000_000
 
 
 class Observations:
@@ -100,18 +95,10 @@ class Observations:
         # The stats of the earlier runs.
         self._earlier: dict[str, int | float] = {}
 
-    @property
-    def started_text(self) -> str:
-        """When the first run started, as ISO 8601 in UTC."""
-        return iso_time(self.started)
-
     def filtered(self, url: str, at_s: float | None = None) -> None:
         """Record a request that was filtered as a duplicate, now or at ``at_s`` seconds since the epoch."""
-        host = host_of(url)
         with self._lock:
-            self.totals["requests_filtered"] += 1
-            self.hosts.count(host, ((2, 1),))
-            self._at_time(at_s, (0, 1))
+            self._count(at_s, {"requests_filtered": 1}, (self.hosts, host_of(url)))
 
     def judged(
         self,
@@ -138,21 +125,18 @@ class Observations:
         is_duplicate = kind in DUPLICATES
         is_other = is_duplicate and original_url is not None and not (same_url or original_url == url)
         similarity = _checked_similarity(similarity)
-        host, mime, word = host_of(url), mime_of(mime), _status_text(status)
         with self._lock:
             self.verdicts["changed" if kind == "near" and same_url else kind] += 1
             if kind == "unknown":
                 return
-            totals = self.totals
-            totals["pages_judged"] += 1
-            totals["duplicates"] += is_duplicate
-            totals["dropped"] += dropped
-            totals["bytes_judged"] += _bounded(size_bytes)
-            counts = ((0, 1), (1, 1)) if is_duplicate else ((0, 1),)
-            self.hosts.count(host, counts)
-            self.mime_types.count(mime, counts)
-            self.statuses.count(word, counts)
-            self._at_time(at_s, (1, 1), (2, int(is_duplicate)))
+            counts = {
+                "pages_judged": 1,
+                "pages": 1,
+                "duplicates": int(is_duplicate),
+                "dropped": int(dropped),
+                "bytes_judged": _bounded(size_bytes),
+            }
+            self._count(at_s, counts, *self._rows(url, mime, status))
             if kind == "near" and similarity is not None:
                 self.similarities[min(int(similarity * BINS + 1e-9), BINS - 1)] += 1
             self.url_patterns.count(url, kind, original_url if is_other else None, is_bare=is_bare)
@@ -161,39 +145,40 @@ class Observations:
 
     def recorded(self, url: str, mime: str, status: int, kind: str, written: int, conserved: int) -> None:
         """Record an archived exchange. ``kind`` is the kind of its record; the sizes are in bytes."""
-        written, conserved = _bounded(written), _bounded(conserved)
-        is_response, is_revisit = int(kind == "response"), int(kind == "revisit")
-        if not (is_response or is_revisit):
-            # A skipped exchange has no record, so all its columns would be 0.
-            return
-        host, mime, word = host_of(url), mime_of(mime), _status_text(status)
-        counts = ((3, is_response), (4, is_revisit), (5, written), (6, conserved))
-        with self._lock:
-            totals = self.totals
-            totals["responses"] += is_response
-            totals["revisits"] += is_revisit
-            totals["bytes_written"] += written
-            totals["bytes_conserved"] += conserved
-            self.hosts.count(host, counts)
-            self.mime_types.count(mime, counts)
-            self.statuses.count(word, counts)
-            self._at_time(None, (3, written), (4, conserved))
+        # A skipped exchange has no record, so all its columns would be 0.
+        if kind in ("response", "revisit"):
+            sizes = {"bytes_written": _bounded(written), "bytes_conserved": _bounded(conserved)}
+            with self._lock:
+                self._count(None, {f"{kind}s": 1, **sizes}, *self._rows(url, mime, status))
 
     def set_stats(self, stats: Mapping[str, object]) -> None:
         """Keep the stats of deduplication of this run. They replace those of an earlier call."""
         kept = dict(self._earlier)
-        for key in sorted(
-            key for key in map(str, stats) if key.startswith(_STATS_PREFIXES) and len(key) <= 120
-        ):
+        for key in sorted(map(str, stats)):
             value = stats.get(key)
-            if is_number(value):
+            if key.startswith(_STATS_PREFIXES) and len(key) <= 120 and is_number(value):
                 kept[harmless(key)] = number_of(value) + self._earlier.get(key, 0)
             if len(kept) == _MOST_STATS:
                 break
         with self._lock:
             self.stats = kept
 
-    def _at_time(self, at_s: float | None, *counts: tuple[int, int]) -> None:
+    def _rows(self, url: str, mime: str, status: int) -> list[tuple[Tallies, str]]:
+        """The rows of a response, as tallies and names."""
+        status_text = str(status) if 0 < status < 1_000 else "(none)"
+        return [(self.hosts, host_of(url)), (self.mime_types, mime_of(mime)), (self.statuses, status_text)]
+
+    def _count(self, at_s: float | None, counts: Mapping[str, int], *rows: tuple[Tallies, str]) -> None:
+        """Add *counts* to the totals, the timeline and these rows, each of which has columns for some of the names."""
+        for name, number in counts.items():
+            if name in self.totals:
+                self.totals[name] += number
+        row_counts = [(_SHARE_COLUMN[name], counts[name]) for name in counts if name in _SHARE_COLUMN]
+        for tallies, name in rows:
+            tallies.count(name, row_counts)
+        self._at_time(at_s, [(_TIME_COLUMN[name], counts[name]) for name in counts if name in _TIME_COLUMN])
+
+    def _at_time(self, at_s: float | None, counts: Iterable[tuple[int, int]] = ()) -> None:
         self._is_running = True
         now = self._time() if at_s is None else min(max(at_s, 0.0), float(LAST_SECOND))
         self.ended = now
@@ -217,12 +202,7 @@ class Observations:
                 "totals": dict(self.totals),
                 "verdicts": dict(self.verdicts),
                 "similarities": list(self.similarities),
-                "timeline": self.timeline.as_dict(),
-                "hosts": self.hosts.as_dict(),
-                "mime_types": self.mime_types.as_dict(),
-                "statuses": self.statuses.as_dict(),
-                "groups": self.groups.as_dict(),
-                "url_patterns": self.url_patterns.as_dict(),
+                **{name: getattr(self, name).as_dict() for name in _COUNTERS},
                 "stats": dict(self.stats),
             }
 
@@ -232,17 +212,13 @@ class Observations:
 
     def merge(self, other: Observations) -> None:
         """Add the observations of another crawl. Neither object may record anything afterwards."""
-        for name, number in other.totals.items():
-            self.totals[name] += number
+        for total, number in other.totals.items():
+            self.totals[total] += number
         for kind, pages in other.verdicts.items():
             self.verdicts[kind] += pages
         self.similarities = [a + b for a, b in zip(self.similarities, other.similarities, strict=True)]
-        self.timeline.merge(other.timeline)
-        self.hosts.merge(other.hosts)
-        self.mime_types.merge(other.mime_types)
-        self.statuses.merge(other.statuses)
-        self.groups.merge(other.groups)
-        self.url_patterns.merge(other.url_patterns)
+        for name in _COUNTERS:
+            getattr(self, name).merge(getattr(other, name))
 
     @classmethod
     def from_dict(cls, data: object, now: Callable[[], float] = time.time) -> Observations:
@@ -275,12 +251,8 @@ class Observations:
         new.similarities = [count_of(pages, MOST_PAGES) for pages in list_of(plain["similarities"])]
         if len(new.similarities) != BINS:
             raise ValueError("wrong number of bins")
-        new.timeline.take(plain["timeline"])
-        new.hosts.take(plain["hosts"])
-        new.mime_types.take(plain["mime_types"])
-        new.statuses.take(plain["statuses"])
-        new.groups.take(plain["groups"])
-        new.url_patterns.take(plain["url_patterns"])
+        for name in _COUNTERS:
+            getattr(new, name).take(plain[name])
         new.set_stats(dict_of(plain["stats"]))
         new._earlier = {key: new.stats[key] for key in SUMMED_STATS if key in new.stats}
         return new
@@ -298,50 +270,42 @@ def unpack(data: bytes, crawl: str, now: Callable[[], float] = time.time) -> Obs
     Raises :class:`~scrapy_dedupe.errors.StoreRefused` for damaged data and for data of a newer version.
     """
     try:
-        plain = json.loads(_inflated(data))
-    except (zlib.error, ValueError, RecursionError) as error:
-        raise StoreRefused(
-            _message(crawl, f"The observations of the crawl are damaged ({error}).")
-        ) from error
-    try:
+        try:
+            plain = json.loads(_inflated(data))
+        except (zlib.error, ValueError, RecursionError) as error:
+            raise StoreRefused(f"The observations of the crawl are damaged ({error}).") from error
         return Observations.from_dict(plain, now)
     except StoreRefused as error:
-        raise StoreRefused(_message(crawl, str(error))) from error
+        raise StoreRefused(
+            f"The report of the crawl {crawl} cannot be read. {error} It was not changed."
+        ) from error
 
 
 def _inflated(data: bytes) -> bytes:
     stream = zlib.decompressobj()
-    text = stream.decompress(data, _MOST_BYTES)
+    text = stream.decompress(data, _MOST_JSON_BYTES)
     if not stream.eof:
         raise ValueError("it is truncated, or too long")
     return text
 
 
-def _message(crawl: str, sentence: str) -> str:
-    return f"The report of the crawl {crawl} cannot be read. {sentence} It was not changed."
-
-
 def iso_time(seconds: float) -> str:
-    """A time since the epoch as ISO 8601 in UTC, in the format of the index.
+    """A time since the epoch in the format of the index.
 
     >>> iso_time(1.5)
     '1970-01-01T00:00:01.500Z'
     """
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_date(datetime.fromtimestamp(seconds, UTC))
 
 
 def _bounded(number: int) -> int:
-    return min(max(int(number), 0), MOST_OF_ONE)
+    return min(max(int(number), 0), MOST_BYTES)
 
 
 def _checked_similarity(similarity: float | None) -> float | None:
     if similarity is None or math.isnan(similarity):
         return None
     return min(max(float(similarity), 0.0), 1.0)
-
-
-def _status_text(status: int) -> str:
-    return str(status) if 0 < status < 1_000 else "(none)"
 
 
 def _time_of(value: object) -> float:

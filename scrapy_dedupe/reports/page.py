@@ -12,18 +12,16 @@ import hashlib
 import re
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import SettingError
-
-from . import chart_specs, charts, crawl_graph, time_axis, wording
+from . import chart_specs, charts, crawl_graph, wording
 from .figures import OTHERS
 from .observations import DUPLICATES
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from .figures import Report
+    from .figures import GraphEdge, Report
 
 CARDS_SHOWN = 10
 """How many groups and traps are visible at first; the others are collapsed."""
@@ -35,13 +33,12 @@ def page(report: Report) -> str:
     Raises :class:`~scrapy_dedupe.errors.SettingError` if Jinja or vl-convert is not installed.
     """
     template = _template()
-    drawn = charts.charts_of(report)
     script = _source("page.js")
     rendered = template.render(
         report=report,
         summary=summary(report),
-        title=title(report),
-        charts=drawn,
+        title=_crawls(report, "Crawl"),
+        charts=charts.charts_of(report),
         chart_titles=charts.TITLES,
         kinds={kind: words for kind, (words, _) in chart_specs.KINDS.items()},
         style=_source("page.css"),
@@ -55,17 +52,10 @@ def page(report: Report) -> str:
         bin_text=chart_specs.bin_text,
         node_text=crawl_graph.state_text,
         most_arcs=crawl_graph.MOST_ARCS,
-        has_gaps=any(place.is_after_gap for place in time_axis.placed(report.timeline)),
+        has_gaps=any(place.is_after_gap for place in chart_specs.placed(report.timeline)),
         w=wording,
     )
     return f"{rendered.strip()}\n"
-
-
-def title(report: Report) -> str:
-    """The title of the page: the only crawl, or the number of crawls."""
-    if len(report.crawls) == 1:
-        return f"Crawl {wording.clean(report.crawls[0].id)}"
-    return wording.counted(len(report.crawls), "crawl")
 
 
 def summary(report: Report) -> str:
@@ -110,13 +100,17 @@ def _which(report: Report) -> str:
         for iso in (crawl.started, crawl.ended)
         if iso and (found := wording.moment(iso))
     )
-    if len(report.crawls) == 1:
-        which = f"the crawl {wording.clean(report.crawls[0].id)}"
-    else:
-        which = wording.counted(len(report.crawls), "crawl")
+    which = _crawls(report, "the crawl")
     if not days:
         return which
     return f"{which} on {days[0]}" if days[0] == days[-1] else f"{which} from {days[0]} to {days[-1]}"
+
+
+def _crawls(report: Report, noun: str) -> str:
+    """The only crawl, introduced by *noun*, or the number of crawls."""
+    if len(report.crawls) == 1:
+        return f"{noun} {wording.clean(report.crawls[0].id)}"
+    return wording.counted(len(report.crawls), "crawl")
 
 
 def _judged_and_repeated(verdicts: dict[str, int]) -> tuple[int, int] | tuple[None, None]:
@@ -125,9 +119,9 @@ def _judged_and_repeated(verdicts: dict[str, int]) -> tuple[int, int] | tuple[No
     return (judged, sum(verdicts.get(kind, 0) for kind in DUPLICATES)) if judged else (None, None)
 
 
-def _needs(report: Report) -> dict[str, list[Any]]:
+def _needs(report: Report) -> dict[str, list[GraphEdge]]:
     """The edges of the graph, grouped by the crawl that depends on others."""
-    needs: dict[str, list[Any]] = {}
+    needs: dict[str, list[GraphEdge]] = {}
     for edge in report.graph.edges:
         needs.setdefault(edge.crawl, []).append(edge)
     return needs
@@ -138,10 +132,7 @@ def _template() -> Template:
     try:
         import jinja2
     except ImportError as error:
-        raise SettingError(
-            f"A report as a page needs the package jinja2, which is not installed ({error}). Run: pip install"
-            ' "scrapy-dedupe[report]"'
-        ) from error
+        raise charts.not_installed("jinja2", error) from error
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

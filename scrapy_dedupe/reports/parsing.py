@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 MOST_PAGES = 2**50
 """A limit above any number of pages. The sum over thousands of crawls fits 64 bits, so that it can be drawn."""
 
-MOST_OF_ONE = 2**50
+MOST_BYTES = 2**50
 """A limit above the number of bytes that can be counted at once."""
 
-_MOST_OF_ALL = 2**80
+_MOST_COUNT = 2**80
 _MOST_CHARS = 3_000
 
 
@@ -41,7 +41,7 @@ def text_of(value: object) -> str:
     return harmless(value, _MOST_CHARS)
 
 
-def count_of(value: object, most: int = _MOST_OF_ALL) -> int:
+def count_of(value: object, most: int = _MOST_COUNT) -> int:
     """An integer from 0 to *most*."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ValueError("not a count")
@@ -63,7 +63,7 @@ def number_of(value: object) -> int | float:
     """A finite number."""
     if not is_number(value):
         raise ValueError("not a number")
-    return max(-_MOST_OF_ALL, min(value, _MOST_OF_ALL)) if isinstance(value, int) else value
+    return max(-_MOST_COUNT, min(value, _MOST_COUNT)) if isinstance(value, int) else value
 
 
 def share_of(value: object) -> float:

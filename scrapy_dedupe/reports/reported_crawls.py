@@ -7,23 +7,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
-from scrapy_dedupe.reports.figures import CrawlGraph, GraphEdge, GraphNode
-from scrapy_dedupe.reports.observations import unpack
-from scrapy_dedupe.reports.sums import CrawlSeen
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 
+from .figures import CrawlGraph, GraphEdge, GraphNode
+from .observations import unpack
+from .sums import NO_GRAPH, CrawlSeen
 from .wording import number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from scrapy_dedupe.crawls.dependencies import Dependencies
-    from scrapy_dedupe.reports.observations import Observations
-    from scrapy_dedupe.stores.base import CrawlInfo, Store
+    from scrapy_dedupe.stores.base import Store
     from scrapy_dedupe.tasks.progress import Progress
 
-_NO_DEPENDENCIES = CrawlGraph([], [])
 _MOST_OUTSIDE = 100
 
 
@@ -35,7 +33,7 @@ class Reported:
     """
 
     crawls: list[CrawlSeen] = field(default_factory=list)
-    graph: CrawlGraph = _NO_DEPENDENCIES
+    graph: CrawlGraph = NO_GRAPH
     notes: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
 
@@ -57,9 +55,12 @@ def reported_crawls(
 
     index = stores[0].index
     dependencies = Dependencies(index, wacz_folder)
-    kept = _Kept(stores)
     known = dependencies.crawls
-    others = [crawl for crawl in kept.crawls if crawl not in known]
+    store_of: dict[str, Store] = {}
+    for store in stores:
+        for crawl in store.reports.crawls():
+            store_of.setdefault(crawl, store)
+    others = [crawl for crawl in store_of if crawl not in known]
     listed = sorted(
         (info for info in known.values() if info.state != "canceled"), key=lambda info: info.started or ""
     )
@@ -71,17 +72,29 @@ def reported_crawls(
                 f"The store has no crawl {crawl}, neither in the index nor in its reports. List the crawls of the index"
                 " with `scrapy dedupe crawls`."
             )
+
+    def started(crawl: CrawlSeen) -> str:
+        return crawl.started or ""
+
     found = Reported()
     if not wanted:
         found.notes.append("There are no crawls yet.")
     seen: list[CrawlSeen] = []
     with part(progress, "report", len(wanted), "crawls"):
         for crawl in counted(wanted, progress):
-            seen.append(_seen(crawl, known.get(crawl), kept, found, is_named=bool(ids)))
+            data = store_of[crawl].reports.load(crawl) if crawl in store_of else None
+            observations = None
+            try:
+                observations = None if data is None else unpack(data, crawl)
+            except StoreRefused:
+                if ids:
+                    raise
+                found.unreadable.append(crawl)
+            seen.append(CrawlSeen(crawl, known.get(crawl), observations))
             # The number of crawls without an index entry is not limited, and each takes about 100 kB.
             if not ids and len(seen) >= 2 * most:
-                seen = sorted(seen, key=_started)[-most:]
-    seen.sort(key=_started)
+                seen = sorted(seen, key=started)[-most:]
+    seen.sort(key=started)
     if not ids and len(listed) + len(others) > most:
         found.notes.append(
             f"Only the newest {most} of {number(len(listed) + len(others))} crawls are reported. Give ids to choose others."
@@ -97,42 +110,6 @@ def reported_crawls(
         )
     found.graph = graph_of(dependencies, [crawl.id for crawl in seen if crawl.info is not None])
     return found
-
-
-class _Kept:
-    """The observations that the stores have kept."""
-
-    def __init__(self, stores: Iterable[Store]) -> None:
-        self._stores: dict[str, Store] = {}
-        for store in stores:
-            for crawl in store.reports.crawls():
-                self._stores.setdefault(crawl, store)
-
-    @property
-    def crawls(self) -> Iterable[str]:
-        return self._stores.keys()
-
-    def observations(self, crawl: str) -> Observations | None:
-        store = self._stores.get(crawl)
-        data = None if store is None else store.reports.load(crawl)
-        return None if data is None else unpack(data, crawl)
-
-
-def _seen(crawl: str, info: CrawlInfo | None, kept: _Kept, found: Reported, *, is_named: bool) -> CrawlSeen:
-    observations = None
-    try:
-        observations = kept.observations(crawl)
-    except StoreRefused:
-        if is_named:
-            raise
-        found.unreadable.append(crawl)
-    return CrawlSeen(crawl, info, observations)
-
-
-def _started(crawl: CrawlSeen) -> str:
-    if crawl.info is not None and crawl.info.started is not None:
-        return crawl.info.started
-    return "" if crawl.observations is None else crawl.observations.started_text
 
 
 def graph_of(dependencies: Dependencies, crawls: Sequence[str]) -> CrawlGraph:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe import __version__
+from scrapy_dedupe.warc.dates import format_date
 
 from .figures import OTHERS, Bin, CrawlFigures, CrawlGraph, Report, Share, TimeSlice, Totals, UrlFilterFigures
 from .observations import (
@@ -21,6 +22,7 @@ from .observations import (
 )
 from .parsing import is_number
 from .tallies import Tally
+from .wording import moment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,10 +37,12 @@ MOST_NAMES = 20
 MOST_GROUPS = 30
 MOST_TRAPS = 30
 
-_NO_GRAPH = CrawlGraph([], [])
+NO_GRAPH: Final = CrawlGraph([], [])
+
+_RECORDED = ("responses", "revisits", "bytes_written", "bytes_conserved")
 _NAMED = 5
 _NARROW = BINS * 8 // 10
-_MOST_OF_STAT = 2**63 - 1
+_MOST_STAT = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +53,18 @@ class CrawlSeen:
     info: CrawlInfo | None = None
     observations: Observations | None = None
 
+    @property
+    def started(self) -> str | None:
+        """When the first run started, as ISO 8601 in UTC; None if unknown."""
+        if self.info is not None and self.info.started:
+            return self.info.started
+        return None if self.observations is None else iso_time(self.observations.started)
+
 
 def report_of(
     crawls: Sequence[CrawlSeen],
     *,
-    graph: CrawlGraph = _NO_GRAPH,
+    graph: CrawlGraph = NO_GRAPH,
     notes: Sequence[str] = (),
     made: datetime | None = None,
 ) -> Report:
@@ -68,13 +79,16 @@ def report_of(
     ]
     figures = [_crawl_figures(crawl) for crawl in seen]
     own_notes = [*notes, *_notes(seen)]
-    dropped = sum(_dropped(crawl) for crawl in seen)
     url_filters = [found for crawl in seen if (found := _url_filter(crawl.id, _stats(crawl))) is not None]
+    dropped = sum(_dropped(crawl) for crawl in seen)
     # Merging changes the first observations, so it must come last.
     whole = _merged(seen)
     hosts = _shares(whole.hosts, MOST_HOSTS)
-    mime_types = _without_filtered(_shares(whole.mime_types, MOST_NAMES))
-    statuses = _without_filtered(_shares(whole.statuses, MOST_NAMES))
+    # A filtered request has no response.
+    mime_types, statuses = (
+        [replace(share, requests_filtered=None) for share in _shares(tallies, MOST_NAMES)]
+        for tallies in (whole.mime_types, whole.statuses)
+    )
     groups = whole.groups.largest(MOST_GROUPS)
     counted: dict[str, Sequence[Share] | Sequence[DuplicateGroup]] = {
         "hosts": hosts,
@@ -94,11 +108,24 @@ def report_of(
         )
     verdicts = {kind: sum(crawl.verdicts[kind] for crawl in figures) for kind in KINDS}
     return Report(
-        made=iso_time((made or datetime.now(UTC)).timestamp()),
+        made=format_date(made or datetime.now(UTC)),
         version=__version__,
         crawls=figures,
-        totals=_totals(figures, verdicts, dropped),
-        timeline=_timeline(whole),
+        totals=Totals(
+            pages_judged=sum(pages for kind, pages in verdicts.items() if kind != "unknown"),
+            duplicates=sum(verdicts[kind] for kind in DUPLICATES),
+            dropped=dropped,
+            **{
+                name: sum(getattr(crawl, name) for crawl in figures)
+                for name in ("requests_filtered", *_RECORDED)
+            },
+        ),
+        timeline=[
+            TimeSlice(
+                iso_time(second), whole.timeline.seconds, **dict(zip(TIME_COLUMNS, counts, strict=True))
+            )
+            for second, counts in whole.timeline.slices()
+        ],
         hosts=hosts,
         mime_types=mime_types,
         statuses=statuses,
@@ -115,8 +142,8 @@ def report_of(
 
 def _merged(crawls: Sequence[CrawlSeen]) -> Observations:
     known = [crawl.observations for crawl in crawls if crawl.observations is not None]
-    whole = known[0] if known else Observations()
-    for other in known[1:]:
+    whole, *others = known or [Observations()]
+    for other in others:
         whole.merge(other)
     return whole
 
@@ -125,64 +152,60 @@ def _stats(crawl: CrawlSeen) -> dict[str, object]:
     """The stats of a crawl. Those of the commit are the newest, but cover only the last run."""
     seen = {} if crawl.observations is None else dict(crawl.observations.stats)
     committed = {} if crawl.info is None or crawl.info.stats is None else crawl.info.stats
-    summed = {key: max(seen[key], count_in(committed, key)) for key in SUMMED_STATS if key in seen}
+    summed = {key: max(seen[key], _count_in(committed, key)) for key in SUMMED_STATS if key in seen}
     return {**seen, **committed, **summed}
 
 
 def _crawl_figures(crawl: CrawlSeen) -> CrawlFigures:
     info, seen = crawl.info, crawl.observations
-    stats = _stats(crawl)
-    responses, revisits, written, conserved = _archived(crawl)
     if seen is None:
-        filtered = count_in(stats, "dupefilter/filtered")
-        verdicts = {kind: count_in(stats, f"dedupe/content/{kind}") for kind in KINDS}
+        stats = _stats(crawl)
+        filtered = _count_in(stats, "dupefilter/filtered")
+        verdicts = {kind: _count_in(stats, f"dedupe/content/{kind}") for kind in KINDS}
         # The stats count changed pages as near, too.
         verdicts["near"] = max(verdicts["near"] - verdicts["changed"], 0)
-        ended = time_in(stats, "finish_time")
+        finished = moment(stats.get("finish_time"))
+        ended = None if finished is None else format_date(finished)
     else:
-        filtered, verdicts, ended = (
-            seen.totals["requests_filtered"],
-            dict(seen.verdicts),
-            iso_time(seen.ended),
-        )
-    started = None if info is None else info.started
+        filtered, verdicts = seen.totals["requests_filtered"], dict(seen.verdicts)
+        ended = iso_time(seen.ended)
+    recorded = _recorded(crawl)
+    if info is not None:
+        state: str = info.state
+    else:
+        state = "not in the index" if any(recorded.values()) else "not archived"
     return CrawlFigures(
         id=crawl.id,
         spider=None if seen is None else seen.spider,
-        state=_state(crawl),
-        started=started or (None if seen is None else iso_time(seen.started)),
+        state=state,
+        started=crawl.started,
         ended=ended,
         committed=None if info is None else info.committed,
         has_details=seen is not None,
         requests_filtered=filtered,
-        responses=responses,
-        revisits=revisits,
-        bytes_written=written,
-        bytes_conserved=conserved,
+        **recorded,
         verdicts=verdicts,
     )
 
 
-def _state(crawl: CrawlSeen) -> str:
-    if crawl.info is not None:
-        return crawl.info.state
-    return "not in the index" if sum(_archived(crawl)) else "not archived"
-
-
-def _archived(crawl: CrawlSeen) -> tuple[int, int, int, int]:
-    """Responses, revisits, bytes written and bytes conserved, from the more complete source.
+def _recorded(crawl: CrawlSeen) -> dict[str, int]:
+    """The counts of records and their bytes, from the more complete source.
 
     While a crawl runs, the index is behind the observations; after a kill, the observations lack the last minute.
     """
     if crawl.observations is not None and not _is_incomplete(crawl):
-        totals = crawl.observations.totals
-        return totals["responses"], totals["revisits"], totals["bytes_written"], totals["bytes_conserved"]
+        return {name: crawl.observations.totals[name] for name in _RECORDED}
     if crawl.info is None:
-        return 0, 0, 0, 0
+        return dict.fromkeys(_RECORDED, 0)
     counts = crawl.info.counts
     seen = 0 if crawl.observations is None else crawl.observations.totals["bytes_written"]
     revisits = min(counts.dupe_urls, counts.total_urls)
-    return counts.total_urls - revisits, revisits, max(counts.total_crawl_size, seen), counts.conserved_size
+    return {
+        "responses": counts.total_urls - revisits,
+        "revisits": revisits,
+        "bytes_written": max(counts.total_crawl_size, seen),
+        "bytes_conserved": counts.conserved_size,
+    }
 
 
 def _is_incomplete(crawl: CrawlSeen) -> bool:
@@ -203,7 +226,7 @@ def _has_unknown_size(crawl: CrawlSeen) -> bool:
 def _dropped(crawl: CrawlSeen) -> int:
     if crawl.observations is not None:
         return crawl.observations.totals["dropped"]
-    return count_in(_stats(crawl), "dedupe/content/dropped")
+    return _count_in(_stats(crawl), "dedupe/content/dropped")
 
 
 def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:
@@ -225,7 +248,7 @@ def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:
             f"The index gets the size of the files at the end of a crawl, so {_named(unsized)} may have written more bytes"
             " than shown."
         )
-    if failed := [crawl.id for crawl in crawls if count_in(_stats(crawl), "dedupe/errors/report")]:
+    if failed := [crawl.id for crawl in crawls if _count_in(_stats(crawl), "dedupe/errors/report")]:
         notes.append(
             f"Observing {_named(failed)} failed at times (dedupe/errors/report; see its log). Figures may be too low."
         )
@@ -248,29 +271,6 @@ def _named(crawls: Sequence[str]) -> str:
     return f"the crawls {', '.join(crawls[:_NAMED])}{more}"
 
 
-def _totals(crawls: Sequence[CrawlFigures], verdicts: dict[str, int], dropped: int) -> Totals:
-    return Totals(
-        requests_filtered=sum(crawl.requests_filtered for crawl in crawls),
-        pages_judged=sum(pages for kind, pages in verdicts.items() if kind != "unknown"),
-        duplicates=sum(verdicts[kind] for kind in DUPLICATES),
-        dropped=dropped,
-        responses=sum(crawl.responses for crawl in crawls),
-        revisits=sum(crawl.revisits for crawl in crawls),
-        bytes_written=sum(crawl.bytes_written for crawl in crawls),
-        bytes_conserved=sum(crawl.bytes_conserved for crawl in crawls),
-    )
-
-
-def _timeline(whole: Observations) -> list[TimeSlice]:
-    timeline = whole.timeline
-    return [
-        TimeSlice(
-            start=iso_time(second), seconds=timeline.seconds, **dict(zip(TIME_COLUMNS, counts, strict=True))
-        )
-        for second, counts in timeline.slices()
-    ]
-
-
 def _shares(tallies: Tallies, most: int) -> list[Share]:
     """The most frequent names, and a row for all others if there are any."""
     ranked = sorted(tallies, key=lambda item: (-item[1].calls, item[0]))
@@ -286,11 +286,6 @@ def _share(name: str, row: Tally, *, is_bound: bool = False) -> Share:
     return Share(name, **dict(zip(SHARE_COLUMNS, row.counts, strict=True)), is_bound=is_bound)
 
 
-def _without_filtered(shares: list[Share]) -> list[Share]:
-    """The shares without filtered requests, since these have no response."""
-    return [replace(share, requests_filtered=None) for share in shares]
-
-
 def _bins(similarities: Sequence[int]) -> list[Bin]:
     """Bins from the lowest similarity up to 1, in steps of 0.01, or of 0.05 if the lowest is below 0.8."""
     lowest = next((number for number, pages in enumerate(similarities) if pages), None)
@@ -303,63 +298,30 @@ def _bins(similarities: Sequence[int]) -> list[Bin]:
     ]
 
 
-def count_in(stats: Mapping[str, object], key: str) -> int:
+def _count_in(stats: Mapping[str, object], key: str) -> int:
     """A count; 0 if it is missing or not a number.
 
-    >>> count_in({"a": 3}, "a"), count_in({"a": "3"}, "a"), count_in({}, "a")
+    >>> _count_in({"a": 3}, "a"), _count_in({"a": "3"}, "a"), _count_in({}, "a")
     (3, 0, 0)
     """
     return _count_or_none(stats.get(key)) or 0
 
 
-def time_in(stats: Mapping[str, object], key: str) -> str | None:
-    """A time as ISO 8601 in UTC; None if it is missing or invalid.
-
-    >>> time_in({"finish_time": "2026-11-28T10:00:00+00:00"}, "finish_time")
-    '2026-11-28T10:00:00.000Z'
-    """
-    value = stats.get(key)
-    try:
-        found = datetime.fromisoformat(value) if isinstance(value, str) else None
-        if found is None:
-            return None
-        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
-    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _url_filter(crawl: str, stats: Mapping[str, object]) -> UrlFilterFigures | None:
     """The URL filter of a crawl; None if the crawl did not use one of this project."""
-    if _count_or_none(stats.get("dedupe/url/capacity")) is None:
-        return None
-    counts = {
-        name: _count_or_none(stats.get(f"dedupe/url/{name}"))
-        for name in ("seen", "capacity", "layers", "bytes", "confirmed", "false_positives")
-    }
-    numbers = {
-        name: _number_or_none(stats.get(f"dedupe/url/{name}"))
-        for name in ("fill_ratio", "estimated_error", "expected_lost")
-    }
-    return UrlFilterFigures(
-        crawl=crawl,
-        seen=counts["seen"],
-        capacity=counts["capacity"],
-        layers=counts["layers"],
-        bytes=counts["bytes"],
-        fill_ratio=numbers["fill_ratio"],
-        estimated_error=numbers["estimated_error"],
-        expected_lost=numbers["expected_lost"],
-        confirmed=counts["confirmed"],
-        false_positives=counts["false_positives"],
-    )
+    values: dict[str, Any] = {}
+    for name in ("seen", "capacity", "layers", "bytes", "confirmed", "false_positives"):
+        values[name] = _count_or_none(stats.get(f"dedupe/url/{name}"))
+    for name in ("fill_ratio", "estimated_error", "expected_lost"):
+        values[name] = _number_or_none(stats.get(f"dedupe/url/{name}"))
+    return None if values["capacity"] is None else UrlFilterFigures(crawl, **values)
 
 
 def _count_or_none(value: object) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         return None
-    return min(value, _MOST_OF_STAT)
+    return min(value, _MOST_STAT)
 
 
 def _number_or_none(value: object) -> float | None:
-    return float(min(value, _MOST_OF_STAT)) if is_number(value) and value >= 0 else None
+    return float(min(value, _MOST_STAT)) if is_number(value) and value >= 0 else None

@@ -48,7 +48,8 @@ class Timeline:
             while len(self._slots) > MOST_SLOTS:
                 self._double()
             slot = second // self.seconds
-            self._newest = slot if self._newest is None else self._newest
+            if self._newest is None:
+                self._newest = slot
             return slot
         while len(self._slots) + slot - self._newest > MOST_SLOTS:
             self._double()
@@ -60,11 +61,9 @@ class Timeline:
 
     def _double(self) -> None:
         self.seconds *= 2
-        wider: dict[int, list[int]] = {}
-        for slot, row in self._slots.items():
-            known = wider.get(slot // 2)
-            wider[slot // 2] = row if known is None else [a + b for a, b in zip(known, row, strict=True)]
-        self._slots = wider
+        narrower, self._slots = self._slots, {}
+        for slot, row in narrower.items():
+            self._add(slot // 2, row)
         if self._newest is not None:
             self._newest //= 2
 
@@ -75,12 +74,13 @@ class Timeline:
         while other.seconds < self.seconds:
             other._double()
         for slot, row in other._slots.items():
-            known = self._slots.get(slot)
-            self._slots[slot] = (
-                list(row) if known is None else [a + b for a, b in zip(known, row, strict=True)]
-            )
+            self._add(slot, row)
         while len(self._slots) > MOST_SLOTS:
             self._double()
+
+    def _add(self, slot: int, row: Iterable[int]) -> None:
+        known = self._slots.get(slot, [0] * self._columns)
+        self._slots[slot] = [a + b for a, b in zip(known, row, strict=True)]
 
     def slices(self) -> list[tuple[int, list[int]]]:
         """All slots in the order of time: the first second since the epoch, and the counters."""

@@ -1,22 +1,26 @@
 """URL patterns, and which of them have little new content on most of their pages.
 
-Such pages duplicate others, or have hardly any text besides the template of their host. The pattern may be a trap: an
-endless calendar, a session in the URL, filters in any combination, growing relative links. It may also be harmless, such
-as printer versions, or empty pages of generated manuals.
+A pattern is a form that the URLs of many pages of one kind have in common. ``{n}`` replaces a number, ``{id}`` a long
+hexadecimal number or a UUID, ``{token}`` another long random string, ``{value}`` the value of a parameter, ``{repeated}``
+parts of the path that are repeated, and ``{name}`` any page of a folder.
+
+Pages with little new content duplicate others, or have hardly any text besides the template of their host. Their pattern
+may be a trap: an endless calendar, a session in the URL, filters in any combination, growing relative links. It may also
+be harmless, such as printer versions, or empty pages of generated manuals.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .figures import Trap
-from .parsing import count_of, dict_of, list_of, text_of
+from .parsing import count_of, text_of
 from .tallies import HeavyHitters, Row
-from .texts import shown_url
-from .url_forms import is_folder, patterns_of
+from .texts import harmless, host_and_rest, shown_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 LEAST_PAGES = 20
 MOST_EXAMPLES = 3
@@ -26,6 +30,24 @@ _MOST_BYTES = 40_000
 _EXAMPLE_CHARS = 500
 # A wider pattern is reported instead of a narrower one only if it has this many times more such pages.
 _WIDER = 1.2
+
+_READ_CHARS = 1_000
+_MOST_PARTS = 12
+_MOST_PART_CHARS = 60
+_MOST_NAMES = 8
+_MOST_PAIRS = 20
+_LONGEST_PERIOD = 4
+_REPEATED = "{repeated}"
+_NAME = "{name}"
+
+_SEPARATORS = re.compile(r"[&;]")
+_DIGITS = re.compile(r"[0-9]+")
+_NUMBER = re.compile(r"[+-]?[0-9]+(?:[.,:-][0-9]+)*")
+_HEX = re.compile(
+    r"(?=[^0-9]*[0-9])(?=[^a-f]*[a-f])[0-9a-f]{8,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE
+)
+_TOKEN = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_~%+=.()-]{24,}")
+_WORDS = re.compile(r"[a-z]+(?:[-_][a-z0-9]+)+", re.IGNORECASE)
 
 
 class Pattern(Row):
@@ -42,6 +64,15 @@ class Pattern(Row):
         self.bare = self.exact = self.near = self.unchanged = 0
         self.examples: list[str] = []
 
+    def add(self, other: Pattern) -> None:
+        super().add(other)
+        self.exact += other.exact
+        self.near += other.near
+        self.bare += other.bare
+        self.unchanged += other.unchanged
+        new = [example for example in other.examples if example not in self.examples]
+        self.examples = (self.examples + new)[:MOST_EXAMPLES]
+
     @property
     def different(self) -> int:
         """The number of pages without unchanged ones, which an earlier visit has already judged."""
@@ -57,9 +88,7 @@ class Pattern(Row):
 
         Short pages in one folder are common, so for a doubtful folder three quarters of the pages are required.
         """
-        if self.different < LEAST_PAGES:
-            return False
-        if 2 * self.fruitless <= self.different:
+        if self.different < LEAST_PAGES or 2 * self.fruitless <= self.different:
             return False
         return not self.is_doubtful(name) or 4 * self.fruitless >= 3 * self.different
 
@@ -72,7 +101,7 @@ class UrlPatterns(HeavyHitters[Pattern]):
     """Counts, for each URL pattern, the pages and those with little new content, in bounded memory."""
 
     def __init__(self) -> None:
-        super().__init__(_MOST_PATTERNS, _MOST_BYTES)
+        super().__init__(Pattern, _MOST_PATTERNS, _MOST_BYTES)
 
     def count(self, url: str, kind: str, original_url: str | None = None, *, is_bare: bool = False) -> None:
         """Record a page. ``original_url`` is the URL of the page that it duplicates, None if there is none.
@@ -81,27 +110,28 @@ class UrlPatterns(HeavyHitters[Pattern]):
         The order in which two equal pages are read is random. If a page without parameters duplicates the same page with
         parameters, the one with parameters therefore counts as the copy.
         """
-        is_copy = original_url is not None and kind in ("exact", "near")
-        is_plain = is_copy and original_url is not None and _is_plain(url, original_url)
+        copied = original_url if kind in ("exact", "near") else None
+        is_plain = copied is not None and _is_plain(url, copied)
         for name in _all_patterns(url):
             row = self._row(name)
             if kind == "unchanged":
                 row.unchanged += 1
-            elif is_copy and not is_plain:
+            elif copied is not None and not is_plain:
                 self._add_copy(row, kind, url)
             elif is_bare and kind == "unique":
                 row.bare += 1
                 self._add_example(row, url)
-        if is_plain and original_url is not None:
-            for name in _all_patterns(original_url):
-                known = self._rows.get(name)
-                if known is None:
-                    continue
-                # It may have been counted as bare; a page must not count twice.
-                known.bare -= known.bare > 0
-                # If the row was removed and created again meanwhile, the page itself may not be counted.
-                if known.fruitless + known.unchanged < known.calls:
-                    self._add_copy(known, kind, original_url)
+        if copied is None or not is_plain:
+            return
+        for name in _all_patterns(copied):
+            known = self._rows.get(name)
+            if known is None:
+                continue
+            # It may have been counted as bare; a page must not count twice.
+            known.bare -= known.bare > 0
+            # If the row was removed and created again meanwhile, the page itself may not be counted.
+            if known.fruitless + known.unchanged < known.calls:
+                self._add_copy(known, kind, copied)
 
     def _add_copy(self, row: Pattern, kind: str, url: str) -> None:
         if kind == "exact":
@@ -116,24 +146,6 @@ class UrlPatterns(HeavyHitters[Pattern]):
             if shown not in row.examples:
                 row.examples.append(shown)
                 self._add_text(row, shown)
-
-    def _make(self, name: str) -> Pattern:
-        return Pattern()
-
-    def merge(self, other: UrlPatterns) -> None:
-        """Add the counts of *other*. The result may exceed the limits."""
-        for name, row in other:
-            ours = self._rows.get(name)
-            if ours is None:
-                ours = Pattern()
-                self._put(name, ours)
-            ours.calls += row.calls
-            ours.exact += row.exact
-            ours.near += row.near
-            ours.bare += row.bare
-            ours.unchanged += row.unchanged
-            new = [example for example in row.examples if example not in ours.examples]
-            ours.examples = (ours.examples + new)[:MOST_EXAMPLES]
 
     def traps(self, most: int) -> list[Trap]:
         """Patterns of at least 20 pages, most of which had little new content; those with the most such pages first.
@@ -156,43 +168,33 @@ class UrlPatterns(HeavyHitters[Pattern]):
         )
         return [
             Trap(
-                name,
-                row.different,
-                row.exact,
-                row.near,
-                row.bare,
-                round(row.fruitless / row.different, 4),
-                list(row.examples),
+                pattern=name,
+                pages=row.different,
+                exact=row.exact,
+                near=row.near,
+                template=row.bare,
+                share=round(row.fruitless / row.different, 4),
+                examples=list(row.examples),
             )
             for name, row in ranked[:most]
         ]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the patterns as plain values, cut to the row and byte limits."""
-        self.cut()
-        rows = [
-            [name, row.calls, row.missed, row.exact, row.near, row.unchanged, row.bare, *row.examples]
-            for name, row in self
-        ]
-        return {"floor": self.floor, "rows": rows}
+    def _plain(self, name: str, row: Pattern) -> list[Any]:
+        return [name, row.calls, row.missed, row.exact, row.near, row.unchanged, row.bare, *row.examples]
 
-    def take(self, data: object) -> None:
-        """Restore the result of :meth:`as_dict` in an empty object. Raises :class:`ValueError` for invalid data."""
-        plain = dict_of(data)
-        for item in list_of(plain.get("rows")):
-            name, calls, missed, exact, near, unchanged, *rest = list_of(item)
-            row = Pattern()
-            row.calls, row.missed = count_of(calls), count_of(missed)
-            row.exact, row.near, row.unchanged = map(count_of, (exact, near, unchanged))
-            if rest and not isinstance(rest[0], str):
-                row.bare = count_of(rest.pop(0))
-            if row.fruitless + row.unchanged > row.calls:
-                raise ValueError("a pattern with more copies than pages")
-            self._take(name, row)
-            for example in rest[:MOST_EXAMPLES]:
-                self._add_example(row, text_of(example))
-        self.floor = count_of(plain.get("floor"))
-        self.cut()
+    def _take_row(self, values: list[Any]) -> None:
+        name, calls, missed, exact, near, unchanged, *rest = values
+        row = Pattern()
+        row.calls, row.missed = count_of(calls), count_of(missed)
+        row.exact, row.near, row.unchanged = map(count_of, (exact, near, unchanged))
+        # Older data may lack this count.
+        if rest and not isinstance(rest[0], str):
+            row.bare = count_of(rest.pop(0))
+        if row.fruitless + row.unchanged > row.calls:
+            raise ValueError("a pattern with more copies than pages")
+        self._put_stored(name, row)
+        for example in rest[:MOST_EXAMPLES]:
+            self._add_example(row, text_of(example))
 
 
 def _is_plain(url: str, original_url: str) -> bool:
@@ -232,3 +234,148 @@ def _above(name: str, row: Pattern, known: Mapping[str, Pattern]) -> list[str]:
         # The examples of a parameter pattern all have the same path.
         wider = [path]
     return [one for one in wider if one is not None and one in known]
+
+
+class Patterns(NamedTuple):
+    """The patterns of a URL: its path with the names of its parameters, and wider patterns.
+
+    ``path``: all pages at the path, with any parameters; None if the URL has fewer than three. ``folder``: all pages in the
+    same folder; None if the URL has parameters. ``wide``: for each parameter, all pages of the host that have it, at any
+    path; and all pages whose path has a repeated part.
+    """
+
+    whole: str
+    path: str | None
+    folder: str | None
+    wide: tuple[str, ...]
+
+
+def patterns_of(url: str) -> Patterns:
+    """The patterns of a URL. Only the first 1,000 characters after the host are used.
+
+    >>> patterns_of("https://example.com/calendar/2026/11?month=12").whole
+    'example.com/calendar/{n}/{n}?month={n}'
+    >>> patterns_of("https://example.com/a?x=1").wide
+    ('example.com/…?x={n}',)
+    >>> patterns_of("https://example.com/a/b/a/c").folder, patterns_of("https://example.com/a/b/a/c").wide
+    ('example.com/a/b/a/{name}', ('example.com/…/{repeated}/…',))
+    """
+    host, rest = host_and_rest(url)
+    path, _, query = rest[:_READ_CHARS].partition("#")[0].partition("?")
+    # The part after a semicolon is a parameter, too: ;jsessionid=12AB.
+    path, _, path_parameters = path.partition(";")
+    parts = path[1:].split("/", 200)
+    repeats = len(set(parts)) < len(parts)
+    wide = [f"{host}/…/{{repeated}}/…"] if repeats and _has_repeated(parts) else []
+    shown_parts = _path(_without_repeats(parts) if repeats else parts)
+    place = f"{host}/{'/'.join(shown_parts)}"
+    pairs = [*_pairs(query, ""), *_pairs(path_parameters, ";")]
+    if not pairs:
+        return Patterns(place, None, _folder(host, shown_parts), tuple(wide))
+    kinds: dict[str, str] = {}
+    for name, value in pairs:
+        kind = "{n}" if _NUMBER.fullmatch(value) else "{value}"
+        kinds[name] = kind if kinds.get(name, kind) == kind else "{value}"
+    # Sorted, since generated links may have any order of parameters.
+    names = sorted(kinds)
+    shown = list(dict.fromkeys(_parameter(name, kinds[name]) for name in names[:_MOST_NAMES]))
+    more = "&…" if len(names) > _MOST_NAMES else ""
+    whole = f"{place}?{'&'.join(shown)}{more}"
+    return Patterns(
+        whole,
+        f"{place}?…" if len(names) > 2 else None,
+        None,
+        (*(f"{host}/…?{parameter}" for parameter in shown), *wide),
+    )
+
+
+def _pairs(query: str, mark: str) -> list[tuple[str, str]]:
+    found = []
+    for item in _SEPARATORS.split(query, _MOST_PAIRS)[:_MOST_PAIRS]:
+        name, _, value = item.partition("=")
+        if item:
+            found.append((mark + name, value))
+    return found
+
+
+def _parameter(name: str, kind: str) -> str:
+    if not name.isalpha():
+        name = _DIGITS.sub("{n}", harmless(name, _MOST_PART_CHARS))
+    return f"{name[:_MOST_PART_CHARS]}={kind}"
+
+
+def is_folder(pattern: str) -> bool:
+    """Whether a pattern means the pages of a folder.
+
+    >>> is_folder("example.com/a/{name}"), is_folder("example.com/{n}")
+    (True, False)
+    """
+    return pattern.endswith((_NAME, f"{_NAME}/"))
+
+
+def _folder(host: str, parts: Sequence[str]) -> str | None:
+    # The path may end with a slash.
+    end = 1 if parts[-1] or len(parts) == 1 else 2
+    if parts[-end] in ("", "…", _REPEATED):
+        return None
+    return "/".join([host, *parts[:-end], _NAME, *([""] if end == 2 else [])])
+
+
+def _path(parts: list[str]) -> list[str]:
+    shown = [_part(part) for part in parts[:_MOST_PARTS]]
+    return [*shown, "…"] if len(parts) > _MOST_PARTS else shown
+
+
+def _has_repeated(parts: Sequence[str]) -> bool:
+    # Equal numbers are ignored: they may be a day and a month.
+    words = [part for part in parts if part and not part.isdigit()]
+    return len(set(words)) < len(words)
+
+
+def _part(part: str) -> str:
+    """One part of a path, with numbers and random strings replaced.
+
+    >>> [_part(part) for part in ("news", "page12.html", "3f2a90bc77", "2026-11-28", "ten-years-after-9-11-and-more-of-it")]
+    ['news', 'page{n}.html', '{id}', '{n}-{n}-{n}', 'ten-years-after-{n}-{n}-and-more-of-it']
+    """
+    if not part or (part.isalpha() and len(part) <= _MOST_PART_CHARS and part.isascii()):
+        return part
+    if _HEX.fullmatch(part) and not part.isdigit():
+        return "{id}"
+    if len(part) >= 24 and not _WORDS.match(part) and _TOKEN.fullmatch(part):
+        return "{token}"
+    return _DIGITS.sub("{n}", harmless(part, _MOST_PART_CHARS))
+
+
+def _without_repeats(parts: list[str]) -> list[str]:
+    """The parts of a path, with {repeated} in place of immediate repetitions of up to four parts.
+
+    >>> _without_repeats("a/b/a/b/a/b/c".split("/"))
+    ['a', 'b', '{repeated}', 'c']
+    """
+    kept: list[str] = []
+    place = 0
+    while place < len(parts):
+        period = _period(parts, place)
+        kept += parts[place : place + max(period, 1)]
+        place += max(period, 1)
+        if period:
+            block = parts[place - period : place]
+            while parts[place : place + period] == block:
+                place += period
+            kept.append(_REPEATED)
+    return kept
+
+
+def _period(parts: Sequence[str], place: int) -> int:
+    """How many parts from *place* on are repeated immediately after; 0 if none are."""
+    for period in range(1, _LONGEST_PERIOD + 1):
+        block = parts[place : place + period]
+        # Empty parts do not count as a repetition, and two equal numbers may be a day and a month.
+        if (
+            block == parts[place + period : place + 2 * period]
+            and any(block)
+            and not all(part.isdigit() for part in block)
+        ):
+            return period
+    return 0

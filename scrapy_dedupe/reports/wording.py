@@ -18,6 +18,9 @@ COPIES = {
 }
 """The descriptions of duplicates, in the order in which they are listed."""
 
+SIZE_UNITS = (("kB", 10**3), ("MB", 10**6), ("GB", 10**9), ("TB", 10**12), ("PB", 10**15))
+"""The decimal units of sizes above bytes."""
+
 _HARMFUL = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffc\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
 )
@@ -78,9 +81,8 @@ def left_out_groups(shown: int, more: int | None) -> str:
     >>> left_out_groups(30, 1_204)
     'Only the 30 largest of 1,234 groups of duplicates are shown.'
     """
-    if more is None:
-        return f"Only the {number(shown)} largest groups of duplicates are shown."
-    return f"Only the {number(shown)} largest of {number(shown + more)} groups of duplicates are shown."
+    of_all = "" if more is None else f"of {number(shown + more)} "
+    return f"Only the {number(shown)} largest {of_all}groups of duplicates are shown."
 
 
 def number(value: int) -> str:
@@ -100,7 +102,12 @@ def large_number(value: int) -> str:
     """
     if value < 1_000_000:
         return number(value)
-    return _scaled(value / 1_000_000, (" million", " billion", " trillion"))
+    scaled, units = value / 1_000_000, ["trillion", "billion", "million"]
+    # Three significant digits, without trailing zeros.
+    while float(f"{scaled:.3g}") >= 1_000 and len(units) > 1:
+        scaled /= 1_000
+        units.pop()
+    return f"{float(f'{scaled:.3g}') if scaled < 1_000 else round(scaled):,.10g} {units[-1]}"
 
 
 def size(size_bytes: int) -> str:
@@ -111,19 +118,9 @@ def size(size_bytes: int) -> str:
     """
     if size_bytes < 1_000:
         return f"{size_bytes} B"
-    value, units = size_bytes / 1_000, ["PB", "TB", "GB", "MB", "kB"]
-    while value >= 999.95 and len(units) > 1:
-        value /= 1_000
-        units.pop()
-    return f"{value:,.1f} {units[-1]}"
-
-
-def _scaled(value: float, units: tuple[str, ...]) -> str:
-    """A number with three significant digits and its unit, without trailing zeros."""
-    step = 0
-    while float(f"{value:.3g}") >= 1_000 and step < len(units) - 1:
-        value, step = value / 1_000, step + 1
-    return f"{float(f'{value:.3g}') if value < 1_000 else round(value):,.10g}{units[step]}"
+    fitting = (pair for pair in SIZE_UNITS if size_bytes / pair[1] < 999.95)
+    unit, unit_bytes = next(fitting, SIZE_UNITS[-1])
+    return f"{size_bytes / unit_bytes:,.1f} {unit}"
 
 
 def percent(part: float, whole: float) -> str:
@@ -186,16 +183,16 @@ def duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
-def moment(iso: str) -> datetime | None:
-    """A time in ISO 8601 as UTC; None if it is invalid.
+def moment(iso: object) -> datetime | None:
+    """A time in ISO 8601 as UTC; None if it is no text or invalid.
 
     >>> moment("2026-11-29T09:07:00Z").isoformat()
     '2026-11-29T09:07:00+00:00'
     """
     try:
-        found = datetime.fromisoformat(iso)
+        found = datetime.fromisoformat(iso)  # type: ignore[arg-type]
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-    except (ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
@@ -205,11 +202,9 @@ def time(iso: str | None, *, to_the_second: bool = False) -> str:
     >>> time("2026-11-29T09:07:31+00:00"), time("2026-11-29T09:07:31Z", to_the_second=True), time(None)
     ('2026-11-29 09:07', '2026-11-29 09:07:31', '')
     """
-    if not iso:
-        return ""
     found = moment(iso)
     if found is None:
-        return clean(iso)
+        return clean(iso or "")
     return f"{found:%Y-%m-%d %H:%M:%S}" if to_the_second else f"{found:%Y-%m-%d %H:%M}"
 
 

@@ -1,4 +1,4 @@
-"""The charts of a report: every bar has the length and the words of its number."""
+"""The charts of a report: the length and the label of each bar match its number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from made_reports import START, empty_report, full_report, share, time_slice
 
 from scrapy_dedupe.errors import SettingError
-from scrapy_dedupe.reports import chart_specs, crawl_graph, time_axis
+from scrapy_dedupe.reports import chart_specs, crawl_graph
 from scrapy_dedupe.reports.charts import TITLES, Chart, charts_of
 from scrapy_dedupe.reports.figures import OTHERS, Bin, CrawlGraph, GraphEdge, GraphNode, Share
 
@@ -52,7 +52,7 @@ def test_every_chart_has_a_title_and_two_sizes(charts: dict[str, Chart]) -> None
         assert widths[1] <= 390
 
 
-def test_ids_do_not_meet_in_one_page(charts: dict[str, Chart]) -> None:
+def test_ids_are_unique_within_a_page(charts: dict[str, Chart]) -> None:
     ids = [
         found
         for chart in charts.values()
@@ -83,7 +83,7 @@ def test_colors_are_those_of_the_page(charts: dict[str, Chart]) -> None:
             }
 
 
-def test_bars_are_as_long_as_their_numbers() -> None:
+def test_the_lengths_of_bars_are_proportional_to_their_numbers() -> None:
     chart = charts_of(
         empty_report(hosts=[share("a.example", 80), share("b.example", 20), share(OTHERS, 500)])
     )["hosts"]
@@ -103,14 +103,14 @@ def test_bars_are_as_long_as_their_numbers() -> None:
         assert pixels == pytest.approx([pixels[0]] * 4, rel=0.02)
 
 
-def test_what_is_nowhere_has_no_panel() -> None:
+def test_a_measure_that_is_zero_in_all_rows_has_no_panel() -> None:
     rows = [Share("a.example", 3, 1, 0, 0, 0, 0, 0)]
     chart = charts_of(empty_report(hosts=rows))["hosts"]
     assert labels(chart.wide) == ["a.example: 2 new pages", "a.example: 1 page that repeats a text"]
     assert "Bytes" not in chart.wide
 
 
-def test_the_timeline_says_each_slice_and_breaks_where_no_crawl_ran() -> None:
+def test_the_timeline_labels_each_slice_and_has_a_gap_between_crawls() -> None:
     slices = [
         time_slice(START),
         time_slice(START + timedelta(seconds=60)),
@@ -136,14 +136,14 @@ def test_the_timeline_says_each_slice_and_breaks_where_no_crawl_ran() -> None:
     assert gaps == ["2,3"] * 3  # one in each panel
 
 
-def test_verdicts_and_similarities_say_their_numbers(charts: dict[str, Chart]) -> None:
+def test_verdicts_and_similarities_are_labelled_with_their_numbers(charts: dict[str, Chart]) -> None:
     assert labels(charts["verdicts"].wide)[:2] == ["New: 6,000 pages, 67 %", "Unchanged: 1,200 pages, 13 %"]
     assert "Not judged (error): 20 pages, below 1 %" in labels(charts["verdicts"].narrow)
     assert labels(charts["similarities"].wide)[-1] == "Similarity 99 to 100 %: 42 pages"
     assert len(labels(charts["similarities"].wide)) == 14  # the first bin has no page
 
 
-def test_the_graph_goes_from_a_crawl_to_what_it_needs(charts: dict[str, Chart]) -> None:
+def test_arcs_go_from_a_crawl_to_the_crawls_that_it_needs(charts: dict[str, Chart]) -> None:
     said = dict(zip(labels(charts["graph"].wide), marks(charts["graph"].wide), strict=True))
     assert said["site-2 needs lost in 1 file, which is missing"].get("stroke-dasharray") == "5,3"
     assert said["site-1 needs site-0 in 2 files"].get("stroke-dasharray") != "5,3"
@@ -151,7 +151,7 @@ def test_the_graph_goes_from_a_crawl_to_what_it_needs(charts: dict[str, Chart]) 
     assert said["site-2: committed"].get("stroke-dasharray") != "2,2"
 
 
-def test_of_too_many_arcs_those_to_what_is_missing_are_drawn() -> None:
+def test_arcs_to_missing_crawls_are_drawn_first() -> None:
     names = [f"site-{number:02}" for number in range(40)]
     edges = [GraphEdge(later, earlier, 1, False) for earlier, later in itertools.combinations(names, 2)]
     edges.append(GraphEdge("site-39", "lost", 1, True))
@@ -180,22 +180,22 @@ def test_without_vl_convert_the_message_says_what_to_install(monkeypatch: pytest
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**8), st.integers(1, 10**6)), max_size=60), st.integers(1, 9))
-def test_slices_stand_in_order_and_labels_do_not_meet(times: list[tuple[int, int]], most: int) -> None:
+def test_slices_are_in_order_and_labels_do_not_overlap(times: list[tuple[int, int]], most: int) -> None:
     slices = [time_slice(START + timedelta(seconds=start), seconds) for start, seconds in times]
-    places = time_axis.placed(slices)
+    places = chart_specs.placed(slices)
     assert sorted(place.slice.start for place in places) == sorted(found.start for found in slices)
     for before, after in itertools.pairwise(places):
         assert before.start <= after.start
         assert before.left < before.right <= after.left
         assert after.is_after_gap == (before.end < after.start)
-    ticks = [left for left, _ in time_axis.ticks(places, most)]
+    ticks = [left for left, _ in chart_specs.time_ticks(places, most)]
     assert bool(ticks) == bool(places)
     assert len(ticks) <= most
     assert all(after - before >= places[-1].right / most for before, after in itertools.pairwise(ticks))
 
 
 @given(st.integers(1, 10**15), st.integers(3, 6), st.booleans())
-def test_ticks_are_few_and_reach_the_largest_number(largest: int, steps: int, is_whole: bool) -> None:
+def test_ticks_are_few_and_include_the_largest_number(largest: int, steps: int, is_whole: bool) -> None:
     ticks = chart_specs._ticks(largest, steps, is_whole=is_whole)
     assert ticks[0] == 0
     assert ticks[-1] >= largest
@@ -206,7 +206,7 @@ def test_ticks_are_few_and_reach_the_largest_number(largest: int, steps: int, is
 
 @pytest.mark.parametrize("count", [2, 5, 60])
 @pytest.mark.parametrize("wide", [True, False])
-def test_arcs_are_round_and_have_room(count: int, wide: bool) -> None:
+def test_arcs_fit_the_chart_and_longer_arcs_reach_further(count: int, wide: bool) -> None:
     nodes = [GraphNode(f"crawl-{number:02}", "committed") for number in range(count)]
     edges = [GraphEdge(node.id, nodes[0].id, 1, False) for node in nodes[1:]]
     spec = crawl_graph.spec(CrawlGraph(nodes, edges), [], wide=wide)
@@ -222,7 +222,7 @@ def test_arcs_are_round_and_have_room(count: int, wide: bool) -> None:
     assert reaches[-1] <= min(spec["width"], row * (count - 1))
 
 
-def test_thousands_are_short_and_nothing_is_plainly_zero() -> None:
+def test_large_numbers_have_short_units_and_zero_has_none() -> None:
     rows = [share("a.example", 3_000_000_000), share("b.example", 20_000)]
     chart = charts_of(empty_report(hosts=rows))["hosts"]
     texts = [element.text for element in ElementTree.fromstring(chart.wide).iter() if element.text]

@@ -1,4 +1,4 @@
-"""What was seen during a crawl: exact sums in bounded room, whatever comes."""
+"""Observations of a crawl: exact sums in bounded memory, for any input."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def json_size(seen: Observations) -> int:
     return len(json.dumps(seen.as_dict(), ensure_ascii=False).encode())
 
 
-def test_each_event_counts_where_it_belongs() -> None:
+def test_each_event_is_counted_in_its_totals_and_rows() -> None:
     seen = observed(spider="shop")
     seen.filtered("https://example.com/a")
     seen.judged("https://Example.com/", "Text/HTML; charset=utf-8", 200, "unique", size_bytes=10)
@@ -62,7 +62,7 @@ def test_each_event_counts_where_it_belongs() -> None:
     assert seen.spider == "shop"
 
 
-def test_a_page_is_no_copy_of_itself() -> None:
+def test_a_page_is_not_a_copy_of_itself() -> None:
     seen = observed()
     for number in range(30):
         url = f"http://a/{number}"
@@ -73,12 +73,12 @@ def test_a_page_is_no_copy_of_itself() -> None:
     assert seen.totals["duplicates"] == 60
 
 
-def test_pages_that_are_unchanged_are_in_no_group_and_evict_none() -> None:
+def test_unchanged_pages_neither_join_nor_evict_groups() -> None:
     seen = observed()
     for number in range(3):
         judge(seen, f"http://a/copy{number}", original="http://a/first")
     for number in range(2_000):
-        # This text was read at another URL before it was at this one.
+        # The text was first read at another URL.
         seen.judged(
             f"http://b/{number}", "", 200, "unchanged", f"http://b/{number}?first", 1.0, same_url=True
         )
@@ -93,7 +93,7 @@ def test_pages_that_are_unchanged_are_in_no_group_and_evict_none() -> None:
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="kind of verdict"):
         judge(observed(), "http://a/", "other")
-    # The report's own.
+    # This kind exists only in reports.
     with pytest.raises(ValueError, match="kind of verdict"):
         judge(observed(), "http://a/", "changed")
 
@@ -130,7 +130,7 @@ RECORDED = st.tuples(
     max_examples=examples(50),
     phases=[Phase.generate],
 )
-def test_whatever_comes_is_kept_as_it_was(
+def test_any_observations_are_stored_and_restored_unchanged(
     filtered: list[str], judged: list[Any], recorded: list[Any]
 ) -> None:
     seen = observed()
@@ -152,7 +152,7 @@ def test_whatever_comes_is_kept_as_it_was(
     assert again.hosts.sums()[2] == len(filtered)
 
 
-def test_a_million_hosts_and_urls_of_megabytes_stay_small_and_exact() -> None:
+def test_many_hosts_and_long_urls_are_stored_in_bounded_size_with_exact_sums() -> None:
     seen = observed()
     pages = 3_000
     for number in range(pages):
@@ -168,7 +168,7 @@ def test_a_million_hosts_and_urls_of_megabytes_stay_small_and_exact() -> None:
     assert len(pack(seen)) < 100_000
 
 
-def test_texts_are_made_harmless() -> None:
+def test_harmful_characters_and_passwords_are_removed() -> None:
     seen = observed(spider="a\nb")
     for number in range(25):
         judge(
@@ -181,11 +181,11 @@ def test_texts_are_made_harmless() -> None:
     assert not set(text) & {"\x1b", "\x00", "\n", "\u202e"}
     assert "\\u001b" not in text
     assert "secret" not in text
-    # What is no danger in itself is for the page to escape.
+    # The page escapes HTML.
     assert "<script>" in text
 
 
-def test_threads_lose_nothing() -> None:
+def test_concurrent_threads_lose_no_counts() -> None:
     seen = observed()
 
     def work(number: int) -> None:
@@ -202,12 +202,12 @@ def test_threads_lose_nothing() -> None:
     assert seen.groups.largest(1)[0].pages == 2_000
 
 
-def test_a_job_that_goes_on_adds_to_what_it_saw() -> None:
+def test_a_resumed_job_adds_to_its_observations() -> None:
     first = Observations(lambda: T, spider="shop")
     judge(first, "http://a/1")
     first.set_stats({"dedupe/url/seen": 1})
     second = unpack(pack(first), "crawl", lambda: T + 1_000)
-    # Looking alone is no run.
+    # Reading observations does not count as a run.
     assert second.as_dict()["ended"] == T
     judge(second, "http://a/2", "near")
     assert (second.spider, second.started, second.ended) == ("shop", T, T + 1_000)
@@ -216,11 +216,11 @@ def test_a_job_that_goes_on_adds_to_what_it_saw() -> None:
     assert second.groups.largest(1)[0].pages == 2
 
 
-def test_what_each_run_counts_anew_is_summed_over_the_runs() -> None:
+def test_stats_that_each_run_counts_from_zero_are_summed() -> None:
     seen = observed()
     for run in range(3):
         seen = unpack(pack(seen), "crawl", lambda: T)
-        # Set several times in a run, each time all that it counted so far.
+        # The stats are set several times in a run, each time with all counts so far.
         for confirmed in (2, 5):
             errors = {"dedupe/errors/report": 1} if run == 0 else {}
             seen.set_stats({"dedupe/url/confirmed": confirmed, "dedupe/url/seen": 10 * run, **errors})
@@ -229,13 +229,13 @@ def test_what_each_run_counts_anew_is_summed_over_the_runs() -> None:
 
 
 @pytest.mark.parametrize("clock", [-5.0, 1e12])
-def test_what_a_clock_without_a_date_saw_can_be_read_again(clock: float) -> None:
+def test_observations_with_a_wrong_clock_can_be_restored(clock: float) -> None:
     seen = Observations(lambda: clock)
     judge(seen, "http://a/1")
     assert unpack(pack(seen), "crawl").totals == seen.totals
 
 
-def test_a_crawl_does_not_end_before_it_began() -> None:
+def test_a_crawl_does_not_end_before_its_start() -> None:
     moments = iter([T, T - 3_600, T - 3_590, T - 3_590])
     seen = Observations(lambda: next(moments))
     judge(seen, "http://a/1")
@@ -244,7 +244,7 @@ def test_a_crawl_does_not_end_before_it_began() -> None:
     assert (again.started, again.ended) == (T - 3_600, T - 3_590)
 
 
-def test_a_long_password_is_not_kept_in_part() -> None:
+def test_no_part_of_a_long_password_is_stored() -> None:
     seen = observed()
     for number in range(25):
         url = f"http://me:{'secret' * 1_000}@h/{number}"
@@ -254,7 +254,7 @@ def test_a_long_password_is_not_kept_in_part() -> None:
     assert '"http://h/0"' in text
 
 
-def test_texts_of_another_program_are_made_harmless() -> None:
+def test_harmful_characters_written_by_other_programs_are_removed() -> None:
     seen = observed(spider="S1")
     judge(seen, "http://h/S1/x?S1=1", original="http://o/S1")
     bad = json.dumps(seen.as_dict()).replace("S1", "\\u001b[31m\\ud800\\u202e")
@@ -265,7 +265,7 @@ def test_texts_of_another_program_are_made_harmless() -> None:
     assert "\\u001b" not in text
 
 
-def test_numbers_alone_are_kept_of_the_stats() -> None:
+def test_only_numeric_stats_are_stored() -> None:
     seen = observed()
     seen.set_stats(
         {
@@ -331,12 +331,12 @@ def damaged(key: str, value: object) -> dict[str, Any]:
         damaged("stats", []),
     ],
 )
-def test_damaged_values_are_refused_with_a_sentence(data: object) -> None:
+def test_damaged_values_are_refused_with_a_message(data: object) -> None:
     with pytest.raises(StoreRefused, match="damaged"):
         Observations.from_dict(data)
 
 
-def test_a_newer_format_is_refused_with_what_to_do() -> None:
+def test_a_newer_format_is_refused_with_a_remedy() -> None:
     with pytest.raises(StoreRefused, match=r"have format 2.*Upgrade"):
         Observations.from_dict(damaged("format", 2))
 
@@ -353,13 +353,13 @@ def test_a_newer_format_is_refused_with_what_to_do() -> None:
         pack(observed())[:-4],
     ],
 )
-def test_damaged_bytes_are_refused_and_the_crawl_named(data: bytes) -> None:
+def test_damaged_bytes_are_refused_with_the_name_of_the_crawl(data: bytes) -> None:
     with pytest.raises(StoreRefused, match=r"The report of the crawl my-crawl cannot be read\..*not changed"):
         unpack(data, "my-crawl")
 
 
 @given(st.data())
-def test_no_damage_raises_anything_else(data: st.DataObject) -> None:
+def test_damage_raises_no_other_exception(data: st.DataObject) -> None:
     seen = observed()
     judge(seen, "http://a/1")
     packed = bytearray(zlib.decompress(pack(seen)))

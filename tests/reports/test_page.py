@@ -1,4 +1,4 @@
-"""The report as a page: whole in itself, safe to open, and the same in words, tables and charts."""
+"""The report as a page: self-contained, safe to open, with the same numbers in sentences, tables and charts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def tags(html: str) -> Counter[str]:
     return found
 
 
-def assert_refers_to_nothing_outside(html: str) -> None:
+def assert_has_no_external_references(html: str) -> None:
     parsed = Selector(html)
     assert not parsed.xpath(
         "//img | //iframe | //object | //embed | //base | //form | //image | //use | //*[@src]"
@@ -105,8 +105,8 @@ def assert_refers_to_nothing_outside(html: str) -> None:
     assert not re.search(r"url\((?!#)", html)
 
 
-def test_the_page_refers_to_nothing_outside(html: str, parsed: Selector) -> None:
-    assert_refers_to_nothing_outside(html)
+def test_the_page_has_no_external_references(html: str, parsed: Selector) -> None:
+    assert_has_no_external_references(html)
     assert "http://" not in re.sub(r'href="http://[^"]*"', "", html)
     (policy,) = parsed.xpath("//meta[@http-equiv='Content-Security-Policy']/@content").getall()
     assert policy.startswith("default-src 'none';")
@@ -115,7 +115,7 @@ def test_the_page_refers_to_nothing_outside(html: str, parsed: Selector) -> None
     assert f"script-src 'sha256-{digest}'" in policy
 
 
-def test_hostile_texts_are_shown_and_do_nothing() -> None:
+def test_hostile_texts_are_shown_but_have_no_effect() -> None:
     shares = [share(text, 10) for text in HOSTILE]
     nodes = [GraphNode(text, text or None, text) for text in HOSTILE]
     report = dataclasses.replace(
@@ -127,7 +127,7 @@ def test_hostile_texts_are_shown_and_do_nothing() -> None:
         graph=CrawlGraph(nodes, [GraphEdge(text, HOSTILE[0], 1, False) for text in HOSTILE]),
     )
     html = page(report)
-    assert_refers_to_nothing_outside(html)
+    assert_has_no_external_references(html)
     html.encode("utf-8")
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\ud800-\udfff]", html)
     parsed = Selector(html)
@@ -143,11 +143,11 @@ def test_hostile_texts_are_shown_and_do_nothing() -> None:
 def test_no_text_changes_the_structure_of_the_page(texts: list[str]) -> None:
     html = page(hostile_report(texts))
     html.encode("utf-8")
-    assert_refers_to_nothing_outside(html)
+    assert_has_no_external_references(html)
     assert tags(html) == tags(page(hostile_report(["x"] * len(texts))))
 
 
-def test_links_have_the_address_that_was_crawled() -> None:
+def test_links_have_the_crawled_url() -> None:
     url = "https://example.org/a?b=1&c=%2F&copy=2#d"
     parsed = Selector(page(hostile_report([url])))
     assert set(parsed.css("#groups a::attr(href)").getall()) == {url}
@@ -217,7 +217,7 @@ def test_tables_have_the_exact_numbers(report: Report, parsed: Selector) -> None
     assert parsed.css("#saved .big::attr(title)").getall()[3] == "98,765,432 bytes"
 
 
-def test_the_first_sentence_says_what_was_saved(report: Report, parsed: Selector) -> None:
+def test_the_summary_names_the_savings(report: Report, parsed: Selector) -> None:
     assert parsed.css("header p::text").get() == summary(report)
     assert summary(report).replace("\xa0", " ") == (
         "In 3 crawls from 2026-11-28 to 2026-12-13: 51,234 requests were filtered, since they had been made before;"
@@ -236,13 +236,13 @@ def test_the_first_sentence_says_what_was_saved(report: Report, parsed: Selector
         (Totals(0, 0, 0, 0, 3, 0, 5_120, 0), "5.1 kB were written; each response was stored whole"),
     ],
 )
-def test_the_first_sentence_speaks_of_what_there_was(totals: Totals, sentence: str) -> None:
+def test_the_summary_leaves_out_layers_without_data(totals: Totals, sentence: str) -> None:
     assert summary(empty_report(crawls=[crawl(1)], totals=totals)).replace("\xa0", " ") == (
         f"In the crawl site-1 from 2026-12-05 to 2026-12-06: {sentence}."
     )
 
 
-def test_an_empty_report_says_what_would_bring_the_rest() -> None:
+def test_an_empty_report_names_the_settings_that_fill_it() -> None:
     html = page(empty_report())
     assert not Selector(html).css("figure, table")
     text = " ".join(Selector(html).css("main ::text").getall())
@@ -251,12 +251,12 @@ def test_an_empty_report_says_what_would_bring_the_rest() -> None:
     assert "There is no crawl to report about." in html
 
 
-def test_every_setting_that_the_page_names_is_one(html: str) -> None:
+def test_every_setting_named_in_the_page_exists(html: str) -> None:
     named = set(re.findall(r"DEDUPE_[A-Z_]+", html + page(empty_report())))
     assert named <= {spec.name for spec in SPECS}
 
 
-def test_many_groups_are_folded(parsed: Selector) -> None:
+def test_only_the_largest_groups_are_expanded(parsed: Selector) -> None:
     assert len(parsed.css("#groups > .cards > li")) == CARDS_SHOWN
     folded = parsed.css("#groups > details")
     assert folded.css("summary::text").get() == "2 more groups"
@@ -265,7 +265,7 @@ def test_many_groups_are_folded(parsed: Selector) -> None:
 
 
 @pytest.mark.parametrize(("least", "words"), [(0.871, "87 %"), (1.0, "above 99 %")])
-def test_a_page_that_is_nearly_equal_is_never_equal(least: float, words: str) -> None:
+def test_the_similarity_of_a_near_copy_is_never_shown_as_100_percent(least: float, words: str) -> None:
     url = "https://example.org/print"
     group = DuplicateGroup(
         "https://example.org/", 2, 0, 2, least, [Example(url, "near", least)], is_bound=False
@@ -276,7 +276,7 @@ def test_a_page_that_is_nearly_equal_is_never_equal(least: float, words: str) ->
     assert text.endswith(f"{url} nearly equal to another, {words}")
 
 
-def test_the_four_numbers_say_what_they_count(parsed: Selector, report: Report) -> None:
+def test_the_four_numbers_are_labelled(parsed: Selector, report: Report) -> None:
     assert parsed.css(".numbers dt::text").getall() == [
         "requests filtered",
         "pages that repeat a text",
@@ -289,7 +289,7 @@ def test_the_four_numbers_say_what_they_count(parsed: Selector, report: Report) 
     assert third == f"{share} of {whole:,}; kept as revisit records"
 
 
-def test_pages_that_one_other_repeats_are_folded_by_themselves() -> None:
+def test_pages_with_a_single_copy_have_their_own_list() -> None:
     example = [Example("https://example.org/b", "exact", None)]
     once = [
         DuplicateGroup(f"https://example.org/{number}", 1, 1, 0, 1.0, example, is_bound=False)
@@ -315,14 +315,14 @@ def test_pages_that_one_other_repeats_are_folded_by_themselves() -> None:
         (None, ["Only the 2 largest groups of duplicates are shown."]),
     ],
 )
-def test_groups_that_are_left_out_are_told_of(more: int | None, told: list[str]) -> None:
+def test_a_note_counts_the_groups_that_are_left_out(more: int | None, told: list[str]) -> None:
     groups = [DuplicateGroup(f"http://a/{row}", 2, 2, 0, 1.0, [], False) for row in range(2)]
     parsed = Selector(page(empty_report(groups=groups, more_groups=more)))
     assert parsed.css("#notes li::text").getall() == told
     assert bool(parsed.css("#notes > p.soft")) == (not told)
 
 
-def test_each_crawl_has_a_row_that_can_be_read_at_once(report: Report, parsed: Selector) -> None:
+def test_each_crawl_has_a_row(report: Report, parsed: Selector) -> None:
     table = parsed.css("#crawls table.many")
     heads = [" ".join(head.css("::text").getall()) for head in table.css("thead th")]
     rows = [[cell.xpath("string()").get("") for cell in row.css("th, td")] for row in table.css("tbody tr")]
@@ -334,7 +334,7 @@ def test_each_crawl_has_a_row_that_can_be_read_at_once(report: Report, parsed: S
         assert told["Pages judged"] == (f"{judged:,}" if judged else "–")
 
 
-def test_a_trap_names_only_what_there_is() -> None:
+def test_a_trap_names_only_counts_above_zero() -> None:
     trap = Trap("example.org/{n}", 30, 0, 20, 0, 0.67, [])
     card = Selector(page(empty_report(traps=[trap]))).css("#traps li p:not(.url)")
     assert " ".join(card.xpath("string()").get("").split()) == (
@@ -342,7 +342,7 @@ def test_a_trap_names_only_what_there_is() -> None:
     )
 
 
-def test_hits_are_in_the_table_of_filters_if_they_were_looked_up() -> None:
+def test_confirmed_hits_are_shown_if_they_were_counted() -> None:
     row = UrlFilterFigures("site-1", 120, 1_000, 1, 3_800, 0.1, 1e-9, 1e-7, None, None)
     for confirmed, wrong, columns in ((None, None, 8), (90, 2, 10)):
         looked_up = dataclasses.replace(row, confirmed=confirmed, false_positives=wrong)
@@ -351,7 +351,7 @@ def test_hits_are_in_the_table_of_filters_if_they_were_looked_up() -> None:
     assert table.css("tr:last-child td:nth-last-child(-n+2)::text").getall() == ["90", "2"]
 
 
-def test_a_row_that_may_have_more_says_so() -> None:
+def test_lower_bounds_are_marked() -> None:
     rows = [dataclasses.replace(share("a.example", 8), is_bound=True), share("b.example", 8)]
     parsed = Selector(page(empty_report(hosts=rows)))
     names = [" ".join(row.css("th ::text").getall()) for row in parsed.css("#where tbody tr")]
@@ -360,7 +360,7 @@ def test_a_row_that_may_have_more_says_so() -> None:
     assert {"a.example: at least 6 new pages", "b.example: 6 new pages"} <= set(labels)
 
 
-def test_a_trap_says_why_its_pages_brought_little(parsed: Selector) -> None:
+def test_a_trap_names_the_reasons(parsed: Selector) -> None:
     (card,) = parsed.css("#traps > ol.cards > li")
     assert " ".join(card.css(":scope > p:not(.url) ::text").getall()) == (
         "2,990 of 3,120 pages (96 %) had little new content: 2,690 equal to pages at other URLs, 100 nearly equal,"
@@ -368,7 +368,7 @@ def test_a_trap_says_why_its_pages_brought_little(parsed: Selector) -> None:
     )
 
 
-def test_the_page_says_when_it_was_made(html: str) -> None:
+def test_the_page_has_the_time_of_the_report(html: str) -> None:
     assert f"Made on {MADE[:10]} {MADE[11:16]} UTC by scrapy-dedupe 1.0" in html
 
 
@@ -400,7 +400,7 @@ def contrast(one: tuple[float, ...], other: tuple[float, ...]) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colors_can_be_read(scheme: str) -> None:
+def test_text_has_enough_contrast(scheme: str) -> None:
     colors = palette(scheme)
     for text in ("ink", "soft", "link"):
         for ground in ("paper", "panel"):

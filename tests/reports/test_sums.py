@@ -1,4 +1,4 @@
-"""The report over several crawls: figures from where more is known, sums that add up, notes on what is not known."""
+"""The report over several crawls: figures from the more complete source, sums that add up, notes on unknown data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = 1_793_000_000.0
 
 
 def seen(host: str = "example.com", pages: int = 3, start: float = T, **values: Any) -> Observations:
-    """A crawl of one host: as many pages, each of which is equal to its start page, and their records."""
+    """A crawl of one host: its start page, *pages* copies of it, and their records."""
     times = iter(range(10_000_000))
     crawl = Observations(lambda: start + next(times), **values)
     crawl.filtered(f"https://{host}/")
@@ -43,7 +43,7 @@ def info(crawl: str, counts: Counts, **values: Any) -> CrawlInfo:
     return CrawlInfo(id=crawl, **known)
 
 
-def test_the_sums_are_those_of_the_crawls() -> None:
+def test_counts_are_summed_over_the_crawls() -> None:
     crawls = [
         CrawlSeen("a", info("a", Counts(4, 3, 2_100, 2_000)), seen("a.com", spider="one")),
         CrawlSeen("b", None, seen("b.com", pages=5, spider="two")),
@@ -63,7 +63,7 @@ def test_the_sums_are_those_of_the_crawls() -> None:
         assert sum(share.revisits for share in shares) == report.totals.revisits
         assert sum(share.bytes_conserved for share in shares) == report.totals.bytes_conserved
     assert sum(share.requests_filtered for share in report.hosts) == 2
-    # A request that is not sent has neither.
+    # A filtered request has no response.
     assert {share.requests_filtered for share in [*report.mime_types, *report.statuses]} == {None}
     assert [share.name for share in report.hosts] == ["b.com", "a.com"]
     assert sum(slice_.pages for slice_ in report.timeline) == 10
@@ -76,7 +76,7 @@ def test_the_sums_are_those_of_the_crawls() -> None:
     assert report.notes == []
 
 
-def test_a_crawl_without_an_archive_is_not_one_of_another_index() -> None:
+def test_crawls_that_are_not_in_the_index_are_archived_elsewhere_or_not_archived() -> None:
     texts = Observations(lambda: T)
     texts.judged("https://c.com/", "text/html", 200, "unique")
     crawls = [CrawlSeen("b", None, seen("b.com")), CrawlSeen("c", None, texts)]
@@ -84,7 +84,7 @@ def test_a_crawl_without_an_archive_is_not_one_of_another_index() -> None:
     assert [crawl.state for crawl in report.crawls] == ["not in the index", "not archived"]
 
 
-def test_summing_changes_no_crawl() -> None:
+def test_summing_does_not_change_the_crawls() -> None:
     observations = [seen("a.com"), seen("b.com", start=T + 10**7)]
     before = [crawl.as_dict() for crawl in observations]
     crawls = [CrawlSeen(name, None, crawl) for name, crawl in zip("ab", observations, strict=True)]
@@ -96,7 +96,7 @@ def test_summing_changes_no_crawl() -> None:
     assert report_of(crawls).totals == first.totals
 
 
-def test_groups_that_are_not_in_the_report_are_counted_as_far_as_they_are_known() -> None:
+def test_groups_that_are_left_out_are_counted_if_their_number_is_known() -> None:
     def of(groups: int) -> Report:
         observations = Observations(lambda: T)
         for number in range(groups):
@@ -110,7 +110,7 @@ def test_groups_that_are_not_in_the_report_are_counted_as_far_as_they_are_known(
     assert (len(of(500).groups), of(500).more_groups) == (30, None)
 
 
-def test_without_crawls_there_is_an_empty_report() -> None:
+def test_the_report_over_no_crawls_is_empty() -> None:
     report = report_of([])
     assert not any(asdict(report.totals).values())
     assert (report.timeline, report.hosts, report.groups, report.similarities, report.traps) == (
@@ -122,7 +122,7 @@ def test_without_crawls_there_is_an_empty_report() -> None:
     )
 
 
-def test_of_a_crawl_without_details_the_index_and_its_stats_are_asked() -> None:
+def test_a_crawl_without_observations_is_counted_from_the_index_and_its_stats() -> None:
     stats = {
         "dupefilter/filtered": 12,
         "dedupe/content/exact": 4,
@@ -142,26 +142,26 @@ def test_of_a_crawl_without_details_the_index_and_its_stats_are_asked() -> None:
     assert report.notes[0].startswith("There are no observations of the crawl old:")
 
 
-def test_pages_that_changed_little_are_near_in_the_stats_and_apart_in_a_report() -> None:
+def test_pages_that_changed_little_are_not_counted_as_near() -> None:
     stats = {"dedupe/content/near": 5, "dedupe/content/changed": 2}
     report = report_of([CrawlSeen("old", info("old", Counts(), stats=stats))])
     assert (report.verdicts["near"], report.verdicts["changed"], report.totals.duplicates) == (3, 2, 5)
 
 
-def test_a_crawl_that_was_cut_is_counted_as_the_index_has_it() -> None:
+def test_a_killed_crawl_is_counted_from_the_index() -> None:
     crawl = CrawlSeen(
         "cut", info("cut", Counts(50, 40, 9_999, 0), state="uncommitted", committed=None), seen()
     )
     report = report_of([crawl])
     assert (report.totals.responses, report.totals.revisits, report.totals.bytes_conserved) == (10, 40, 9_999)
-    # The index learns the size of the files at the end of a crawl.
+    # The index gets the size of the files at the end of a crawl.
     assert report.totals.bytes_written == 1_900
     assert any("more records of the crawl cut than were observed" in note for note in report.notes)
     assert any("so the crawl cut may have written more bytes than shown" in note for note in report.notes)
     assert any(note.startswith("Not committed: the crawl cut.") for note in report.notes)
 
 
-def test_of_a_crawl_that_runs_more_may_be_seen_than_the_index_has() -> None:
+def test_a_running_crawl_is_counted_from_its_observations() -> None:
     crawl = CrawlSeen("runs", info("runs", Counts(1, 0, 0, 0), state="uncommitted"), seen())
     report = report_of([crawl])
     assert (report.totals.responses, report.totals.revisits) == (1, 3)
@@ -175,7 +175,7 @@ def test_given_notes_and_the_graph_are_passed_on() -> None:
     assert report.notes[0] == "A note."
 
 
-def test_few_hosts_of_many_are_named_and_the_rest_is_one_row() -> None:
+def test_the_most_frequent_hosts_are_named_and_all_others_share_a_row() -> None:
     crawl = Observations(lambda: T)
     for number in range(1_000):
         for _ in range(2 if number == 0 else 1):
@@ -189,7 +189,7 @@ def test_few_hosts_of_many_are_named_and_the_rest_is_one_row() -> None:
     assert any("lower bounds" in note for note in report.notes)
 
 
-def test_every_name_is_told_where_there_are_few() -> None:
+def test_all_names_are_listed_if_there_are_few() -> None:
     report = report_of([CrawlSeen("a", None, seen())])
     assert [share.name for share in report.hosts] == ["example.com"]
     assert not report.hosts[0].is_bound
@@ -205,7 +205,7 @@ def test_every_name_is_told_where_there_are_few() -> None:
         ([1.0], (0.99, 1.0, 1), 1),
     ],
 )
-def test_similarities_lie_in_bins_without_gaps(
+def test_bins_of_similarities_have_no_gaps(
     similarities: list[float], first: tuple[float, float, int], bins: int
 ) -> None:
     crawl = Observations(lambda: T)
@@ -219,7 +219,7 @@ def test_similarities_lie_in_bins_without_gaps(
     assert sum(one.pages for one in found) == len(similarities)
 
 
-def test_the_url_filter_is_that_of_the_commit_or_of_what_was_seen() -> None:
+def test_the_url_filter_is_read_from_the_commit_or_the_observations() -> None:
     committed = {"dedupe/url/capacity": 20_000, "dedupe/url/seen": 9, "dedupe/url/fill_ratio": 0.25}
     running = seen()
     running.set_stats({"dedupe/url/capacity": 10_000, "dedupe/url/confirmed": 3, "dedupe/url/seen": -1})
@@ -246,7 +246,7 @@ def test_the_url_filter_is_that_of_the_commit_or_of_what_was_seen() -> None:
     assert (second.crawl, second.seen, second.capacity, second.confirmed) == ("b", None, 10_000, 3)
 
 
-def test_what_earlier_runs_counted_is_in_the_report_of_a_committed_crawl() -> None:
+def test_counts_of_earlier_runs_are_in_the_report_of_a_committed_crawl() -> None:
     job = seen()
     job.set_stats(
         {"dedupe/url/capacity": 10_000, "dedupe/url/confirmed": 5, "dedupe/url/false_positives": 1}
@@ -261,7 +261,7 @@ def test_what_earlier_runs_counted_is_in_the_report_of_a_committed_crawl() -> No
     assert any("Observing the crawl a failed at times" in note for note in report.notes)
 
 
-def test_runs_on_different_days_have_a_timeline_each() -> None:
+def test_the_timeline_has_gaps_between_runs_on_different_days() -> None:
     crawls = [CrawlSeen(str(day), None, seen(start=T + 86_400 * day)) for day in range(3)]
     report = report_of(crawls)
     gaps = [
@@ -272,7 +272,7 @@ def test_runs_on_different_days_have_a_timeline_each() -> None:
     assert {slice_.seconds for slice_ in report.timeline} == {1}
 
 
-def test_hundreds_of_crawls_have_one_timeline_of_bounded_length() -> None:
+def test_the_timeline_of_hundreds_of_crawls_has_a_bounded_length() -> None:
     crawls = [CrawlSeen(str(day), None, seen(start=T + 100_000 * day)) for day in range(150)]
     report = report_of(crawls)
     assert len(report.timeline) <= 120

@@ -1,4 +1,4 @@
-"""Counters by name and groups of duplicates: bounded, with exact sums and honest bounds."""
+"""Counters by name and groups of duplicates: bounded memory, exact sums and correct bounds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.reports.groups import Groups
-from scrapy_dedupe.reports.tallies import Tallies
+from scrapy_dedupe.reports.tallies import Groups, Tallies
 from scrapy_dedupe.reports.texts import harmless
 
 NAMES = st.lists(st.one_of(st.sampled_from("abc"), st.text(max_size=6).map(harmless)), max_size=200)
@@ -44,14 +43,14 @@ def test_sums_are_exact_and_bounds_hold(names: list[str]) -> None:
 
 
 @given(NAMES, NAMES)
-def test_sums_and_bounds_hold_for_two_together(first: list[str], second: list[str]) -> None:
+def test_sums_are_exact_and_bounds_hold_after_a_merge(first: list[str], second: list[str]) -> None:
     tallies = tallied(first)
     tallies.merge(tallied(second))
     check(tallies, first + second)
 
 
 @given(NAMES, NAMES)
-def test_a_stored_one_goes_on(first: list[str], second: list[str]) -> None:
+def test_restored_tallies_continue_to_count(first: list[str], second: list[str]) -> None:
     tallies = Tallies(2, 4, 40)
     tallies.take(json.loads(json.dumps(tallied(first).as_dict())))
     for name in second:
@@ -59,14 +58,14 @@ def test_a_stored_one_goes_on(first: list[str], second: list[str]) -> None:
     check(tallies, first + second)
 
 
-def test_a_name_that_is_frequent_is_never_lost() -> None:
+def test_a_frequent_name_is_never_removed() -> None:
     names = [f"rare{number}" if number % 3 else "frequent" for number in range(3_000)]
     tallies = tallied(names)
     row = dict(tallies)["frequent"]
     assert (row.calls, row.missed) == (1_000, 0)
 
 
-def test_groups_tell_kinds_examples_and_the_least_similarity() -> None:
+def test_groups_have_kinds_examples_and_the_least_similarity() -> None:
     groups = Groups()
     for number in range(8):
         groups.count("http://a/", f"http://a/{number}", "near" if number % 2 else "exact", 1 - number / 100)
@@ -82,7 +81,7 @@ def test_groups_tell_kinds_examples_and_the_least_similarity() -> None:
     assert len(groups.largest(1)) == 1
 
 
-def test_urls_that_look_alike_when_they_are_cut_stay_apart() -> None:
+def test_urls_that_are_equal_after_shortening_have_separate_groups() -> None:
     groups = Groups()
     long = "http://a/" + "x" * 5_000
     for ending in "abc":
@@ -95,7 +94,7 @@ def test_urls_that_look_alike_when_they_are_cut_stay_apart() -> None:
     assert {group.url for group in found if len(group.url) < 2_000} == {"http://a/"}
 
 
-def test_a_large_group_stands_out_of_ten_thousand() -> None:
+def test_a_large_group_is_found_among_ten_thousand() -> None:
     groups = Groups()
     for number in range(10_000):
         groups.count(f"http://a/{number}", f"http://a/{number}/copy", "exact", 1.0)
@@ -109,7 +108,7 @@ def test_a_large_group_stands_out_of_ten_thousand() -> None:
     assert len(json.dumps(groups.as_dict())) < 60_000
 
 
-def test_groups_of_two_crawls_are_added() -> None:
+def test_merged_groups_are_added() -> None:
     first, second = Groups(), Groups()
     first.count("http://a/", "http://a/1", "exact", 1.0)
     for number in range(7):

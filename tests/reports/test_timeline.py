@@ -1,4 +1,4 @@
-"""Counters over time: bounded, exact in sum, true in time."""
+"""Counters over time: bounded number of slots, exact sums, correct times."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from scrapy_dedupe.reports.timeline import MOST_SLOTS, Timeline
 START = 1_793_000_000
 
 
-def test_a_short_run_is_told_second_by_second() -> None:
+def test_a_short_run_has_slots_of_one_second() -> None:
     timeline = Timeline(2)
     timeline.count(START + 0.2, [(0, 1)])
     timeline.count(START + 0.9, [(0, 1), (1, 5)])
     timeline.count(START + 3, [(1, 1)])
     assert timeline.seconds == 1
-    # Seconds at which nothing happened are there too.
+    # Seconds without events have slots, too.
     assert timeline.slices() == [
         (START, [2, 5]),
         (START + 1, [0, 0]),
@@ -63,7 +63,7 @@ def test_a_pause_within_a_run_has_slots() -> None:
     assert [second for second, _ in slices] == list(range(slices[0][0], slices[-1][0] + 1, timeline.seconds))
 
 
-def test_a_clock_that_is_set_back_loses_nothing() -> None:
+def test_a_clock_that_is_set_back_loses_no_counts() -> None:
     timeline = Timeline(1)
     for now in (START + 100, START, START + 50, START + 101, -5, float(10**18)):
         timeline.count(now, [(0, 1)])
@@ -72,7 +72,7 @@ def test_a_clock_that_is_set_back_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("now", [-5.0, 2.0**37 - 1, 2.0**37, 1e12, 1e18])
-def test_no_slot_ends_when_there_is_no_date(now: float) -> None:
+def test_the_end_of_each_slot_can_be_converted_to_a_date(now: float) -> None:
     timeline = Timeline(1)
     for moment in (START, now):
         timeline.count(moment, [(0, 1)])
@@ -90,7 +90,7 @@ MOMENTS = st.lists(
 
 
 @given(MOMENTS)
-def test_sums_are_exact_in_bounded_room(moments: list[int]) -> None:
+def test_sums_are_exact_with_a_bounded_number_of_slots(moments: list[int]) -> None:
     timeline = Timeline(1)
     for moment in moments:
         timeline.count(moment, [(0, 1)])
@@ -103,7 +103,7 @@ def test_sums_are_exact_in_bounded_room(moments: list[int]) -> None:
 
 
 @given(MOMENTS, MOMENTS)
-def test_two_timelines_make_one(first: list[int], second: list[int]) -> None:
+def test_sums_are_exact_after_a_merge(first: list[int], second: list[int]) -> None:
     timelines = Timeline(1), Timeline(1)
     for timeline, moments in zip(timelines, (first, second), strict=True):
         for moment in moments:

@@ -1,4 +1,4 @@
-"""Patterns of URLs, and which of them are told to repeat other pages."""
+"""URL patterns, and which of them are reported as traps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.reports.url_forms import patterns_of
-from scrapy_dedupe.reports.url_patterns import UrlPatterns
+from scrapy_dedupe.reports.url_patterns import UrlPatterns, patterns_of
 
 SITE = "https://example.com"
 
@@ -66,7 +65,7 @@ def test_any_text_has_a_short_harmless_pattern(text: str, start: str) -> None:
         assert not any(ord(character) < 32 for character in pattern)
 
 
-def test_a_calendar_without_end_is_told() -> None:
+def test_an_endless_calendar_is_a_trap() -> None:
     urls = [
         f"{SITE}/calendar/{year}/{month}?view=month" for year in range(2000, 2010) for month in range(1, 13)
     ]
@@ -77,7 +76,7 @@ def test_a_calendar_without_end_is_told() -> None:
 
 
 @pytest.mark.parametrize("mark", ["?sid=", ";jsessionid="])
-def test_a_session_in_the_url_is_told_whatever_the_page(mark: str) -> None:
+def test_a_session_in_the_url_is_a_trap_across_pages(mark: str) -> None:
     pages = [
         "home",
         "about",
@@ -101,7 +100,7 @@ def test_a_session_in_the_url_is_told_whatever_the_page(mark: str) -> None:
 
 
 @pytest.mark.parametrize("mark", ["?sid=", ";jsessionid="])
-def test_the_page_with_the_session_is_the_copy_also_if_it_was_read_first(mark: str) -> None:
+def test_the_page_with_the_session_is_the_copy_even_if_it_was_read_first(mark: str) -> None:
     patterns = UrlPatterns()
     for number in range(40):
         patterns.count(f"{SITE}/page/{number}{mark}a{number}b", "unique", None)
@@ -120,7 +119,7 @@ def test_no_pattern_has_more_copies_than_pages() -> None:
     assert all(row.fruitless <= row.calls for _, row in patterns)
 
 
-def test_filters_in_any_combination_are_told_as_one() -> None:
+def test_combinations_of_filters_are_one_trap() -> None:
     filters = ["color=red", "size=xl", "brand=acme", "sort=asc", "stock=yes", "sale=no"]
     urls = [
         f"{SITE}/shoes?{'&'.join(chosen)}"
@@ -130,19 +129,19 @@ def test_filters_in_any_combination_are_told_as_one() -> None:
     assert names(counted(urls)) == ["example.com/shoes?…"]
 
 
-def test_paths_that_grow_are_told_as_one() -> None:
+def test_growing_paths_are_one_trap() -> None:
     assert names(counted([f"{SITE}{'/about' * depth}/team" for depth in range(2, 40)])) == [
         "example.com/about/{repeated}/team"
     ]
 
 
-def test_a_repeated_parameter_is_told_once() -> None:
+def test_a_repeated_parameter_occurs_once_in_the_pattern() -> None:
     assert names(counted([f"{SITE}/search?{'q=&' * number}" for number in range(1, 40)])) == [
         "example.com/search?q={value}"
     ]
 
 
-def test_printer_versions_are_told_as_what_they_are() -> None:
+def test_printer_versions_are_a_trap() -> None:
     patterns = UrlPatterns()
     for number in range(40):
         patterns.count(f"{SITE}/article-{number}", "unique", None)
@@ -153,18 +152,18 @@ def test_printer_versions_are_told_as_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("kind", "original"), [("unchanged", "http://b/"), ("unique", None), ("near", None), ("exact", None)]
 )
-def test_what_does_not_repeat_another_page_is_no_trap(kind: str, original: str | None) -> None:
+def test_pages_that_do_not_copy_other_pages_are_no_trap(kind: str, original: str | None) -> None:
     urls = [f"{SITE}/list?page={number}" for number in range(100)]
     assert names(counted(urls, kind, original)) == []
 
 
-def test_less_than_twenty_pages_are_no_trap() -> None:
+def test_fewer_than_twenty_pages_are_no_trap() -> None:
     urls = [f"{SITE}/calendar/{number}" for number in range(20)]
     assert names(counted(urls[:19])) == []
     assert names(counted(urls)) == ["example.com/calendar/{n}"]
 
 
-def test_half_the_pages_are_no_trap() -> None:
+def test_copies_on_half_of_the_pages_are_no_trap() -> None:
     patterns = counted([f"{SITE}/{number}" for number in range(20)])
     for number in range(20):
         patterns.count(f"{SITE}/{number}", "unique", None)
@@ -173,7 +172,7 @@ def test_half_the_pages_are_no_trap() -> None:
     assert names(patterns) == ["example.com/{n}"]
 
 
-def test_a_later_crawl_that_finds_all_unchanged_hides_no_trap() -> None:
+def test_a_later_crawl_with_unchanged_pages_does_not_hide_a_trap() -> None:
     urls = [f"{SITE}/calendar/{number}" for number in range(30)]
     first = counted(urls)
     for _ in range(3):
@@ -192,7 +191,7 @@ def test_traps_are_found_among_many_other_pages() -> None:
     assert patterns.traps(1)[0].pages == 300
 
 
-def test_the_one_with_most_copies_comes_first_and_sums_add_up() -> None:
+def test_the_trap_with_most_copies_comes_first_after_a_merge() -> None:
     first = counted([f"{SITE}/a/{number}" for number in range(30)])
     second = counted([f"{SITE}/b/{number}" for number in range(25)])
     for number in range(15):
@@ -205,7 +204,7 @@ def test_the_one_with_most_copies_comes_first_and_sums_add_up() -> None:
     assert len(first.traps(1)) == 1
 
 
-def test_a_stored_one_goes_on() -> None:
+def test_restored_patterns_continue_to_count() -> None:
     first = counted([f"{SITE}/a/{number}" for number in range(15)])
     second = UrlPatterns()
     second.take(first.as_dict())
@@ -222,7 +221,7 @@ def bare(urls: list[str]) -> UrlPatterns:
     return patterns
 
 
-def test_pages_with_hardly_a_word_are_told_apart_from_copies() -> None:
+def test_pages_with_hardly_any_text_are_counted_apart_from_copies() -> None:
     urls = [f"{SITE}/calendar/{number}" for number in range(40)]
     patterns = bare(urls[:30])
     patterns.count(urls[30], "exact", f"{SITE}/original")
@@ -235,7 +234,7 @@ def test_pages_with_hardly_a_word_are_told_apart_from_copies() -> None:
     assert trap.examples == urls[:3]
 
 
-def test_copies_and_pages_with_hardly_a_word_make_a_trap_together() -> None:
+def test_copies_and_pages_with_hardly_any_text_make_a_trap_together() -> None:
     patterns = bare([f"{SITE}/{number}" for number in range(10)])
     for number in range(10):
         patterns.count(f"{SITE}/{number}", "near", f"{SITE}/original")
@@ -245,7 +244,7 @@ def test_copies_and_pages_with_hardly_a_word_make_a_trap_together() -> None:
 
 
 @pytest.mark.parametrize("kind", ["unchanged", "near", "exact"])
-def test_a_page_that_is_known_is_not_counted_as_one_with_hardly_a_word(kind: str) -> None:
+def test_a_known_page_is_not_counted_as_a_page_with_hardly_any_text(kind: str) -> None:
     patterns = UrlPatterns()
     for number in range(30):
         patterns.count(f"{SITE}/{number}", kind, is_bare=True)
@@ -255,21 +254,21 @@ def test_a_page_that_is_known_is_not_counted_as_one_with_hardly_a_word(kind: str
 NAMES = [f"{a}{b}{c}" for a in "abc" for b in "defg" for c in "hij"]
 
 
-def test_pages_for_any_name_are_told_as_a_folder() -> None:
+def test_pages_with_any_name_are_one_trap_for_the_folder() -> None:
     patterns = counted([f"{SITE}/old/{name}" for name in NAMES])
     patterns.merge(counted([f"{SITE}/lost/{name}/" for name in NAMES[:25]]))
     assert names(patterns) == ["example.com/old/{name}", "example.com/lost/{name}/"]
 
 
 @pytest.mark.parametrize(("bare_pages", "is_told"), [(26, False), (27, True)])
-def test_short_pages_of_a_folder_are_told_if_nearly_all_are(bare_pages: int, is_told: bool) -> None:
+def test_a_folder_is_a_trap_if_three_quarters_of_its_pages_are_short(bare_pages: int, is_told: bool) -> None:
     patterns = bare([f"{SITE}/manual/{name}" for name in NAMES[:bare_pages]])
     for name in NAMES[bare_pages:]:
         patterns.count(f"{SITE}/manual/{name}", "unique")
     assert (names(patterns) == ["example.com/manual/{name}"]) == is_told
 
 
-def test_short_pages_of_a_folder_come_behind_all_others() -> None:
+def test_folders_with_short_pages_come_last() -> None:
     patterns = bare([f"{SITE}/manual/{name}" for name in NAMES])
     for number in range(20):
         patterns.count(f"{SITE}/calendar/{number}", "unique", is_bare=True)
@@ -281,13 +280,13 @@ def test_a_page_whose_url_looks_like_a_pattern_counts_once() -> None:
     assert [(name, row.calls, row.exact) for name, row in patterns] == [("example.com/{name}", 1, 1)]
 
 
-def test_paths_that_grow_in_any_order_are_told_as_one() -> None:
+def test_paths_that_grow_in_any_order_are_one_trap() -> None:
     parts = ("about", "team", "contact")
     urls = [f"{SITE}/{'/'.join(path)}/" for depth in (1, 2, 3, 4) for path in product(parts, repeat=depth)]
     assert names(counted(urls)) == ["example.com/…/{repeated}/…"]
 
 
-def test_the_page_without_parameters_is_the_copy_of_none_with_hardly_a_word_either() -> None:
+def test_a_page_with_a_session_is_counted_once_even_if_it_has_hardly_any_text() -> None:
     patterns = UrlPatterns()
     for number in range(30):
         patterns.count(f"{SITE}/{number}?sid=a{number}", "unique", is_bare=True)
@@ -297,7 +296,7 @@ def test_the_page_without_parameters_is_the_copy_of_none_with_hardly_a_word_eith
     assert (trap.pages, trap.exact, trap.template, trap.share) == (30, 30, 0, 1.0)
 
 
-def test_what_was_kept_before_there_was_a_count_of_pages_with_hardly_a_word_is_read() -> None:
+def test_data_without_the_count_of_pages_with_hardly_any_text_is_read() -> None:
     row = ["example.com/a/{n}", 30, 0, 20, 4, 1]
     example = f"{SITE}/a/1"
     for kept, expected in (

@@ -26,6 +26,7 @@ from scrapy_dedupe.files.appended_lines import AppendedLines, is_pipe
 from scrapy_dedupe.files.folders import folder_fault
 from scrapy_dedupe.live.events import Observer
 from scrapy_dedupe.live.session import Session
+from scrapy_dedupe.reports.observations import DUPLICATES
 from scrapy_dedupe.reports.texts import without_user
 from scrapy_dedupe.reports.wording import counted
 from scrapy_dedupe.warc.dates import date_from_digits, format_date
@@ -66,7 +67,6 @@ MAX_URL_CHARS: Final = 8_192
 
 _FLUSH_S: Final = 1.0
 _MOST_WAITING_BYTES: Final = 8_000_000
-_DUPLICATES: Final = frozenset(("unchanged", "exact", "near"))
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -75,7 +75,6 @@ class DuplicatesLogExtension(Observer):
 
     def __init__(self, crawler: Crawler) -> None:
         self._session = session = Session.of(crawler)
-        self._crawler = crawler
         self._path = session.named_path(session.settings.report.duplicates_log or "")
         self._layers = session.settings.report.logged_layers
         self._lines = AppendedLines(_MOST_WAITING_BYTES)
@@ -120,7 +119,7 @@ class DuplicatesLogExtension(Observer):
 
     def page_judged(self, page: JudgedPage) -> None:
         verdict = page.verdict
-        if verdict.kind not in _DUPLICATES:
+        if verdict.kind not in DUPLICATES:
             return
         self._add(
             "content",
@@ -190,8 +189,8 @@ class DuplicatesLogExtension(Observer):
         if layer not in self._layers:
             return
         line: dict[str, Any] = dict.fromkeys(FIELDS)
-        line.update(values, time=format_date(datetime.now(UTC)), layer=layer, kind=kind, url=_bounded(url))
-        line.update(self._common)
+        line |= self._common | values
+        line.update(time=format_date(datetime.now(UTC)), layer=layer, kind=kind, url=_bounded(url))
         if line["original_url"] is not None:
             line["original_url"] = _bounded(line["original_url"])
         self._lines.add(json.dumps(line).encode("ascii") + b"\n")

@@ -16,6 +16,7 @@ startup only if the settings contradict the existing index.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from scrapy import signals
@@ -66,7 +67,6 @@ class PassageExtension:
 
     def __init__(self, crawler: Crawler) -> None:
         self._session = session = Session.of(crawler)
-        self._crawler = crawler
         self._max_bytes = session.settings.content.max_bytes
         self._root = session.settings.passages.root
         self._waiting_bytes = 0
@@ -222,16 +222,7 @@ class PassageExtension:
         self._session.loop.call(self._session.counters.inc, "dedupe/passages/lost", pages)
 
     def _send_stats(self) -> None:
-        added = self._index.added
-        values = {
-            "dedupe/passages/documents": added.documents,
-            "dedupe/passages/replaced": added.replaced,
-            "dedupe/passages/unchanged": added.unchanged,
-            "dedupe/passages/texts": added.texts,
-            "dedupe/passages/bytes": self._written_bytes,
-        }
-        self._session.loop.call(self._set_stats, values)
-
-    def _set_stats(self, values: dict[str, int]) -> None:
-        for key, value in values.items():
-            self._session.counters.set(key, value)
+        set_stat = partial(self._session.loop.call, self._session.counters.set)
+        for name in ("documents", "replaced", "unchanged", "texts"):
+            set_stat(f"dedupe/passages/{name}", getattr(self._index.added, name))
+        set_stat("dedupe/passages/bytes", self._written_bytes)

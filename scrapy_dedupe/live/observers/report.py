@@ -16,13 +16,13 @@ import logging
 import shlex
 import time
 from collections import deque
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
-from scrapy_dedupe.content.canonical import mime_of
 from scrapy_dedupe.crawls.dependencies import Dependencies
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, SettingError, StoreError
 from scrapy_dedupe.files import whole_file
@@ -63,7 +63,6 @@ class ReportExtension(Observer):
 
     def __init__(self, crawler: Crawler) -> None:
         self._session = session = Session.of(crawler)
-        self._crawler = crawler
         self._observations = Observations(spider=session.spider_name)
         # None if the observations are not saved.
         self._store_url: str | None = None
@@ -159,17 +158,11 @@ class ReportExtension(Observer):
         """Return the command that shows the report, to be run in the current folder."""
         assert self._store_url is not None
         command = f"scrapy dedupe report {self._session.crawl_id}"
-        try:
+        with suppress(SettingError):
             project = settings_of_file()
-        except SettingError:
-            is_in_project = False
-        else:
-            is_in_project = self._store_url in (project.warc.index_url, project.content.store_url)
-        return (
-            command
-            if is_in_project
-            else f"{command} --store {shlex.quote(parse_store_url(self._store_url).shown)}"
-        )
+            if self._store_url in (project.warc.index_url, project.content.store_url):
+                return command
+        return f"{command} --store {shlex.quote(parse_store_url(self._store_url).shown)}"
 
     def _stats(self) -> dict[str, Any]:
         # The stats contain the figures of the URL filter only after the crawl: add the live figures.
@@ -208,7 +201,7 @@ class ReportExtension(Observer):
     def exchange_recorded(self, capture: Capture, recorded: Recorded) -> None:
         self._observations.recorded(
             capture.url,
-            mime_of((capture.content_type or b"").decode("latin-1")),
+            (capture.content_type or b"").decode("latin-1"),
             capture.status,
             recorded.kind,
             recorded.written,
@@ -278,20 +271,19 @@ class ReportExtension(Observer):
 
     def _report(self) -> Report:
         from scrapy_dedupe.reports.reported_crawls import graph_of
-        from scrapy_dedupe.reports.sums import CrawlSeen, report_of
+        from scrapy_dedupe.reports.sums import NO_GRAPH, CrawlSeen, report_of
 
         session, crawl = self._session, self._session.crawl_id
         url = session.layers.get("warc")
+        info, graph = None, NO_GRAPH
         if url is not None and not session.stores.breaker(url).open:
             try:
                 index = session.stores.open(url).index
                 dependencies = Dependencies(index, session.settings.wacz.folder)
-                graph, info = graph_of(dependencies, [crawl]), dependencies.crawls.get(crawl)
+                info, graph = dependencies.crawls.get(crawl), graph_of(dependencies, [crawl])
             except StoreError as error:
                 session.stores.breaker(url).failed(error)
-            else:
-                return report_of([CrawlSeen(crawl, info, self._observations)], graph=graph)
-        return report_of([CrawlSeen(crawl, None, self._observations)])
+        return report_of([CrawlSeen(crawl, info, self._observations)], graph=graph)
 
 
 def _is_due(tick: int) -> bool:
