@@ -29,12 +29,14 @@ from scrapy_dedupe.tasks.jobs import job_count, run_in_order
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
 
 from . import checking, inspection, queries
-from .catalogue import MANIFEST, manifest_stamp
-from .index_parameters import parameters_of
+from .blots import blotter_of, key_bits
+from .catalogue import MANIFEST, manifest_stamp, read_manifest, refuse_other_parameters
 from .lock import WriterLock
+from .merging import LARGEST
 from .preparation import checked_host, checked_name, checked_text, prepare
-from .snapshot import IndexSnapshot, no_index
-from .tiers import LARGEST
+from .snapshot import IndexSnapshot, no_index, refuse_unknown_parameters
+from .tokens import tokeniser_named
+from .values import Parameters
 from .writer import AddedDocuments, IndexWriter
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
     Named = tuple[str, str | None, str]
     Item = TypeVar("Item")
+
 
 MAX_PENDING_BYTES = 64 << 20
 MAX_PENDING_POSTS = 4_000_000
@@ -457,3 +460,35 @@ def _batches(documents: Iterable[Named]) -> Iterator[list[Named]]:
             batch, characters = [], 0
     if batch:
         yield batch
+
+
+def parameters_of(
+    path: Path,
+    tokeniser: str | None,
+    blotter: str | Mapping[str, Any] | None,
+    store_text: bool | None,
+    *,
+    create: bool,
+) -> Parameters:
+    """The parameters of the index in the folder *path*, or the requested ones if there is no index.
+
+    With *create*, an index that never had a document counts as missing. Raises as `PassageIndex` does.
+    """
+    manifest = read_manifest(path)
+    if manifest is None and not create:
+        raise no_index(path)
+    if manifest is None or (create and manifest.is_unused):
+        made = blotter_of("rolling" if blotter is None else blotter)
+        name = tokeniser_named("words" if tokeniser is None else tokeniser).name
+        return Parameters(name, made.spec, store_text is not False, key_bits(made))
+    has = manifest.parameters
+    refuse_unknown_parameters(path, has)
+    made = blotter_of(has.blotter if blotter is None else blotter)
+    asked = Parameters(
+        has.tokeniser if tokeniser is None else tokeniser_named(tokeniser).name,
+        made.spec,
+        has.has_texts if store_text is None else store_text,
+        key_bits(made),
+    )
+    refuse_other_parameters(path, has, asked)
+    return has

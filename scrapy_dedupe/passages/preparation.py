@@ -23,8 +23,7 @@ from deflate import deflate_compress
 from scrapy_dedupe.errors import SettingError
 
 from .blots import blotter_of, keys
-from .outlines import encode_outline
-from .segment_layout import PART_BITS, parts_of, spots_between
+from .segment_layout import PART_BITS, encode_outline, parts_of, spots_between
 from .tokens import tokeniser_named, tokens_of_all
 from .values import Outline
 

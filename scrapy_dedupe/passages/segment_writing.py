@@ -17,7 +17,7 @@ from deflate import deflate_compress
 from scrapy_dedupe.files.folders import sync_folder
 
 from .folder_files import NewFile, writing
-from .post_stream import PostStream
+from .packing import PostStream
 from .segment_layout import (
     BLOBS_HEADER_SIZE,
     DIGEST_SIZE,

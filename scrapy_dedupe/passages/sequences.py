@@ -20,7 +20,7 @@ Files with one item per position of the sequence:
     blot; ``numbers`` (uint32): the number of the seed of each blot, from 1, or 0 if the blot is not a seed, with one
     extra item before the first.
 
-Other files: ``texts`` (see `work_files`), ``sums`` (see `prefix_sums`), and ``bucket-N``, pairs of uint64: the hash of
+Other files: ``texts`` (see `work_files`), ``sums`` (see `repeats`), and ``bucket-N``, pairs of uint64: the hash of
 the window at a position, and the position.
 """
 
@@ -35,8 +35,7 @@ from .blots import blotter_of, keys, weighed
 from .characters import mixed
 from .groups import covered
 from .periods import Periods
-from .prefix_sums import PrefixSums
-from .repeats import PADDING
+from .repeats import PADDING, PrefixSums
 from .seeds import Seeds, mapped
 from .tokens import Tokens, tokeniser_named, tokens_of_all
 from .winnowing import windows

@@ -23,11 +23,10 @@ from scrapy_dedupe.tasks.progress import NO_PROGRESS
 from . import catalogue
 from .catalogue import Manifest, segment_name
 from .folder_files import missing_file
-from .merging import merge
+from .merging import LARGEST, fewest, merge, next_merge
 from .preparation import DIGEST_SIZE
 from .segment_writing import SegmentWriter
 from .segments import Segment
-from .tiers import LARGEST, fewest, next_merge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -11,7 +11,7 @@ import pytest
 
 from scrapy_dedupe.passages.index import PassageIndex
 from scrapy_dedupe.passages.periods import Periods
-from scrapy_dedupe.passages.prefix_sums import PrefixSums
+from scrapy_dedupe.passages.repeats import PrefixSums
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.passages import prefix_sums
-from scrapy_dedupe.passages.prefix_sums import PrefixSums
+from scrapy_dedupe.passages.repeats import PrefixSums
 
 
 @given(values=st.lists(st.integers(1, 2), min_size=2, max_size=30), block=st.sampled_from([1, 4, 7, 1 << 18]))
@@ -16,7 +15,7 @@ def test_ranges_are_equal_if_their_items_are(
     values: list[int], block: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prefix_sums, "_BLOCK", block)
+        patch.setattr("scrapy_dedupe.passages.repeats._BLOCK", block)
         sequence = np.array(values, np.uint32)
         sums = PrefixSums(tmp_path_factory.mktemp("work") / "sums", sequence)
     pairs = [(a, b) for a in range(len(values)) for b in range(len(values)) if a != b]

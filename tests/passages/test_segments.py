@@ -31,9 +31,8 @@ from sampling import examples
 
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.passages.checking import check_segment
-from scrapy_dedupe.passages.outlines import encode_outline
 from scrapy_dedupe.passages.packing import PackedArray, pack
-from scrapy_dedupe.passages.segment_layout import Section
+from scrapy_dedupe.passages.segment_layout import Section, encode_outline
 from scrapy_dedupe.passages.segment_writing import SegmentWriter
 from scrapy_dedupe.passages.segments import Segment, key_bounds
 from scrapy_dedupe.passages.values import Parameters

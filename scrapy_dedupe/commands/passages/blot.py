@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.passages.blots import blotter_of
-from scrapy_dedupe.passages.index_parameters import parameters_of
+from scrapy_dedupe.passages.index import parameters_of
 from scrapy_dedupe.passages.queries import blots_of
 
 from .given_texts import given_text

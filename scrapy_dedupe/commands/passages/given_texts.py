@@ -12,8 +12,16 @@ from typing import Final
 from scrapy_dedupe.content.canonical import read
 from scrapy_dedupe.content.markup import HostileMarkup
 from scrapy_dedupe.errors import DamagedInput, UsageError
-from scrapy_dedupe.passages.file_types import ARCHIVE, BINARY, LINES, OPEN, PLAIN, START_BYTES, form_of
-from scrapy_dedupe.passages.text_reading import decoded
+from scrapy_dedupe.passages.text_reading import (
+    ARCHIVE,
+    BINARY,
+    LINES,
+    OPEN,
+    PLAIN,
+    START_BYTES,
+    decoded,
+    form_of,
+)
 from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 

@@ -218,8 +218,7 @@ def _sources(opts: argparse.Namespace, root: Path, faults: Faults, skipped: Skip
     from scrapy_dedupe.content.canonical import kind_of
     from scrapy_dedupe.crawls.exchanges import exchanges
     from scrapy_dedupe.passages.archived_pages import PageRules
-    from scrapy_dedupe.passages.json_lines import LineFields
-    from scrapy_dedupe.passages.sources import DocumentSources, SourceOptions
+    from scrapy_dedupe.passages.sources import DocumentSources, LineFields, SourceOptions
 
     options = SourceOptions(
         PageRules(kind_of, exchanges),
