@@ -30,11 +30,11 @@ from scrapy_dedupe.errors import SettingError
 
 from .characters import mixed
 from .groups import ranges
-from .values import KEY_BITS
+from .values import KEY_BITS, Columns
 from .winnowing import windows, winnowed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -48,14 +48,11 @@ _PIECE: Final = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class Blots:
+class Blots(Columns):
     """Blots in text order, and the index of the first token of each."""
 
     values: NDArray[np.uint64]
     starts: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.values)
 
 
 class Blotter(Protocol):
@@ -127,7 +124,7 @@ class Rolling:
                     parts.append(Blots(values[kept], starts[kept] + begin))
             else:
                 parts += self._in_pieces(hashes[begin:end], begin, windows)
-        return _concatenated(parts)
+        return Blots.joined(parts or [_NO_BLOTS])
 
     def _in_pieces(self, hashes: NDArray[np.uint64], begin: int, windows: int) -> Iterator[Blots]:
         """The blots of one long text, computed in pieces."""
@@ -320,7 +317,7 @@ def _every(
             for at in range(begin, end - span + 1, _PIECE):
                 stop = min(at + _PIECE, end - span + 1)
                 parts.append(Blots(values_of(hashes[at : stop + span - 1]), np.arange(at, stop)))
-    return _concatenated(parts)
+    return Blots.joined(parts or [_NO_BLOTS])
 
 
 def _groups(bounds: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], int, int]]:
@@ -335,13 +332,3 @@ def _groups(bounds: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], int,
         texts = bounds[first : last + 1]
         yield texts, int(texts[0]), int(texts[-1])
         first = last
-
-
-def _concatenated(parts: Sequence[Blots]) -> Blots:
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return _NO_BLOTS
-    return Blots(
-        np.concatenate([part.values for part in parts]), np.concatenate([part.starts for part in parts])
-    )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from .blots import Blotter
     from .snapshot import IndexSnapshot
-    from .tokens import Tokeniser
+    from .tokens import Span, Tokeniser
     from .values import Outline, Parameters
 
 # The search ends after this multiple of `top` texts, if `top` documents have been found.
@@ -316,9 +316,8 @@ def blots_of(text: str, parameters: Parameters, *, every: bool = False) -> list[
     tokens = tokeniser.tokens(text)
     make = blotter.all_blots if every else blotter.blots
     blots = make(tokens.hashes, np.array([0, len(tokens.hashes)], np.int64))
-    ends = blots.starts + blotter.span
-    rows = (blots.values, blots.starts, ends, tokens.starts[blots.starts], tokens.ends[ends - 1])
-    return [BlotRow(*row) for row in zip(*(column.tolist() for column in rows), strict=True)]
+    spans = tokens.spans(blots.starts, blots.starts + blotter.span)
+    return [BlotRow(blot, *span) for blot, span in zip(blots.values.tolist(), spans, strict=True)]
 
 
 def unblot(snapshot: IndexSnapshot, blots: Sequence[int]) -> list[LocatedBlot]:
@@ -386,19 +385,17 @@ def _first_documents_of(snapshot: IndexSnapshot) -> NDArray[np.int64]:
 
 def _spans_of_blots(
     text: str, values: NDArray[np.uint64], tokeniser: Tokeniser, blotter: Blotter
-) -> list[tuple[int, tuple[int, int, int, int]]]:
+) -> list[tuple[int, Span]]:
     """The windows of a text with one of the blots *values*, as blot and span, in text order."""
     tokens = tokeniser.tokens(text)
     every = blotter.all_blots(tokens.hashes, np.array([0, len(tokens.hashes)], np.int64))
-    there = np.flatnonzero(np.isin(every.values, values))
-    starts = every.starts[there]
-    ends = starts + blotter.span
-    rows = (starts, ends, tokens.starts[starts], tokens.ends[ends - 1])
-    spans = list(zip(*(column.tolist() for column in rows), strict=True))
-    return list(zip(every.values[there].tolist(), spans, strict=True))
+    found = every.picked(np.isin(every.values, values))
+    return list(
+        zip(found.values.tolist(), tokens.spans(found.starts, found.starts + blotter.span), strict=True)
+    )
 
 
-def _span_in_outline(outline: Outline, ordinal: int, span: int) -> tuple[int, int, int, int]:
+def _span_in_outline(outline: Outline, ordinal: int, span: int) -> Span:
     token = int(outline.token_starts[ordinal])
     return token, token + span, int(outline.char_starts[ordinal]), int(outline.char_ends[ordinal])
 

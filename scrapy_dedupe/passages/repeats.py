@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from .characters import powers_of
 from .groups import group_bounds
 
 if TYPE_CHECKING:
@@ -410,14 +411,8 @@ _STEP_BITS: Final = 2
 _STEP: Final = 1 << _STEP_BITS
 
 
-def _powers_of(base: int, count: int) -> NDArray[np.uint64]:
-    powers = np.full(count, base, np.uint64)
-    powers[0] = 1
-    return np.multiply.accumulate(powers)
-
-
-_LOW: Final = _powers_of(_BASE, 1 << _BITS)
-_HIGH: Final = _powers_of(pow(_BASE, 1 << _BITS, 1 << 64), 1 << _BITS)
+_LOW: Final = powers_of(_BASE, 1 << _BITS)
+_HIGH: Final = powers_of(pow(_BASE, 1 << _BITS, 1 << 64), 1 << _BITS)
 
 
 class PrefixSums:

@@ -242,14 +242,14 @@ class TokenMaterial(_Sequence):
             stop = min(at + size, len(text))
             tokens = self._tokeniser.tokens(text[at:stop])
             if stop == len(text):
-                yield _moved(tokens, len(tokens), at), len(tokens)
+                yield tokens.moved(at), len(tokens)
                 return
             # The last token may be cut off at the end of the part.
             count = len(tokens) - self._blotter.span
             if count <= 0:
                 size *= 2
                 continue
-            yield _moved(tokens, len(tokens) - 1, at), count
+            yield tokens.picked(slice(-1)).moved(at), count
             at, size = at + int(tokens.starts[count]), _BATCH_CHARS
 
     def _write(
@@ -459,8 +459,3 @@ def _batches(chars: Numbers) -> Iterator[tuple[int, int]]:
         end = max(first + 1, int(np.searchsorted(ends, before + _BATCH_CHARS, "right")))
         yield first, end
         first = end
-
-
-def _moved(tokens: Tokens, count: int, offset: int) -> Tokens:
-    """The first *count* tokens of a part of a text, with places counted from *offset*, where the part begins."""
-    return Tokens(tokens.hashes[:count], tokens.starts[:count] + offset, tokens.ends[:count] + offset)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import json
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
@@ -284,7 +285,7 @@ class IndexSnapshot:
         """
         for low, high in pairwise(key_bounds(self.segments, max(most_posts, _MIN_POSTS))):
             posts = self._posts_between(low, high)
-            if len(posts.keys):
+            if len(posts):
                 yield posts
 
     def close(self) -> None:
@@ -305,16 +306,15 @@ class IndexSnapshot:
             self._bases, self.segments, self._has_dead, self._spans, strict=False
         ):
             posts = segment.posts_between(low, high)
-            if has_dead and len(posts.keys):
+            if has_dead and len(posts):
                 living = self.is_alive[span][posts.texts]
-                posts = Posts(posts.keys[living], posts.texts[living], posts.where[living])
-            if len(posts.keys):
-                parts.append(Posts(posts.keys, posts.texts + base, posts.where))
-        if len(parts) == 1:
-            return parts[0]
-        posts = _concatenated(parts)
-        order = np.argsort(posts.keys, kind="stable")
-        return Posts(posts.keys[order], posts.texts[order], posts.where[order])
+                posts = posts.picked(living)
+            if len(posts):
+                parts.append(replace(posts, texts=posts.texts + base))
+        if len(parts) <= 1:
+            return parts[0] if parts else posts
+        posts = Posts.joined(parts)
+        return posts.picked(np.argsort(posts.keys, kind="stable"))
 
     def _opened(self, entry: SegmentEntry) -> Segment:
         refuse_other_files(self.folder, entry)
@@ -422,11 +422,3 @@ def _digests(segment: Segment) -> NDArray[np.uint8]:
 
 def _joined(parts: Sequence[NDArray], dtype: type) -> NDArray:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
-
-
-def _concatenated(parts: Sequence[Posts]) -> Posts:
-    return Posts(
-        _joined([part.keys for part in parts], np.uint64),
-        _joined([part.texts for part in parts], np.int64),
-        _joined([part.where for part in parts], np.int64),
-    )

@@ -10,7 +10,7 @@ The tokens of a text are counted in a tenth of the time that finding them takes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -21,7 +21,8 @@ from . import characters
 from .characters import IGNORED, SINGLE, WORD
 from .groups import group_bounds
 from .segment_layout import SPOT_BITS, characters_of
-from .tokens import LONGEST, Tokens, tokens_of_all
+from .tokens import LONGEST, tokens_of_all
+from .values import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -89,7 +90,7 @@ _BARRIER = np.uint64(0xA24BAED4963EE407)
 
 
 @dataclass(frozen=True, slots=True)
-class TextRanges:
+class TextRanges(Columns):
     """Ranges of characters, ordered by the number of their text and by position. They do not touch.
 
     A range is read from *begins* to *ends* to find the runs with a blot between *inner_begins* and *inner_ends*.
@@ -120,9 +121,6 @@ class TextRanges:
         )
         return around._merged(lengths, lengths <= _SHORT)
 
-    def __len__(self) -> int:
-        return len(self.texts)
-
     def wider(self, lengths: Numbers, at_begin: Mask, at_end: Mask, is_whole: Mask) -> TextRanges:
         """Ranges with twice the margin before or after the spots.
 
@@ -130,21 +128,9 @@ class TextRanges:
         """
         begins = np.where(at_begin, 2 * self.begins - self.inner_begins, self.begins)
         ends = np.where(at_end, 2 * self.ends - self.inner_ends, self.ends)
-        wider = TextRanges(
-            self.texts,
-            np.maximum(begins, 0),
-            np.minimum(ends, lengths[self.texts]),
-            self.inner_begins,
-            self.inner_ends,
-        )
+        ends = np.minimum(ends, lengths[self.texts])
+        wider = replace(self, begins=np.maximum(begins, 0), ends=ends)
         return wider._merged(lengths, is_whole)
-
-    def of_texts(self, is_chosen: Mask) -> TextRanges:
-        """The ranges of the texts for which *is_chosen* is true."""
-        own = is_chosen[self.texts]
-        return TextRanges(
-            self.texts[own], self.begins[own], self.ends[own], self.inner_begins[own], self.inner_ends[own]
-        )
 
     def _merged(self, lengths: Numbers, is_whole: Mask) -> TextRanges:
         """Merge ranges that touch. Texts in *is_whole*, and texts that would mostly be read, get one range."""
@@ -174,8 +160,7 @@ class TextRanges:
                 (inner[1], lengths[more]),
             )
         ]
-        order = result[0].argsort(kind="stable")
-        return TextRanges(*(part[order] for part in result))
+        return TextRanges(*result).picked(result[0].argsort(kind="stable"))
 
     def _inner(self, order: Numbers, firsts: Numbers) -> tuple[Numbers, Numbers]:
         if not len(firsts):
@@ -201,8 +186,7 @@ class ReadRanges:
         rows = zip(ranges.texts.tolist(), ranges.begins.tolist(), ranges.ends.tolist(), strict=True)
         tokens, self.bounds = tokens_of_all([texts[text][begin:end] for text, begin, end in rows], tokeniser)
         counts = np.diff(self.bounds)
-        offsets = ranges.begins.repeat(counts)
-        self.tokens = Tokens(tokens.hashes, tokens.starts + offsets, tokens.ends + offsets)
+        self.tokens = tokens.moved(ranges.begins.repeat(counts))
         self._is_cut_before = ranges.begins > 0
         self._is_cut_after = ranges.ends < lengths[ranges.texts]
         # The range of used tokens.
@@ -248,7 +232,8 @@ class ReadRanges:
         is_narrow[self._ranges.texts[at_begin | at_end]] = True
         if not is_narrow.any():
             return None
-        return self._ranges.wider(self._lengths, at_begin, at_end, is_whole).of_texts(is_narrow)
+        wider = self._ranges.wider(self._lengths, at_begin, at_end, is_whole)
+        return wider.picked(is_narrow[wider.texts])
 
     def _has(self, tokens: Numbers, limits: Numbers, side: int) -> Mask:
         """Whether the given token of each range is used and begins before the limit (*side* -1), or not before it (1)."""
