@@ -5,7 +5,7 @@ before it is returned. If the index keeps no texts, a passage is a run of blots 
 
 Data that grows with the index is stored in a work folder, which is removed at the end.
 
-The places of a passage usually differ only in case, layout and punctuation. In ASCII text, the words of two tokenisers are
+The places of a passage usually differ only in case, layout and punctuation. In ASCII text, the words of the tokenisers that fold case are
 the series of letters and digits, ignoring case, so such texts are compared by these series. Other texts are compared by a
 digest of their words, which is computed once for each distinct text.
 """
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
     from .tokens import Tokeniser
 
-_PLAIN: Final = ("words/1", "cjk/1")
 _RUNS: Final = bytes(
     ord(chr(code).lower()) if code < 128 and chr(code).isalnum() else 32 for code in range(256)
 )
@@ -75,7 +74,7 @@ class Wording:
     def _has_same_runs(self, written: str) -> bool:
         if not (written.isascii() and self._shown.isascii()):
             return written.split() == self._shown.split()
-        if self._tokeniser.name not in _PLAIN:
+        if not self._tokeniser.is_folded:
             return False
         if self._runs is None:
             self._runs = _runs_of(self._shown)

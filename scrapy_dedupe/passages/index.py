@@ -33,7 +33,7 @@ from .blots import blotter_of, key_bits
 from .catalogue import MANIFEST, manifest_stamp, read_manifest, refuse_other_parameters
 from .lock import WriterLock
 from .merging import LARGEST
-from .preparation import checked_host, checked_name, checked_text, prepare
+from .preparation import batches_of, checked_host, checked_name, checked_text, prepare
 from .snapshot import IndexSnapshot, no_index, refuse_unknown_parameters
 from .tokens import tokeniser_named
 from .values import Parameters
@@ -143,13 +143,10 @@ class PassageIndex:
         with self._open():
             self._prepare_batch()
         prepare_one = partial(prepare, parameters=self.parameters)
-        with contextlib.closing(
-            run_in_order(
-                prepare_one,
-                _batches(_named(*document) for document in documents),
-                self.jobs if jobs is None else jobs,
-            )
-        ) as all_prepared:
+        named = (_named(*document) for document in documents)
+        batches = batches_of(named, lambda document: len(document[2]), BATCH_CHARACTERS, BATCH_DOCUMENTS)
+        jobs = self.jobs if jobs is None else jobs
+        with contextlib.closing(run_in_order(prepare_one, batches, jobs)) as all_prepared:
             for prepared in all_prepared:
                 self.add_prepared(prepared)
 
@@ -446,20 +443,6 @@ def _named(doc_id: str, text: str, host: str | None = None) -> Named:
     if host is not None:
         checked_host(host)
     return doc_id, host, checked_text(doc_id, text)
-
-
-def _batches(documents: Iterable[Named]) -> Iterator[list[Named]]:
-    """Documents in batches that are large enough to send to another process."""
-    batch: list[Named] = []
-    characters = 0
-    for document in documents:
-        batch.append(document)
-        characters += len(document[2])
-        if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 def parameters_of(

@@ -28,13 +28,16 @@ from .tokens import tokeniser_named, tokens_of_all
 from .values import Outline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TypeVar
 
     from numpy.typing import NDArray
 
     from .blots import Blots, Blotter
     from .tokens import Tokens
     from .values import Parameters
+
+    Item = TypeVar("Item")
 
 DIGEST_SIZE = 16
 """The size of a digest in bytes."""
@@ -84,6 +87,22 @@ class Prepared:
     keys: NDArray[np.uint64]
     spots: NDArray[np.uint8]
     blobs: bytes
+
+
+def batches_of(
+    items: Iterable[Item], size_of: Callable[[Item], int], full_size: int, full_count: int | None = None
+) -> Iterator[list[Item]]:
+    """Yield *items* in batches. A batch ends when the sizes of its items reach *full_size*, or at *full_count* items."""
+    batch: list[Item] = []
+    size = 0
+    for item in items:
+        batch.append(item)
+        size += size_of(item)
+        if size >= full_size or len(batch) == full_count:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def prepare(batch: Sequence[tuple[str, str | None, str]], parameters: Parameters) -> Prepared:

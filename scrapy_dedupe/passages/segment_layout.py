@@ -296,8 +296,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class PostsHeader:
-    """The header of NAME.posts."""
+    """The header of NAME.posts. The numbers are in the order of the layout."""
 
+    sections: Sequence[Span]
     has_texts: bool
     key_bits: int
     bucket_bits: int
@@ -308,7 +309,6 @@ class PostsHeader:
     documents: int
     hosts: int
     foreign: int
-    sections: Sequence[Span]
 
     @property
     def value_count(self) -> int:
@@ -327,20 +327,8 @@ class PostsHeader:
 
     def to_bytes(self) -> bytes:
         """Return the encoded header."""
-        head = _HEAD.pack(
-            _POSTS_MAGIC,
-            VERSION,
-            self.has_texts,
-            self.key_bits,
-            self.bucket_bits,
-            self.value_bits,
-            self.bucket_item,
-            self.posts,
-            self.texts,
-            self.documents,
-            self.hosts,
-            self.foreign,
-        )
+        numbers = (getattr(self, name) for name in self.__slots__[1:])
+        head = _HEAD.pack(_POSTS_MAGIC, VERSION, *numbers)
         table = b"".join(_SECTION.pack(span.offset, span.size, span.checksum, 0) for span in self.sections)
         return _with_checksum((head + table).ljust(POSTS_HEADER_SIZE - _CHECKSUM.size, b"\0"))
 
@@ -348,33 +336,19 @@ class PostsHeader:
     def from_bytes(cls, data: bytes) -> PostsHeader:
         """Decode the header. Raises ValueError with the reason if it is invalid."""
         _check_header(data, _POSTS_MAGIC, POSTS_HEADER_SIZE)
-        fields = _HEAD.unpack_from(data)
-        _, _, has_texts, key_bits, bucket_bits, value_bits, bucket_item, *counts = fields
-        posts, texts, documents, hosts, foreign = counts
+        _, _, has_texts, *numbers = _HEAD.unpack_from(data)
         spans = [
             Span(*_SECTION.unpack_from(data, _HEAD.size + number * _SECTION.size)[:3]) for number in Section
         ]
-        header = cls(
-            has_texts=bool(has_texts),
-            key_bits=key_bits,
-            bucket_bits=bucket_bits,
-            value_bits=value_bits,
-            bucket_item=bucket_item,
-            posts=posts,
-            texts=texts,
-            documents=documents,
-            hosts=hosts,
-            foreign=foreign,
-            sections=spans,
-        )
+        header = cls(spans, bool(has_texts), *numbers)
         # Checked first, since the checks below shift numbers by these bits.
-        is_possible = has_texts <= 1 <= key_bits <= MAX_WIDTH and bucket_bits <= key_bits
+        is_possible = has_texts <= 1 <= header.key_bits <= MAX_WIDTH and header.bucket_bits <= header.key_bits
         if (
             not is_possible
-            or bucket_item not in (2, 4)
-            or value_bits != value_bits_for(header.value_count)
+            or header.bucket_item not in (2, 4)
+            or header.value_bits != value_bits_for(header.value_count)
             or header.width > MAX_WIDTH
-            or (has_texts and posts > texts << key_bits)
+            or (has_texts and header.posts > header.texts << header.key_bits)
         ):
             raise ValueError("its header is inconsistent")
         return header

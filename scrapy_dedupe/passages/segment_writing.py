@@ -249,6 +249,7 @@ class SegmentWriter:
             spans[section] = Span(self._posts.size, len(data), zlib.crc32(data))
             self._posts.write(data)
         header = PostsHeader(
+            spans,
             self._parameters.has_texts,
             self._parameters.key_bits,
             stream.bucket_bits,
@@ -259,7 +260,6 @@ class SegmentWriter:
             len(self._document_texts),
             len(self._hosts),
             len(self._foreign),
-            spans,
         ).to_bytes()
         blobs_header = self._write_blob_table()
         self._posts.finish(header)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -34,14 +33,7 @@ if TYPE_CHECKING:
 
     Mask = NDArray[np.bool_]
     Numbers = NDArray[np.int64]
-    from collections.abc import Callable, Mapping
 
-    from numpy.typing import NDArray
-
-
-_KINDS: Final[Mapping[str, Callable[[], NDArray[np.uint8]]]] = MappingProxyType(
-    {"words/1": characters.words, "cjk/1": characters.unspaced, "code/1": characters.code}
-)
 _ASCII: Final = 128
 _PIECE: Final = 1 << 18  # characters; their kinds fit into the processor's cache
 # A run that is long enough to be cut into several tokens fills at least one block of this many characters.
@@ -55,11 +47,8 @@ def token_count(text: str, tokeniser: Tokeniser) -> int:
     >>> token_count("One, two; 3!", tokeniser_named("words")), token_count("a+b", tokeniser_named("code"))
     (3, 3)
     """
-    table = _KINDS.get(tokeniser.name)
-    if table is None:
-        return len(tokeniser.tokens(text).hashes)
     is_ascii = text.isascii()
-    kinds_of = table()
+    kinds_of = tokeniser.kinds()
     ascii_kinds = kinds_of[:_ASCII].tobytes().ljust(256, b"\0")
     count = 0
     before = np.uint8(0)

@@ -32,7 +32,7 @@ from scrapy_dedupe.warc.containers import WACZ_SUFFIX
 from scrapy_dedupe.warc.files import OPEN_SUFFIX
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
-from .preparation import prepare
+from .preparation import batches_of, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -265,16 +265,7 @@ class PreparedBatch:
 
 def batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
     """The documents in batches that are large enough to send to another process."""
-    batch: list[RawDocument] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(document.data)
-        if size >= _BATCH_BYTES or len(batch) >= _BATCH_DOCUMENTS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    return batches_of(documents, lambda document: len(document.data), _BATCH_BYTES, _BATCH_DOCUMENTS)
 
 
 def weight_of(batch: Sequence[RawDocument]) -> int:
@@ -287,7 +278,7 @@ def prepare_batch(
 ) -> PreparedBatch:
     """Convert a batch to texts, and prepare them for an index with *parameters*."""
     skipped = Skipped()
-    pieces = _pieces(texts_of(batch, reading, skipped))
+    pieces = batches_of(texts_of(batch, reading, skipped), lambda text: len(text[2]), _PIECE)
     # A loop variable would keep each piece in memory until the next one is complete.
     prepared = tuple(map(partial(prepare, parameters=parameters), pieces))
     return PreparedBatch(
@@ -304,19 +295,6 @@ def texts_of(batch: Iterable[RawDocument], reading: ReadingOptions, skipped: Ski
         text = _text_of(document, reading, skipped)
         if text is not None:
             yield document.doc_id, document.host, text
-
-
-def _pieces(texts: Iterable[Text]) -> Iterator[list[Text]]:
-    piece: list[Text] = []
-    size = 0
-    for text in texts:
-        piece.append(text)
-        size += len(text[2])
-        if size >= _PIECE:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
 
 
 def _text_of(document: RawDocument, reading: ReadingOptions, skipped: Skipped) -> str | None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -76,29 +76,20 @@ class Tokens(Columns):
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-class Tokeniser(Protocol):
-    """Splits texts into tokens."""
-
-    @property
-    def name(self) -> str:
-        """The name and version, such as ``words/1``."""
-
-    def tokens(self, text: str) -> Tokens:
-        """The tokens of *text*."""
-
-    def words(self, text: str) -> list[str]:
-        """The tokens of *text* as strings, in the form in which they are compared. Slow."""
-
-
 @dataclass(frozen=True, slots=True)
-class _CharacterTokeniser:
-    """A tokeniser that depends only on the kind of each character."""
+class Tokeniser:
+    """Splits texts into tokens.
+
+    *name* has the version, such as ``words/1``. *kinds* returns the table of the kinds of all characters, which decide
+    what the tokens are.
+    """
 
     name: str
     kinds: Callable[[], NDArray[np.uint8]]
     is_folded: bool = True
 
     def tokens(self, text: str) -> Tokens:
+        """The tokens of *text*."""
         if len(text) <= _PIECE:
             return self._cut(text)
         if len(text) <= _LARGE:
@@ -114,6 +105,7 @@ class _CharacterTokeniser:
         return Tokens(hashes[:count], starts[:count], ends[:count])
 
     def words(self, text: str) -> list[str]:
+        """The tokens of *text* as strings, in the form in which they are compared. Slow."""
         tokens, kinds = self.tokens(text), self.kinds()
         return [
             characters.fold((char for char in text[start:end] if kinds[ord(char)] != IGNORED), self.is_folded)
@@ -206,9 +198,9 @@ TOKENISERS: Final[Mapping[str, Tokeniser]] = MappingProxyType(
     {
         tokeniser.name: tokeniser
         for tokeniser in (
-            _CharacterTokeniser("words/1", characters.words),
-            _CharacterTokeniser("cjk/1", characters.unspaced),
-            _CharacterTokeniser("code/1", characters.code, is_folded=False),
+            Tokeniser("words/1", characters.words),
+            Tokeniser("cjk/1", characters.unspaced),
+            Tokeniser("code/1", characters.code, is_folded=False),
         )
     }
 )
