@@ -234,7 +234,7 @@ def _opened(folder: Path, manifest: Manifest, files: ExitStack) -> _Opened | Non
         parts = zip(manifest.segments, snapshot.segments, strict=True)
         return _Opened(
             snapshot,
-            [(entry, segment, len(snapshot.deleted(i))) for i, (entry, segment) in enumerate(parts)],
+            [(entry, segment, len(snapshot.deleted[i])) for i, (entry, segment) in enumerate(parts)],
             [],
         )
     opened = _Opened(None, [], [], reason)

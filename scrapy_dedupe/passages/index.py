@@ -352,12 +352,9 @@ class PassageIndex:
     def _open(self) -> Iterator[None]:
         """Hold the lock between threads. Raises ValueError if the index is closed."""
         with self._thread_lock:
-            self._refuse_closed()
+            if self._is_closed:
+                raise ValueError(f"The index {self.path} is closed. Open it again.")
             yield
-
-    def _refuse_closed(self) -> None:
-        if self._is_closed:
-            raise ValueError(f"The index {self.path} is closed. Open it again.")
 
     def _while_open(self, items: Iterator[Item]) -> Generator[Item]:
         """Yield the items of an iterator that reads the files. Raises ValueError after the index is closed."""

@@ -86,7 +86,7 @@ def inspect(snapshot: IndexSnapshot, boilerplate_share: float = SHARE) -> Inspec
         InspectedSegment(
             entry.name,
             entry.documents,
-            len(snapshot.deleted(number)),
+            len(snapshot.deleted[number]),
             entry.texts,
             entry.posts,
             entry.posts_size,

@@ -214,18 +214,17 @@ def _copy_documents(
         else:
             new = int(foreign_numbers[-1 - text])
             if new < 0:
-                new = foreign[-1 - text]
+                new = foreign[-1 - text].tobytes()
         writer.add_document(doc_id, hosts[document_hosts[number]], new)
 
 
 def _numbers_of(
-    digests: Sequence[bytes], segments: Sequence[Segment], numbers: _Numbers
+    digests: NDArray[np.uint8], segments: Sequence[Segment], numbers: _Numbers
 ) -> NDArray[np.int64]:
     """The new numbers of the texts with these digests; -1 for digests that no segment holds."""
     found = np.full(len(digests), -1, np.int64)
-    wanted = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_SIZE)
     for segment, new in zip(segments, numbers.new, strict=True):
-        texts = segment.digests.texts_of(wanted)
+        texts = segment.digests.texts_of(digests)
         is_here = texts >= 0
         found[is_here] = np.maximum(found[is_here], new[texts[is_here]])
     return found

@@ -257,7 +257,7 @@ class PostStream:
 
     def finish(self) -> None:
         """Write the remaining posts."""
-        self._put(pack_words(self._rest, self._low_bits + self.value_bits) + bytes(TAIL))
+        self._put(pack(self._rest, self._low_bits + self.value_bits))
         self._rest = self._rest[:0]
 
     def _add_joined(self, joined: NDArray[np.uint64], least: int) -> None:

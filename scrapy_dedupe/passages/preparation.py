@@ -23,7 +23,7 @@ from deflate import deflate_compress
 from scrapy_dedupe.errors import SettingError
 
 from .blots import blotter_of, keys
-from .segment_layout import PART_BITS, encode_outline, parts_of, spots_between
+from .segment_layout import DIGEST_SIZE, PART_BITS, encode_outline, parts_of, spots_between
 from .tokens import tokeniser_named, tokens_of_all
 from .values import Outline
 
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from .values import Parameters
 
     Item = TypeVar("Item")
-
-DIGEST_SIZE = 16
-"""The size of a digest in bytes."""
 
 LONGEST_NAME = 8_192
 """The maximum length of a document id or host name, in bytes of UTF-8."""

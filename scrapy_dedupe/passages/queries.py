@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -51,7 +50,6 @@ _MOST_CHARACTERS = 16_000_000
 # The maximum of (tokens of the query text) x (texts that are compared together).
 _MOST_TOKENS = 4_000_000
 _MOST_KEYS = 1 << 17
-_first_documents: WeakKeyDictionary[IndexSnapshot, NDArray[np.int64]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +166,7 @@ class _Search:
 
     def hits(self, top: int, left_out: Container[str]) -> list[Hit]:
         candidates, most = self._candidates()
-        order = _first_documents_of(self._snapshot)
+        order = self._snapshot.first_documents
         found: list[_Found] = []
         # The sort keys of the documents found so far, the best first.
         ranks: list[tuple[int, int]] = []
@@ -246,7 +244,7 @@ class _Search:
         # If the texts have few different words, an equal text would not come first without this.
         same = self._snapshot.text_of_digest(digest_of(query.text))
         is_other = texts != (-1 if same is None else same)
-        order = np.lexsort((_first_documents_of(self._snapshot)[texts], -most, is_other))
+        order = np.lexsort((self._snapshot.first_documents[texts], -most, is_other))
         return texts[order].tolist(), most[order].tolist()
 
     def _hidden_on(self, host: int) -> NDArray[np.bool_]:
@@ -266,7 +264,10 @@ class _Search:
                 alike.setdefault(hidden[text].tobytes(), []).append(text)
             for group in alike.values():
                 shares = shares_in_texts(
-                    self._query, self._snapshot.texts(group), hidden[group[0]], self._spots_in(group)
+                    self._query,
+                    [self._snapshot.text(text) for text in group],
+                    hidden[group[0]],
+                    self._spots_in(group),
                 )
                 yield from zip(group, shares, strict=True)
             return
@@ -370,17 +371,6 @@ def unblot(snapshot: IndexSnapshot, blots: Sequence[int]) -> list[LocatedBlot]:
         for blot in distinct
         if places[blot]
     ]
-
-
-def _first_documents_of(snapshot: IndexSnapshot) -> NDArray[np.int64]:
-    """For each text, the number of the first document with it. Documents are numbered in the order of adding."""
-    if snapshot not in _first_documents:
-        firsts = np.full(snapshot.text_count, -1, np.int64)
-        living = np.flatnonzero(snapshot.is_alive_document)[::-1]
-        # NumPy keeps the last of several values for one index, so assign in descending order.
-        firsts[snapshot.text_numbers[living]] = living
-        _first_documents[snapshot] = firsts
-    return _first_documents[snapshot]
 
 
 def _spans_of_blots(

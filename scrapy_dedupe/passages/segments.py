@@ -377,11 +377,10 @@ class Documents:
             self._file.refuse_section(Section.DOCUMENT_HOSTS)
         return hosts.astype(np.int32)
 
-    @cached_property
-    def foreign(self) -> list[bytes]:
-        """The digests of texts that other segments hold."""
-        data = self._file.section(Section.FOREIGN, "u1").tobytes()
-        return [data[start : start + DIGEST_SIZE] for start in range(0, len(data), DIGEST_SIZE)]
+    @property
+    def foreign(self) -> NDArray[np.uint8]:
+        """The digests of texts that other segments hold, n x 16."""
+        return self._file.section(Section.FOREIGN, "u1").reshape(-1, DIGEST_SIZE)
 
     def close(self) -> None:
         """Discard the cached doc ids."""
@@ -433,11 +432,6 @@ class Digests:
     def array(self) -> NDArray[np.uint8]:
         """The digests, n x 16."""
         return self._file.section(Section.DIGESTS, "u1").reshape(-1, DIGEST_SIZE)
-
-    def text_of(self, digest: bytes) -> int | None:
-        """Return the number of the text with this digest, None if it is not in this segment."""
-        text = int(self.texts_of(np.frombuffer(digest, np.uint8).reshape(1, DIGEST_SIZE))[0])
-        return text if text >= 0 else None
 
     def texts_of(self, digests: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Return the numbers of the texts with these digests, n x 16; -1 for a digest that is not in this segment."""

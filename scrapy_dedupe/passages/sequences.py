@@ -220,7 +220,7 @@ class TokenMaterial(_Sequence):
 
     def _add(self, first: int, end: int, outputs: list[BinaryIO]) -> None:
         """Write the tokens of a batch of texts, with a 0 before each text."""
-        texts = self._snapshot.texts(self.texts[first:end].tolist())
+        texts = [self._snapshot.text(number) for number in self.texts[first:end].tolist()]
         self._texts.add(texts)
         hosts = self._snapshot.text_host[self.texts[first:end]]
         if len(texts) > 1:

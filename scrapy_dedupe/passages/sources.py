@@ -215,15 +215,46 @@ class DocumentSources:
         self._skipped.add("no-text" if is_named else reason, place, what)
 
     def _lines(self, file: IO[bytes], place: str) -> Iterator[RawDocument]:
-        yield from documents_in(
-            file,
-            place,
-            self._options.fields,
-            host=self._options.host,
-            max_bytes=self._options.max_bytes,
-            faults=self._faults,
-            skipped=self._skipped,
-        )
+        """The documents in JSON lines; messages call the file *place*."""
+        options = self._options
+        number = 0
+        lines = _lines_of(file, options.max_bytes)
+        while True:
+            number += 1
+            where = f"{place}, line {number}"
+            try:
+                line = next(lines, b"")
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                self._faults.add(where, f"the rest of the file cannot be decompressed ({error})")
+                return
+            if line is None:
+                self._skipped.add("large", where, f"the line has more than {options.max_bytes} bytes")
+                continue
+            if not line:
+                return
+            if number == 1:
+                line = line.removeprefix(_BOM)
+            if line.isspace() or not line:
+                continue
+            if not _is_within_limit_outside_strings(line):
+                self._skipped.add(
+                    "large",
+                    where,
+                    f"the line has more than {_MAX_BYTES_OUTSIDE_STRINGS} bytes outside of strings",
+                )
+                continue
+            try:
+                value, is_replaced = _parsed(line)
+                doc_id, text = _values(value, options.fields)
+            except ValueError as error:
+                self._faults.add(where, str(error))
+                continue
+            # Only an escape sequence can produce a lone surrogate.
+            if b"\\u" in line and _LONE_SURROGATE.search(text):
+                text, is_replaced = _LONE_SURROGATE.sub("\ufffd", text), True
+            if is_replaced:
+                self._skipped.add_replaced(where)
+            yield RawDocument(doc_id, options.host, text, PLAIN, where)
 
     def _archive(self, file: ReadableFile, place: str) -> Iterator[RawDocument]:
         try:
@@ -335,58 +366,7 @@ class LineFields:
     text: str = "text"
 
 
-def documents_in(
-    file: IO[bytes],
-    place: str,
-    fields: LineFields,
-    *,
-    host: str | None,
-    max_bytes: int,
-    faults: Faults,
-    skipped: Skipped,
-) -> Iterator[RawDocument]:
-    """Yield the documents of *file*; messages call it *place*. Raises what `Faults.add` raises, and OSError."""
-    number = 0
-    lines = _lines(file, max_bytes)
-    while True:
-        number += 1
-        where = f"{place}, line {number}"
-        try:
-            line = next(lines, b"")
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            faults.add(where, f"the rest of the file cannot be decompressed ({error})")
-            return
-        if line is None:
-            skipped.add("large", where, f"the line has more than {max_bytes} bytes")
-            continue
-        if not line:
-            return
-        if number == 1:
-            line = line.removeprefix(_BOM)
-        if line.isspace() or not line:
-            continue
-        if not _is_within_limit_outside_strings(line):
-            skipped.add(
-                "large",
-                where,
-                f"the line has more than {_MAX_BYTES_OUTSIDE_STRINGS} bytes outside of strings",
-            )
-            continue
-        try:
-            value, is_replaced = _parsed(line)
-            doc_id, text = _values(value, fields)
-        except ValueError as error:
-            faults.add(where, str(error))
-            continue
-        # Only an escape sequence can produce a lone surrogate.
-        if b"\\u" in line and _LONE_SURROGATE.search(text):
-            text, is_replaced = _LONE_SURROGATE.sub("\ufffd", text), True
-        if is_replaced:
-            skipped.add_replaced(where)
-        yield RawDocument(doc_id, host, text, PLAIN, where)
-
-
-def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes | None]:
+def _lines_of(file: IO[bytes], max_bytes: int) -> Iterator[bytes | None]:
     """Yield the lines with their line ends; None for a line that is too long."""
     while line := file.readline(max_bytes + 2):
         if len(line.rstrip(b"\r\n")) <= max_bytes:
