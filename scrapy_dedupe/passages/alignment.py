@@ -45,14 +45,6 @@ _MOST_PLACES = 2_000_000
 _LIMITS = (256, 64, 16, 4, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Texts, and the maximum number of tokens of the query text that they can share in passages."""
-
-    texts: Numbers
-    most_tokens: Numbers
-
-
 class Chains:
     """The windows of a query text. *keys* is the number of the key of each window, or -1 if no indexed text has the key."""
 
@@ -63,14 +55,14 @@ class Chains:
         self._count = len(keys)
         self._guarantee = guarantee
 
-    def bounds(self, keys: Numbers, texts: Numbers, min_tokens: int) -> Bounds:
-        """The texts that can share a run of *min_tokens* tokens, which must be at least the guarantee.
+    def bounds(self, keys: Numbers, texts: Numbers, min_tokens: int) -> tuple[Numbers, Numbers]:
+        """The texts that can share a run of *min_tokens* tokens, and the maximum number of tokens that each can share.
 
-        *keys* and *texts* are all pairs of a key and a text with it. A pair may occur twice.
+        *min_tokens* must be at least the guarantee. *keys* and *texts* are all pairs of a key and a text with it. A pair may occur twice.
         """
         none = np.zeros(0, np.int64)
         if not len(texts) or not self._count:
-            return Bounds(none, none)
+            return none, none
         size = max(int(keys.max()), int(self._keys.max())) + 1
         is_known = self._keys >= 0
         places = np.bincount(self._keys[is_known], minlength=size)
@@ -100,10 +92,10 @@ class Chains:
             order = of_text.argsort(kind="stable")
             of_text, lengths = of_text[order], lengths[order]
         if not len(of_text):
-            return Bounds(none, none)
+            return none, none
         firsts = group_bounds(of_text[1:] != of_text[:-1], len(of_text))[:-1]
         totals = np.add.reduceat(lengths, firsts)
-        return Bounds(of_text[firsts].astype(np.int64), np.minimum(totals, self._count + self._guarantee - 1))
+        return of_text[firsts].astype(np.int64), np.minimum(totals, self._count + self._guarantee - 1)
 
     @staticmethod
     def _common(places: Numbers, times: Numbers) -> NDArray[np.bool_]:

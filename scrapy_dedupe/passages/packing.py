@@ -9,7 +9,8 @@ The zeros at the end let a reader take 8 bytes from the first byte of any number
 the first byte may hold up to 7 bits of the previous number.
 
 The packed posts of a segment are divided into blocks of 4,096 bytes, each with a CRC-32. A query reads a few bytes here
-and there of a section that may have gigabytes; the blocks that it touches are checked once.
+and there of a section that may have gigabytes; the blocks that it touches are checked once. `PostStream` sorts and packs
+posts that are added in pieces.
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from mmap import mmap
+    from typing import NoReturn
 
     from numpy.typing import NDArray
 
     Buffer = bytes | bytearray | memoryview | mmap
-    from collections.abc import Callable
-    from typing import NoReturn
-
 
 BLOCK_SIZE = 4096
 """Size of a block in bytes; the last one may be shorter."""

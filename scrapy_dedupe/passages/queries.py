@@ -1,7 +1,7 @@
 """Queries: documents that share passages with a text, the blots of a text, and the places of a blot.
 
 `like` looks up the blots of the query text, computes for each indexed text the maximum number of tokens that it can share
-with the query text (see `chains`), and compares the query text word by word with the texts that can share most. With the
+with the query text (see `alignment`), and compares the query text word by word with the texts that can share most. With the
 default `min_tokens`, every text that shares a run of this length is a candidate. With a smaller value, a text is found
 only if it shares a blot that the index holds.
 
@@ -159,10 +159,10 @@ class _Search:
         some = self._keys_of_text[begin : begin + _MOST_KEYS]
         if share is None:
             return self._snapshot.find(some, in_order=False)
-        found = templates_of(self._snapshot, share).find(self._snapshot, some)
-        for host, numbers in found.keys_of_hosts.items():
+        posts, keys_of_hosts = templates_of(self._snapshot, share).find(self._snapshot, some)
+        for host, numbers in keys_of_hosts.items():
             self._templates.setdefault(host, []).extend(begin + number for number in numbers)
-        return found.posts
+        return posts
 
     def hits(self, top: int, left_out: Container[str]) -> list[Hit]:
         candidates, most = self._candidates()
@@ -231,8 +231,8 @@ class _Search:
         """
         query = self._query
         if query.min_tokens >= query.blotter.guarantee:
-            bounds = query.chains(self._keys_of_text).bounds(self._keys, self._texts, query.min_tokens)
-            texts, most = bounds.texts, bounds.most_tokens
+            chains = query.chains(self._keys_of_text)
+            texts, most = chains.bounds(self._keys, self._texts, query.min_tokens)
         elif len(self._texts):
             weights = np.bincount(self._key_of_blot)[self._keys]
             counts = np.bincount(self._texts, weights=weights)

@@ -78,17 +78,13 @@ class _Sequence:
         self._snapshot = snapshot
         self._folder = folder
         self._blotter = blotter_of(snapshot.parameters.blotter)
-        self._size = 0
+        self.size = 0
+        """The number of values in the sequence, without the zeros at its end."""
         self.sequence: Values = np.zeros(0, np.uint32)
         self.sums: PrefixSums
         self.possible_overlaps = np.zeros(0, np.int64)
         self._starts = Items(folder / "starts")
         self._ends = Items(folder / "ends")
-
-    @property
-    def size(self) -> int:
-        """The number of values in the sequence, without the zeros at its end."""
-        return self._size
 
     def buckets(self) -> Iterator[tuple[NDArray[np.uint64], Numbers]]:
         """The positions where a run may begin, with hashes. Each file is removed after it has been read."""
@@ -108,7 +104,7 @@ class _Sequence:
 
     def release(self) -> None:
         """Free the memory that the search for runs used."""
-        self._map_sequence()
+        self.sequence = self._map("sequence")
         self.sums.release(self.sequence)
 
     def close(self) -> None:
@@ -133,9 +129,6 @@ class _Sequence:
         for file, start, end in zip(buckets, [0, *bounds], bounds, strict=False):
             if start < end:
                 file.write(rows[start:end].tobytes())
-
-    def _map_sequence(self) -> None:
-        self.sequence = self._map("sequence")
 
     def _map(self, name: str) -> NDArray:
         return mapped(self._folder / name, np.uint32)
@@ -212,7 +205,7 @@ class TokenMaterial(_Sequence):
         self._texts.finish()
         periods = Periods(self.known)
         self._write_sequence(periods)
-        self._map_sequence()
+        self.sequence = self._map("sequence")
         periods.finish(self.sequence)
         with ExitStack() as files:
             self._find_starts(periods, self._open_buckets(files, tokens))
@@ -225,10 +218,10 @@ class TokenMaterial(_Sequence):
         hosts = self._snapshot.text_host[self.texts[first:end]]
         if len(texts) > 1:
             tokens, bounds = tokens_of_all(texts, self._tokeniser)
-            self.text_starts[first:end] = self._size + bounds[:-1] + np.arange(1, len(texts) + 1)
+            self.text_starts[first:end] = self.size + bounds[:-1] + np.arange(1, len(texts) + 1)
             self._write(tokens, bounds, len(tokens), 1, hosts, outputs)
             return
-        self.text_starts[first] = self._size + 1
+        self.text_starts[first] = self.size + 1
         for number, (tokens, count) in enumerate(self._parts(texts[0])):
             self._write(tokens, np.array([0, len(tokens)]), count, int(not number), hosts, outputs)
 
@@ -281,7 +274,7 @@ class TokenMaterial(_Sequence):
             spaced = np.zeros(size, np.uint8 if items is marks else np.uint32)
             spaced[at] = items[:count]
             file.write(spaced.tobytes())
-        self._size += size
+        self.size += size
 
     def _write_sequence(self, periods: Periods) -> None:
         """Write the sequence: the values, with 0 for the tokens of boilerplate and taboo windows."""
@@ -290,8 +283,8 @@ class TokenMaterial(_Sequence):
         with ExitStack() as files:
             (output,) = self._open(files, "sequence")
             inputs = [files.enter_context((self._folder / name).open("rb")) for name in ("values", "marks")]
-            for start in range(0, self._size, _BLOCK):
-                count = min(_BLOCK, self._size - start)
+            for start in range(0, self.size, _BLOCK):
+                count = min(_BLOCK, self.size - start)
                 values = np.fromfile(inputs[0], np.uint32, count)
                 marks = np.concatenate((before, np.fromfile(inputs[1], np.uint8, count)))
                 at = np.flatnonzero(marks & _LEFT_OUT)
@@ -309,9 +302,9 @@ class TokenMaterial(_Sequence):
         possible_overlaps = []
         # A window may begin at the last item of a block.
         block = max(_BLOCK, self.known)
-        for start in range(0, self._size - self.known + 1, block):
-            end = min(start + block, self._size - self.known + 1)
-            marks = self._marks.between(start, min(end + reach, self._size))
+        for start in range(0, self.size - self.known + 1, block):
+            end = min(start + block, self.size - self.known + 1)
+            marks = self._marks.between(start, min(end + reach, self.size))
             seeds = np.flatnonzero(marks & _SEED)
             if not len(seeds):
                 continue
@@ -341,7 +334,7 @@ class BlotMaterial(_Sequence):
     ) -> None:
         super().__init__(snapshot, folder, seeds.texts, weights)
         self._build(seeds, watch)
-        self._map_sequence()
+        self.sequence = self._map("sequence")
         self.sums = PrefixSums(folder / "sums", self.sequence)
         self._befores, self._tokens = self._map("befores"), self._map("tokens")
         self._seed_numbers = self._map("numbers")
@@ -385,14 +378,14 @@ class BlotMaterial(_Sequence):
         watch.end()
         ends = np.cumsum(sizes)
         self.text_starts = ends - sizes
-        self._size = int(ends[-1]) if len(ends) else 0
+        self.size = int(ends[-1]) if len(ends) else 0
         numbers = self._numbers(seeds)
         tokens = self._map("tokens")
         with ExitStack() as files:
             outputs = self._open(files, "sequence", "befores")
-            buckets = self._open_buckets(files, self._size)
-            for start in range(0, self._size, _BUCKET):
-                self._add(slice(start, min(start + _BUCKET, self._size)), numbers, tokens, outputs, buckets)
+            buckets = self._open_buckets(files, self.size)
+            for start in range(0, self.size, _BUCKET):
+                self._add(slice(start, min(start + _BUCKET, self.size)), numbers, tokens, outputs, buckets)
             for file in outputs:
                 file.write(bytes(4 * PADDING))
 
@@ -403,8 +396,8 @@ class BlotMaterial(_Sequence):
         """
         path = self._folder / "numbers"
         with path.open("wb") as file:
-            for start in range(0, self._size + 2, _BUCKET):
-                file.write(bytes(4 * min(_BUCKET, self._size + 2 - start)))
+            for start in range(0, self.size + 2, _BUCKET):
+                file.write(bytes(4 * min(_BUCKET, self.size + 2 - start)))
         numbers = np.memmap(path, np.uint32, "r+")
         places = np.full(self._snapshot.text_count, -1, np.int64)
         places[self.texts] = self.text_starts

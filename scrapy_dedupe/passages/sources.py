@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
     from .text_reading import Skipped
 
-
 STANDARD_INPUT: Final = "-"
 _WILDCARDS: Final = frozenset("*?[")
 
