@@ -31,6 +31,7 @@ import os
 import re
 import stat
 import zlib
+from codecs import BOM_UTF8
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -232,7 +233,7 @@ class DocumentSources:
             if not line:
                 return
             if number == 1:
-                line = line.removeprefix(_BOM)
+                line = line.removeprefix(BOM_UTF8)
             if line.isspace() or not line:
                 continue
             if not _is_within_limit_outside_strings(line):
@@ -342,7 +343,6 @@ def _without_place(error: DamagedInput, place: str) -> str:
     )
 
 
-_BOM: Final = b"\xef\xbb\xbf"
 _PIECE: Final = 1 << 20
 _MAX_BYTES_OUTSIDE_STRINGS: Final = 4 << 20
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")

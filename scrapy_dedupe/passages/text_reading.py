@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 import sys
 import zlib
+from codecs import BOM_UTF8
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -74,7 +75,6 @@ _HTML_START: Final = re.compile(rb"\s*<(?:!doctype\s+html|html[\s>])", re.IGNORE
 _XML_START: Final = re.compile(rb"\s*<\?xml\s", re.IGNORECASE)
 _XHTML_ROOT: Final = re.compile(rb"<html\s", re.IGNORECASE)
 _BOMS: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
-_UTF8_BOM: Final = b"\xef\xbb\xbf"
 
 # Control characters that occur in texts: backspace and escape in terminal output, form feeds between pages.
 _USED_CONTROLS: Final = b"\b\t\n\v\f\r\x1b"
@@ -109,7 +109,7 @@ def form_of(name: str, start: bytes) -> str:
 
 
 def _markup_of(start: bytes) -> str | None:
-    start = start.removeprefix(_UTF8_BOM)
+    start = start.removeprefix(BOM_UTF8)
     if _HTML_START.match(start):
         return "html"
     return "xml" if _XML_START.match(start) else None
