@@ -23,34 +23,26 @@ in all texts, which may make a bound larger, but never too small.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from .characters import powers_of
 from .groups import group_bounds, ranges
 from .occurrences import Occurrences
+from .values import Columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
     Positions = NDArray[np.int64]
     Hashes = NDArray[np.uint64]
-    from numpy.typing import NDArray
-
     Numbers = NDArray[np.int64]
 
 _MOST_PLACES = 2_000_000
 _LIMITS = (256, 64, 16, 4, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Texts, and the maximum number of tokens of the query text that they can share in passages."""
-
-    texts: Numbers
-    most_tokens: Numbers
 
 
 class Chains:
@@ -63,14 +55,14 @@ class Chains:
         self._count = len(keys)
         self._guarantee = guarantee
 
-    def bounds(self, keys: Numbers, texts: Numbers, min_tokens: int) -> Bounds:
-        """The texts that can share a run of *min_tokens* tokens, which must be at least the guarantee.
+    def bounds(self, keys: Numbers, texts: Numbers, min_tokens: int) -> tuple[Numbers, Numbers]:
+        """The texts that can share a run of *min_tokens* tokens, and the maximum number of tokens that each can share.
 
-        *keys* and *texts* are all pairs of a key and a text with it. A pair may occur twice.
+        *min_tokens* must be at least the guarantee. *keys* and *texts* are all pairs of a key and a text with it. A pair may occur twice.
         """
         none = np.zeros(0, np.int64)
         if not len(texts) or not self._count:
-            return Bounds(none, none)
+            return none, none
         size = max(int(keys.max()), int(self._keys.max())) + 1
         is_known = self._keys >= 0
         places = np.bincount(self._keys[is_known], minlength=size)
@@ -100,10 +92,10 @@ class Chains:
             order = of_text.argsort(kind="stable")
             of_text, lengths = of_text[order], lengths[order]
         if not len(of_text):
-            return Bounds(none, none)
+            return none, none
         firsts = group_bounds(of_text[1:] != of_text[:-1], len(of_text))[:-1]
         totals = np.add.reduceat(lengths, firsts)
-        return Bounds(of_text[firsts].astype(np.int64), np.minimum(totals, self._count + self._guarantee - 1))
+        return of_text[firsts].astype(np.int64), np.minimum(totals, self._count + self._guarantee - 1)
 
     @staticmethod
     def _common(places: Numbers, times: Numbers) -> NDArray[np.bool_]:
@@ -156,32 +148,16 @@ _BLOCK = 1 << 14
 _NOWHERE = np.uint64(0xD1342543DE82EF95)
 _PIECE = 1 << 20
 
-_powers: dict[int, Hashes] = {}
+_POWERS: Final = {base: powers_of(base, _BLOCK) for base in (_MULTIPLIER, _INVERSE)}
 
 
 @dataclass(frozen=True, slots=True)
-class AlignedRuns:
+class AlignedRuns(Columns):
     """Runs that two texts share: their start tokens in both texts, and their lengths in tokens."""
 
     a_starts: Positions
     b_starts: Positions
     lengths: Positions
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    @classmethod
-    def joined(cls, parts: Sequence[AlignedRuns]) -> AlignedRuns:
-        """The runs of all *parts*, of which there is at least one."""
-        return cls(
-            np.concatenate([part.a_starts for part in parts]),
-            np.concatenate([part.b_starts for part in parts]),
-            np.concatenate([part.lengths for part in parts]),
-        )
-
-    def picked(self, which: NDArray[Any] | slice) -> AlignedRuns:
-        """The runs selected by a mask, a slice or an array of indexes."""
-        return AlignedRuns(self.a_starts[which], self.b_starts[which], self.lengths[which])
 
 
 class Windows:
@@ -331,7 +307,7 @@ def _runs(
     starts, diagonal, lengths = starts[long], diagonal[long], lengths[long]
     b_starts = starts + diagonal - len(a)
     order = np.lexsort((b_starts, starts))
-    return AlignedRuns(starts[order], b_starts[order], lengths[order])
+    return AlignedRuns(starts, b_starts, lengths).picked(order)
 
 
 def _reach(
@@ -383,29 +359,16 @@ def _windows(sums: Hashes, size: int, first: int = 0, last: int | None = None) -
 def _powers_at(exponents: Positions) -> Hashes:
     """B to the power of each of *exponents*."""
     most = int(exponents.max(initial=0))
-    low = _powers_of(_MULTIPLIER, _BLOCK)
+    low = _POWERS[_MULTIPLIER]
     if most < _BLOCK:
         return low[exponents]
-    high = _powers_of(pow(_MULTIPLIER, _BLOCK, 1 << 64), most // _BLOCK + 1)
+    high = powers_of(pow(_MULTIPLIER, _BLOCK, 1 << 64), most // _BLOCK + 1)
     return low[exponents % _BLOCK] * high[exponents // _BLOCK]
 
 
 def _powers_in_blocks(base: int, count: int) -> Iterator[tuple[int, Hashes]]:
     """The first *count* powers of *base* in blocks, each with the exponent of its first power."""
-    powers = _powers_of(base, _BLOCK)
+    powers = _POWERS[base]
     for begin in range(0, count, _BLOCK):
         some = powers[: count - begin]
         yield begin, some * np.uint64(pow(base, begin, 1 << 64)) if begin else some
-
-
-def _powers_of(base: int, count: int) -> Hashes:
-    """At least the first *count* powers of *base* modulo 2^64. The result is cached."""
-    kept = _powers.get(base)
-    if kept is None or len(kept) < count:
-        kept = np.ones(1 << max(10, (count - 1).bit_length()), np.uint64)
-        done = 1
-        while done < len(kept):
-            kept[done : 2 * done] = kept[:done] * np.uint64(pow(base, done, 1 << 64))
-            done *= 2
-        _powers[base] = kept
-    return kept

@@ -19,9 +19,8 @@ from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.references import CaptureTable, Reference, reference_of
 from scrapy_dedupe.warc.remote import shown
 
-from .file_types import PAGE
 from .preparation import checked_name
-from .text_reading import RawDocument
+from .text_reading import PAGE, RawDocument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

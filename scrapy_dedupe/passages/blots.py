@@ -20,9 +20,10 @@ blot: up to :data:`.KEY_BITS` bits.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import numpy as np
 
@@ -30,11 +31,11 @@ from scrapy_dedupe.errors import SettingError
 
 from .characters import mixed
 from .groups import ranges
-from .values import KEY_BITS
+from .values import KEY_BITS, Columns
 from .winnowing import windows, winnowed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -48,17 +49,14 @@ _PIECE: Final = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class Blots:
+class Blots(Columns):
     """Blots in text order, and the index of the first token of each."""
 
     values: NDArray[np.uint64]
     starts: NDArray[np.int64]
 
-    def __len__(self) -> int:
-        return len(self.values)
 
-
-class Blotter(Protocol):
+class Blotter(ABC):
     """Computes blots.
 
     *span* is the number of tokens from the first to the last token of a blot. *guarantee* is the minimum length of a
@@ -66,14 +64,24 @@ class Blotter(Protocol):
     from which :func:`blotter_of` creates the blotter.
     """
 
+    __slots__ = ()
+    name: ClassVar[str]
+
     @property
-    def span(self) -> int: ...
-    @property
-    def guarantee(self) -> int: ...
-    @property
+    @abstractmethod
     def bits(self) -> int: ...
+
     @property
-    def spec(self) -> dict[str, Any]: ...
+    @abstractmethod
+    def span(self) -> int: ...
+
+    @property
+    def guarantee(self) -> int:
+        return self.span
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        return {"name": self.name, **asdict(cast("Any", self))}
 
     def blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
         """The blots to keep of several texts.
@@ -81,20 +89,41 @@ class Blotter(Protocol):
         *bounds* is the index of the first token of each text, followed by the number of tokens. The starts of the blots
         are indexes in *hashes*. No blot spans two texts.
         """
+        return self.all_blots(hashes, bounds)
 
     def all_blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
         """The blots of all windows, with the same arguments as `blots`."""
+        parts = []
+        for texts, begin, end in _groups(bounds):
+            if len(texts) > 2:
+                starts, _ = _starts(texts - begin, self.span)
+                if len(starts):
+                    parts.append(Blots(self._values(hashes[begin:end])[starts], starts + begin))
+            else:
+                for at in range(begin, end - self.span + 1, _PIECE):
+                    stop = min(at + _PIECE, end - self.span + 1)
+                    parts.append(Blots(self._values(hashes[at : stop + self.span - 1]), np.arange(at, stop)))
+        return Blots.joined(parts or [_NO_BLOTS])
+
+    @abstractmethod
+    def _values(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The blots of all windows of one text."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rolling:
+class Rolling(Blotter):
     """64-bit blots that depend on the order of their *k* tokens. The smallest of *window* consecutive blots is kept."""
 
+    name = "rolling/1"
     k: int = 8
     window: int = 8
 
     def __post_init__(self) -> None:
         _check("rolling", k=self.k, window=self.window)
+
+    @property
+    def bits(self) -> int:
+        return 64
 
     @property
     def span(self) -> int:
@@ -103,17 +132,6 @@ class Rolling:
     @property
     def guarantee(self) -> int:
         return self.k + self.window - 1
-
-    @property
-    def bits(self) -> int:
-        return 64
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        return {"name": "rolling/1", **asdict(self)}
-
-    def all_blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
-        return _every(hashes, bounds, self.span, self._values)
 
     def blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
         parts = []
@@ -127,7 +145,7 @@ class Rolling:
                     parts.append(Blots(values[kept], starts[kept] + begin))
             else:
                 parts += self._in_pieces(hashes[begin:end], begin, windows)
-        return _concatenated(parts)
+        return Blots.joined(parts or [_NO_BLOTS])
 
     def _in_pieces(self, hashes: NDArray[np.uint64], begin: int, windows: int) -> Iterator[Blots]:
         """The blots of one long text, computed in pieces."""
@@ -146,7 +164,7 @@ class Rolling:
 
 
 @dataclass(frozen=True, slots=True)
-class Xor:
+class Xor(Blotter):
     """The blots of dupi: the exclusive or of *k* token hashes, reduced to *bits* bits.
 
     With tokens numbered from 0, f the hash of a token and ^ the exclusive or, h[i] = f(t[i]) ^ ... ^ f(t[i+k-1]).
@@ -160,6 +178,7 @@ class Xor:
     True
     """
 
+    name = "xor/1"
     k: int = 10
     bits: int = _WORD_BITS
 
@@ -171,25 +190,15 @@ class Xor:
     def span(self) -> int:
         return self.k
 
-    @property
-    def guarantee(self) -> int:
-        return self.k
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        return {"name": "xor/1", **asdict(self)}
-
-    def all_blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
-        return _every(hashes, bounds, self.span, lambda part: _xored(part, self.k, 1, self.bits))
-
-    def blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
-        return self.all_blots(hashes, bounds)
+    def _values(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        return _xored(hashes, self.k, 1, self.bits)
 
 
 @dataclass(frozen=True, slots=True)
-class Interleaved:
+class Interleaved(Blotter):
     """Blots like those of :class:`Xor`, each of *k* tokens of one of *streams* interleaved streams."""
 
+    name = "interleaved/1"
     streams: int = 2
     k: int = 5
     bits: int = _WORD_BITS
@@ -202,23 +211,12 @@ class Interleaved:
     def span(self) -> int:
         return (self.k - 1) * self.streams + 1
 
-    @property
-    def guarantee(self) -> int:
-        return self.span
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        return {"name": "interleaved/1", **asdict(self)}
-
-    def all_blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
-        return _every(hashes, bounds, self.span, lambda part: _xored(part, self.k, self.streams, self.bits))
-
-    def blots(self, hashes: NDArray[np.uint64], bounds: NDArray[np.int64]) -> Blots:
-        return self.all_blots(hashes, bounds)
+    def _values(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        return _xored(hashes, self.k, self.streams, self.bits)
 
 
 BLOTTERS: Final[Mapping[str, Callable[..., Blotter]]] = MappingProxyType(
-    {"rolling/1": Rolling, "xor/1": Xor, "interleaved/1": Interleaved}
+    {kind.name: kind for kind in (Rolling, Xor, Interleaved)}
 )
 """All blotters by name and version."""
 
@@ -303,26 +301,6 @@ def _xored(hashes: NDArray[np.uint64], k: int, step: int, bits: int) -> NDArray[
     return windows(hashes & np.uint64((1 << bits) - 1), k, step, _xor)
 
 
-def _every(
-    hashes: NDArray[np.uint64],
-    bounds: NDArray[np.int64],
-    span: int,
-    values_of: Callable[[NDArray[np.uint64]], NDArray[np.uint64]],
-) -> Blots:
-    """The blots of all windows."""
-    parts = []
-    for texts, begin, end in _groups(bounds):
-        if len(texts) > 2:
-            starts, _ = _starts(texts - begin, span)
-            if len(starts):
-                parts.append(Blots(values_of(hashes[begin:end])[starts], starts + begin))
-        else:
-            for at in range(begin, end - span + 1, _PIECE):
-                stop = min(at + _PIECE, end - span + 1)
-                parts.append(Blots(values_of(hashes[at : stop + span - 1]), np.arange(at, stop)))
-    return _concatenated(parts)
-
-
 def _groups(bounds: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], int, int]]:
     """Groups of texts to process together: texts of at most one piece in total, or one longer text.
 
@@ -335,13 +313,3 @@ def _groups(bounds: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], int,
         texts = bounds[first : last + 1]
         yield texts, int(texts[0]), int(texts[-1])
         first = last
-
-
-def _concatenated(parts: Sequence[Blots]) -> Blots:
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return _NO_BLOTS
-    return Blots(
-        np.concatenate([part.values for part in parts]), np.concatenate([part.starts for part in parts])
-    )

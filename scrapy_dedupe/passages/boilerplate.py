@@ -32,18 +32,6 @@ _MOST = 500_000
 _kept: WeakKeyDictionary[IndexSnapshot, dict[float, Templates]] = WeakKeyDictionary()
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPosts:
-    """The result of `Templates.find`.
-
-    *posts*: the posts that are not boilerplate, as indexes of keys, texts, and positions or spots, in any order.
-    *keys_of_hosts*: for the number of a host, the indexes of the keys that are boilerplate there.
-    """
-
-    posts: tuple[Numbers, Numbers, Numbers]
-    keys_of_hosts: dict[int, list[int]]
-
-
 @dataclass(slots=True)
 class Templates:
     """The boilerplate of a snapshot, with a cache of the hosts of keys that are boilerplate in all their texts."""
@@ -51,8 +39,14 @@ class Templates:
     boilerplate: Boilerplate
     _hosts_of_keys: dict[int, list[int]] = field(default_factory=dict)
 
-    def find(self, snapshot: IndexSnapshot, keys: NDArray[np.uint64]) -> FoundPosts:
-        """Find the posts of *keys*, which are sorted and distinct."""
+    def find(
+        self, snapshot: IndexSnapshot, keys: NDArray[np.uint64]
+    ) -> tuple[tuple[Numbers, Numbers, Numbers], dict[int, list[int]]]:
+        """Find the posts of *keys*, which are sorted and distinct.
+
+        Returns the posts that are not boilerplate, as indexes of keys, texts, and positions or spots, in any order; and
+        for the number of each host, the indexes of the keys that are boilerplate there.
+        """
         keys_of_hosts: dict[int, list[int]] = {}
         is_new = np.ones(len(keys), np.bool_)
         for number, key in enumerate(keys.tolist()):
@@ -76,7 +70,7 @@ class Templates:
                 if not left[number] and times[number] >= _MANY:
                     self._hosts_of_keys[int(keys[wanted[number]])] = its_hosts
             numbers, texts, where = numbers[~is_template], texts[~is_template], where[~is_template]
-        return FoundPosts((wanted[numbers], texts, where), keys_of_hosts)
+        return (wanted[numbers], texts, where), keys_of_hosts
 
     @staticmethod
     def _hosts(snapshot: IndexSnapshot, numbers: Numbers, texts: Numbers) -> dict[int, list[int]]:

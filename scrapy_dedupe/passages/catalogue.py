@@ -45,7 +45,7 @@ import stat
 import struct
 import zlib
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+Made = TypeVar("Made")
 
 FORMAT = "scrapy-dedupe passages"
 VERSION = 1
@@ -319,12 +321,16 @@ def _manifest_of(value: object, path: Path) -> Manifest:
     try:
         if set(value) != {"format", "version", "generation", "parameters", "segments", "deleted"}:
             raise _InvalidValue("fields")
-        manifest = Manifest(
-            _number(value["generation"], "generation"),
-            _parameters(value["parameters"]),
-            tuple(_entry(entry) for entry in _list(value["segments"])),
-            dict(_object(value["deleted"])),
-        )
+        if not _is_valid(value["generation"]):
+            raise _InvalidValue("generation")
+        for name, kind in (("segments", list), ("deleted", dict)):
+            if not isinstance(value[name], kind):
+                raise _InvalidValue(name)
+        parameters = _made(Parameters, value["parameters"], "parameters")
+        if not 1 <= parameters.key_bits <= 64:
+            raise _InvalidValue("parameters, key_bits")
+        segments = tuple(_made(SegmentEntry, entry, "segments") for entry in value["segments"])
+        manifest = Manifest(value["generation"], parameters, segments, value["deleted"])
         _check_names(manifest)
     except _InvalidValue as error:
         raise damaged(path, f"has an invalid value in: {error}") from error
@@ -335,33 +341,18 @@ class _InvalidValue(Exception):
     """A value in a manifest is invalid; the message names its field."""
 
 
-def _parameters(value: object) -> Parameters:
-    found = _object(value)
-    if set(found) != {item.name for item in fields(Parameters)}:
-        raise _InvalidValue("parameters")
-    key_bits = _number(found["key_bits"], "key_bits")
-    is_good = (
-        isinstance(found["tokeniser"], str)
-        and isinstance(found["blotter"], dict)
-        and isinstance(found["has_texts"], bool)
-        and 1 <= key_bits <= 64
-    )
-    if not is_good:
-        raise _InvalidValue("parameters")
-    return Parameters(found["tokeniser"], found["blotter"], found["has_texts"], key_bits)
-
-
-def _entry(value: object) -> SegmentEntry:
-    found = _object(value)
-    items = fields(SegmentEntry)
-    if set(found) != {item.name for item in items}:
-        raise _InvalidValue("segments")
+def _made(kind: type[Made], value: object, name: str) -> Made:
+    """The dataclass *kind* from a JSON object with exactly its fields. *name* is the member of the manifest."""
+    items = fields(cast("Any", kind))
+    if not isinstance(value, dict) or set(value) != {item.name for item in items}:
+        raise _InvalidValue(name)
     for item in items:
-        if item.type == "int":
-            _number(found[item.name], f"segments, {item.name}")
-        elif not isinstance(found[item.name], str):
-            raise _InvalidValue(f"segments, {item.name}")
-    return SegmentEntry(**found)
+        found = value[item.name]
+        if type(found).__name__ != item.type.partition("[")[0] or (
+            item.type == "int" and not _is_valid(found)
+        ):
+            raise _InvalidValue(f"{name}, {item.name}")
+    return kind(**value)
 
 
 def _check_names(manifest: Manifest) -> None:
@@ -374,22 +365,8 @@ def _check_names(manifest: Manifest) -> None:
             raise _InvalidValue("deleted")
 
 
-def _object(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _InvalidValue("fields")
-    return value
-
-
-def _list(value: object) -> list[Any]:
-    if not isinstance(value, list):
-        raise _InvalidValue("fields")
-    return value
-
-
-def _number(value: object, name: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_INT:
-        raise _InvalidValue(name)
-    return value
+def _is_valid(number: object) -> bool:
+    return type(number) is int and 0 <= number <= _MAX_INT
 
 
 def _checksum(value: Mapping[str, Any]) -> str:

@@ -89,6 +89,13 @@ def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return result
 
 
+def powers_of(base: int, count: int) -> NDArray[np.uint64]:
+    """Return the first *count* powers of *base* modulo 2^64, from the power 0 on."""
+    powers = np.full(count, base, np.uint64)
+    powers[:1] = 1
+    return np.multiply.accumulate(powers)
+
+
 def code_points(text: str) -> NDArray[np.intp]:
     """Return the code points of *text*, for indexing the tables. Lone surrogates are kept."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")

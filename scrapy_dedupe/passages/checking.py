@@ -9,7 +9,7 @@ The checks are:
 - in full, the posts: the blots of every text are computed again and compared with its stored keys and spots. In an index
   without texts, only the count and numbering of blots can be compared with the outlines.
 
-Posts are compared by their count and by the sum, modulo 2^64, of their hashes by splitmix64 (Steele, Lea, Flood 2014).
+Posts are compared by their count and by the sum, modulo 2^64, of their hashes.
 This takes 16 bytes per text for any number of posts, and does not depend on their order.
 """
 
@@ -27,8 +27,9 @@ from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 
 from .catalogue import orphans, read_deleted, read_manifest, refuse_other_files
+from .characters import mixed
 from .folder_files import missing_file
-from .preparation import prepare
+from .preparation import batches_of, prepare
 from .segment_layout import DIGEST_SIZE, SPOT_BITS, name_head
 from .segments import Segment, key_bounds
 from .snapshot import IndexSnapshot, no_index, refuse_unknown_parameters
@@ -155,7 +156,7 @@ def _problem_of(segment: Segment, text: int) -> str | None:
         segment.outline(text)
         return None
     raw = segment.blobs.inflated(text)
-    if hashlib.sha256(raw).digest()[:DIGEST_SIZE] != _digest(segment.digests.array, text):
+    if hashlib.sha256(raw).digest()[:DIGEST_SIZE] != segment.digests.array[text].tobytes():
         return f"{segment.blobs.file.path}: text {text} does not match its digest."
     try:
         length = len(raw.decode())
@@ -164,10 +165,6 @@ def _problem_of(segment: Segment, text: int) -> str | None:
     if length != int(segment.char_counts[text]):
         return f"{segment.blobs.file.path}: text {text} has a wrong length."
     return None
-
-
-def _digest(digests: NDArray[np.uint8], text: int) -> bytes:
-    return digests[text].tobytes()
 
 
 MOST_PROBLEMS = 1_000
@@ -237,7 +234,7 @@ def _opened(folder: Path, manifest: Manifest, files: ExitStack) -> _Opened | Non
         parts = zip(manifest.segments, snapshot.segments, strict=True)
         return _Opened(
             snapshot,
-            [(entry, segment, len(snapshot.deleted(i))) for i, (entry, segment) in enumerate(parts)],
+            [(entry, segment, len(snapshot.deleted[i])) for i, (entry, segment) in enumerate(parts)],
             [],
         )
     opened = _Opened(None, [], [], reason)
@@ -334,7 +331,7 @@ def _wrong_posts(segment: Segment, entry: SegmentEntry, manifest: Manifest, watc
             posts = segment.posts_between(low, high)
             counts += np.bincount(posts.texts, minlength=len(counts))
             where = posts.where.astype(np.uint64)
-            np.add.at(sums, posts.texts, _mixed(_joined(posts.keys, where) if has_texts else where))
+            np.add.at(sums, posts.texts, mixed(_joined(posts.keys, where) if has_texts else where))
             watch.advance(len(posts.keys))
     expected = _expected_of_texts(segment, manifest) if has_texts else _expected_of_outlines(segment)
     with part(watch, f"{entry.name}: blots", segment.text_count, "texts"):
@@ -348,7 +345,8 @@ def _wrong_posts(segment: Segment, entry: SegmentEntry, manifest: Manifest, watc
 
 def _expected_of_texts(segment: Segment, manifest: Manifest) -> Iterator[tuple[int, int, int, int | None]]:
     """For each text its number, and the count and sum of its posts and its token count, computed again."""
-    for numbers in _batches(segment):
+    counts = segment.char_counts.tolist()
+    for numbers in batches_of(range(segment.text_count), counts.__getitem__, _MOST_CHARACTERS):
         found = [("x", "", segment.blobs.inflated(number).decode(errors="replace")) for number in numbers]
         prepared = prepare(found, manifest.parameters)
         ends = np.cumsum(prepared.post_counts)
@@ -356,37 +354,16 @@ def _expected_of_texts(segment: Segment, manifest: Manifest) -> Iterator[tuple[i
             count = int(prepared.post_counts[text])
             own = slice(int(ends[text]) - count, int(ends[text]))
             posts = _joined(prepared.keys[own], prepared.spots[own])
-            yield number, count, int(_mixed(posts).sum(dtype=np.uint64)), int(prepared.token_counts[text])
+            yield number, count, int(mixed(posts).sum(dtype=np.uint64)), int(prepared.token_counts[text])
 
 
 def _expected_of_outlines(segment: Segment) -> Iterator[tuple[int, int, int, int | None]]:
     for number in range(segment.text_count):
         count = len(segment.outline(number).token_starts)
-        total = _mixed(np.arange(count, dtype=np.uint64)).sum(dtype=np.uint64)
+        total = mixed(np.arange(count, dtype=np.uint64)).sum(dtype=np.uint64)
         yield number, count, int(total), None
-
-
-def _batches(segment: Segment) -> Iterator[list[int]]:
-    batch: list[int] = []
-    size = 0
-    for number, characters in enumerate(segment.char_counts.tolist()):
-        if batch and size + characters > _MOST_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-        batch.append(number)
-        size += characters
-    if batch:
-        yield batch
 
 
 def _joined(keys: NDArray[np.uint64], spots: NDArray[np.integer]) -> NDArray[np.uint64]:
     """Combine key and spot of each post into one number."""
     return (keys << np.uint64(SPOT_BITS)) | spots.astype(np.uint64)
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Apply the finaliser of splitmix64 to each value."""
-    mixed = values + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))

@@ -5,7 +5,7 @@ before it is returned. If the index keeps no texts, a passage is a run of blots 
 
 Data that grows with the index is stored in a work folder, which is removed at the end.
 
-The places of a passage usually differ only in case, layout and punctuation. In ASCII text, the words of two tokenisers are
+The places of a passage usually differ only in case, layout and punctuation. In ASCII text, the words of the tokenisers that fold case are
 the series of letters and digits, ignoring case, so such texts are compared by these series. Other texts are compared by a
 digest of their words, which is computed once for each distinct text.
 """
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from scrapy_dedupe.errors import SettingError
-from scrapy_dedupe.tasks.progress import NoProgress
+from scrapy_dedupe.tasks.progress import NO_PROGRESS
 
 from .blots import blotter_of
 from .boilerplate import SHARE
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
     from .tokens import Tokeniser
 
-_PLAIN: Final = ("words/1", "cjk/1")
 _RUNS: Final = bytes(
     ord(chr(code).lower()) if code < 128 and chr(code).isalnum() else 32 for code in range(256)
 )
@@ -75,7 +74,7 @@ class Wording:
     def _has_same_runs(self, written: str) -> bool:
         if not (written.isascii() and self._shown.isascii()):
             return written.split() == self._shown.split()
-        if self._tokeniser.name not in _PLAIN:
+        if not self._tokeniser.is_folded:
             return False
         if self._runs is None:
             self._runs = _runs_of(self._shown)
@@ -127,23 +126,8 @@ def extract(
     Raises SettingError for numbers out of range, StoreUnavailable if the disk is full, and StoreRefused if the index is
     damaged.
     """
-    least_tokens = _checked(snapshot, min_docs, max_docs, min_tokens, sigma, top)
-    return _extract(
-        snapshot, min_docs, max_docs, least_tokens, sigma, top, taboo, boilerplate_share, nested, skip_copies, work,
-        NoProgress() if watch is None else watch,
-    )  # fmt: skip
-
-
-def _checked(
-    snapshot: IndexSnapshot,
-    min_docs: int,
-    max_docs: int | None,
-    min_tokens: int | None,
-    sigma: float | None,
-    top: int | None,
-) -> int:
-    """Check the arguments, and return the minimum number of tokens."""
-    blotter = blotter_of(snapshot.parameters.blotter)
+    parameters = snapshot.parameters
+    blotter, tokeniser = blotter_of(parameters.blotter), tokeniser_named(parameters.tokeniser)
     if min_docs < 2:
         raise SettingError(f"min_docs is {min_docs}. Give 2 or more.")
     if max_docs is not None and max_docs < min_docs:
@@ -153,52 +137,38 @@ def _checked(
     if sigma is not None and not abs(sigma) < 1e9:
         raise SettingError(f"sigma is {sigma:g}. Give a number of standard deviations, such as 2.")
     if min_tokens is None:
-        return blotter.guarantee if snapshot.parameters.has_texts else blotter.span
-    if min_tokens < 1:
+        min_tokens = blotter.guarantee if parameters.has_texts else blotter.span
+    elif min_tokens < 1:
         raise SettingError(f"min_tokens is {min_tokens}. Give 1 or more.")
-    return min_tokens
+    least_tokens = min_tokens
+    progress = NO_PROGRESS if watch is None else watch
 
+    def passages() -> Iterator[Passage]:
+        with work_folder(snapshot.folder, work) as folder:
+            weights = snapshot.document_counts
+            if skip_copies:
+                weights = np.minimum(weights, 1)
+            search = SeedSearch(snapshot, weights, folder / "seeds", boilerplate_share)
+            seeds = search.seeds(min_docs, sigma, taboo_keys(taboo, tokeniser, blotter), progress)
+            if not len(seeds.texts):
+                return
+            material: TokenMaterial | BlotMaterial
+            if parameters.has_texts:
+                material = TokenMaterial(snapshot, seeds, weights, folder, least_tokens, progress)
+            else:
+                material = BlotMaterial(snapshot, seeds, weights, folder, progress)
+            del search, seeds
+            repeats = Repeats(material, min_docs, max_docs)
+            with (
+                closing(material),
+                closing(Ranking(folder, repeats, least_tokens, material.tokens_of)) as ranking,
+            ):
+                material.release()
+                runs = ranking.best_first() if nested else ranking.uncovered(material.size, material.extra)
+                builder = _PassageBuilder(snapshot, material, min_docs, least_tokens, skip_copies)
+                yield from builder.passages(runs, top)
 
-def _extract(
-    snapshot: IndexSnapshot,
-    min_docs: int,
-    max_docs: int | None,
-    min_tokens: int,
-    sigma: float | None,
-    top: int | None,
-    taboo: Sequence[str],
-    boilerplate_share: float | None,
-    nested: bool,
-    skip_copies: bool,
-    work: Path | None,
-    watch: Progress,
-) -> Iterator[Passage]:
-    with work_folder(snapshot.folder, work) as folder:
-        weights = snapshot.document_counts
-        if skip_copies:
-            weights = np.minimum(weights, 1)
-        blotter = blotter_of(snapshot.parameters.blotter)
-        search = SeedSearch(snapshot, weights, folder / "seeds", boilerplate_share)
-        tabooed = taboo_keys(taboo, tokeniser_named(snapshot.parameters.tokeniser), blotter)
-        seeds = search.seeds(min_docs, sigma, tabooed, watch)
-        if not len(seeds.texts):
-            return
-        material: TokenMaterial | BlotMaterial
-        if snapshot.parameters.has_texts:
-            material = TokenMaterial(snapshot, seeds, weights, folder, min_tokens, watch)
-        else:
-            material = BlotMaterial(snapshot, seeds, weights, folder, watch)
-        del search, seeds
-        with (
-            closing(material),
-            closing(
-                Ranking(folder, Repeats(material, min_docs, max_docs), min_tokens, material.tokens_of)
-            ) as ranking,
-        ):
-            material.release()
-            runs = ranking.best_first() if nested else ranking.uncovered(material.size, material.extra)
-            builder = _PassageBuilder(snapshot, material, min_docs, min_tokens, skip_copies)
-            yield from builder.passages(runs, top)
+    return passages()
 
 
 class _TextPlace(NamedTuple):

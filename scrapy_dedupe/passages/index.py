@@ -29,12 +29,14 @@ from scrapy_dedupe.tasks.jobs import job_count, run_in_order
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
 
 from . import checking, inspection, queries
-from .catalogue import MANIFEST, manifest_stamp
-from .index_parameters import parameters_of
+from .blots import blotter_of, key_bits
+from .catalogue import MANIFEST, manifest_stamp, read_manifest, refuse_other_parameters
 from .lock import WriterLock
-from .preparation import checked_host, checked_name, checked_text, prepare
-from .snapshot import IndexSnapshot, no_index
-from .tiers import LARGEST
+from .merging import LARGEST
+from .preparation import batches_of, checked_host, checked_name, checked_text, prepare
+from .snapshot import IndexSnapshot, no_index, refuse_unknown_parameters
+from .tokens import tokeniser_named
+from .values import Parameters
 from .writer import AddedDocuments, IndexWriter
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
     Named = tuple[str, str | None, str]
     Item = TypeVar("Item")
+
 
 MAX_PENDING_BYTES = 64 << 20
 MAX_PENDING_POSTS = 4_000_000
@@ -140,13 +143,10 @@ class PassageIndex:
         with self._open():
             self._prepare_batch()
         prepare_one = partial(prepare, parameters=self.parameters)
-        with contextlib.closing(
-            run_in_order(
-                prepare_one,
-                _batches(_named(*document) for document in documents),
-                self.jobs if jobs is None else jobs,
-            )
-        ) as all_prepared:
+        named = (_named(*document) for document in documents)
+        batches = batches_of(named, lambda document: len(document[2]), BATCH_CHARACTERS, BATCH_DOCUMENTS)
+        jobs = self.jobs if jobs is None else jobs
+        with contextlib.closing(run_in_order(prepare_one, batches, jobs)) as all_prepared:
             for prepared in all_prepared:
                 self.add_prepared(prepared)
 
@@ -352,12 +352,9 @@ class PassageIndex:
     def _open(self) -> Iterator[None]:
         """Hold the lock between threads. Raises ValueError if the index is closed."""
         with self._thread_lock:
-            self._refuse_closed()
+            if self._is_closed:
+                raise ValueError(f"The index {self.path} is closed. Open it again.")
             yield
-
-    def _refuse_closed(self) -> None:
-        if self._is_closed:
-            raise ValueError(f"The index {self.path} is closed. Open it again.")
 
     def _while_open(self, items: Iterator[Item]) -> Generator[Item]:
         """Yield the items of an iterator that reads the files. Raises ValueError after the index is closed."""
@@ -445,15 +442,33 @@ def _named(doc_id: str, text: str, host: str | None = None) -> Named:
     return doc_id, host, checked_text(doc_id, text)
 
 
-def _batches(documents: Iterable[Named]) -> Iterator[list[Named]]:
-    """Documents in batches that are large enough to send to another process."""
-    batch: list[Named] = []
-    characters = 0
-    for document in documents:
-        batch.append(document)
-        characters += len(document[2])
-        if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
+def parameters_of(
+    path: Path,
+    tokeniser: str | None,
+    blotter: str | Mapping[str, Any] | None,
+    store_text: bool | None,
+    *,
+    create: bool,
+) -> Parameters:
+    """The parameters of the index in the folder *path*, or the requested ones if there is no index.
+
+    With *create*, an index that never had a document counts as missing. Raises as `PassageIndex` does.
+    """
+    manifest = read_manifest(path)
+    if manifest is None and not create:
+        raise no_index(path)
+    if manifest is None or (create and manifest.is_unused):
+        made = blotter_of("rolling" if blotter is None else blotter)
+        name = tokeniser_named("words" if tokeniser is None else tokeniser).name
+        return Parameters(name, made.spec, store_text is not False, key_bits(made))
+    has = manifest.parameters
+    refuse_unknown_parameters(path, has)
+    made = blotter_of(has.blotter if blotter is None else blotter)
+    asked = Parameters(
+        has.tokeniser if tokeniser is None else tokeniser_named(tokeniser).name,
+        made.spec,
+        has.has_texts if store_text is None else store_text,
+        key_bits(made),
+    )
+    refuse_other_parameters(path, has, asked)
+    return has

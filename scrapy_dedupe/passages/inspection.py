@@ -79,14 +79,14 @@ class Inspected:
 
 def inspect(snapshot: IndexSnapshot, boilerplate_share: float = SHARE) -> Inspected:
     """Compute the statistics. Raises SettingError for an invalid share, StoreRefused if the index is damaged."""
-    keys = _Keys(snapshot, boilerplate_share)
+    of_keys = _of_keys(snapshot, boilerplate_share)
     living = snapshot.is_alive
     characters = int(snapshot.char_counts[living].sum(dtype=np.int64))
     segments = [
         InspectedSegment(
             entry.name,
             entry.documents,
-            len(snapshot.deleted(number)),
+            len(snapshot.deleted[number]),
             entry.texts,
             entry.posts,
             entry.posts_size,
@@ -112,12 +112,7 @@ def inspect(snapshot: IndexSnapshot, boilerplate_share: float = SHARE) -> Inspec
         texts=texts,
         tokens=int(snapshot.token_counts[living].sum(dtype=np.int64)),
         characters=characters,
-        posts=keys.posts,
-        distinct_keys=keys.count,
-        documents_a_key_mean=keys.mean,
-        documents_a_key_sigma=keys.sigma,
-        boilerplate_keys=keys.boilerplate,
-        boilerplate_posts=keys.boilerplate_posts,
+        **of_keys,
         posts_bytes=posts_bytes,
         texts_bytes=texts_bytes,
         share_of_text=counted / characters if characters else None,
@@ -133,29 +128,32 @@ def inspected_documents(snapshot: IndexSnapshot) -> Iterator[InspectedDocument]:
         yield InspectedDocument(document.doc_id, document.host, int(tokens[text]), int(characters[text]))
 
 
-class _Keys:
-    """Sums over all posts."""
-
-    def __init__(self, snapshot: IndexSnapshot, boilerplate_share: float) -> None:
-        boilerplate = Boilerplate(snapshot, boilerplate_share)
-        self.posts = self.count = self.boilerplate = self.boilerplate_posts = 0
-        total = squares = 0
-        for posts in snapshot.scan():
-            first = np.flatnonzero(np.diff(posts.keys, prepend=~posts.keys[:1]))
-            numbers = np.repeat(np.arange(len(first)), np.diff(first, append=len(posts.keys)))
-            is_boilerplate = boilerplate.is_boilerplate(numbers, posts.texts)
-            documents = snapshot.document_counts[posts.texts]
-            if not snapshot.parameters.has_texts:
-                # A text has a post for each occurrence of the key; count its documents once.
-                documents = np.where(is_first(numbers, posts.texts), documents, 0)
-            of_keys = np.add.reduceat(documents, first)
-            self.posts += len(posts.keys)
-            self.count += len(first)
-            self.boilerplate += int(np.count_nonzero(np.logical_or.reduceat(is_boilerplate, first)))
-            self.boilerplate_posts += int(np.count_nonzero(is_boilerplate))
-            total += int(of_keys.sum())
-            squares += int((of_keys * of_keys).sum())
-        self.mean = total / self.count if self.count else 0.0
-        # In integers: the difference of two large floats would lose precision.
-        variance = (squares * self.count - total * total) / self.count**2 if self.count else 0.0
-        self.sigma = sqrt(variance)
+def _of_keys(snapshot: IndexSnapshot, boilerplate_share: float) -> dict[str, Any]:
+    """The statistics that need a scan of all posts, as fields of `Inspected`."""
+    boilerplate = Boilerplate(snapshot, boilerplate_share)
+    posts_count = keys = boilerplate_keys = boilerplate_posts = total = squares = 0
+    for posts in snapshot.scan():
+        first = np.flatnonzero(np.diff(posts.keys, prepend=~posts.keys[:1]))
+        numbers = np.repeat(np.arange(len(first)), np.diff(first, append=len(posts)))
+        is_boilerplate = boilerplate.is_boilerplate(numbers, posts.texts)
+        documents = snapshot.document_counts[posts.texts]
+        if not snapshot.parameters.has_texts:
+            # A text has a post for each occurrence of the key; count its documents once.
+            documents = np.where(is_first(numbers, posts.texts), documents, 0)
+        of_keys = np.add.reduceat(documents, first)
+        posts_count += len(posts)
+        keys += len(first)
+        boilerplate_keys += int(np.count_nonzero(np.logical_or.reduceat(is_boilerplate, first)))
+        boilerplate_posts += int(np.count_nonzero(is_boilerplate))
+        total += int(of_keys.sum())
+        squares += int((of_keys * of_keys).sum())
+    # In integers: the difference of two large floats would lose precision.
+    variance = (squares * keys - total * total) / keys**2 if keys else 0.0
+    return {
+        "posts": posts_count,
+        "distinct_keys": keys,
+        "documents_a_key_mean": total / keys if keys else 0.0,
+        "documents_a_key_sigma": sqrt(variance),
+        "boilerplate_keys": boilerplate_keys,
+        "boilerplate_posts": boilerplate_posts,
+    }

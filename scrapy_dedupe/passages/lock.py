@@ -16,9 +16,11 @@ import stat
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
+from scrapy_dedupe.errors import StoreError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.files.folders import folder_fault
 from scrapy_dedupe.files.locks import FileLock, LockFailed
+
+from .folder_files import read_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,10 +123,9 @@ class WriterLock:
 def _holder(path: Path) -> str:
     """A description of the process that holds the lock."""
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-            holder = json.loads(file.read(_MOST_BYTES))
+        holder = json.loads(read_file(path, _MOST_BYTES))
         pid, host, since, command = (holder[name] for name in ("pid", "host", "since", "command"))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (StoreError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return "another process"  # which has not written its description yet
     words = f"process {_shown(pid)} on host {_shown(host)} since {_shown(since)}"
     return f"{words} ({_shown(command)})" if command else words

@@ -1,7 +1,14 @@
-"""Merging segments into one, with memory use that does not depend on their number of posts.
+"""Merging segments: which ones to merge, and how.
 
-Posts are read by ranges of keys from all segments, and written sorted. Segments are compared with their checksums before
+The memory use of a merge does not depend on the number of posts. Posts are read by ranges of keys from all segments, and written sorted. Segments are compared with their checksums before
 they are copied, so that damage is refused instead of getting a new, valid checksum. Blobs keep their checksums.
+
+The choice of segments keeps their number small, no matter how the index grew. A segment belongs to a tier by its size: the lowest tier holds segments below 65,536, each further tier segments up to
+eight times larger. Eight neighbours of about the same size are merged, so everything is written again once per tier, and
+a tier has at most seven segments. Only neighbours are merged, since their order is the order in which documents were
+added. Smaller segments between two of a tier count as part of that tier; otherwise they could pile up there. No merge
+exceeds the largest possible segment. This is the logarithmic merge policy of Lucene (LogMergePolicy), with one addition:
+the cheapest of the possible merges is chosen.
 """
 
 from __future__ import annotations
@@ -27,6 +34,66 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.progress import Progress
 
     from .values import Parameters, Posts
+
+FAN_IN = 8
+"""How many segments are merged into one."""
+
+LOWEST = 65_536
+"""Segments of fewer posts and documents than this are in the lowest tier."""
+
+LARGEST = 1 << 31
+"""The largest merge, in posts and documents, which have 32-bit numbers within a segment."""
+
+
+def next_merge(sizes: Sequence[int], largest: int = LARGEST) -> slice | None:
+    """The segments to merge next, given the sizes of all in posts and documents; None if there are few enough.
+
+    The merged segment has at most *largest* posts and documents.
+
+    >>> next_merge([500_000, 9, 9, 9, 9, 9, 9, 9, 9])
+    slice(1, 9, None)
+    >>> next_merge([500_000, 9, 9, 9]) is None
+    True
+    """
+    tiers = [_tier(size) for size in sizes]
+    begin = 0
+    merges: list[slice] = []
+    while begin < len(tiers):
+        highest = max(tiers[begin:])
+        end = len(tiers) - tiers[::-1].index(highest)
+        merges += [slice(start, start + FAN_IN) for start in range(begin, end - FAN_IN + 1)]
+        begin = end
+    totals = [sum(sizes[merge]) for merge in merges]
+    if not totals or min(totals) > min(largest, LARGEST):
+        return None
+    return merges[totals.index(min(totals))]
+
+
+def fewest(sizes: Sequence[int]) -> list[slice]:
+    """The merges of neighbours that leave as few segments as possible.
+
+    >>> fewest([5, 5, LARGEST, 5])
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
+    """
+    groups: list[slice] = []
+    total = 0
+    for number, size in enumerate(sizes):
+        if groups and total + size <= LARGEST:
+            groups[-1] = slice(groups[-1].start, number + 1)
+            total += size
+        else:
+            groups.append(slice(number, number + 1))
+            total = size
+    return groups
+
+
+def _tier(size: int) -> int:
+    tier = 0
+    while size >= LOWEST:
+        size //= FAN_IN
+        tier += 1
+    return tier
+
 
 _POSTS = 1 << 19
 """How many posts are kept in memory, unless a single key has more."""
@@ -147,18 +214,17 @@ def _copy_documents(
         else:
             new = int(foreign_numbers[-1 - text])
             if new < 0:
-                new = foreign[-1 - text]
+                new = foreign[-1 - text].tobytes()
         writer.add_document(doc_id, hosts[document_hosts[number]], new)
 
 
 def _numbers_of(
-    digests: Sequence[bytes], segments: Sequence[Segment], numbers: _Numbers
+    digests: NDArray[np.uint8], segments: Sequence[Segment], numbers: _Numbers
 ) -> NDArray[np.int64]:
     """The new numbers of the texts with these digests; -1 for digests that no segment holds."""
     found = np.full(len(digests), -1, np.int64)
-    wanted = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_SIZE)
     for segment, new in zip(segments, numbers.new, strict=True):
-        texts = segment.digests.texts_of(wanted)
+        texts = segment.digests.texts_of(digests)
         is_here = texts >= 0
         found[is_here] = np.maximum(found[is_here], new[texts[is_here]])
     return found

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from .characters import powers_of
 from .groups import ranges
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Periods:
     def _hashes_of_ends(self, ends: Numbers, sequence: Values) -> NDArray[np.uint64]:
         """Hashes of the last values of sections, including the value after the section."""
         steps = np.arange(min(self._known, _COMPARED) + 1)
-        factors = np.multiply.accumulate(np.full(len(steps), _A, np.uint64))
+        factors = powers_of(_A, len(steps))
         parts = [
             (sequence[ends[first : first + _ROWS, None] - steps] * factors).sum(axis=1, dtype=np.uint64)
             for first in range(0, len(ends), _ROWS)

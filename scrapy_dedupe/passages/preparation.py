@@ -23,13 +23,13 @@ from deflate import deflate_compress
 from scrapy_dedupe.errors import SettingError
 
 from .blots import blotter_of, keys
-from .outlines import encode_outline
-from .segment_layout import PART_BITS, parts_of, spots_between
+from .segment_layout import DIGEST_SIZE, PART_BITS, encode_outline, parts_of, spots_between
 from .tokens import tokeniser_named, tokens_of_all
 from .values import Outline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TypeVar
 
     from numpy.typing import NDArray
 
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from .tokens import Tokens
     from .values import Parameters
 
-DIGEST_SIZE = 16
-"""The size of a digest in bytes."""
+    Item = TypeVar("Item")
 
 LONGEST_NAME = 8_192
 """The maximum length of a document id or host name, in bytes of UTF-8."""
@@ -85,6 +84,22 @@ class Prepared:
     keys: NDArray[np.uint64]
     spots: NDArray[np.uint8]
     blobs: bytes
+
+
+def batches_of(
+    items: Iterable[Item], size_of: Callable[[Item], int], full_size: int, full_count: int | None = None
+) -> Iterator[list[Item]]:
+    """Yield *items* in batches. A batch ends when the sizes of its items reach *full_size*, or at *full_count* items."""
+    batch: list[Item] = []
+    size = 0
+    for item in items:
+        batch.append(item)
+        size += size_of(item)
+        if size >= full_size or len(batch) == full_count:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def prepare(batch: Sequence[tuple[str, str | None, str]], parameters: Parameters) -> Prepared:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from .blots import Blotter
     from .snapshot import IndexSnapshot
-    from .tokens import Tokeniser
+    from .tokens import Span, Tokeniser
     from .values import Outline, Parameters
 
 # The search ends after this multiple of `top` texts, if `top` documents have been found.
@@ -51,7 +50,6 @@ _MOST_CHARACTERS = 16_000_000
 # The maximum of (tokens of the query text) x (texts that are compared together).
 _MOST_TOKENS = 4_000_000
 _MOST_KEYS = 1 << 17
-_first_documents: WeakKeyDictionary[IndexSnapshot, NDArray[np.int64]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +159,14 @@ class _Search:
         some = self._keys_of_text[begin : begin + _MOST_KEYS]
         if share is None:
             return self._snapshot.find(some, in_order=False)
-        found = templates_of(self._snapshot, share).find(self._snapshot, some)
-        for host, numbers in found.keys_of_hosts.items():
+        posts, keys_of_hosts = templates_of(self._snapshot, share).find(self._snapshot, some)
+        for host, numbers in keys_of_hosts.items():
             self._templates.setdefault(host, []).extend(begin + number for number in numbers)
-        return found.posts
+        return posts
 
     def hits(self, top: int, left_out: Container[str]) -> list[Hit]:
         candidates, most = self._candidates()
-        order = _first_documents_of(self._snapshot)
+        order = self._snapshot.first_documents
         found: list[_Found] = []
         # The sort keys of the documents found so far, the best first.
         ranks: list[tuple[int, int]] = []
@@ -233,8 +231,8 @@ class _Search:
         """
         query = self._query
         if query.min_tokens >= query.blotter.guarantee:
-            bounds = query.chains(self._keys_of_text).bounds(self._keys, self._texts, query.min_tokens)
-            texts, most = bounds.texts, bounds.most_tokens
+            chains = query.chains(self._keys_of_text)
+            texts, most = chains.bounds(self._keys, self._texts, query.min_tokens)
         elif len(self._texts):
             weights = np.bincount(self._key_of_blot)[self._keys]
             counts = np.bincount(self._texts, weights=weights)
@@ -246,7 +244,7 @@ class _Search:
         # If the texts have few different words, an equal text would not come first without this.
         same = self._snapshot.text_of_digest(digest_of(query.text))
         is_other = texts != (-1 if same is None else same)
-        order = np.lexsort((_first_documents_of(self._snapshot)[texts], -most, is_other))
+        order = np.lexsort((self._snapshot.first_documents[texts], -most, is_other))
         return texts[order].tolist(), most[order].tolist()
 
     def _hidden_on(self, host: int) -> NDArray[np.bool_]:
@@ -266,7 +264,10 @@ class _Search:
                 alike.setdefault(hidden[text].tobytes(), []).append(text)
             for group in alike.values():
                 shares = shares_in_texts(
-                    self._query, self._snapshot.texts(group), hidden[group[0]], self._spots_in(group)
+                    self._query,
+                    [self._snapshot.text(text) for text in group],
+                    hidden[group[0]],
+                    self._spots_in(group),
                 )
                 yield from zip(group, shares, strict=True)
             return
@@ -316,9 +317,8 @@ def blots_of(text: str, parameters: Parameters, *, every: bool = False) -> list[
     tokens = tokeniser.tokens(text)
     make = blotter.all_blots if every else blotter.blots
     blots = make(tokens.hashes, np.array([0, len(tokens.hashes)], np.int64))
-    ends = blots.starts + blotter.span
-    rows = (blots.values, blots.starts, ends, tokens.starts[blots.starts], tokens.ends[ends - 1])
-    return [BlotRow(*row) for row in zip(*(column.tolist() for column in rows), strict=True)]
+    spans = tokens.spans(blots.starts, blots.starts + blotter.span)
+    return [BlotRow(blot, *span) for blot, span in zip(blots.values.tolist(), spans, strict=True)]
 
 
 def unblot(snapshot: IndexSnapshot, blots: Sequence[int]) -> list[LocatedBlot]:
@@ -373,32 +373,19 @@ def unblot(snapshot: IndexSnapshot, blots: Sequence[int]) -> list[LocatedBlot]:
     ]
 
 
-def _first_documents_of(snapshot: IndexSnapshot) -> NDArray[np.int64]:
-    """For each text, the number of the first document with it. Documents are numbered in the order of adding."""
-    if snapshot not in _first_documents:
-        firsts = np.full(snapshot.text_count, -1, np.int64)
-        living = np.flatnonzero(snapshot.is_alive_document)[::-1]
-        # NumPy keeps the last of several values for one index, so assign in descending order.
-        firsts[snapshot.text_numbers[living]] = living
-        _first_documents[snapshot] = firsts
-    return _first_documents[snapshot]
-
-
 def _spans_of_blots(
     text: str, values: NDArray[np.uint64], tokeniser: Tokeniser, blotter: Blotter
-) -> list[tuple[int, tuple[int, int, int, int]]]:
+) -> list[tuple[int, Span]]:
     """The windows of a text with one of the blots *values*, as blot and span, in text order."""
     tokens = tokeniser.tokens(text)
     every = blotter.all_blots(tokens.hashes, np.array([0, len(tokens.hashes)], np.int64))
-    there = np.flatnonzero(np.isin(every.values, values))
-    starts = every.starts[there]
-    ends = starts + blotter.span
-    rows = (starts, ends, tokens.starts[starts], tokens.ends[ends - 1])
-    spans = list(zip(*(column.tolist() for column in rows), strict=True))
-    return list(zip(every.values[there].tolist(), spans, strict=True))
+    found = every.picked(np.isin(every.values, values))
+    return list(
+        zip(found.values.tolist(), tokens.spans(found.starts, found.starts + blotter.span), strict=True)
+    )
 
 
-def _span_in_outline(outline: Outline, ordinal: int, span: int) -> tuple[int, int, int, int]:
+def _span_in_outline(outline: Outline, ordinal: int, span: int) -> Span:
     token = int(outline.token_starts[ordinal])
     return token, token + span, int(outline.char_starts[ordinal]), int(outline.char_ends[ordinal])
 

@@ -21,8 +21,8 @@ NAME.posts::
     sections             at the offsets in the header, multiples of 8, with zeros between them, to the end of the file
       posts              sorted by key, then by value, all different: each is the key without its bucket bits, times
                          2 ^ value bits, plus the value; packed (see the module `packing`). With texts, the value is
-                         the number of the text times 256, plus the spot of the key in the text (see below), and
-                         a text has one post per key. With outlines, the value is the number of the blot
+                         the number of the text times 256, plus the spot of the key in the text (see below), and a
+                         text has one post per key. With outlines, the value is the number of the blot
                          among all blots of the segment, in the order of the texts
       bases              8 bytes   for each 256th bucket, the number of its first post
       buckets            2 or 4 bytes   for each bucket, the number of its first post, minus the base of its group of
@@ -54,7 +54,7 @@ NAME.blobs::
       blobs              8 bytes   total size of the blobs
       zero               28 bytes
       CRC-32             4 bytes   of the header up to here
-    blobs                for each text its UTF-8, or its outline (see the module `outlines`), as a raw deflate stream
+    blobs                for each text its UTF-8, or its outline (see below), as a raw deflate stream
     zeros                up to a multiple of 8
     table                ends: 8 bytes per text, the end offset of its blob in "blobs"; then sizes: 4 bytes per text,
                          its decompressed size; then checksums: 4 bytes per text, the CRC-32 of its blob
@@ -70,6 +70,16 @@ c x 2^d >= i x n in a text of n characters. The spot of a key is the smallest no
 all blots of the key in the text. 0 is not a spot.
 
 With spots, a key with one place, or with a few places near each other, is found by reading a small part of a long text.
+
+An *outline* is the positions of the blots of a text, for an index that keeps no texts::
+
+    count          the number of blots
+    token starts   the first one, then the difference of each one to the previous one
+    char starts    in the same way
+    lengths        for each blot, the number of characters from its char start to its char end
+
+Every number is a varint: 7 bits per byte, lowest bits first, with the highest bit set in all bytes except the last; at
+most 9 bytes.
 """
 
 from __future__ import annotations
@@ -84,6 +94,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from .packing import MAX_WIDTH
+from .values import Outline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -213,8 +224,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class PostsHeader:
-    """The header of NAME.posts."""
+    """The header of NAME.posts. The numbers are in the order of the layout."""
 
+    sections: Sequence[Span]
     has_texts: bool
     key_bits: int
     bucket_bits: int
@@ -225,7 +237,6 @@ class PostsHeader:
     documents: int
     hosts: int
     foreign: int
-    sections: Sequence[Span]
 
     @property
     def value_count(self) -> int:
@@ -244,20 +255,8 @@ class PostsHeader:
 
     def to_bytes(self) -> bytes:
         """Return the encoded header."""
-        head = _HEAD.pack(
-            _POSTS_MAGIC,
-            VERSION,
-            self.has_texts,
-            self.key_bits,
-            self.bucket_bits,
-            self.value_bits,
-            self.bucket_item,
-            self.posts,
-            self.texts,
-            self.documents,
-            self.hosts,
-            self.foreign,
-        )
+        numbers = (getattr(self, name) for name in self.__slots__[1:])
+        head = _HEAD.pack(_POSTS_MAGIC, VERSION, *numbers)
         table = b"".join(_SECTION.pack(span.offset, span.size, span.checksum, 0) for span in self.sections)
         return _with_checksum((head + table).ljust(POSTS_HEADER_SIZE - _CHECKSUM.size, b"\0"))
 
@@ -265,33 +264,19 @@ class PostsHeader:
     def from_bytes(cls, data: bytes) -> PostsHeader:
         """Decode the header. Raises ValueError with the reason if it is invalid."""
         _check_header(data, _POSTS_MAGIC, POSTS_HEADER_SIZE)
-        fields = _HEAD.unpack_from(data)
-        _, _, has_texts, key_bits, bucket_bits, value_bits, bucket_item, *counts = fields
-        posts, texts, documents, hosts, foreign = counts
+        _, _, has_texts, *numbers = _HEAD.unpack_from(data)
         spans = [
             Span(*_SECTION.unpack_from(data, _HEAD.size + number * _SECTION.size)[:3]) for number in Section
         ]
-        header = cls(
-            has_texts=bool(has_texts),
-            key_bits=key_bits,
-            bucket_bits=bucket_bits,
-            value_bits=value_bits,
-            bucket_item=bucket_item,
-            posts=posts,
-            texts=texts,
-            documents=documents,
-            hosts=hosts,
-            foreign=foreign,
-            sections=spans,
-        )
+        header = cls(spans, bool(has_texts), *numbers)
         # Checked first, since the checks below shift numbers by these bits.
-        is_possible = has_texts <= 1 <= key_bits <= MAX_WIDTH and bucket_bits <= key_bits
+        is_possible = has_texts <= 1 <= header.key_bits <= MAX_WIDTH and header.bucket_bits <= header.key_bits
         if (
             not is_possible
-            or bucket_item not in (2, 4)
-            or value_bits != value_bits_for(header.value_count)
+            or header.bucket_item not in (2, 4)
+            or header.value_bits != value_bits_for(header.value_count)
             or header.width > MAX_WIDTH
-            or (has_texts and posts > texts << key_bits)
+            or (has_texts and header.posts > header.texts << header.key_bits)
         ):
             raise ValueError("its header is inconsistent")
         return header
@@ -384,3 +369,75 @@ def _check_header(data: bytes, magic: bytes, size: int) -> None:
         raise ValueError(f"it has format version {version}, but this program reads version {VERSION}")
     if zlib.crc32(data[: size - _CHECKSUM.size]) != header_checksum(data[:size]):
         raise ValueError("the checksum of its header is wrong")
+
+
+_MAX_VARINT_BYTES = 9
+
+
+def encode_outline(outline: Outline) -> bytes:
+    """Encode *outline*, uncompressed.
+
+    Raises ValueError if its starts are not ascending or a blot ends before it begins.
+    """
+    count = len(outline.token_starts)
+    if len(outline.char_starts) != count or len(outline.char_ends) != count:
+        raise ValueError("the arrays of an outline must have the same length")
+    numbers = np.concatenate(
+        (
+            np.array([count], np.int64),
+            np.diff(outline.token_starts, prepend=0),
+            np.diff(outline.char_starts, prepend=0),
+            outline.char_ends - outline.char_starts,
+        )
+    )
+    if numbers.min() < 0:
+        raise ValueError("the blots of an outline must be in text order")
+    return _encode_varints(numbers)
+
+
+def decode_outline(data: bytes) -> Outline:
+    """Decode the result of `encode_outline`. Raises ValueError for other bytes."""
+    numbers = _decode_varints(data)
+    if not len(numbers) or int(numbers[0]) * 3 + 1 != len(numbers):
+        raise ValueError("not an outline")
+    tokens, chars, lengths = numbers[1:].reshape(3, -1)
+    char_starts = np.cumsum(chars)
+    outline = Outline(np.cumsum(tokens), char_starts, char_starts + lengths)
+    # Sums of large numbers overflow and wrap around, so check the order again.
+    if any(
+        len(array) and (array[0] < 0 or np.any(np.diff(array) < 0))
+        for array in (outline.token_starts, outline.char_starts)
+    ) or np.any(outline.char_ends < outline.char_starts):
+        raise ValueError("not an outline")
+    return outline
+
+
+def _encode_varints(numbers: NDArray[np.int64]) -> bytes:
+    sizes = np.ones(len(numbers), np.int64)
+    most = int(numbers.max())
+    for bits in range(7, most.bit_length(), 7):
+        sizes += numbers >= 1 << bits
+    ends = np.cumsum(sizes)
+    data = np.empty(int(ends[-1]), np.uint8)
+    rest, places, left = numbers, ends - sizes, sizes
+    while len(rest):
+        more = left > 1
+        data[places] = (rest & 0x7F) | (more.astype(np.int64) << 7)
+        rest, places, left = rest[more] >> 7, places[more] + 1, left[more] - 1
+    return data.tobytes()
+
+
+def _decode_varints(data: bytes) -> NDArray[np.int64]:
+    array = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(array < 0x80)
+    if not len(ends) or ends[-1] != len(array) - 1:
+        raise ValueError("not an outline")
+    starts = np.concatenate((np.zeros(1, np.int64), ends[:-1] + 1))
+    sizes = ends - starts + 1
+    if int(sizes.max()) > _MAX_VARINT_BYTES:
+        raise ValueError("not an outline")
+    numbers = (array[starts] & 0x7F).astype(np.int64)
+    for byte in range(1, int(sizes.max())):
+        longer = np.flatnonzero(sizes > byte)
+        numbers[longer] |= (array[starts[longer] + byte] & 0x7F).astype(np.int64) << (7 * byte)
+    return numbers

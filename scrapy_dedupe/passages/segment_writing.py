@@ -17,7 +17,7 @@ from deflate import deflate_compress
 from scrapy_dedupe.files.folders import sync_folder
 
 from .folder_files import NewFile, writing
-from .post_stream import PostStream
+from .packing import PostStream
 from .segment_layout import (
     BLOBS_HEADER_SIZE,
     DIGEST_SIZE,
@@ -66,6 +66,10 @@ class SegmentWriter:
         self._digests = bytearray()
         self._token_counts, self._char_counts, self._post_counts = array("I"), array("I"), array("I")
         self._blob_sizes, self._raw_sizes, self._blob_checksums = array("I"), array("I"), array("I")
+        self._text_columns = (
+            self._token_counts, self._char_counts, self._post_counts,
+            self._blob_sizes, self._raw_sizes, self._blob_checksums,
+        )  # fmt: skip
         self._document_texts, self._document_hosts = array("i"), array("I")
         self._hosts: dict[str, int] = {}
         self._foreign: dict[bytes, int] = {}
@@ -110,22 +114,19 @@ class SegmentWriter:
             raise ValueError("a text of 4 GB or more")
         self._blobs.write(blob)
         self._digests += digest
-        self._token_counts.append(n_tokens)
-        self._char_counts.append(n_chars)
-        self._post_counts.append(n_posts)
-        self._blob_sizes.append(len(blob))
-        self._raw_sizes.append(blob_size)
-        self._blob_checksums.append(zlib.crc32(blob))
+        numbers = (n_tokens, n_chars, n_posts, len(blob), blob_size, zlib.crc32(blob))
+        for column, number in zip(self._text_columns, numbers, strict=True):
+            column.append(number)
         return len(self._post_counts) - 1
 
     def add_stored_texts(
         self,
         digests: NDArray[np.uint8],
-        counts: NDArray[np.uint32],
+        counts: NDArray[np.integer],
         blobs: memoryview,
-        blob_sizes: NDArray[np.uint32],
-        raw_sizes: NDArray[np.uint32],
-        checksums: NDArray[np.uint32],
+        blob_sizes: NDArray[np.integer],
+        raw_sizes: NDArray[np.integer],
+        checksums: NDArray[np.integer],
     ) -> None:
         """Add texts as another segment stores them.
 
@@ -133,13 +134,9 @@ class SegmentWriter:
         """
         self._blobs.write(blobs)
         self._digests += digests.tobytes()
-        for column, numbers in zip(
-            (self._token_counts, self._char_counts, self._post_counts), counts, strict=True
-        ):
+        columns = (*counts, blob_sizes, raw_sizes, checksums)
+        for column, numbers in zip(self._text_columns, columns, strict=True):
             column.frombytes(numbers.astype(np.uint32, copy=False).tobytes())
-        self._blob_sizes.frombytes(blob_sizes.astype(np.uint32, copy=False).tobytes())
-        self._raw_sizes.frombytes(raw_sizes.astype(np.uint32, copy=False).tobytes())
-        self._blob_checksums.frombytes(checksums.astype(np.uint32, copy=False).tobytes())
 
     def add_document(self, doc_id: str, host: str, text: int | bytes) -> int:
         """Add a document and return its number. *text* is a number in this segment, or the digest of a foreign text.
@@ -192,7 +189,7 @@ class SegmentWriter:
             if texts[0] < self._last_text or np.any(texts[1:] < texts[:-1]):
                 raise ValueError("posts must be in the order of their texts")
             self._last_text = int(texts[-1])
-            self._check_counts(texts)
+        self._count_posts(texts)
         self._keys.append(np.array(keys, np.uint64))
         self._pending += len(keys)
 
@@ -230,9 +227,9 @@ class SegmentWriter:
         spot_bits = SPOT_BITS if self._parameters.has_texts else 0
         return PostStream(self._posts.write, key_bits, bucket_bits, value_bits, spot_bits)
 
-    def _check_counts(self, texts: NDArray[np.int64]) -> None:
+    def _count_posts(self, texts: NDArray[np.int64]) -> None:
         """Count posts by text. Without stored texts, the number of a blot follows from these counts."""
-        first = int(texts[0])
+        first = int(texts.min())
         counts = np.bincount(texts - first)
         if len(self._counted) < first + len(counts):
             more = np.zeros(max(first + len(counts), 2 * len(self._counted)) - len(self._counted), np.int64)
@@ -249,6 +246,7 @@ class SegmentWriter:
             spans[section] = Span(self._posts.size, len(data), zlib.crc32(data))
             self._posts.write(data)
         header = PostsHeader(
+            spans,
             self._parameters.has_texts,
             self._parameters.key_bits,
             stream.bucket_bits,
@@ -259,7 +257,6 @@ class SegmentWriter:
             len(self._document_texts),
             len(self._hosts),
             len(self._foreign),
-            spans,
         ).to_bytes()
         blobs_header = self._write_blob_table()
         self._posts.finish(header)
@@ -285,7 +282,9 @@ class SegmentWriter:
         if stream is None:
             n_values = self.text_count << SPOT_BITS if self._parameters.has_texts else self._pending
             stream = self._stream_for(self._pending, n_values)
-            counts = self._count_pending()
+            counts = np.zeros(self.text_count, np.int64)
+            counted = self._counted[: self.text_count]
+            counts[: len(counted)] = counted
             if not np.array_equal(counts, np.array(self._post_counts, np.int64)):
                 raise ValueError("the posts of a text do not match its post count")
             keys = np.concatenate([np.zeros(0, np.uint64), *self._keys])
@@ -307,18 +306,6 @@ class SegmentWriter:
         self._texts.clear()
         self._spots.clear()
         return values
-
-    def _count_pending(self) -> NDArray[np.int64]:
-        counts = np.zeros(self.text_count, np.int64)
-        if self._parameters.has_texts:
-            for texts in self._texts:
-                least = int(texts.min())
-                some = np.bincount((texts - np.uint32(least)).astype(np.int64))
-                counts[least : least + len(some)] += some
-        elif self._pending:
-            some = self._counted[: self.text_count]
-            counts[: len(some)] = some
-        return counts
 
     def _sections(self, stream: PostStream) -> tuple[int, list[tuple[Section, bytes]]]:
         bases, buckets = _directory(stream.bucket_counts)

@@ -20,7 +20,7 @@ Files with one item per position of the sequence:
     blot; ``numbers`` (uint32): the number of the seed of each blot, from 1, or 0 if the blot is not a seed, with one
     extra item before the first.
 
-Other files: ``texts`` (see `work_files`), ``sums`` (see `prefix_sums`), and ``bucket-N``, pairs of uint64: the hash of
+Other files: ``texts`` (see `work_files`), ``sums`` (see `repeats`), and ``bucket-N``, pairs of uint64: the hash of
 the window at a position, and the position.
 """
 
@@ -35,8 +35,7 @@ from .blots import blotter_of, keys, weighed
 from .characters import mixed
 from .groups import covered
 from .periods import Periods
-from .prefix_sums import PrefixSums
-from .repeats import PADDING
+from .repeats import PADDING, PrefixSums
 from .seeds import Seeds, mapped
 from .tokens import Tokens, tokeniser_named, tokens_of_all
 from .winnowing import windows
@@ -79,17 +78,13 @@ class _Sequence:
         self._snapshot = snapshot
         self._folder = folder
         self._blotter = blotter_of(snapshot.parameters.blotter)
-        self._size = 0
+        self.size = 0
+        """The number of values in the sequence, without the zeros at its end."""
         self.sequence: Values = np.zeros(0, np.uint32)
         self.sums: PrefixSums
         self.possible_overlaps = np.zeros(0, np.int64)
         self._starts = Items(folder / "starts")
         self._ends = Items(folder / "ends")
-
-    @property
-    def size(self) -> int:
-        """The number of values in the sequence, without the zeros at its end."""
-        return self._size
 
     def buckets(self) -> Iterator[tuple[NDArray[np.uint64], Numbers]]:
         """The positions where a run may begin, with hashes. Each file is removed after it has been read."""
@@ -109,7 +104,7 @@ class _Sequence:
 
     def release(self) -> None:
         """Free the memory that the search for runs used."""
-        self._map_sequence()
+        self.sequence = self._map("sequence")
         self.sums.release(self.sequence)
 
     def close(self) -> None:
@@ -134,9 +129,6 @@ class _Sequence:
         for file, start, end in zip(buckets, [0, *bounds], bounds, strict=False):
             if start < end:
                 file.write(rows[start:end].tobytes())
-
-    def _map_sequence(self) -> None:
-        self.sequence = self._map("sequence")
 
     def _map(self, name: str) -> NDArray:
         return mapped(self._folder / name, np.uint32)
@@ -213,7 +205,7 @@ class TokenMaterial(_Sequence):
         self._texts.finish()
         periods = Periods(self.known)
         self._write_sequence(periods)
-        self._map_sequence()
+        self.sequence = self._map("sequence")
         periods.finish(self.sequence)
         with ExitStack() as files:
             self._find_starts(periods, self._open_buckets(files, tokens))
@@ -221,15 +213,15 @@ class TokenMaterial(_Sequence):
 
     def _add(self, first: int, end: int, outputs: list[BinaryIO]) -> None:
         """Write the tokens of a batch of texts, with a 0 before each text."""
-        texts = self._snapshot.texts(self.texts[first:end].tolist())
+        texts = [self._snapshot.text(number) for number in self.texts[first:end].tolist()]
         self._texts.add(texts)
         hosts = self._snapshot.text_host[self.texts[first:end]]
         if len(texts) > 1:
             tokens, bounds = tokens_of_all(texts, self._tokeniser)
-            self.text_starts[first:end] = self._size + bounds[:-1] + np.arange(1, len(texts) + 1)
+            self.text_starts[first:end] = self.size + bounds[:-1] + np.arange(1, len(texts) + 1)
             self._write(tokens, bounds, len(tokens), 1, hosts, outputs)
             return
-        self.text_starts[first] = self._size + 1
+        self.text_starts[first] = self.size + 1
         for number, (tokens, count) in enumerate(self._parts(texts[0])):
             self._write(tokens, np.array([0, len(tokens)]), count, int(not number), hosts, outputs)
 
@@ -243,14 +235,14 @@ class TokenMaterial(_Sequence):
             stop = min(at + size, len(text))
             tokens = self._tokeniser.tokens(text[at:stop])
             if stop == len(text):
-                yield _moved(tokens, len(tokens), at), len(tokens)
+                yield tokens.moved(at), len(tokens)
                 return
             # The last token may be cut off at the end of the part.
             count = len(tokens) - self._blotter.span
             if count <= 0:
                 size *= 2
                 continue
-            yield _moved(tokens, len(tokens) - 1, at), count
+            yield tokens.picked(slice(-1)).moved(at), count
             at, size = at + int(tokens.starts[count]), _BATCH_CHARS
 
     def _write(
@@ -282,7 +274,7 @@ class TokenMaterial(_Sequence):
             spaced = np.zeros(size, np.uint8 if items is marks else np.uint32)
             spaced[at] = items[:count]
             file.write(spaced.tobytes())
-        self._size += size
+        self.size += size
 
     def _write_sequence(self, periods: Periods) -> None:
         """Write the sequence: the values, with 0 for the tokens of boilerplate and taboo windows."""
@@ -291,8 +283,8 @@ class TokenMaterial(_Sequence):
         with ExitStack() as files:
             (output,) = self._open(files, "sequence")
             inputs = [files.enter_context((self._folder / name).open("rb")) for name in ("values", "marks")]
-            for start in range(0, self._size, _BLOCK):
-                count = min(_BLOCK, self._size - start)
+            for start in range(0, self.size, _BLOCK):
+                count = min(_BLOCK, self.size - start)
                 values = np.fromfile(inputs[0], np.uint32, count)
                 marks = np.concatenate((before, np.fromfile(inputs[1], np.uint8, count)))
                 at = np.flatnonzero(marks & _LEFT_OUT)
@@ -310,9 +302,9 @@ class TokenMaterial(_Sequence):
         possible_overlaps = []
         # A window may begin at the last item of a block.
         block = max(_BLOCK, self.known)
-        for start in range(0, self._size - self.known + 1, block):
-            end = min(start + block, self._size - self.known + 1)
-            marks = self._marks.between(start, min(end + reach, self._size))
+        for start in range(0, self.size - self.known + 1, block):
+            end = min(start + block, self.size - self.known + 1)
+            marks = self._marks.between(start, min(end + reach, self.size))
             seeds = np.flatnonzero(marks & _SEED)
             if not len(seeds):
                 continue
@@ -342,7 +334,7 @@ class BlotMaterial(_Sequence):
     ) -> None:
         super().__init__(snapshot, folder, seeds.texts, weights)
         self._build(seeds, watch)
-        self._map_sequence()
+        self.sequence = self._map("sequence")
         self.sums = PrefixSums(folder / "sums", self.sequence)
         self._befores, self._tokens = self._map("befores"), self._map("tokens")
         self._seed_numbers = self._map("numbers")
@@ -386,14 +378,14 @@ class BlotMaterial(_Sequence):
         watch.end()
         ends = np.cumsum(sizes)
         self.text_starts = ends - sizes
-        self._size = int(ends[-1]) if len(ends) else 0
+        self.size = int(ends[-1]) if len(ends) else 0
         numbers = self._numbers(seeds)
         tokens = self._map("tokens")
         with ExitStack() as files:
             outputs = self._open(files, "sequence", "befores")
-            buckets = self._open_buckets(files, self._size)
-            for start in range(0, self._size, _BUCKET):
-                self._add(slice(start, min(start + _BUCKET, self._size)), numbers, tokens, outputs, buckets)
+            buckets = self._open_buckets(files, self.size)
+            for start in range(0, self.size, _BUCKET):
+                self._add(slice(start, min(start + _BUCKET, self.size)), numbers, tokens, outputs, buckets)
             for file in outputs:
                 file.write(bytes(4 * PADDING))
 
@@ -404,8 +396,8 @@ class BlotMaterial(_Sequence):
         """
         path = self._folder / "numbers"
         with path.open("wb") as file:
-            for start in range(0, self._size + 2, _BUCKET):
-                file.write(bytes(4 * min(_BUCKET, self._size + 2 - start)))
+            for start in range(0, self.size + 2, _BUCKET):
+                file.write(bytes(4 * min(_BUCKET, self.size + 2 - start)))
         numbers = np.memmap(path, np.uint32, "r+")
         places = np.full(self._snapshot.text_count, -1, np.int64)
         places[self.texts] = self.text_starts
@@ -460,8 +452,3 @@ def _batches(chars: Numbers) -> Iterator[tuple[int, int]]:
         end = max(first + 1, int(np.searchsorted(ends, before + _BATCH_CHARS, "right")))
         yield first, end
         first = end
-
-
-def _moved(tokens: Tokens, count: int, offset: int) -> Tokens:
-    """The first *count* tokens of a part of a text, with places counted from *offset*, where the part begins."""
-    return Tokens(tokens.hashes[:count], tokens.starts[:count] + offset, tokens.ends[:count] + offset)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from .alignment import AlignedRuns, Chains, PartWindows, Windows, outermost, thinned
-from .blots import Blots, keys
+from .blots import keys
 from .groups import covered, group_bounds
 from .text_ranges import ReadRanges, TextRanges
 from .values import Passage, Place
@@ -26,17 +26,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .blots import Blotter
-    from .tokens import Tokeniser, Tokens
+    from .tokens import Span, Tokeniser, Tokens
     from .values import Outline
 
     Mask = NDArray[np.bool_]
     Numbers = NDArray[np.int64]
-
-Span = tuple[int, int, int, int]
-"""Start token, end token, start character, end character. Ends are exclusive."""
-
-Pair = tuple[Span, Span, int, int]
-"""The spans of a run in the query text and in the indexed text, and the token and character of an anchor in the latter."""
+    Pair = tuple[Span, Span, int, int]
+    """The spans of a run in the query text and in the indexed text, and the token and character of an anchor there."""
 
 _COMPARED_TOGETHER = 32
 _MOST_KEPT = 1 << 20  # tokens whose windows are cached for the next text, about 40 bytes each
@@ -114,7 +110,7 @@ class QueryText:
                 starts = every.starts[np.isin(every.values, values)]
                 is_taboo |= covered(len(is_taboo), starts, starts + blotter.span)
             free = ~_touching(blots.starts, blotter.span, is_taboo)
-            blots = Blots(blots.values[free], blots.starts[free])
+            blots = blots.picked(free)
         return cls(text, tokens, tokeniser, blotter, min_tokens, is_taboo, blots.values, blots.starts)
 
     @property
@@ -247,8 +243,8 @@ def _pairs(query: QueryText, read: ReadRanges, runs_of_texts: Sequence[AlignedRu
         return
     runs = AlignedRuns.joined(runs_of_texts)
     pairs = zip(
-        _spans(query.tokens, runs.a_starts, runs.lengths),
-        _spans(read.tokens, runs.b_starts, runs.lengths),
+        query.tokens.spans(runs.a_starts, runs.a_starts + runs.lengths),
+        read.tokens.spans(runs.b_starts, runs.b_starts + runs.lengths),
         *read.anchors(read.bounds.searchsorted(runs.b_starts, "right") - 1),
         strict=True,
     )
@@ -273,12 +269,6 @@ def _shares_in(query: QueryText, text: str, tokens: Tokens, pairs: Sequence[Pair
             )
         )
     return _longest_first(shares)
-
-
-def _spans(tokens: Tokens, starts: Numbers, lengths: Numbers) -> list[Span]:
-    ends = starts + lengths
-    columns = starts, ends, tokens.starts[starts], tokens.ends[ends - 1]
-    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def shares_in_outline(

@@ -16,9 +16,9 @@ from __future__ import annotations
 import bisect
 import contextlib
 import json
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,13 +27,13 @@ from scrapy_dedupe.errors import SettingError, StoreRefused
 from .blots import blotter_of, key_bits
 from .catalogue import read_deleted, read_manifest, refuse_other_files
 from .folder_files import damaged, missing_file
-from .segment_layout import DIGEST_SIZE, blobs_name
+from .segment_layout import blobs_name
 from .segments import Segment, key_bounds
 from .tokens import tokeniser_named
 from .values import IndexedDocument, Posts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from .catalogue import Manifest
     from .segment_layout import SegmentEntry
     from .values import Outline, Parameters
+
+    PostColumns = tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]
 
 DEFAULT_SCAN_POSTS = 2_000_000
 """Default number of posts per piece of `IndexSnapshot.scan`."""
@@ -67,14 +69,14 @@ class IndexSnapshot:
             undo.callback(self._files.close)
             self.segments: tuple[Segment, ...] = tuple(map(self._opened, manifest.segments))
             self._bases = [0, *accumulate(segment.text_count for segment in self.segments)]
-            self._first_documents = [0, *accumulate(segment.document_count for segment in self.segments)]
-            self._deleted = tuple(map(self._deleted_of, range(len(self.segments))))
+            self._document_bases = [0, *accumulate(segment.document_count for segment in self.segments)]
+            self._spans = [slice(*bounds) for bounds in pairwise(self._bases)]
+            self.deleted = tuple(map(self._deleted_of, self.segments))
+            """For each segment, the numbers of its deleted documents, ascending."""
             self.is_alive_document: NDArray[np.bool_] = self._living_documents()
             self.text_numbers: NDArray[np.int64] = self._text_numbers()
             self.is_alive: NDArray[np.bool_] = self._living_texts()
-            self._has_dead = tuple(
-                not bool(self.is_alive[self._span(i)].all()) for i in range(len(self.segments))
-            )
+            self._has_dead = [not bool(self.is_alive[span].all()) for span in self._spans]
             undo.pop_all()
 
     @classmethod
@@ -142,10 +144,6 @@ class IndexSnapshot:
                 self.folder / blobs_name(segment.name), f"has invalid UTF-8 in text {own}"
             ) from error
 
-    def texts(self, numbers: Sequence[int]) -> list[str]:
-        """The texts with these numbers. Raises as `text` does."""
-        return [self.text(number) for number in numbers]
-
     def outline(self, number: int) -> Outline:
         """The positions of the blots of a text, in an index without texts. Raises StoreRefused if it is damaged."""
         segment, own = self._segment_and_number(number)
@@ -153,11 +151,8 @@ class IndexSnapshot:
 
     def text_of_digest(self, digest: bytes) -> int | None:
         """The number of the text with this digest, alive or not; None if no segment holds it."""
-        for base, segment in zip(self._bases, self.segments, strict=False):
-            own = segment.digests.text_of(digest)
-            if own is not None:
-                return base + own
-        return None
+        number = int(self.texts_of_digests(np.frombuffer(digest, np.uint8).reshape(1, -1))[0])
+        return None if number < 0 else number
 
     def texts_of_digests(self, digests: NDArray[np.uint8]) -> NDArray[np.int64]:
         """The numbers of the texts with these digests (n x 16 bytes), alive or not; -1 for unknown digests."""
@@ -166,7 +161,7 @@ class IndexSnapshot:
             left = np.flatnonzero(numbers < 0)
             if not left.size:
                 break
-            own = np.asarray(segment.digests.texts_of(digests[left]), np.int64)
+            own = segment.digests.texts_of(digests[left])
             numbers[left] = np.where(own < 0, -1, own + base)
         return numbers
 
@@ -179,12 +174,13 @@ class IndexSnapshot:
 
     def document_numbers_of(self, text: int) -> list[int]:
         """The numbers of the documents with this text, across all segments, in the order in which they were added."""
-        return self._documents_by_text(text).tolist()
+        documents, bounds = self._documents_by_text
+        return documents[bounds[text] : bounds[text + 1]].tolist()
 
     def doc_id(self, number: int) -> str:
         """The id of a document, given its number across all segments."""
-        segment = bisect.bisect_right(self._first_documents, number) - 1
-        return self.segments[segment].documents.doc_id(number - self._first_documents[segment])
+        segment = bisect.bisect_right(self._document_bases, number) - 1
+        return self.segments[segment].documents.doc_id(number - self._document_bases[segment])
 
     def text_of_document(self, doc_id: str) -> int | None:
         """The number of the text of the document with this id; None if there is no such document."""
@@ -193,7 +189,7 @@ class IndexSnapshot:
 
     def document_number(self, doc_id: str) -> int | None:
         """The number, across all segments, of the document with this id; None if there is no such document."""
-        for first, segment in zip(reversed(self._first_documents[:-1]), reversed(self.segments), strict=True):
+        for first, segment in zip(reversed(self._document_bases[:-1]), reversed(self.segments), strict=True):
             own = segment.documents.number_of(doc_id)
             if own is not None and self.is_alive_document[first + own]:
                 return first + own
@@ -201,15 +197,21 @@ class IndexSnapshot:
 
     def host_of_document(self, number: int) -> str:
         """The host of a document, given its number across all segments; "" if it has none."""
-        return self.host_names[self._document_hosts[number]]
+        return self.host_names[self._hosts[1][number]]
 
     def iter_documents(self) -> Iterator[IndexedDocument]:
         """All documents, in the order in which they were added."""
-        return map(self._document, np.flatnonzero(self.is_alive_document).tolist())
+        for number in np.flatnonzero(self.is_alive_document).tolist():
+            yield IndexedDocument(self.doc_id(number), self.host_of_document(number))
 
-    def deleted(self, segment: int) -> NDArray[np.int64]:
-        """The numbers of the deleted documents of a segment, ascending."""
-        return self._deleted[segment]
+    @cached_property
+    def first_documents(self) -> NDArray[np.int64]:
+        """For each text, the number of the first document that has it; -1 if no document has it."""
+        firsts = np.full(self.text_count, -1, np.int64)
+        living = np.flatnonzero(self.is_alive_document)[::-1]
+        # If an index occurs several times, NumPy keeps the last value: the first document.
+        firsts[self.text_numbers[living]] = living
+        return firsts
 
     # Hosts
 
@@ -217,10 +219,6 @@ class IndexSnapshot:
     def host_names(self) -> list[str]:
         """The names of all hosts, in the order of their first documents. "" is the host of documents without one."""
         return self._hosts[0]
-
-    @property
-    def _document_hosts(self) -> NDArray[np.int64]:
-        return self._hosts[1]
 
     @cached_property
     def _hosts(self) -> tuple[list[str], NDArray[np.int64]]:
@@ -235,17 +233,14 @@ class IndexSnapshot:
     @cached_property
     def documents_per_host(self) -> NDArray[np.int64]:
         """How many documents each host has."""
-        living = self._document_hosts[self.is_alive_document]
+        living = self._hosts[1][self.is_alive_document]
         return np.bincount(living, minlength=len(self.host_names)).astype(np.int64, copy=False)
 
     @cached_property
     def text_host(self) -> NDArray[np.int64]:
         """For each text, the host of the first document that has it; -1 if no document has it."""
-        hosts = np.full(self.text_count, -1, np.int64)
-        living = np.flatnonzero(self.is_alive_document)[::-1]
-        # If an index occurs several times, NumPy keeps the last value: that of the first document.
-        hosts[self.text_numbers[living]] = self._document_hosts[living]
-        return hosts
+        # The additional item is the host of the document -1.
+        return np.append(self._hosts[1], -1)[self.first_documents]
 
     # Posts
 
@@ -257,24 +252,7 @@ class IndexSnapshot:
         Returns three arrays of the same length: positions in *keys*, text numbers, and the `where` values of `Posts`;
         sorted by key, then by text. With *in_order* False they are only sorted within each segment, which is faster.
         """
-        parts = []
-        for base, segment, has_dead, span in zip(
-            self._bases, self.segments, self._has_dead, self._spans, strict=False
-        ):
-            numbers, texts, where = segment.find(keys)
-            if has_dead and len(texts):
-                living = self.is_alive[span][texts]
-                numbers, texts, where = numbers[living], texts[living], where[living]
-            if len(texts):
-                parts.append((numbers, texts + base, where))
-        if len(parts) == 1:
-            return parts[0]
-        numbers, texts, where = (_joined([part[i] for part in parts], np.int64) for i in range(3))
-        if not in_order:
-            return numbers, texts, where
-        # The segments are in the order of their text numbers, so a stable sort by key is enough.
-        order = np.argsort(numbers, kind="stable")
-        return numbers[order], texts[order], where[order]
+        return self._living_posts(lambda segment: segment.find(keys), in_order=in_order)
 
     def scan(self, most_posts: int = DEFAULT_SCAN_POSTS) -> Iterator[Posts]:
         """All posts of texts that are alive, in pieces: sorted by key, then by text, across all segments.
@@ -283,9 +261,9 @@ class IndexSnapshot:
         key, or a few keys within 2^-16 of the key space, have more.
         """
         for low, high in pairwise(key_bounds(self.segments, max(most_posts, _MIN_POSTS))):
-            posts = self._posts_between(low, high)
-            if len(posts.keys):
-                yield posts
+            posts = self._living_posts(partial(_columns_between, low, high))
+            if len(posts[0]):
+                yield Posts(*posts)
 
     def close(self) -> None:
         """Close the files. Arrays taken from the snapshot must not be used afterwards."""
@@ -299,22 +277,25 @@ class IndexSnapshot:
     ) -> None:
         self.close()
 
-    def _posts_between(self, low: int, high: int) -> Posts:
-        parts = []
-        for base, segment, has_dead, span in zip(
-            self._bases, self.segments, self._has_dead, self._spans, strict=False
-        ):
-            posts = segment.posts_between(low, high)
-            if has_dead and len(posts.keys):
-                living = self.is_alive[span][posts.texts]
-                posts = Posts(posts.keys[living], posts.texts[living], posts.where[living])
-            if len(posts.keys):
-                parts.append(Posts(posts.keys, posts.texts + base, posts.where))
-        if len(parts) == 1:
-            return parts[0]
-        posts = _concatenated(parts)
-        order = np.argsort(posts.keys, kind="stable")
-        return Posts(posts.keys[order], posts.texts[order], posts.where[order])
+    def _living_posts(self, read: Callable[[Segment], PostColumns], *, in_order: bool = True) -> PostColumns:
+        """The posts that *read* returns for each segment, without those of dead texts, sorted by the first column."""
+        none = np.zeros(0, np.int64)
+        parts: list[PostColumns] = []
+        for segment, has_dead, span in zip(self.segments, self._has_dead, self._spans, strict=True):
+            keys, texts, where = read(segment)
+            if has_dead and len(texts):
+                living = self.is_alive[span][texts]
+                keys, texts, where = keys[living], texts[living], where[living]
+            if len(texts):
+                parts.append((keys, texts + span.start, where))
+        if len(parts) <= 1:
+            return parts[0] if parts else (none, none, none)
+        keys, texts, where = map(np.concatenate, zip(*parts, strict=True))
+        if not in_order:
+            return keys, texts, where
+        # The segments are in the order of their text numbers, so a stable sort by key is enough.
+        order = np.argsort(keys, kind="stable")
+        return keys[order], texts[order], where[order]
 
     def _opened(self, entry: SegmentEntry) -> Segment:
         refuse_other_files(self.folder, entry)
@@ -322,15 +303,15 @@ class IndexSnapshot:
         self._files.callback(segment.close)
         return segment
 
-    def _deleted_of(self, number: int) -> NDArray[np.int64]:
-        name = self.manifest.deleted.get(self.manifest.segments[number].name)
+    def _deleted_of(self, segment: Segment) -> NDArray[np.int64]:
+        name = self.manifest.deleted.get(segment.name)
         if name is None:
             return np.zeros(0, np.int64)
-        return read_deleted(self.folder, name, self.segments[number].document_count)
+        return read_deleted(self.folder, name, segment.document_count)
 
     def _living_documents(self) -> NDArray[np.bool_]:
-        living = np.ones(self._first_documents[-1], np.bool_)
-        for first, deleted in zip(self._first_documents, self._deleted, strict=False):
+        living = np.ones(self._document_bases[-1], np.bool_)
+        for first, deleted in zip(self._document_bases, self.deleted, strict=False):
             living[first + deleted] = False
         return living
 
@@ -338,11 +319,10 @@ class IndexSnapshot:
         """For each document, the number of its text across all segments; -1 if no segment holds it."""
         parts = []
         for base, segment in zip(self._bases, self.segments, strict=False):
-            own = np.asarray(segment.documents.texts, np.int64)
-            foreign = np.flatnonzero(own < 0)
-            own = own + base
+            own = segment.documents.texts + base
+            foreign = np.flatnonzero(segment.documents.texts < 0)
             if foreign.size:
-                own[foreign] = self.texts_of_digests(_digests(segment))[base - 1 - own[foreign]]
+                own[foreign] = self.texts_of_digests(segment.documents.foreign)[base - 1 - own[foreign]]
             parts.append(own)
         return _joined(parts, np.int64)
 
@@ -350,8 +330,8 @@ class IndexSnapshot:
         living = self.text_numbers[self.is_alive_document]
         if living.size and int(living.min()) < 0:
             document = int(np.flatnonzero(self.is_alive_document & (self.text_numbers < 0))[0])
-            number = bisect.bisect_right(self._first_documents, document) - 1
-            own = document - self._first_documents[number]
+            number = bisect.bisect_right(self._document_bases, document) - 1
+            own = document - self._document_bases[number]
             raise damaged(
                 self.folder,
                 f"has no text for document {own} of the segment {self.manifest.segments[number].name}",
@@ -360,13 +340,6 @@ class IndexSnapshot:
         alive[living] = True
         return alive
 
-    def _span(self, segment: int) -> slice:
-        return slice(self._bases[segment], self._bases[segment + 1])
-
-    @cached_property
-    def _spans(self) -> tuple[slice, ...]:
-        return tuple(map(self._span, range(len(self.segments))))
-
     def _segment_and_number(self, text: int) -> tuple[Segment, int]:
         """The segment that holds a text, and the number of the text within the segment."""
         if not 0 <= text < self.text_count:
@@ -374,15 +347,8 @@ class IndexSnapshot:
         segment = bisect.bisect_right(self._bases, text) - 1
         return self.segments[segment], text - self._bases[segment]
 
-    def _document(self, number: int) -> IndexedDocument:
-        return IndexedDocument(self.doc_id(number), self.host_of_document(number))
-
-    def _documents_by_text(self, text: int) -> NDArray[np.int64]:
-        documents, bounds = self._names
-        return documents[bounds[text] : bounds[text + 1]]
-
     @cached_property
-    def _names(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _documents_by_text(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The documents sorted by text, then by the order of adding, and the bounds of each text's documents."""
         living = np.flatnonzero(self.is_alive_document)
         documents = living[np.argsort(self.text_numbers[living], kind="stable")]
@@ -415,18 +381,10 @@ def refuse_unknown_parameters(folder: Path, parameters: Parameters) -> None:
         )
 
 
-def _digests(segment: Segment) -> NDArray[np.uint8]:
-    """The foreign digests of a segment, n x 16 bytes."""
-    return np.frombuffer(b"".join(segment.documents.foreign), np.uint8).reshape(-1, DIGEST_SIZE)
+def _columns_between(low: int, high: int, segment: Segment) -> PostColumns:
+    posts = segment.posts_between(low, high)
+    return posts.keys, posts.texts, posts.where
 
 
 def _joined(parts: Sequence[NDArray], dtype: type) -> NDArray:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
-
-
-def _concatenated(parts: Sequence[Posts]) -> Posts:
-    return Posts(
-        _joined([part.keys for part in parts], np.uint64),
-        _joined([part.texts for part in parts], np.int64),
-        _joined([part.where for part in parts], np.int64),
-    )

@@ -2,7 +2,7 @@
 
 A source on the command line is a file, a folder, a pattern with the wildcards of `glob`, the URL of an archive, or ``-``
 for JSON lines on standard input. A folder means all files below it, in the order of their names; a folder that is
-reachable several times, through links, is read once. `file_types` detects the form of a file. The id of a document is
+reachable several times, through links, is read once. `text_reading.form_of` detects the form of a file. The id of a document is
 
 - for a file, its path, starting with the source as it was given, with ``/`` between its parts, or relative to a base
   folder;
@@ -12,6 +12,13 @@ reachable several times, through links, is read once. `file_types` detects the f
 
 Documents are not decoded here: `text_reading` does that, in other processes. Memory holds one document at a time, of
 bounded size, even if a file is larger or compressed. Damaged input is reported as a fault; skipped input is counted.
+
+JSON lines have one object per line, with one field for the id and one for the text. Blank lines are ignored. A numeric id is used as it is written. A line that is not a JSON object, lacks a field, or has a
+field that is not a string is a fault; the fault names the line. NaN and infinite numbers are accepted, since Python
+writes them.
+
+At most *max_bytes* of a line are read. Data outside of strings becomes Python objects of up to forty times its size, so
+it has a separate limit, which is checked before parsing.
 """
 
 from __future__ import annotations
@@ -19,13 +26,16 @@ from __future__ import annotations
 import glob
 import gzip
 import io
+import json
 import os
+import re
 import stat
 import zlib
+from codecs import BOM_UTF8
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from scrapy_dedupe.errors import DamagedInput, SettingError, StoreError, UsageError
 from scrapy_dedupe.warc.containers import files_in
@@ -34,10 +44,8 @@ from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 from .archived_pages import PageRules, Pages
 from .catalogue import MANIFEST, read_manifest
-from .file_types import ARCHIVE, BINARY, LINES, OPEN, START_BYTES, form_of, has_nul
-from .json_lines import LineFields, documents_in
 from .preparation import checked_name
-from .text_reading import RawDocument
+from .text_reading import ARCHIVE, BINARY, LINES, OPEN, PLAIN, START_BYTES, RawDocument, form_of, has_nul
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -207,15 +215,46 @@ class DocumentSources:
         self._skipped.add("no-text" if is_named else reason, place, what)
 
     def _lines(self, file: IO[bytes], place: str) -> Iterator[RawDocument]:
-        yield from documents_in(
-            file,
-            place,
-            self._options.fields,
-            host=self._options.host,
-            max_bytes=self._options.max_bytes,
-            faults=self._faults,
-            skipped=self._skipped,
-        )
+        """The documents in JSON lines; messages call the file *place*."""
+        options = self._options
+        number = 0
+        lines = _lines_of(file, options.max_bytes)
+        while True:
+            number += 1
+            where = f"{place}, line {number}"
+            try:
+                line = next(lines, b"")
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                self._faults.add(where, f"the rest of the file cannot be decompressed ({error})")
+                return
+            if line is None:
+                self._skipped.add("large", where, f"the line has more than {options.max_bytes} bytes")
+                continue
+            if not line:
+                return
+            if number == 1:
+                line = line.removeprefix(BOM_UTF8)
+            if line.isspace() or not line:
+                continue
+            if not _is_within_limit_outside_strings(line):
+                self._skipped.add(
+                    "large",
+                    where,
+                    f"the line has more than {_MAX_BYTES_OUTSIDE_STRINGS} bytes outside of strings",
+                )
+                continue
+            try:
+                value, is_replaced = _parsed(line)
+                doc_id, text = _values(value, options.fields)
+            except ValueError as error:
+                self._faults.add(where, str(error))
+                continue
+            # Only an escape sequence can produce a lone surrogate.
+            if b"\\u" in line and _LONE_SURROGATE.search(text):
+                text, is_replaced = _LONE_SURROGATE.sub("\ufffd", text), True
+            if is_replaced:
+                self._skipped.add_replaced(where)
+            yield RawDocument(doc_id, options.host, text, PLAIN, where)
 
     def _archive(self, file: ReadableFile, place: str) -> Iterator[RawDocument]:
         try:
@@ -302,3 +341,82 @@ def _without_place(error: DamagedInput, place: str) -> str:
         if message.startswith((f"{where} ", f"{where}:"))
         else message
     )
+
+
+_PIECE: Final = 1 << 20
+_MAX_BYTES_OUTSIDE_STRINGS: Final = 4 << 20
+_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+class _Number(str):
+    """A number as it is written. Used for ids, and because Python refuses integers of thousands of digits."""
+
+    __slots__ = ()
+
+
+_DECODER: Final = json.JSONDecoder(parse_int=_Number, parse_float=_Number)
+
+
+@dataclass(frozen=True, slots=True)
+class LineFields:
+    """The names of the fields of id and text."""
+
+    url: str = "url"
+    text: str = "text"
+
+
+def _lines_of(file: IO[bytes], max_bytes: int) -> Iterator[bytes | None]:
+    """Yield the lines with their line ends; None for a line that is too long."""
+    while line := file.readline(max_bytes + 2):
+        if len(line.rstrip(b"\r\n")) <= max_bytes:
+            yield line
+            continue
+        while not line.endswith(b"\n") and (line := file.readline(_PIECE)):
+            pass
+        yield None
+
+
+def _is_within_limit_outside_strings(line: bytes) -> bool:
+    """Whether the data outside of strings is within the limit, where each string counts as two bytes."""
+    if len(line) <= _MAX_BYTES_OUTSIDE_STRINGS:
+        return True
+    # Without escapes, every quote begins or ends a string. A regular expression for strings takes memory per escape.
+    bare = line.replace(rb"\\", b"").replace(rb"\"", b"")
+    size = end = 0
+    while (start := bare.find(b'"', end)) >= 0:
+        size += start - end + 2
+        if size > _MAX_BYTES_OUTSIDE_STRINGS:
+            return False
+        end = bare.find(b'"', start + 1) + 1
+        if not end:
+            return True  # not valid JSON
+    return size + len(bare) - end <= _MAX_BYTES_OUTSIDE_STRINGS
+
+
+def _parsed(line: bytes) -> tuple[Any, bool]:
+    """The value of a line, and whether invalid UTF-8 was replaced. Raises ValueError with the reason."""
+    try:
+        text, is_replaced = line.decode(), False
+    except UnicodeDecodeError:
+        text, is_replaced = line.decode("utf-8", "replace"), True
+    try:
+        return _DECODER.decode(text), is_replaced
+    except RecursionError as error:
+        raise ValueError("it is not readable JSON: it is nested too deeply") from error
+    except ValueError as error:
+        raise ValueError(f"it is not valid JSON ({error})") from error
+
+
+def _values(value: Any, fields: LineFields) -> tuple[str, str]:
+    """The id and the text of a line. Raises ValueError (such as SettingError) with the reason."""
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - of the input, not of the call
+    found = []
+    for name, option in ((fields.url, "--url-field"), (fields.text, "--text-field")):
+        if name not in value:
+            raise ValueError(f"it has no field {name!r}; choose another field with {option}")
+        if not isinstance(value[name], str) or (name == fields.text and isinstance(value[name], _Number)):
+            raise ValueError(f"its field {name!r} is not a string; choose another field with {option}")
+        found.append(str(value[name]))
+    doc_id, text = found
+    return checked_name(doc_id), text

@@ -10,9 +10,8 @@ The tokens of a text are counted in a tenth of the time that finding them takes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,7 +20,8 @@ from . import characters
 from .characters import IGNORED, SINGLE, WORD
 from .groups import group_bounds
 from .segment_layout import SPOT_BITS, characters_of
-from .tokens import LONGEST, Tokens, tokens_of_all
+from .tokens import LONGEST, tokens_of_all
+from .values import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,14 +33,7 @@ if TYPE_CHECKING:
 
     Mask = NDArray[np.bool_]
     Numbers = NDArray[np.int64]
-    from collections.abc import Callable, Mapping
 
-    from numpy.typing import NDArray
-
-
-_KINDS: Final[Mapping[str, Callable[[], NDArray[np.uint8]]]] = MappingProxyType(
-    {"words/1": characters.words, "cjk/1": characters.unspaced, "code/1": characters.code}
-)
 _ASCII: Final = 128
 _PIECE: Final = 1 << 18  # characters; their kinds fit into the processor's cache
 # A run that is long enough to be cut into several tokens fills at least one block of this many characters.
@@ -54,11 +47,8 @@ def token_count(text: str, tokeniser: Tokeniser) -> int:
     >>> token_count("One, two; 3!", tokeniser_named("words")), token_count("a+b", tokeniser_named("code"))
     (3, 3)
     """
-    table = _KINDS.get(tokeniser.name)
-    if table is None:
-        return len(tokeniser.tokens(text).hashes)
     is_ascii = text.isascii()
-    kinds_of = table()
+    kinds_of = tokeniser.kinds()
     ascii_kinds = kinds_of[:_ASCII].tobytes().ljust(256, b"\0")
     count = 0
     before = np.uint8(0)
@@ -89,7 +79,7 @@ _BARRIER = np.uint64(0xA24BAED4963EE407)
 
 
 @dataclass(frozen=True, slots=True)
-class TextRanges:
+class TextRanges(Columns):
     """Ranges of characters, ordered by the number of their text and by position. They do not touch.
 
     A range is read from *begins* to *ends* to find the runs with a blot between *inner_begins* and *inner_ends*.
@@ -120,9 +110,6 @@ class TextRanges:
         )
         return around._merged(lengths, lengths <= _SHORT)
 
-    def __len__(self) -> int:
-        return len(self.texts)
-
     def wider(self, lengths: Numbers, at_begin: Mask, at_end: Mask, is_whole: Mask) -> TextRanges:
         """Ranges with twice the margin before or after the spots.
 
@@ -130,21 +117,9 @@ class TextRanges:
         """
         begins = np.where(at_begin, 2 * self.begins - self.inner_begins, self.begins)
         ends = np.where(at_end, 2 * self.ends - self.inner_ends, self.ends)
-        wider = TextRanges(
-            self.texts,
-            np.maximum(begins, 0),
-            np.minimum(ends, lengths[self.texts]),
-            self.inner_begins,
-            self.inner_ends,
-        )
+        ends = np.minimum(ends, lengths[self.texts])
+        wider = replace(self, begins=np.maximum(begins, 0), ends=ends)
         return wider._merged(lengths, is_whole)
-
-    def of_texts(self, is_chosen: Mask) -> TextRanges:
-        """The ranges of the texts for which *is_chosen* is true."""
-        own = is_chosen[self.texts]
-        return TextRanges(
-            self.texts[own], self.begins[own], self.ends[own], self.inner_begins[own], self.inner_ends[own]
-        )
 
     def _merged(self, lengths: Numbers, is_whole: Mask) -> TextRanges:
         """Merge ranges that touch. Texts in *is_whole*, and texts that would mostly be read, get one range."""
@@ -174,8 +149,7 @@ class TextRanges:
                 (inner[1], lengths[more]),
             )
         ]
-        order = result[0].argsort(kind="stable")
-        return TextRanges(*(part[order] for part in result))
+        return TextRanges(*result).picked(result[0].argsort(kind="stable"))
 
     def _inner(self, order: Numbers, firsts: Numbers) -> tuple[Numbers, Numbers]:
         if not len(firsts):
@@ -201,8 +175,7 @@ class ReadRanges:
         rows = zip(ranges.texts.tolist(), ranges.begins.tolist(), ranges.ends.tolist(), strict=True)
         tokens, self.bounds = tokens_of_all([texts[text][begin:end] for text, begin, end in rows], tokeniser)
         counts = np.diff(self.bounds)
-        offsets = ranges.begins.repeat(counts)
-        self.tokens = Tokens(tokens.hashes, tokens.starts + offsets, tokens.ends + offsets)
+        self.tokens = tokens.moved(ranges.begins.repeat(counts))
         self._is_cut_before = ranges.begins > 0
         self._is_cut_after = ranges.ends < lengths[ranges.texts]
         # The range of used tokens.
@@ -248,7 +221,8 @@ class ReadRanges:
         is_narrow[self._ranges.texts[at_begin | at_end]] = True
         if not is_narrow.any():
             return None
-        return self._ranges.wider(self._lengths, at_begin, at_end, is_whole).of_texts(is_narrow)
+        wider = self._ranges.wider(self._lengths, at_begin, at_end, is_whole)
+        return wider.picked(is_narrow[wider.texts])
 
     def _has(self, tokens: Numbers, limits: Numbers, side: int) -> Mask:
         """Whether the given token of each range is used and begins before the limit (*side* -1), or not before it (1)."""

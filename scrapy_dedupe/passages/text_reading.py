@@ -9,11 +9,17 @@ the charset that the document declares, then UTF-8; unknown declared charsets ar
 and such documents are counted.
 
 Memory: a batch is converted in pieces, since a small compressed body may have a large text.
+
+The form of a file is detected by its name and its first bytes. A known file name extension decides; otherwise the content is examined. The form of a ``.gz`` file is that of its
+decompressed content.
 """
 
 from __future__ import annotations
 
+import re
 import sys
+import zlib
+from codecs import BOM_UTF8
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -29,9 +35,11 @@ from scrapy_dedupe.warc.codings import (
     decoded_body,
     is_charset,
 )
+from scrapy_dedupe.warc.containers import WACZ_SUFFIX
+from scrapy_dedupe.warc.files import OPEN_SUFFIX
+from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
-from .file_types import PLAIN, is_binary_text
-from .preparation import prepare
+from .preparation import batches_of, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,6 +50,109 @@ if TYPE_CHECKING:
     from .values import Parameters
 
     Text = tuple[str, str | None, str]
+
+ARCHIVE: Final = "archive"
+LINES: Final = "lines"
+PLAIN: Final = "plain"
+PAGE: Final = "page"
+OPEN: Final = "open"
+BINARY: Final = "binary"
+"""The forms, besides those of markup: ``html``, ``xhtml`` and ``xml``.
+
+ARCHIVE is a WARC, ARC or WACZ file or a list of WACZ files; LINES is JSON lines; PLAIN is plain text; PAGE is a page of
+an archive, whose headers decide its kind; OPEN is an archive that a crawl is writing; BINARY is anything else.
+"""
+
+START_BYTES: Final = 65_536
+"""How many of the first bytes are examined."""
+
+_ARCHIVE_NAME: Final = re.compile(r".+\.w?arc(\.(gz|zst|bz2|xz|lz4))?", re.IGNORECASE | re.DOTALL)
+# Any other JSON file is plain text.
+_WACZ_LIST: Final = ".multi-wacz.json"
+_PAGES: Final = {
+    **dict.fromkeys(("html", "htm", "shtml"), "html"),
+    **dict.fromkeys(("xhtml", "xht"), "xhtml"),
+    **dict.fromkeys(("xml", "rss", "atom", "svg", "docbook", "dbk"), "xml"),
+}
+_ARCHIVE_STARTS: Final = (b"WARC/1.", b"WARC/0.", b"filedesc://")
+_LINES_NAMES: Final = ("jsonl", "ndjson")
+_TEXT_NAMES: Final = ("txt", "text", "md", "markdown", "rst")
+_HTML_START: Final = re.compile(rb"\s*<(?:!doctype\s+html|html[\s>])", re.IGNORECASE)
+_XML_START: Final = re.compile(rb"\s*<\?xml\s", re.IGNORECASE)
+_XHTML_ROOT: Final = re.compile(rb"<html\s", re.IGNORECASE)
+_BOMS: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+
+# Control characters that occur in texts: backspace and escape in terminal output, form feeds between pages.
+_USED_CONTROLS: Final = b"\b\t\n\v\f\r\x1b"
+_CONTROLS: Final = bytes(sorted({*range(0x20), 0x7F} - set(_USED_CONTROLS)))
+_MOST_CONTROLS: Final = 0.02
+
+
+def form_of(name: str, start: bytes) -> str:
+    r"""The form of a file. *start* has its first bytes as stored, compressed or not.
+
+    >>> form_of("a.html", b"<p>a"), form_of("README", b"Read me."), form_of("a.png", b"\x89PNG\r\n\x1a\n\x00\x00")
+    ('html', 'plain', 'binary')
+    """
+    name = name.lower()
+    if _ARCHIVE_NAME.fullmatch(name.removesuffix(OPEN_SUFFIX)):
+        return OPEN if name.endswith(OPEN_SUFFIX) else ARCHIVE
+    if name.endswith((WACZ_SUFFIX, _WACZ_LIST)):
+        return ARCHIVE
+    if start.startswith(GZIP_MAGIC):
+        name, start = name.removesuffix(".gz"), unpacked_start(start)
+    ending = name.rpartition(".")[2]
+    if ending in _LINES_NAMES:
+        return LINES
+    if ending not in _TEXT_NAMES and ending not in _PAGES and start.startswith(_ARCHIVE_STARTS):
+        return ARCHIVE
+    if is_binary(start):
+        return BINARY
+    if ending in _TEXT_NAMES:
+        return PLAIN
+    page = _PAGES.get(ending) or _markup_of(start)
+    return "xhtml" if page == "xml" and _XHTML_ROOT.search(start[:4_096]) else page or PLAIN
+
+
+def _markup_of(start: bytes) -> str | None:
+    start = start.removeprefix(BOM_UTF8)
+    if _HTML_START.match(start):
+        return "html"
+    return "xml" if _XML_START.match(start) else None
+
+
+def unpacked_start(start: bytes) -> bytes:
+    """The first bytes of a gzip file, decompressed; empty if they are damaged."""
+    try:
+        return zlib.decompressobj(31).decompress(start, START_BYTES)
+    except zlib.error:
+        return b""
+
+
+def is_binary(start: bytes) -> bool:
+    r"""Whether data that starts with *start* is not text: it has a NUL byte, or many control characters.
+
+    >>> is_binary(b"a\x00b"), is_binary("a\tb".encode("utf-16")), is_binary(b"\x01\x02\x03abc")
+    (True, False, True)
+    """
+    start = start[:START_BYTES]
+    controls = len(start) - len(start.translate(None, _CONTROLS))
+    return has_nul(start) or (controls > _MOST_CONTROLS * len(start) and not start.startswith(_BOMS))
+
+
+def is_binary_text(text: str) -> bool:
+    r"""Whether a decoded page is not text, despite its Content-Type: it has many control characters.
+
+    >>> is_binary_text("\0\1\2\3abc"), is_binary_text("a\0" + 100 * "b")
+    (True, False)
+    """
+    return is_binary(text[:START_BYTES].replace("\0", "\1").encode(errors="replace"))
+
+
+def has_nul(data: bytes) -> bool:
+    """Whether a byte is NUL. In texts, this occurs only in UTF-16 and UTF-32, which are recognised by their BOM."""
+    return b"\0" in data and not data.startswith(_BOMS)
+
 
 COUNTED_REASONS: Final[dict[str, str]] = {
     "binary": "binary files",
@@ -160,16 +271,7 @@ class PreparedBatch:
 
 def batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
     """The documents in batches that are large enough to send to another process."""
-    batch: list[RawDocument] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(document.data)
-        if size >= _BATCH_BYTES or len(batch) >= _BATCH_DOCUMENTS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    return batches_of(documents, lambda document: len(document.data), _BATCH_BYTES, _BATCH_DOCUMENTS)
 
 
 def weight_of(batch: Sequence[RawDocument]) -> int:
@@ -182,7 +284,7 @@ def prepare_batch(
 ) -> PreparedBatch:
     """Convert a batch to texts, and prepare them for an index with *parameters*."""
     skipped = Skipped()
-    pieces = _pieces(texts_of(batch, reading, skipped))
+    pieces = batches_of(texts_of(batch, reading, skipped), lambda text: len(text[2]), _PIECE)
     # A loop variable would keep each piece in memory until the next one is complete.
     prepared = tuple(map(partial(prepare, parameters=parameters), pieces))
     return PreparedBatch(
@@ -199,19 +301,6 @@ def texts_of(batch: Iterable[RawDocument], reading: ReadingOptions, skipped: Ski
         text = _text_of(document, reading, skipped)
         if text is not None:
             yield document.doc_id, document.host, text
-
-
-def _pieces(texts: Iterable[Text]) -> Iterator[list[Text]]:
-    piece: list[Text] = []
-    size = 0
-    for text in texts:
-        piece.append(text)
-        size += len(text[2])
-        if size >= _PIECE:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
 
 
 def _text_of(document: RawDocument, reading: ReadingOptions, skipped: Skipped) -> str | None:

@@ -27,19 +27,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from scrapy_dedupe.errors import SettingError
 
 from . import characters
-from .characters import IGNORED, SINGLE, WORD, code_points, mixed
+from .characters import IGNORED, SINGLE, WORD, code_points, mixed, powers_of
+from .values import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    Span = tuple[int, int, int, int]
+    """Start token, end token, start character, end character. Ends are exclusive."""
 
 LONGEST: Final = 1 << 16
 """The maximum number of characters of a token."""
@@ -55,44 +59,41 @@ _B: Final = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(Columns):
     """The tokens of a text: their hashes, and the character offsets of their starts and ends."""
 
     hashes: NDArray[np.uint64]
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
 
-    def __len__(self) -> int:
-        return len(self.hashes)
+    def moved(self, offset: NDArray[np.int64] | int) -> Tokens:
+        """The tokens with their characters counted from *offset* characters earlier."""
+        return Tokens(self.hashes, self.starts + offset, self.ends + offset)
 
-
-class Tokeniser(Protocol):
-    """Splits texts into tokens."""
-
-    @property
-    def name(self) -> str:
-        """The name and version, such as ``words/1``."""
-
-    def tokens(self, text: str) -> Tokens:
-        """The tokens of *text*."""
-
-    def words(self, text: str) -> list[str]:
-        """The tokens of *text* as strings, in the form in which they are compared. Slow."""
+    def spans(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[Span]:
+        """The spans of the runs of tokens from *starts* to before *ends*."""
+        columns = starts, ends, self.starts[starts], self.ends[ends - 1]
+        return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class _CharacterTokeniser:
-    """A tokeniser that depends only on the kind of each character."""
+class Tokeniser:
+    """Splits texts into tokens.
+
+    *name* has the version, such as ``words/1``. *kinds* returns the table of the kinds of all characters, which decide
+    what the tokens are.
+    """
 
     name: str
     kinds: Callable[[], NDArray[np.uint8]]
     is_folded: bool = True
 
     def tokens(self, text: str) -> Tokens:
+        """The tokens of *text*."""
         if len(text) <= _PIECE:
             return self._cut(text)
         if len(text) <= _LARGE:
-            return _concatenated(list(self._pieces(text)))
+            return Tokens.joined(list(self._pieces(text)))
         # Allocate the maximum number of tokens: pages that are not written take no memory.
         hashes = np.empty(len(text), dtype=np.uint64)
         starts, ends = np.empty(len(text), dtype=np.int64), np.empty(len(text), dtype=np.int64)
@@ -104,6 +105,7 @@ class _CharacterTokeniser:
         return Tokens(hashes[:count], starts[:count], ends[:count])
 
     def words(self, text: str) -> list[str]:
+        """The tokens of *text* as strings, in the form in which they are compared. Slow."""
         tokens, kinds = self.tokens(text), self.kinds()
         return [
             characters.fold((char for char in text[start:end] if kinds[ord(char)] != IGNORED), self.is_folded)
@@ -125,7 +127,7 @@ class _CharacterTokeniser:
                 if next_at == at:
                     size *= 2
                     continue
-            yield Tokens(part.hashes[:count], part.starts[:count] + at, part.ends[:count] + at)
+            yield part.picked(slice(count)).moved(at)
             at, size = next_at, _PIECE
 
     def _cut(self, text: str) -> Tokens:
@@ -182,46 +184,23 @@ def _cut_long_tokens(
 
 @cache
 def _first_powers() -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    return _powers_of(_B, _PIECE), _powers_of(pow(_B, -1, 1 << 64), _PIECE)
+    return powers_of(_B, _PIECE), powers_of(pow(_B, -1, 1 << 64), _PIECE)
 
 
 def _powers(count: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """At least *count* powers of B and of its inverse."""
     if count <= _PIECE:
         return _first_powers()
-    return _powers_of(_B, count), _powers_of(pow(_B, -1, 1 << 64), count)
-
-
-def _powers_of(base: int, count: int) -> NDArray[np.uint64]:
-    result = np.ones(count, dtype=np.uint64)
-    done = 1
-    while done < count:
-        more = min(done, count - done)
-        np.multiply(result[:more], np.uint64(pow(base, done, 1 << 64)), out=result[done : done + more])
-        done += more
-    return result
-
-
-def _concatenated(parts: Sequence[Tokens]) -> Tokens:
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        nothing = np.zeros(0, dtype=np.int64)
-        return Tokens(np.zeros(0, dtype=np.uint64), nothing, nothing)
-    return Tokens(
-        np.concatenate([part.hashes for part in parts]),
-        np.concatenate([part.starts for part in parts]),
-        np.concatenate([part.ends for part in parts]),
-    )
+    return powers_of(_B, count), powers_of(pow(_B, -1, 1 << 64), count)
 
 
 TOKENISERS: Final[Mapping[str, Tokeniser]] = MappingProxyType(
     {
         tokeniser.name: tokeniser
         for tokeniser in (
-            _CharacterTokeniser("words/1", characters.words),
-            _CharacterTokeniser("cjk/1", characters.unspaced),
-            _CharacterTokeniser("code/1", characters.code, is_folded=False),
+            Tokeniser("words/1", characters.words),
+            Tokeniser("cjk/1", characters.unspaced),
+            Tokeniser("code/1", characters.code, is_folded=False),
         )
     }
 )
@@ -261,14 +240,13 @@ def tokens_of_all(texts: Sequence[str], tokeniser: Tokeniser) -> tuple[Tokens, N
         bounds = np.append(tokens.starts.searchsorted(begins), len(tokens))
         shares = np.diff(bounds)
         if len(group) > 1:
-            offsets = begins.repeat(shares)
-            tokens = Tokens(tokens.hashes, tokens.starts - offsets, tokens.ends - offsets)
+            tokens = tokens.moved(-begins.repeat(shares))
         parts.append(tokens)
         counts.append(shares)
     bounds = np.zeros(len(texts) + 1, dtype=np.int64)
     if counts:
         np.cumsum(np.concatenate(counts), out=bounds[1:])
-    return _concatenated(parts), bounds
+    return Tokens.joined(parts or [tokeniser.tokens("")]), bounds
 
 
 def _begins(group: Sequence[str]) -> NDArray[np.int64]:

@@ -10,8 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Sequence
+    from typing import Self
+
     from numpy.typing import NDArray
 
 KEY_BITS = 40
@@ -20,6 +24,30 @@ KEY_BITS = 40
 In an index of 10 million blots, looking up an absent blot gives a false match once in 100,000 times. If the index stores
 texts, every match is verified word by word before it is reported.
 """
+
+
+class Columns:
+    """Base of dataclasses whose fields are arrays of the same length, one item per row."""
+
+    __slots__: tuple[str, ...] = ()
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *columns: NDArray[Any]) -> None: ...
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.__slots__[0]))
+
+    def picked(self, which: NDArray[Any] | slice) -> Self:
+        """The rows selected by a mask, a slice or an array of indexes."""
+        return type(self)(*(getattr(self, name)[which] for name in self.__slots__))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """The rows of all *parts*, of which there is at least one."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +120,7 @@ class Parameters:
 
 
 @dataclass(frozen=True, slots=True)
-class Posts:
+class Posts(Columns):
     """Which keys occur in which texts: three arrays of the same length.
 
     *keys* are uint64; *texts* int64 text numbers; *where* int64. If the index stores texts, a text has one post per key,
@@ -106,7 +134,7 @@ class Posts:
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(Columns):
     """The positions of the blots of one text, in their order. An index without texts stores outlines instead.
 
     Arrays of int64 of the same length: the first token of each blot, the character where that token begins, and the end

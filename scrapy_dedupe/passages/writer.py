@@ -23,11 +23,10 @@ from scrapy_dedupe.tasks.progress import NO_PROGRESS
 from . import catalogue
 from .catalogue import Manifest, segment_name
 from .folder_files import missing_file
-from .merging import merge
-from .preparation import DIGEST_SIZE
+from .merging import LARGEST, fewest, merge, next_merge
+from .segment_layout import DIGEST_SIZE
 from .segment_writing import SegmentWriter
 from .segments import Segment
-from .tiers import LARGEST, fewest, next_merge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -38,6 +37,9 @@ if TYPE_CHECKING:
     from .preparation import Prepared
     from .segments import SegmentEntry
     from .values import Parameters
+
+    HostAndDigest = tuple[str, bytes]
+    """The host of a document, and the digest of its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +66,6 @@ class AddedDocuments:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _NewDocument:
-    """A document to be added: its host and the digest of its text."""
-
-    host: str
-    digest: bytes
-
-
 class IndexWriter:
     """Writes the index in *folder*, for which the caller holds the lock. Creates the index if there is none.
 
@@ -93,7 +87,7 @@ class IndexWriter:
         self._has_leftovers = False
         self._number = 0
         self._segments: dict[str, Segment] = {}
-        self._living: dict[str, NDArray[np.bool_]] = {}
+        self._living_of: dict[str, NDArray[np.bool_]] = {}
 
     @property
     def is_committed(self) -> bool:
@@ -123,7 +117,7 @@ class IndexWriter:
         replaced: dict[str, list[int]] = {}
         for doc_id, found in self._find_all(named).items():
             segment, number = found
-            if self._is_unchanged(segment, number, named[doc_id]):
+            if _host_and_digest(segment, number) == named[doc_id]:
                 del named[doc_id]
             else:
                 replaced.setdefault(segment.name, []).append(number)
@@ -160,7 +154,7 @@ class IndexWriter:
         damaged segment; the content of the index is unchanged then.
         """
         self.check_usable()
-        needed = tuple(entry for entry in self.manifest.segments if self._is_needed(entry))
+        needed = tuple(entry for entry in self.manifest.segments if self._living(entry).any())
         if len(needed) < len(self.manifest.segments):
             self._switch_to(needed, dict(self.manifest.deleted))
         while (chosen := next_merge(self._sizes(), largest)) is not None:
@@ -175,7 +169,7 @@ class IndexWriter:
         is_changed = False
         for chosen in reversed(fewest(self._sizes())):
             entries = self.manifest.segments[chosen]
-            if len(entries) > 1 or not self._is_whole(entries[0]):
+            if len(entries) > 1 or not self._living(entries[0]).all():
                 self._merge(chosen)
                 is_changed = True
         return is_changed
@@ -237,7 +231,7 @@ class IndexWriter:
     def _living_documents(self, segment: Segment) -> NDArray[np.bool_]:
         """For each document of a segment, whether it is not deleted."""
         name = segment.name
-        living = self._living.get(name)
+        living = self._living_of.get(name)
         if living is None:
             living = np.ones(segment.document_count, bool)
             file = self.manifest.deleted.get(name)
@@ -246,7 +240,7 @@ class IndexWriter:
                     living[catalogue.read_deleted(self.folder, file, segment.document_count)] = False
                 except FileNotFoundError as error:
                     raise missing_file(self.folder, error) from error
-            self._living[name] = living
+            self._living_of[name] = living
         return living
 
     def _find_all(self, doc_ids: Iterable[str]) -> dict[str, tuple[Segment, int]]:
@@ -260,20 +254,11 @@ class IndexWriter:
                     found[asked[place]] = segment, number
         return found
 
-    def _is_unchanged(self, segment: Segment, number: int, named: _NewDocument) -> bool:
-        """Whether a document of a segment has the text and host of the document to be added."""
-        text = int(segment.documents.texts[number])
-        digest = segment.documents.foreign[-1 - text] if text < 0 else segment.digests.array[text].tobytes()
-        return (
-            digest == named.digest
-            and segment.documents.hosts[segment.documents.host_numbers[number]] == named.host
-        )
-
     def _write_segment(
-        self, batches: Sequence[Prepared], named: dict[str, _NewDocument]
+        self, batches: Sequence[Prepared], named: dict[str, HostAndDigest]
     ) -> tuple[SegmentEntry, AddedDocuments]:
         """Write a segment with these documents, and with their texts that the index does not hold."""
-        wanted = dict.fromkeys((each.digest for each in named.values()), -1)
+        wanted = dict.fromkeys((digest for _, digest in named.values()), -1)
         held = self._stored_digests(list(wanted))
         added = AddedDocuments()
         with SegmentWriter(self.folder, self._new_name(), self.parameters) as writer:
@@ -285,10 +270,8 @@ class IndexWriter:
                         chosen.append(text)
                 if chosen:
                     added += _add_texts(writer, batch, np.array(chosen))
-            for doc_id, each in named.items():
-                writer.add_document(
-                    doc_id, each.host, each.digest if each.digest in held else wanted[each.digest]
-                )
+            for doc_id, (host, digest) in named.items():
+                writer.add_document(doc_id, host, digest if digest in held else wanted[digest])
             return writer.close(), added
 
     def _stored_digests(self, digests: list[bytes]) -> set[bytes]:
@@ -343,11 +326,11 @@ class IndexWriter:
             if self.is_atomic or self._committed is manifest:
                 self.manifest = manifest
                 self._number = 0
-                self._living.update(changed or {})
+                self._living_of.update(changed or {})
                 for name in self._segments.keys() - names:
                     self._segments.pop(name).close()
-                for name in self._living.keys() - names:
-                    del self._living[name]
+                for name in self._living_of.keys() - names:
+                    del self._living_of[name]
                 on_commit()
             # Files of a failed change, or of segments that were merged before they were committed.
             self._remove_leftovers()
@@ -367,15 +350,10 @@ class IndexWriter:
     def _sizes(self) -> list[int]:
         return [entry.posts + entry.documents for entry in self.manifest.segments]
 
-    def _is_needed(self, entry: SegmentEntry) -> bool:
-        """Whether a segment has a document, or a text of any document, that is not deleted."""
+    def _living(self, entry: SegmentEntry) -> NDArray[np.bool_]:
+        """For each document and then for each text of a segment, whether it is needed."""
         segment = self._segment(entry)
-        return bool(self._living_documents(segment).any()) or bool(self._living_texts([segment])[0].any())
-
-    def _is_whole(self, entry: SegmentEntry) -> bool:
-        """Whether no document of a segment is deleted, and each of its texts belongs to a document that is not deleted."""
-        segment = self._segment(entry)
-        return bool(self._living_documents(segment).all()) and bool(self._living_texts([segment])[0].all())
+        return np.concatenate((self._living_documents(segment), *self._living_texts([segment])))
 
     def _living_texts(self, segments: Sequence[Segment]) -> list[NDArray[np.bool_]]:
         """For each text of these segments, whether any segment has a document with this text that is not deleted."""
@@ -385,12 +363,7 @@ class IndexWriter:
             texts[own[own >= 0]] = True
         for other in self._all_segments():
             own = other.documents.texts[self._living_documents(other)]
-            numbers = np.unique(-1 - own[own < 0])
-            if not len(numbers):
-                continue
-            digests = np.frombuffer(b"".join(other.documents.foreign), np.uint8).reshape(-1, DIGEST_SIZE)[
-                numbers
-            ]
+            digests = other.documents.foreign[np.unique(-1 - own[own < 0])]
             for segment, texts in zip(segments, living, strict=True):
                 found = segment.digests.texts_of(digests)
                 texts[found[found >= 0]] = True
@@ -404,24 +377,29 @@ class IndexWriter:
         return name
 
 
-def _last_by_id(batches: Sequence[Prepared]) -> tuple[dict[str, _NewDocument], int, int]:
+def _host_and_digest(segment: Segment, number: int) -> HostAndDigest:
+    documents = segment.documents
+    text = int(documents.texts[number])
+    digest = documents.foreign[-1 - text] if text < 0 else segment.digests.array[text]
+    return documents.hosts[documents.host_numbers[number]], digest.tobytes()
+
+
+def _last_by_id(batches: Sequence[Prepared]) -> tuple[dict[str, HostAndDigest], int, int]:
     """The documents by id, in the order in which they were given; how many were given; how many were superseded.
 
     The last of several documents with one id counts. It keeps the earlier position only if text and host are the same.
     """
-    named: dict[str, _NewDocument] = {}
+    named: dict[str, HostAndDigest] = {}
     given = superseded = 0
     for batch in batches:
         digests = _digests(batch)
         given += len(batch.doc_ids)
         for doc_id, host, text in zip(batch.doc_ids, batch.hosts, batch.texts.tolist(), strict=True):
-            before = named.get(doc_id)
-            if before is not None:
-                if before.digest == digests[text] and before.host == host:
-                    continue
-                del named[doc_id]
-                superseded += 1
-            named[doc_id] = _NewDocument(host, digests[text])
+            document = host, digests[text]
+            if named.get(doc_id) == document:
+                continue
+            superseded += named.pop(doc_id, None) is not None
+            named[doc_id] = document
     return named, given, superseded
 
 
@@ -446,11 +424,11 @@ def _add_texts(writer: SegmentWriter, batch: Prepared, chosen: NDArray[np.int64]
         blobs = b"".join(blobs[batch.blob_bounds[text] : batch.blob_bounds[text + 1]] for text in chosen)
     writer.add_stored_texts(
         batch.digests[chosen],
-        counts.astype(np.uint32),
+        counts,
         memoryview(blobs),
-        sizes[chosen].astype(np.uint32),
-        batch.raw_sizes[chosen].astype(np.uint32),
-        batch.blob_checksums[chosen].astype(np.uint32),
+        sizes[chosen],
+        batch.raw_sizes[chosen],
+        batch.blob_checksums[chosen],
     )
     writer.add_posts(keys, of_posts, spots if len(spots) else None)
     tokens, characters, posts = (int(column.sum()) for column in counts)

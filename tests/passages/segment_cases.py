@@ -10,7 +10,7 @@ import numpy as np
 from deflate import deflate_compress
 from hypothesis import strategies as st
 
-from scrapy_dedupe.passages.outlines import encode_outline
+from scrapy_dedupe.passages.segment_layout import encode_outline
 from scrapy_dedupe.passages.segment_writing import SegmentWriter
 from scrapy_dedupe.passages.segments import Segment, SegmentEntry
 from scrapy_dedupe.passages.values import Outline, Parameters

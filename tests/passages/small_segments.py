@@ -9,7 +9,7 @@ import numpy as np
 from deflate import deflate_compress
 
 from scrapy_dedupe.passages.catalogue import Manifest, replace_manifest
-from scrapy_dedupe.passages.outlines import encode_outline
+from scrapy_dedupe.passages.segment_layout import encode_outline
 from scrapy_dedupe.passages.segment_writing import SegmentWriter
 from scrapy_dedupe.passages.values import Outline, Parameters
 

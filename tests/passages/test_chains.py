@@ -16,8 +16,8 @@ GUARANTEE = 15
 def bounds(windows: list[int], has: dict[int, set[int]], least: int = GUARANTEE) -> dict[int, int]:
     pairs = sorted((key, text) for text, keys in has.items() for key in keys)
     keys, texts = np.array(pairs, np.int64).reshape(-1, 2).T
-    found = Chains(np.array(windows, np.int64), GUARANTEE).bounds(keys, texts, least)
-    return dict(zip(found.texts.tolist(), found.most_tokens.tolist(), strict=True))
+    found, most = Chains(np.array(windows, np.int64), GUARANTEE).bounds(keys, texts, least)
+    return dict(zip(found.tolist(), most.tolist(), strict=True))
 
 
 def longest_runs(windows: list[int], has: dict[int, set[int]], least: int) -> dict[int, int]:

@@ -498,7 +498,7 @@ def test_a_full_disk_is_told_apart_from_an_index_that_cannot_be_read(
     with pytest.raises(StoreUnavailable, match=r"cannot be written to .*work: No space left"):
         list(index.extract(work=work))
     assert not list(work.iterdir())
-    monkeypatch.setattr("scrapy_dedupe.passages.snapshot.IndexSnapshot.texts", gone)
+    monkeypatch.setattr("scrapy_dedupe.passages.snapshot.IndexSnapshot.text", gone)
     with pytest.raises(StoreUnavailable, match=r"The index .*index can no longer be read"):
         list(index.extract(work=work))
     assert not list(work.iterdir())

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from scrapy_dedupe.passages.file_types import form_of, is_binary
+from scrapy_dedupe.passages.text_reading import form_of, is_binary
 
 
 @pytest.mark.parametrize(

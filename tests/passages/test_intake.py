@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from passages.reading_pages import reading
 
 from scrapy_dedupe.passages.blots import blotter_of, key_bits
-from scrapy_dedupe.passages.file_types import PAGE, PLAIN
-from scrapy_dedupe.passages.text_reading import RawDocument, Skipped, decoded, prepare_batch, texts_of
+from scrapy_dedupe.passages.text_reading import (
+    PAGE,
+    PLAIN,
+    RawDocument,
+    Skipped,
+    decoded,
+    prepare_batch,
+    texts_of,
+)
 from scrapy_dedupe.passages.values import Parameters
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.passages.outlines import decode_outline, encode_outline
+from scrapy_dedupe.passages.segment_layout import decode_outline, encode_outline
 from scrapy_dedupe.passages.values import Outline
 
 

@@ -1,4 +1,4 @@
-"""Few positions remain in a periodic section, and memory does not grow with its length."""
+"""Few positions remain in a periodic section, and comparing ranges by sums gives the same result as by items."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scrapy_dedupe.passages.index import PassageIndex
 from scrapy_dedupe.passages.periods import Periods
-from scrapy_dedupe.passages.prefix_sums import PrefixSums
+from scrapy_dedupe.passages.repeats import PrefixSums
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,3 +99,25 @@ def test_a_line_that_repeats_in_two_texts_is_told_without_comparing_each_place_a
     # Without texts passages begin and end at blots.
     assert told == ([(8_000, 2), (20, 2_400)] if has_texts else [(7_998, 2), (18, 2_400)])
     assert compared < 5 * 2_400 * len(line)
+
+
+@given(values=st.lists(st.integers(1, 2), min_size=2, max_size=30), block=st.sampled_from([1, 4, 7, 1 << 18]))
+def test_ranges_are_equal_if_their_items_are(
+    values: list[int], block: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scrapy_dedupe.passages.repeats._BLOCK", block)
+        sequence = np.array(values, np.uint32)
+        sums = PrefixSums(tmp_path_factory.mktemp("work") / "sums", sequence)
+    pairs = [(a, b) for a in range(len(values)) for b in range(len(values)) if a != b]
+    expected = []
+    for a, b in pairs:
+        length = 0
+        while max(a, b) + length < len(values) and values[a + length] == values[b + length]:
+            length += 1
+        expected.append(length)
+    ours, others = np.array(pairs).T
+    most = len(values) - np.maximum(ours, others)
+    assert sums.reaches(ours, others, np.zeros(len(pairs), np.int64), most).tolist() == expected
+    sums.release(sequence)
+    assert sums.are_equal(ours, others, np.array(expected)).all()

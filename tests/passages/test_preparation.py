@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.passages.blots import blotter_of, key_bits, keys
-from scrapy_dedupe.passages.outlines import decode_outline
 from scrapy_dedupe.passages.preparation import Prepared, digest_of, host_of, prepare
+from scrapy_dedupe.passages.segment_layout import decode_outline
 from scrapy_dedupe.passages.tokens import tokeniser_named
 from scrapy_dedupe.passages.values import Parameters
 

@@ -9,7 +9,7 @@ from passages.segment_cases import Case, Name, Text, parameters, posts_of, spot_
 
 from scrapy_dedupe.errors import StoreUnavailable
 from scrapy_dedupe.passages.checking import check_segment
-from scrapy_dedupe.passages.post_stream import PostStream
+from scrapy_dedupe.passages.packing import PostStream
 from scrapy_dedupe.passages.segment_writing import SegmentWriter
 from scrapy_dedupe.passages.segments import Segment
 

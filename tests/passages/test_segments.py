@@ -31,9 +31,8 @@ from sampling import examples
 
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.passages.checking import check_segment
-from scrapy_dedupe.passages.outlines import encode_outline
 from scrapy_dedupe.passages.packing import PackedArray, pack
-from scrapy_dedupe.passages.segment_layout import Section
+from scrapy_dedupe.passages.segment_layout import Section, encode_outline
 from scrapy_dedupe.passages.segment_writing import SegmentWriter
 from scrapy_dedupe.passages.segments import Segment, key_bounds
 from scrapy_dedupe.passages.values import Parameters
@@ -44,6 +43,10 @@ if TYPE_CHECKING:
     from scrapy_dedupe.passages.segment_layout import SegmentEntry
 
 D1, D2, D3 = bytes.fromhex("f0" * 16), bytes.fromhex("0102030405060708090a0b0c0d0e0f10"), b"another segment."
+
+
+def row(digest: bytes) -> np.ndarray:
+    return np.frombuffer(digest, np.uint8).reshape(1, -1)
 
 
 def stored(data: bytes) -> bytes:
@@ -156,7 +159,7 @@ def test_a_segment_is_read_as_it_was_written(case: Case, has_texts: bool) -> Non
             len(case.documents),
         )
         for number, text in enumerate(case.texts):
-            assert segment.digests.text_of(text.digest) == number
+            assert segment.digests.texts_of(row(text.digest)) == number
             assert segment.char_counts[number] == len(text.text)
             assert segment.token_counts[number] == 3 * len(text.text)
             if has_texts:
@@ -164,7 +167,7 @@ def test_a_segment_is_read_as_it_was_written(case: Case, has_texts: bool) -> Non
             else:
                 assert segment.blobs.inflated(number) == encode_outline(outline_of(text))
                 assert np.array_equal(segment.outline(number).char_ends, outline_of(text).char_ends)
-        assert segment.digests.text_of(bytes(16)) is None
+        assert segment.digests.texts_of(row(bytes(16))) == -1
         hosts, texts, foreign = segment.documents.hosts, segment.documents.texts, segment.documents.foreign
         assert list(segment.documents.doc_ids()) == [document.doc_id for document in case.documents]
         for number, document in enumerate(case.documents):
@@ -172,7 +175,7 @@ def test_a_segment_is_read_as_it_was_written(case: Case, has_texts: bool) -> Non
             assert segment.documents.number_of(document.doc_id) == number
             assert hosts[segment.documents.host_numbers[number]] == document.host
             text_number = int(texts[number])
-            assert (text_number if text_number >= 0 else foreign[-1 - text_number]) == document.text
+            assert (text_number if text_number >= 0 else foreign[-1 - text_number].tobytes()) == document.text
         assert segment.documents.number_of("not there") is None
         assert list(check_segment(segment)) == []
         segment.close()
@@ -377,8 +380,8 @@ USES = {
     Section.BASES: lambda segment: segment.posts_between(0, 9),
     Section.BUCKETS: lambda segment: segment.find(np.array([7], np.uint64)),
     Section.DIGESTS: lambda segment: segment.digests.array,
-    Section.DIGEST_HEADS: lambda segment: segment.digests.text_of(D1),
-    Section.DIGEST_ORDER: lambda segment: segment.digests.text_of(D1),
+    Section.DIGEST_HEADS: lambda segment: segment.digests.texts_of(row(D1)),
+    Section.DIGEST_ORDER: lambda segment: segment.digests.texts_of(row(D1)),
     Section.TOKEN_COUNTS: lambda segment: segment.token_counts,
     Section.CHAR_COUNTS: lambda segment: segment.char_counts,
     Section.POST_COUNTS: lambda segment: segment.find(np.array([7], np.uint64)),

@@ -245,7 +245,7 @@ def test_a_text_lives_on_in_the_segment_of_another_name(tmp_path: Path) -> None:
         assert list(map(snapshot.doc_id, snapshot.document_numbers_of(0))) == ["b"]
         assert snapshot.is_alive_document.tolist() == [False, True]
         assert snapshot.is_alive.tolist() == [True]
-        assert snapshot.deleted(0).tolist() == [0]
+        assert snapshot.deleted[0].tolist() == [0]
         assert len(snapshot.find(np.unique(np.array(keys_of("abc"), np.uint64)))[0]) == 3
     model.delete("b")
     with IndexSnapshot.open(tmp_path) as snapshot:
@@ -279,7 +279,7 @@ def test_an_index_without_texts_says_so(tmp_path: Path) -> None:
 def test_there_are_no_texts_beyond_the_last(tmp_path: Path) -> None:
     write_index(tmp_path, WITH_TEXTS, [write_segment(tmp_path, "s", WITH_TEXTS, ["ab"], [("a", "", "ab")])])
     with IndexSnapshot.open(tmp_path) as snapshot:
-        assert snapshot.texts([0, 0]) == ["ab", "ab"]
+        assert snapshot.text(0) == "ab"
         for number in (-1, 1):
             with pytest.raises(IndexError, match=f"no text {number}"):
                 snapshot.text(number)

@@ -15,9 +15,7 @@ from passages.raw_archives import exchange, record, response
 from passages.reading_pages import RULES
 
 from scrapy_dedupe.errors import DamagedInput, UsageError
-from scrapy_dedupe.passages import json_lines
-from scrapy_dedupe.passages.json_lines import LineFields
-from scrapy_dedupe.passages.sources import DocumentSources, SourceOptions
+from scrapy_dedupe.passages.sources import DocumentSources, LineFields, SourceOptions
 from scrapy_dedupe.passages.text_reading import RawDocument, Skipped
 from scrapy_dedupe.tasks.faults import Faults
 
@@ -323,7 +321,7 @@ def test_fields_of_no_interest_may_have_any_number(value: bytes) -> None:
 def test_a_line_of_many_small_things_is_named_and_never_made_objects(
     unit: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_lines, "_MAX_BYTES_OUTSIDE_STRINGS", 100_000)
+    monkeypatch.setattr("scrapy_dedupe.passages.sources._MAX_BYTES_OUTSIDE_STRINGS", 100_000)
     long = b'{"url": "a", "text": "b", "n": [' + unit * (2_000_000 // len(unit)) + b"0]}"
     data = lines(long, {"url": "b", "text": "b"})
     tracemalloc.start()

@@ -20,9 +20,8 @@ from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.live.responses import decoded_page
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.passages.archived_pages import PageRules
-from scrapy_dedupe.passages.json_lines import LineFields
 from scrapy_dedupe.passages.preparation import host_named
-from scrapy_dedupe.passages.sources import DocumentSources, SourceOptions
+from scrapy_dedupe.passages.sources import DocumentSources, LineFields, SourceOptions
 from scrapy_dedupe.passages.text_reading import (
     COUNTED_REASONS,
     REPORTED_REASONS,

@@ -19,12 +19,20 @@ from scrapy_dedupe.content.canonical import read
 from scrapy_dedupe.content.markup import HostileMarkup
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.passages.blots import blotter_of
-from scrapy_dedupe.passages.file_types import ARCHIVE, BINARY, LINES, OPEN, PLAIN, START_BYTES, form_of
-from scrapy_dedupe.passages.index_parameters import parameters_of
+from scrapy_dedupe.passages.index import parameters_of
 from scrapy_dedupe.passages.queries import blots_of, like, unblot
 from scrapy_dedupe.passages.snapshot import IndexSnapshot
 from scrapy_dedupe.passages.sources import id_of_name
-from scrapy_dedupe.passages.text_reading import decoded
+from scrapy_dedupe.passages.text_reading import (
+    ARCHIVE,
+    BINARY,
+    LINES,
+    OPEN,
+    PLAIN,
+    START_BYTES,
+    decoded,
+    form_of,
+)
 from scrapy_dedupe.reports.wording import clean, counted, number
 from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.sources import GZIP_MAGIC

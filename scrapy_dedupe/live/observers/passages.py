@@ -30,7 +30,7 @@ from scrapy_dedupe.errors import SettingError, StoreError, StoreRefused, StoreUn
 from scrapy_dedupe.live.responses import kind_of_page, reason_to_skip
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.passages import PassageIndex
-from scrapy_dedupe.passages.file_types import is_binary_text
+from scrapy_dedupe.passages.text_reading import is_binary_text
 
 if TYPE_CHECKING:
     from typing import Self
