@@ -41,7 +41,6 @@ import contextlib
 import hashlib
 import json
 import re
-import stat
 import struct
 import zlib
 from dataclasses import asdict, dataclass, field, fields
@@ -259,22 +258,6 @@ def read_deleted(folder: Path, name: str, documents: int) -> NDArray[np.int64]:
     if numbers.size and (bool((np.diff(numbers) <= 0).any()) or int(numbers[-1]) >= documents):
         raise damaged(path, f"names documents outside of the {documents} of its segment, or is not sorted")
     return numbers
-
-
-def refuse_other_files(folder: Path, entry: SegmentEntry) -> None:
-    """Raise StoreRefused unless the two files of a segment are regular files of the sizes in the manifest.
-
-    Raises FileNotFoundError if one is missing.
-    """
-    sizes = {posts_name(entry.name): entry.posts_size, blobs_name(entry.name): entry.blobs_size}
-    for name, size in sizes.items():
-        path = folder / name
-        with reading(path):
-            found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise damaged(path, "is not a regular file")
-        if found.st_size != size:
-            raise damaged(path, f"has {found.st_size} bytes instead of {size}")
 
 
 def _refuse_other_content(folder: Path) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 
-from .catalogue import orphans, read_deleted, read_manifest, refuse_other_files
+from .catalogue import orphans, read_deleted, read_manifest
 from .characters import mixed
 from .folder_files import missing_file
 from .preparation import batches_of, prepare
@@ -241,7 +241,6 @@ def _opened(folder: Path, manifest: Manifest, files: ExitStack) -> _Opened | Non
     failed: list[SegmentEntry] = []
     for entry in manifest.segments:
         try:
-            refuse_other_files(folder, entry)
             segment = files.enter_context(closing(Segment(folder, entry, manifest.parameters)))
             deleted = manifest.deleted.get(entry.name)
             gone = 0 if deleted is None else len(read_deleted(folder, deleted, segment.document_count))

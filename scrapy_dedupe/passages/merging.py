@@ -266,7 +266,6 @@ def _renumbered(
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     texts = source[posts.texts].astype(np.int64)
     stays = texts >= 0
-    keys, where = posts.keys, posts.where
     if not stays.all():
-        keys, texts, where = keys[stays], texts[stays], where[stays]
-    return keys, (texts << SPOT_BITS if first_ordinals is None else first_ordinals[texts]) + where
+        posts, texts = posts.picked(stays), texts[stays]
+    return posts.keys, (texts << SPOT_BITS if first_ordinals is None else first_ordinals[texts]) + posts.where

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import zlib
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
@@ -16,6 +17,7 @@ from deflate import DeflateError, deflate_decompress
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 
+from .folder_files import damaged
 from .packing import CheckedBlocks, PackedArray, block_count, packed_size
 from .segment_layout import (
     BLOBS_HEADER_SIZE,
@@ -148,18 +150,24 @@ _Header = TypeVar("_Header")
 class MappedFile:
     """The file *path*, of *size* bytes.
 
-    Raises FileNotFoundError if it does not exist, StoreRefused if it has another size, StoreUnavailable if it cannot be
+    Raises FileNotFoundError if it does not exist, StoreRefused if it has another size or is not a regular file, StoreUnavailable if it cannot be
     read.
     """
 
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
-                found = os.fstat(file.fileno()).st_size
-                if found != size or not size:
-                    self.refuse(f"it has {found} bytes, but the manifest says {size}")
-                self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+            # O_NONBLOCK: opening a FIFO would block.
+            fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+            try:
+                found = os.fstat(fd)
+                if not stat.S_ISREG(found.st_mode):
+                    raise damaged(path, "is not a regular file")
+                if found.st_size != size or not size:
+                    raise damaged(path, f"has {found.st_size} bytes instead of {size}")
+                self._map = mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+            finally:
+                os.close(fd)
         except FileNotFoundError:
             raise
         except OSError as error:

@@ -25,7 +25,7 @@ import numpy as np
 from scrapy_dedupe.errors import SettingError, StoreRefused
 
 from .blots import blotter_of, key_bits
-from .catalogue import read_deleted, read_manifest, refuse_other_files
+from .catalogue import read_deleted, read_manifest
 from .folder_files import damaged, missing_file
 from .segment_layout import blobs_name
 from .segments import Segment, key_bounds
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .catalogue import Manifest
-    from .segment_layout import SegmentEntry
     from .values import Outline, Parameters
 
     PostColumns = tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]
@@ -67,7 +66,10 @@ class IndexSnapshot:
         self._files = contextlib.ExitStack()
         with contextlib.ExitStack() as undo:
             undo.callback(self._files.close)
-            self.segments: tuple[Segment, ...] = tuple(map(self._opened, manifest.segments))
+            self.segments: tuple[Segment, ...] = tuple(
+                self._files.enter_context(contextlib.closing(Segment(folder, entry, manifest.parameters)))
+                for entry in manifest.segments
+            )
             self._bases = [0, *accumulate(segment.text_count for segment in self.segments)]
             self._document_bases = [0, *accumulate(segment.document_count for segment in self.segments)]
             self._spans = [slice(*bounds) for bounds in pairwise(self._bases)]
@@ -296,12 +298,6 @@ class IndexSnapshot:
         # The segments are in the order of their text numbers, so a stable sort by key is enough.
         order = np.argsort(keys, kind="stable")
         return keys[order], texts[order], where[order]
-
-    def _opened(self, entry: SegmentEntry) -> Segment:
-        refuse_other_files(self.folder, entry)
-        segment = Segment(self.folder, entry, self.parameters)
-        self._files.callback(segment.close)
-        return segment
 
     def _deleted_of(self, segment: Segment) -> NDArray[np.int64]:
         name = self.manifest.deleted.get(segment.name)

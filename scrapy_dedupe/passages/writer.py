@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,7 @@ from .segment_writing import SegmentWriter
 from .segments import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -132,7 +133,7 @@ class IndexWriter:
             unchanged=given - len(named) - superseded,
             copies=len(named) - added.texts,
         )
-        self._apply_deletions((*self.manifest.segments, entry), replaced, lambda: on_commit(added))
+        self._switch_to((*self.manifest.segments, entry), replaced, lambda: on_commit(added))
 
     def delete(self, doc_ids: Iterable[str]) -> list[bool]:
         """Delete documents. Returns for each whether it existed. Raises StoreUnavailable."""
@@ -143,7 +144,7 @@ class IndexWriter:
         for segment, number in found.values():
             numbers.setdefault(segment.name, []).append(number)
         if numbers:
-            self._apply_deletions(self.manifest.segments, numbers)
+            self._switch_to(self.manifest.segments, numbers)
         # An id that is given twice is deleted once.
         return [found.pop(doc_id, None) is not None for doc_id in asked]
 
@@ -156,7 +157,7 @@ class IndexWriter:
         self.check_usable()
         needed = tuple(entry for entry in self.manifest.segments if self._living(entry).any())
         if len(needed) < len(self.manifest.segments):
-            self._switch_to(needed, dict(self.manifest.deleted))
+            self._switch_to(needed)
         while (chosen := next_merge(self._sizes(), largest)) is not None:
             self._merge(chosen)
 
@@ -219,7 +220,6 @@ class IndexWriter:
         if segment is None:
             # Only the lock holder removes files, so a missing file is lost.
             try:
-                catalogue.refuse_other_files(self.folder, entry)
                 segment = self._segments[entry.name] = Segment(self.folder, entry, self.parameters)
             except FileNotFoundError as error:
                 raise missing_file(self.folder, error) from error
@@ -282,20 +282,21 @@ class IndexWriter:
             is_held |= segment.digests.texts_of(array) >= 0
         return {digests[number] for number in np.flatnonzero(is_held)}
 
-    def _apply_deletions(
+    def _switch_to(
         self,
         segments: tuple[SegmentEntry, ...],
-        deleted: dict[str, list[int]],
+        deleted: Mapping[str, list[int]] = MappingProxyType({}),
         on_commit: Callable[[], object] = lambda: None,
     ) -> None:
-        """Commit these segments, with more documents of existing segments deleted."""
-        generation = self.manifest.generation + 1
-        files = dict(self.manifest.deleted)
+        """Switch to these segments. *deleted* has the numbers of more deleted documents by the name of their segment."""
+        names = {entry.name for entry in segments}
+        files = {name: file for name, file in self.manifest.deleted.items() if name in names}
         changed: dict[str, NDArray[np.bool_]] = {}
+        generation = self.manifest.generation + 1
+        manifest = None
         try:
             for entry in self.manifest.segments:
-                numbers = deleted.get(entry.name)
-                if numbers:
+                if numbers := deleted.get(entry.name):
                     living = self._living_documents(self._segment(entry)).copy()
                     living[numbers] = False
                     self._has_leftovers = True
@@ -303,36 +304,21 @@ class IndexWriter:
                         self.folder, entry.name, generation, np.flatnonzero(~living)
                     )
                     changed[entry.name] = living
-        except BaseException:
-            self._remove_leftovers()  # may free the space that was missing
-            raise
-        self._switch_to(segments, files, changed, on_commit)
-
-    def _switch_to(
-        self,
-        segments: tuple[SegmentEntry, ...],
-        files: dict[str, str],
-        changed: dict[str, NDArray[np.bool_]] | None = None,
-        on_commit: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Switch to these segments. *changed* has the new masks of living documents, for segments where they changed."""
-        names = {entry.name for entry in segments}
-        kept = {name: file for name, file in files.items() if name in names}
-        manifest = Manifest(self.manifest.generation + 1, self.parameters, segments, kept)
-        try:
+            manifest = Manifest(generation, self.parameters, segments, files)
             if not self.is_atomic:
                 self._replace_manifest(manifest)
         finally:
-            if self.is_atomic or self._committed is manifest:
+            if manifest is not None and (self.is_atomic or self._committed is manifest):
                 self.manifest = manifest
                 self._number = 0
-                self._living_of.update(changed or {})
+                self._living_of.update(changed)
                 for name in self._segments.keys() - names:
                     self._segments.pop(name).close()
                 for name in self._living_of.keys() - names:
                     del self._living_of[name]
                 on_commit()
-            # Files of a failed change, or of segments that were merged before they were committed.
+            # Files of a failed change, or of segments that were merged before they were committed. Removing them may free
+            # the space that was missing.
             self._remove_leftovers()
 
     def _merge(self, chosen: slice) -> None:
@@ -345,7 +331,7 @@ class IndexWriter:
             name = self._new_name()
             merged = (merge(segments, living, texts, self.folder, name, self.parameters, self.watch),)
         start, stop, _ = chosen.indices(len(entries))
-        self._switch_to((*entries[:start], *merged, *entries[stop:]), dict(self.manifest.deleted))
+        self._switch_to((*entries[:start], *merged, *entries[stop:]))
 
     def _sizes(self) -> list[int]:
         return [entry.posts + entry.documents for entry in self.manifest.segments]

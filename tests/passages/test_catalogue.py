@@ -19,13 +19,13 @@ from scrapy_dedupe.passages.catalogue import (
     orphans,
     read_deleted,
     read_manifest,
-    refuse_other_files,
     refuse_other_parameters,
     remove_orphans,
     replace_manifest,
     segment_name,
     write_deleted,
 )
+from scrapy_dedupe.passages.segment_files import MappedFile
 from scrapy_dedupe.passages.segment_layout import SegmentEntry
 from scrapy_dedupe.passages.values import Parameters
 
@@ -387,16 +387,15 @@ def test_a_manifest_that_is_huge_or_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_of_a_segment_have_to_be_files_of_the_size_that_the_manifest_tells(tmp_path: Path) -> None:
-    posts, blobs = tmp_path / "00000002.posts", tmp_path / "00000002.blobs"
-    posts.write_bytes(bytes(700))
+    path = tmp_path / "00000002.blobs"
     with pytest.raises(FileNotFoundError):
-        refuse_other_files(tmp_path, ENTRY)
-    os.mkfifo(blobs)
+        MappedFile(path, 90)
+    os.mkfifo(path)
     with pytest.raises(StoreRefused, match=r"00000002\.blobs is not a regular file"):
-        refuse_other_files(tmp_path, ENTRY)
-    blobs.unlink()
-    blobs.write_bytes(bytes(89))
+        MappedFile(path, 90)
+    path.unlink()
+    path.write_bytes(bytes(89))
     with pytest.raises(StoreRefused, match=r"00000002\.blobs has 89 bytes instead of 90"):
-        refuse_other_files(tmp_path, ENTRY)
-    blobs.write_bytes(bytes(90))
-    refuse_other_files(tmp_path, ENTRY)
+        MappedFile(path, 90)
+    path.write_bytes(bytes(90))
+    MappedFile(path, 90).close()
