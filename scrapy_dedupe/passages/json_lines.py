@@ -61,7 +61,7 @@ def documents_in(
     faults: Faults,
     skipped: Skipped,
 ) -> Iterator[RawDocument]:
-    """Yield the documents of *file*; messages call it *place*. Raises what `Faults.add` raises, and OSError."""
+    """Yield the documents of *file*; messages call it *place*. Raises OSError and the exceptions of `Faults.add`."""
     number = 0
     lines = _lines(file, max_bytes)
     while True:

@@ -59,7 +59,7 @@ class PrefixSums:
         self._sums: NDArray[np.uint64] | None = None
 
     def are_equal(self, a_starts: Numbers, b_starts: Numbers, lengths: Numbers) -> Mask:
-        """Whether the ranges of *lengths* items at *a_starts* and at *b_starts* are equal."""
+        """For each pair of starts, whether the ranges of *lengths* items that begin there are equal."""
         low, high = np.minimum(a_starts, b_starts), np.maximum(a_starts, b_starts)
         below = self._before(low + lengths) - self._before(low)
         above = self._before(high + lengths) - self._before(high)
@@ -67,7 +67,7 @@ class PrefixSums:
         return result
 
     def reaches(self, a_starts: Numbers, b_starts: Numbers, least: Numbers, most: Numbers) -> Numbers:
-        """The number of equal items from *a_starts* and *b_starts* on, known to be between *least* and *most*."""
+        """For each pair of starts, the number of equal items from there on. It must be between *least* and *most*."""
         least, most = least.copy(), most.copy()
         left = np.flatnonzero(least < most)
         while len(left):

@@ -70,7 +70,7 @@ class Material(Protocol):
     extra: int
 
     def are_equal(self, a_starts: Numbers, b_starts: Numbers, lengths: Numbers) -> Mask:
-        """Whether the runs of *lengths* values at *a_starts* and at *b_starts* are equal."""
+        """For each pair of starts, whether the runs of *lengths* values that begin there are equal."""
 
     def before(self, positions: Numbers) -> Values:
         """The value before each position."""
@@ -349,7 +349,7 @@ class Repeats:
         )
 
     def _agreed(self, a_starts: Numbers, b_starts: Numbers, known: Numbers) -> Numbers:
-        """The number of equal values from *a_starts* and *b_starts* on, of which the first *known* need no check."""
+        """For each pair of starts, the number of equal values from there on. The first *known* are not compared."""
         windows = np.lib.stride_tricks.sliding_window_view(self._material.sequence, _WIDTH)
         result = np.empty(len(a_starts), np.int64)
         rows = _MOST_CELLS // _WIDTH

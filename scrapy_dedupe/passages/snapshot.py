@@ -143,7 +143,7 @@ class IndexSnapshot:
             ) from error
 
     def texts(self, numbers: Sequence[int]) -> list[str]:
-        """The texts with these numbers. Raises as `text` does."""
+        """The texts with these numbers. Raises the exceptions of `text`."""
         return [self.text(number) for number in numbers]
 
     def outline(self, number: int) -> Outline:

@@ -169,7 +169,7 @@ class IndexWriter:
     def compact(self) -> bool:
         """Merge all segments into as few as possible, without deleted documents. Returns False if there is nothing to do.
 
-        Raises as `tidy` does.
+        Raises the exceptions of `tidy`.
         """
         self.check_usable()
         is_changed = False
