@@ -202,7 +202,7 @@ class CrawlComparison:
             and reference.uri is None
             and reference.id is None
         ):
-            # The revisit only states that the page is the one that a client had.
+            # The revisit only states that the client already had the page, and names no original.
             return
         date = digits_of(record.refers_to_date) if record.refers_to_date else ""
         uri = _plain_or_same(reference.uri or "")

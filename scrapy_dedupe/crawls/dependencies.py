@@ -80,7 +80,7 @@ class Container:
 
 
 class Dependencies:
-    """What each crawl of an index needs. ``crawls`` are those at the creation of this object.
+    """The dependencies of the crawls of an index. ``crawls`` is read when this object is created.
 
     ``wacz_folder`` is searched for containers in addition to the locations in the index.
     """
@@ -102,7 +102,7 @@ class Dependencies:
         return self._needs[crawl]
 
     def needs(self, crawl: str) -> list[Needed]:
-        """What a crawl needs, each container or file once, in the order of crawls."""
+        """The containers and files that a crawl needs, each once, in the order of crawls."""
         found: dict[tuple[str, str | None], Needed] = {}
         for need in self.meant(crawl):
             needed = self._needed(need)

@@ -1,4 +1,4 @@
-"""The index entries of responses and revisits: the one rule that decides what the index has of a record.
+"""The index entries of responses and revisits: the single place that derives an index entry from a record.
 
 A recording and an import add the entries, a rebuild replaces the entries of a crawl by them, a check compares them with
 the index, and a repair adds the difference. :func:`derive` reads them from the records of a WARC file,
@@ -57,7 +57,7 @@ class Revisit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """What the index has of a response or revisit. ``revisit`` is None if no original must be looked up."""
+    """The index entry of a response or revisit. ``revisit`` is None if no original must be looked up."""
 
     is_revisit: bool
     original: Original | None = None
@@ -173,7 +173,7 @@ def conserved_size(original_size: int, revisit_size: int) -> int:
 
 
 def need_of(original: Original) -> Need:
-    """What a crawl needs whose revisit refers to this original of another crawl."""
+    """The need of a crawl with a revisit that refers to this original of another crawl."""
     return Need(original.crawl, original.wacz_index, original.file)
 
 

@@ -41,7 +41,7 @@ class EntryWriter:
     """Adds entries to an uncommitted crawl; a context manager that deletes its temporary files.
 
     ``captures`` has the records that a revisit may name. Without *settles_others* revisits whose original is in another
-    crawl wait too. Raises what the index raises.
+    crawl wait too. Raises the exceptions of the index.
     """
 
     def __init__(self, index: CrawlIndex, crawl: str, *, settles_others: bool = True) -> None:

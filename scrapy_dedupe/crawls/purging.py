@@ -54,7 +54,7 @@ def end_unfinished(index: CrawlIndex, on_done: OnDone | None = None) -> list[str
 
 
 def check_purge(dependencies: Dependencies, crawls: Sequence[str], *, force: bool = False) -> None:
-    """Raise what :func:`purge_crawls` raises for crawls that cannot be purged."""
+    """Raise the exceptions of :func:`purge_crawls` for crawls that cannot be purged."""
     known = dependencies.crawls
     for crawl in crawls:
         if crawl not in known:

@@ -90,7 +90,7 @@ class UnresolvedRevisits:
             for record in read_records(file, on_damage=lambda damage: None):
                 self._ledger.captures.add(record)
         except (OSError, DedupeError):
-            # Reported with the crawl that the file belongs to.
+            # The check of the crawl to which the file belongs reports the error.
             return
 
 

@@ -175,7 +175,7 @@ class GraphEdge:
 
 @dataclass(frozen=True, slots=True)
 class CrawlGraph:
-    """Dependencies between crawls: the reported ones, all that these need, and those that need one of them.
+    """Dependencies of the reported crawls, the crawls that they need, and the crawls that need one of them.
 
     ``left_out`` is the number of further crawls.
     """

@@ -136,7 +136,10 @@ def _started(crawl: CrawlSeen) -> str:
 
 
 def graph_of(dependencies: Dependencies, crawls: Sequence[str]) -> CrawlGraph:
-    """The graph of the reported crawls, all that they need, and those that need one of them (at most the nearest)."""
+    """The graph of the reported crawls, the crawls that they need, and the crawls that need one of them.
+
+    If there are too many, it has the nearest.
+    """
     chosen = set(crawls)
     related = dict.fromkeys(crawls)
     waiting = deque(crawls)

@@ -321,7 +321,7 @@ class SqliteImports(SqliteIndexBase):
         """Record revisits for the part of a source, where they are invisible until the source has ended."""
         with self._transaction():
             _, part = self._part(source)
-            # Remove those of an interrupted attempt to end the source.
+            # Remove the revisits that an interrupted attempt to end the source has added.
             self._connection.execute("DELETE FROM crawl_waiting WHERE crawl = ?", (part,))
         for first in range(0, len(waiting), _ENTERED_AT_ONCE):
             with self._transaction():

@@ -27,12 +27,12 @@ def new_token() -> str:
 
 
 def register(token: str) -> None:
-    """Note that this process is attached with ``token``."""
+    """Record that this process is attached with ``token``."""
     _own_tokens.add(token)
 
 
 def unregister(token: str) -> None:
-    """Note that this process is no longer attached with ``token``."""
+    """Record that this process is no longer attached with ``token``."""
     _own_tokens.discard(token)
 
 

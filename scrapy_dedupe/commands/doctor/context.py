@@ -1,4 +1,4 @@
-"""What the doctor checks: the settings as a crawl would have them, and the stores that they name; and its findings."""
+"""The input and output of the doctor: the settings that a crawl would have, their stores, and the findings."""
 
 from __future__ import annotations
 
