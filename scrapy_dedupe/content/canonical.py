@@ -68,7 +68,7 @@ _LINKS: Final[dict[str, tuple[str, ...]]] = {
 
 _VOID: Final = frozenset("area base br col embed hr img input link meta source track wbr".split())  # noqa: SIM905
 
-# A page with more text than this is never a shell, whatever elements contain the text.
+# A page with more text than this is never a shell, regardless of the elements that contain the text.
 _LONGEST_SHELL: Final = 500
 
 

@@ -81,7 +81,7 @@ class Check:
 class Checker:
     """Checks an index. ``folders`` are searched for files that are not where the index says.
 
-    ``rules`` are those of the crawls of this package; ``wacz_folder`` is the folder of WACZ files.
+    ``rules`` apply to crawls of this package; ``wacz_folder`` is the folder of WACZ files.
     """
 
     index: CrawlIndex

@@ -160,7 +160,7 @@ class CrawlComparison:
         same = next((entry for entry in here if entry.digest == digest), here[0])
         found = same.differences(record)
         if found and not record.length:
-            # The record shares its gzip member with others; the entry may mean one of those.
+            # The record shares its gzip member with others; the entry may mean another one.
             return False
         here.remove(same)
         if found:

@@ -69,7 +69,7 @@ class Needed:
 class Container:
     """A WACZ file of a crawl. ``hash`` is its SHA-256 in hex, ``size`` in bytes; None where they are not known.
 
-    ``place`` and ``is_present`` are those of :class:`Needed`.
+    ``place`` and ``is_present`` have the same meaning as in :class:`Needed`.
     """
 
     filename: str
@@ -95,7 +95,7 @@ class Dependencies:
         self._needs: dict[str, list[Need]] = {}
 
     def meant(self, crawl: str) -> list[Need]:
-        """The needs of a crawl (see :func:`needs_meant`). The index no longer has those of a canceled crawl."""
+        """The needs of a crawl (see :func:`needs_meant`). The index has no needs of canceled crawls."""
         if crawl not in self._needs:
             needs = self._index.needs(crawl)
             self._needs[crawl] = needs_meant(crawl, needs, self.crawls, self.containers_of)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .sorted_entries import SortedEntries
 
 CONSERVES_NOTHING = 2**40 - 1
-"""The size given for a revisit that records a 304: it saves nothing, whatever the size of its original."""
+"""The size given for a revisit that records a 304: it saves nothing, regardless of the size of its original."""
 
 # Indexers write this status for a server-not-modified revisit, or none if the record has no HTTP headers.
 _NOT_MODIFIED = frozenset({None, 304})

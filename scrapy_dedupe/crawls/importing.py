@@ -5,8 +5,8 @@ is read completely before its first record is added, and other crawls find its r
 broken source leaves nothing in the index, an interrupted one is started again by the next import, and nothing is
 counted twice.
 
-A source that cannot be imported does not stop the others. An unavailable store does, and the queue keeps the remaining
-sources.
+A source that cannot be imported does not stop the others. An unavailable store stops the import, and the queue keeps
+the remaining sources.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ImportResult:
     counts; ``originals`` counts possible originals, unless another record of the index has the same payload.
     ``waiting`` counts the payloads, of all crawls, that revisits refer to and that are not in the index. ``claimed``
     counts the sources left to other processes. ``missing`` are committed crawls without a source in the manifests,
-    ``removed`` those of them that were purged; ``not_removed`` explains why none was purged although requested.
+    ``removed`` the purged ones; ``not_removed`` explains why none was purged although requested.
     """
 
     imported: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ def import_sources(
 
 @dataclass(slots=True)
 class _Import:
-    """One call. ``crawls`` are those of its sources; ``taken`` names sources that other processes have taken over;
+    """One call. ``crawls`` are the crawls of its sources; ``taken`` names sources that other processes have taken over;
     ``wanted`` are the sources that it has queued and not processed yet; ``single`` names sources that are the only
     source of their crawl.
     """

@@ -414,7 +414,7 @@ class Evidence:
         )
 
     def reused_ids(self) -> Iterator[tuple[int, int, int]]:
-        """Pair and offsets of each new revisit whose id another record has too.
+        """The pair and offsets of each new revisit that shares its id with another record.
 
         Revisits of records that shared an id may share an id too, regardless of when they were made.
         """

@@ -180,7 +180,7 @@ class Observations:
             self._at_time(None, (3, written), (4, conserved))
 
     def set_stats(self, stats: Mapping[str, object]) -> None:
-        """Keep the stats of deduplication of this run. They replace those of an earlier call."""
+        """Keep the stats of deduplication of this run. They replace the stats of an earlier call."""
         kept = dict(self._earlier)
         for key in sorted(
             key for key in map(str, stats) if key.startswith(_STATS_PREFIXES) and len(key) <= 120

@@ -49,7 +49,7 @@ def reported_crawls(
 ) -> Reported:
     """The crawls with these ids, or without ids the *most* newest ones.
 
-    *stores* are those of the index and of the texts, in this order. Raises
+    *stores* are the store of the index and the store of the texts, in this order. Raises
     :class:`~scrapy_dedupe.errors.CrawlStateError` for an unknown id, and :class:`~scrapy_dedupe.errors.StoreRefused`
     for a named crawl whose observations cannot be read.
     """

@@ -195,7 +195,7 @@ def hint_on(url: object) -> str:
 
 
 def _has_bare_password(url: str) -> bool:
-    """Whether the URL has an unquoted password, so that a character of it ends the part with user and password."""
+    """Whether the URL has an unquoted password, so that one of its characters ends the part with user and password."""
     _, _, rest = url.partition("://")
     early = re.split(r"[/?#]", rest, maxsplit=1)
     if "@" not in early[-1] or len(early) == 1:

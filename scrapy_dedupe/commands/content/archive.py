@@ -47,7 +47,7 @@ class ArchivedText:
 
 
 class Archive:
-    """The WARC files of the crawls in the index, and those in a folder.
+    """The WARC files of the crawls in the index, and the WARC files in a folder.
 
     ``notes`` are messages about files that could not be read completely.
     """
