@@ -260,13 +260,13 @@ class _Import:
                 source,
                 payload_of=self._payload_of,
                 verify=self.options.verify,
-                is_last=source.name in self.single,
+                is_only=source.name in self.single,
                 alive=alive,
                 on_fault=on_fault,
             ).enter()
         except ImportStopped:
             with suppress(TakenOver):
-                # So that the next import need not wait for the lease.
+                # Release the claim, so that the next import need not wait until it expires.
                 self.index.renew_lease(source, 0.001)
             raise
         except (StoreUnavailable, TakenOver):

@@ -1,7 +1,7 @@
 """Purges crawls: removes them from the index; their files stay.
 
-Without *force*, a crawl that others need is not purged, nor is any crawl while the needs of a remaining crawl are not
-fully known: revisits without originals would remain. Crawls that need only each other can be purged together.
+Without *force*, a crawl that others need is not purged, and no crawl is purged while the needs of a remaining crawl
+are not fully known: revisits without originals would remain. Crawls that need only each other can be purged together.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class UrlSettings:
     def key_for(self, spider_name: str) -> str:
         """The name of the filter in Redis; different for each spider if it has ``%(spider)s``.
 
-        A spider's name may have any characters. Those that a key cannot have, and ``%``, are percent-encoded.
+        A spider's name may have any characters. Characters that a key cannot have, and ``%``, are percent-encoded.
         """
         plain = re.sub(
             "[{}%\ud800-\udfff]",
