@@ -129,7 +129,7 @@ class WarcPipeline:
         self._recover_files(index, crawl, rules, is_new=crawl not in known)
         if session.settings.wacz.enabled:
             index.add_container(crawl, container_name(crawl))
-        # If any run of the crawl requested a WACZ, all files of the crawl are packed, whatever the current settings.
+        # If any run of the crawl requested a WACZ, all its files are packed, regardless of the current settings.
         is_packed = bool(index.containers(crawl))
         uploads = Uploads(session, storage, index, crawl) if storage is not None else None
         # Files that will be packed are uploaded as part of the WACZ.

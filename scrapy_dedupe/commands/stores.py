@@ -56,7 +56,7 @@ def _where(error: BaseException) -> str:
 
 
 class CommandStores:
-    """The stores of one call: the one that ``--store`` names, or those of the settings, which are read once.
+    """The stores of one call: the store that ``--store`` names, or the stores in the settings, which are read once.
 
     A missing SQLite file is an error; it is not created.
     """

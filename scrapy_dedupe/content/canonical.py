@@ -68,7 +68,7 @@ _LINKS: Final[dict[str, tuple[str, ...]]] = {
 
 _VOID: Final = frozenset("area base br col embed hr img input link meta source track wbr".split())  # noqa: SIM905
 
-# A page with more text than this is never a shell, whatever elements contain the text.
+# A page with more text than this is never a shell, regardless of the elements that contain the text.
 _LONGEST_SHELL: Final = 500
 
 
@@ -99,7 +99,7 @@ _DROPPED_BYTES: Final = bytes(code for code in _DROPPED_CODES if code < 0x100)
 
 # No language uses more than 30 combining marks in a row, and ordering n marks takes n^2 steps. As in Unicode's
 # Stream-Safe Text Format (UAX #15, section 13), a joiner without any other effect is inserted after every 30 marks.
-# The pattern finds candidates: no mark is a word character.
+# The pattern only finds candidates, since no mark is a word character; `_with_joiners` counts the marks.
 _LONGEST_RUN: Final = 30
 _MAYBE_MARKS: Final = re.compile(rf"[^\w\s\x00-\x7f]{{{_LONGEST_RUN + 1},}}")
 # NFC can turn one mark into two and split off three more from the preceding character: 13 marks stay within 30.

@@ -12,7 +12,8 @@ A page without text, or with text only in its title and ``<noscript>``, is not j
 that JavaScript fills would be copies of each other. Its verdict is ``unknown`` with the reason ``no text``, and
 nothing is stored. The same applies to a page whose markup would take too long to parse (reason ``markup``).
 
-If texts of QuarryCore were imported into the store, new pages are also looked up among those (:mod:`.quarrycore`).
+If texts of QuarryCore were imported into the store, new pages are also looked up among these texts
+(:mod:`.quarrycore`).
 """
 
 from __future__ import annotations

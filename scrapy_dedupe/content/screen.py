@@ -97,7 +97,7 @@ _CLOSES_P: Final = _HEADINGS | _names(
     "address article aside blockquote center dd details dialog dir div dl dt fieldset figcaption figure footer form"
     " header hgroup hr li listing main menu nav ol p plaintext pre search section summary ul"
 )
-# Special elements whose start tags reopen formatting elements, as those of ordinary elements do.
+# Special elements whose start tags reopen formatting elements, like the start tags of ordinary elements.
 _REOPENING: Final = _FOREIGN | _names("applet button marquee noscript object search select")
 _P: Final = _names("p")
 _BUTTON: Final = _names("button")

@@ -80,7 +80,7 @@ class Check:
 class Checker:
     """Checks an index. ``folders`` are searched for files that are not where the index says.
 
-    ``rules`` are those of the crawls of this package; ``wacz_folder`` is the folder of WACZ files.
+    ``rules`` apply to crawls of this package; ``wacz_folder`` is the folder of WACZ files.
     """
 
     index: CrawlIndex
@@ -370,7 +370,7 @@ class _CheckRun:
 
 
 def _container_fault(place: str, size: int | None, digest: str | None, watch: Progress) -> str | None:
-    """What is wrong with the container at a path or URL, as the end of a sentence; None if nothing is.
+    """The fault of the container at a path or URL, as the end of a sentence; None if it has none.
 
     ``size`` is in bytes, ``digest`` a SHA-256 in bare hex; None skips the comparison.
     """

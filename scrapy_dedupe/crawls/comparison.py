@@ -168,7 +168,7 @@ class CrawlComparison:
         same = next((entry for entry in here if entry.digest == digest), here[0])
         found = same.differences(record)
         if found and not record.length:
-            # The record shares its gzip member with others; the entry may mean one of those.
+            # The record shares its gzip member with others; the entry may mean another one.
             return False
         here.remove(same)
         if found:
@@ -210,7 +210,7 @@ class CrawlComparison:
             and reference.uri is None
             and reference.id is None
         ):
-            # The revisit only states that the page is the one that a client had.
+            # The revisit only states that the client already had the page, and names no original.
             return
         date = digits_of(record.refers_to_date) if record.refers_to_date else ""
         uri = _plain_or_same(reference.uri or "")
@@ -315,7 +315,7 @@ class UnresolvedRevisits:
             for record in read_records(file, on_damage=lambda damage: None):
                 self._ledger.captures.add(record)
         except (OSError, DedupeError):
-            # Reported with the crawl that the file belongs to.
+            # The check of the crawl to which the file belongs reports the error.
             return
 
 

@@ -136,7 +136,7 @@ class FileSearch:
     """Finds the files of a crawl, in *folders* if they are not where the index says.
 
     ``ledger`` holds the entries of the crawl, ``containers`` are its WACZ files in the index, and ``owners`` maps each
-    file to the crawl that the index has it for.
+    file to its crawl in the index.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ def files_in_folders(folders: Sequence[Path]) -> Iterator[ReadableFile]:
             try:
                 yield from files_in(container)
             except (DedupeError, OSError):
-                # Reported with the crawl that it belongs to.
+                # The check of the crawl to which the container belongs reports the error.
                 continue
 
 

@@ -69,7 +69,7 @@ class Needed:
 class Container:
     """A WACZ file of a crawl. ``hash`` is its SHA-256 in hex, ``size`` in bytes; None where they are not known.
 
-    ``place`` and ``is_present`` are those of :class:`Needed`.
+    ``place`` and ``is_present`` have the same meaning as in :class:`Needed`.
     """
 
     filename: str
@@ -80,7 +80,7 @@ class Container:
 
 
 class Dependencies:
-    """What each crawl of an index needs. ``crawls`` are those at the creation of this object.
+    """The dependencies of the crawls of an index. ``crawls`` is read when this object is created.
 
     ``wacz_folder`` is searched for containers in addition to the locations in the index.
     """
@@ -95,14 +95,14 @@ class Dependencies:
         self._needs: dict[str, list[Need]] = {}
 
     def meant(self, crawl: str) -> list[Need]:
-        """The needs of a crawl (see :func:`needs_meant`). The index no longer has those of a canceled crawl."""
+        """The needs of a crawl (see :func:`needs_meant`). The index has no needs of canceled crawls."""
         if crawl not in self._needs:
             needs = self._index.needs(crawl)
             self._needs[crawl] = needs_meant(crawl, needs, self.crawls, self.containers_of)
         return self._needs[crawl]
 
     def needs(self, crawl: str) -> list[Needed]:
-        """What a crawl needs, each container or file once, in the order of crawls."""
+        """The containers and files that a crawl needs, each once, in the order of crawls."""
         found: dict[tuple[str, str | None], Needed] = {}
         for need in self.meant(crawl):
             needed = self._needed(need)

@@ -1,4 +1,4 @@
-"""The index entries of responses and revisits: the one rule that decides what the index has of a record.
+"""The index entries of responses and revisits: the single place that derives an index entry from a record.
 
 A recording and an import add the entries, a rebuild replaces the entries of a crawl by them, a check compares them with
 the index, and a repair adds the difference. :func:`derive` reads them from the records of a WARC file,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .sorted_entries import SortedEntries
 
 CONSERVES_NOTHING = 2**40 - 1
-"""The size given for a revisit that records a 304: it saves nothing, whatever the size of its original."""
+"""The size given for a revisit that records a 304: it saves nothing, regardless of the size of its original."""
 
 # Indexers write this status for a server-not-modified revisit, or none if the record has no HTTP headers.
 _NOT_MODIFIED = frozenset({None, 304})
@@ -57,7 +57,7 @@ class Revisit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """What the index has of a response or revisit. ``revisit`` is None if no original must be looked up."""
+    """The index entry of a response or revisit. ``revisit`` is None if no original must be looked up."""
 
     is_revisit: bool
     original: Original | None = None
@@ -173,7 +173,7 @@ def conserved_size(original_size: int, revisit_size: int) -> int:
 
 
 def need_of(original: Original) -> Need:
-    """What a crawl needs whose revisit refers to this original of another crawl."""
+    """The need of a crawl with a revisit that refers to this original of another crawl."""
     return Need(original.crawl, original.wacz_index, original.file)
 
 

@@ -41,7 +41,7 @@ class EntryWriter:
     """Adds entries to an uncommitted crawl; a context manager that deletes its temporary files.
 
     ``captures`` has the records that a revisit may name. Without *settles_others* revisits whose original is in another
-    crawl wait too. Raises what the index raises.
+    crawl wait too. Raises the exceptions of the index.
     """
 
     def __init__(self, index: CrawlIndex, crawl: str, *, settles_others: bool = True) -> None:
@@ -56,7 +56,7 @@ class EntryWriter:
         self._others = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8")  # noqa: SIM115
 
     def take(self, entry: IndexEntry, revisit: StoredRecord | None = None) -> None:
-        """Add an entry. The record of a *revisit* may name its original otherwise than by its digest."""
+        """Add an entry. The record of a *revisit* may name its original by URI, date or id."""
         self.total += 1
         self.dupes += entry.is_revisit
         if entry.revisit is not None:

@@ -5,8 +5,8 @@ is read completely before its first record is added, and other crawls find its r
 broken source leaves nothing in the index, an interrupted one is started again by the next import, and nothing is
 counted twice.
 
-A source that cannot be imported does not stop the others. An unavailable store does, and the queue keeps the remaining
-sources.
+A source that cannot be imported does not stop the others. An unavailable store stops the import, and the queue keeps
+the remaining sources.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ImportResult:
     counts; ``originals`` counts possible originals, unless another record of the index has the same payload.
     ``waiting`` counts the payloads, of all crawls, that revisits refer to and that are not in the index. ``claimed``
     counts the sources left to other processes. ``missing`` are committed crawls without a source in the manifests,
-    ``removed`` those of them that were purged; ``not_removed`` explains why none was purged although requested.
+    ``removed`` the purged ones; ``not_removed`` explains why none was purged although requested.
     """
 
     imported: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ def import_sources(
 
 @dataclass(slots=True)
 class _Import:
-    """One call. ``crawls`` are those of its sources; ``taken`` names sources that other processes have taken over;
+    """One call. ``crawls`` are the crawls of its sources; ``taken`` names sources that other processes have taken over;
     ``wanted`` are the sources that it has queued and not processed yet; ``single`` names sources that are the only
     source of their crawl.
     """
@@ -260,13 +260,13 @@ class _Import:
                 source,
                 payload_of=self._payload_of,
                 verify=self.options.verify,
-                is_last=source.name in self.single,
+                is_only=source.name in self.single,
                 alive=alive,
                 on_fault=on_fault,
             ).enter()
         except ImportStopped:
             with suppress(TakenOver):
-                # So that the next import need not wait for the lease.
+                # Release the claim, so that the next import need not wait until it expires.
                 self.index.renew_lease(source, 0.001)
             raise
         except (StoreUnavailable, TakenOver):

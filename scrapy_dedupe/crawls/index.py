@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def open_index(url: str, *, timeout_s: float = 5.0, create: bool = True) -> CrawlIndex:
     """Open the index of the store at *url*. Closing the index closes the store.
 
-    With ``create=False`` an SQLite file that does not exist is an error. Raises what
-    :func:`~scrapy_dedupe.stores.open_store` raises.
+    With ``create=False`` an SQLite file that does not exist is an error. Raises the
+    exceptions of :func:`~scrapy_dedupe.stores.open_store`.
     """
     store = open_store(url, timeout_s=timeout_s, create=create)
     index: CrawlIndex = store.index

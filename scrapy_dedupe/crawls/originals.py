@@ -5,8 +5,8 @@ original of the last record of its URL, and only if that record had the same val
 the request (RFC 9110, section 13.1): a server may confirm an older version than the last one.
 
 A record of another crawl is read before it is referred to: a file or WACZ with the same name may have replaced the
-indexed one, and a file that was deduplicated in place may begin as before. This takes some 100 us for a page of usual
-size, compared to milliseconds that a crawl needs for a page. Remote files are not read; it is assumed that they exist.
+indexed one, and a file that was deduplicated in place may still have the same first record. This takes about 100 us for
+a page of usual size; a crawl needs milliseconds for a page. Remote files are not read; it is assumed that they exist.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _can_be_referred_to(original: Original) -> bool:
 def validators_of(headers: Headers) -> bytes:
     """The stored form of ETag and Last-Modified: 8 bytes of BLAKE2b each, zeros for a missing one.
 
-    ``headers`` are those of a response. Empty if it has neither. The weakness prefix of an ETag is ignored.
+    ``headers`` are the headers of a response. Empty if it has neither. The weakness prefix of an ETag is ignored.
     """
     tag = _ENTITY_TAG.fullmatch(_first(headers, b"etag").strip())
     modified = _first(headers, b"last-modified").strip()
@@ -202,7 +202,7 @@ def validators_of(headers: Headers) -> bytes:
 
 
 def is_confirmed(request_headers: Headers, validators: bytes) -> bool:
-    """Whether a request asked about the version with these validators.
+    """Whether a conditional request names the version with these validators, so that a 304 confirms it.
 
     If-Modified-Since is ignored if there is If-None-Match, whose tags are compared weakly (RFC 9110, sections 13.1.2
     and 13.1.3).

@@ -1,7 +1,7 @@
 """Purges crawls: removes them from the index; their files stay.
 
-Without *force*, a crawl that others need is not purged, nor is any crawl while the needs of a remaining crawl are not
-fully known: revisits without originals would remain. Crawls that need only each other can be purged together.
+Without *force*, a crawl that others need is not purged, and no crawl is purged while the needs of a remaining crawl
+are not fully known: revisits without originals would remain. Crawls that need only each other can be purged together.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def end_unfinished(index: CrawlIndex, on_done: OnDone | None = None) -> list[str
 
 
 def check_purge(dependencies: Dependencies, crawls: Sequence[str], *, force: bool = False) -> None:
-    """Raise what :func:`purge_crawls` raises for crawls that cannot be purged."""
+    """Raise the exceptions of :func:`purge_crawls` for crawls that cannot be purged."""
     known = dependencies.crawls
     for crawl in crawls:
         if crawl not in known:

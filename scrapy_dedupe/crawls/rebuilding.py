@@ -165,7 +165,8 @@ def enter_files(
     ``rules`` is None for an imported crawl, and ``known`` has its present entries (see :class:`.EntryRules`). Entries name
     the crawl's container that holds their file. With ``in_place_of`` the crawl will replace that crawl: the containers
     are those of that crawl, and originals of revisits in other crawls are looked up later, since the old entries would
-    be found first (see :meth:`~scrapy_dedupe.stores.crawl_index.CrawlIndex.resolve`). Raises as :func:`rebuild`.
+    be found first (see :meth:`~scrapy_dedupe.stores.crawl_index.CrawlIndex.resolve`).
+    Raises the exceptions of :func:`rebuild`.
     """
     containers = [str(container.get("filename", "")) for container in index.containers(in_place_of or crawl)]
     if needs:

@@ -160,7 +160,7 @@ class SortedEntries:
         return sorted(next(self._entries("rowid = ?", rowid)) for rowid in drawn)
 
     def digest_at(self, file: str, record: StoredRecord) -> tuple[str | None, str]:
-        """The digest, and its form, of the entry of a record without a digest; ``(None, "")`` if there is no entry."""
+        """The digest that the index has for a record without one, and its form; ``(None, "")`` if there is no entry."""
         for entry in self._entries('file = ? AND "offset" = ?', file, record.offset):
             if not entry.differences(record):
                 return entry.digest, entry.form

@@ -58,9 +58,9 @@ class SourceEntry(EntryWriter):
     """The addition of one claimed source.
 
     ``payload_of`` returns the payload mode of a source, given the mode in its metadata or None. ``verify``: the hash of a
-    container is compared, not only its size. Without ``is_last``, if its crawl gets other sources, revisits whose
-    original is in another crawl wait, since those may add the original to the crawl itself: the order of sources must
-    make no difference. ``on_fault`` is called with a sentence for each skipped line or record.
+    container is compared, not only its size. ``is_only``: its crawl has no other source. Otherwise revisits whose
+    original is in another crawl wait, because another source may add the original to the crawl itself, and the order of
+    sources must make no difference. ``on_fault`` is called with a sentence for each skipped line or record.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class SourceEntry(EntryWriter):
         *,
         payload_of: Callable[[str | None], str],
         verify: bool,
-        is_last: bool,
+        is_only: bool,
         alive: Alive,
         on_fault: Callable[[str], None],
     ) -> None:
-        super().__init__(index, source.crawl, settles_others=is_last)
+        super().__init__(index, source.crawl, settles_others=is_only)
         self._source = source
         self._payload_of = payload_of
         self._verify = verify

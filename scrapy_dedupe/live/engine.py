@@ -87,22 +87,22 @@ class PageProgress:
         self._done.received(request, url, request.meta.get("depth", 0), fingerprints)
 
     def sent(self, request: Request) -> None:
-        """Note that a request was passed to the downloader."""
+        """Record that a request was passed to the downloader."""
         self._failed.sent(request)
 
     def answered(self, response: Response, request: Request) -> bool:
-        """Note that a request got a response; False if the response goes to its errback."""
+        """Record that a request got a response; False if the response goes to its errback."""
         is_good = not self._is_http_error(response)
         self._failed.ended(request, failed=not is_good)
         return is_good
 
     def page_judged(self, page: JudgedPage) -> None:
-        """Note that a dropped page is done: its request gets no response."""
+        """Record that a dropped page is done: its request gets no response."""
         if page.dropped:
             self._failed.ended(page.request)
 
     def scheduled(self, request: Request) -> None:
-        """Note that a request is about to be enqueued. It may replace a request in progress."""
+        """Record that a request is about to be enqueued. It may replace a request in progress."""
         meta = request.meta
         # The callback of a page that links to itself may have passed on this key.
         meta.pop(_CONTINUES, None)
@@ -127,7 +127,7 @@ class PageProgress:
         return len(getattr(getattr(slot, "scheduler", None), "mqs", None) or ())
 
     def found(self, request: Request) -> None:
-        """Note that a scheduled request is new: the page in which it was found is not a leaf."""
+        """Record that a scheduled request is new: the page in which it was found is not a leaf."""
         if self._is_start(request):
             return
         active = getattr(self._scraper_slot, "active", None)

@@ -47,7 +47,7 @@ class _Exchange:
 
 
 class Recordings:
-    """The recordings of one crawl. After the first error of a file nothing more is recorded: the session is spoiled."""
+    """The recordings of one crawl. After an error in writing a file, nothing more is recorded (``is_spoiled``)."""
 
     def __init__(self, session: Session, recorder: Recorder) -> None:
         self._session = session

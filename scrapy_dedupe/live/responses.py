@@ -74,7 +74,7 @@ def capture_of(request: Request, response: Response) -> Capture:
     """Return the exchange as a copy that later changes of *request* and *response* do not affect.
 
     Values that Scrapy reports incorrectly are omitted: the IP address of a request through a proxy (Scrapy has the
-    address of the proxy), and the Content-Length of a response without body (Twisted sets 0 whatever was sent).
+    address of the proxy), and the Content-Length of a response without body (Twisted always sets 0).
     """
     has_address = response.ip_address is not None and not request.meta.get("proxy")
     capture = Capture(

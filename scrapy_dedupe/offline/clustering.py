@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _SUMS_COLUMNS = 6
 _NUMBERED_COLUMNS = 10
-# The most that is compared again after a kill.
+# The size of a part. After a kill, at most the records of one part are compared again.
 _PART_LINES = 32_000
 _PART_BYTES = 4 << 30
 

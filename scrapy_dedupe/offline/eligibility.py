@@ -1,7 +1,7 @@
 """Which records may become a revisit, or be the original of one.
 
-The rules are those of a crawl: only whole bodies of GET responses. Replay programs do not find a POST by its URL and may
-show a revisit of another status as 200, and a part of a body must never replace a whole one.
+The rules are the same as in a crawl: only whole bodies of GET responses. Replay programs do not find a POST by its URL
+and may show a revisit of another status as 200, and a part of a body must never replace a whole one.
 `warc.bodies.why_no_original` makes this decision for both.
 """
 

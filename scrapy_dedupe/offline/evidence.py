@@ -245,7 +245,7 @@ class EvidenceWriter:
         before_offset: int | None = None,
         sha: bytes | None = None,
     ) -> None:
-        """Add a revisit as it was before and after; either may be a response.
+        """Add a revisit with its record before and after, one of which may be a response.
 
         *before_offset* must be given if *before* was read from the file after, which has the same bytes.
         """
@@ -364,15 +364,15 @@ class Evidence:
                 number = next(wanted, None)
 
     def at_place(self, place: bytes, sides: int) -> tuple[Held, ...]:
-        """The captures of a URI and second, one for each date, payload and digest, with an id or without."""
+        """The captures of a URI and second. Captures that differ only in the value of their id are returned once."""
         return self._answers("place = ?", f"date, id IS NULL, {_ALIKE}", sides, place)
 
     def with_id(self, record_id: bytes, sides: int) -> tuple[Held, ...]:
-        """The captures with a record id, one for all that are equal."""
+        """The captures with a record id. Equal captures are returned once."""
         return self._answers("id = ?", f"place, date, bare, {_ALIKE}", sides, record_id)
 
     def with_digest(self, digest: str, uri: bytes | None, sides: int) -> tuple[Held, ...]:
-        """The captures with a digest (as from `digest_key`), of one URI or all, one for each payload."""
+        """The captures with a digest (as from `digest_key`), of one URI or all. Each payload is returned once."""
         self._index_digests()
         if uri is None:
             return self._answers("digest = ?", _ALIKE, sides, digest)
@@ -414,7 +414,7 @@ class Evidence:
         )
 
     def reused_ids(self) -> Iterator[tuple[int, int, int]]:
-        """Pair and offsets of each new revisit whose id another record has too.
+        """The pair and offsets of each new revisit that shares its id with another record.
 
         Revisits of records that shared an id may share an id too, regardless of when they were made.
         """

@@ -337,7 +337,7 @@ def _parquet_lines(path: Path, faults: Faults) -> Iterator[tuple[str, ManifestLi
         for number, row in enumerate(rows_of(engine.execute(query, [source])), 1):
             place = f"{path}, row {number}"
             try:
-                # The values are those of the text columns.
+                # The values are the same as in the text columns.
                 yield place, parse_text_line(" ".join("-" if value is None else str(value) for value in row))
             except ValueError as error:
                 faults.add(place, str(error))

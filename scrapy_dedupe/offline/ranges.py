@@ -34,7 +34,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-")
 
 
 class FileRange:
-    """A part of a remote file, at its original position: offsets are those of the whole file.
+    """A part of a remote file, at its original position: offsets are relative to the whole file.
 
     Readers detect the format of a file by its first bytes, which are not fetched. They get the first bytes of the record
     instead: all gzip members begin alike, and so do all records of a plain file.

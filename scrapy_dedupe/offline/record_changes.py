@@ -150,7 +150,7 @@ class ChangeReader:
         self._count("restored")
         old, new = self._heads(revisit, response)
         if FORMER_ID in old.names():
-            # Compared with the restored response, the earlier conversion must have been an allowed one.
+            # Check the earlier conversion in the other direction: from the restored response to the revisit.
             was = _with_former_digest(response, old, new)
             if response.http is not None and response.http.is_chunked:
                 former = [text for name, text in old.former() if name == PAYLOAD_DIGEST]

@@ -384,7 +384,7 @@ class _RecordScan:
             refers = len(line.refers_uri or "") + len(line.refers_date or "")
             most = record.frame.block_position + record.http.length + refers + _ADDED_BYTES
             if most < line.length:
-                # Smaller than the record, whatever the compression and the URI of the chosen original.
+                # Smaller than the record, regardless of the compression and of the URI of the chosen original.
                 return most - _ADDED_BYTES // 2
         block = record.frame.kept[: record.http.length]
         digest = head.get(b"WARC-Payload-Digest") or b"sha1:" + b"3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"

@@ -200,7 +200,7 @@ class References:
             leads = self._ways(after, AFTER)
             wrong = [way for way, found in leads.items() if found and not _shas(found) & shas]
             there = self._evidence.at_place(after.place, AFTER) if after.place is not None else ()
-            # The original from before the update may be there again, and another capture of the same time too.
+            # The update was reverted: the former original may be a capture again, next to another one of the same time.
             if not _shas([*_of_payload(leads, shas), *there, *self._by_digest(after, AFTER)]) & shas:
                 self._report_row(
                     row, f"{_WAYS[(wrong or ['place'])[0]]} does not lead to the payload from before"

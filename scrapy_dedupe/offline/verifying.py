@@ -52,8 +52,8 @@ class Verification:
     lead nowhere, before and after; ``ambiguous`` new revisits whose original has the same URI, and a date in the same
     second, as a record with another payload: programs that ignore fractions of a second cannot distinguish the two.
     ``notes`` lists the last three. ``replayed`` counts the revisits of the sample, chosen with ``seed``, that replayed
-    the right payload. ``findings`` and ``faults`` (damage that both archives have) hold the first thousand of their
-    counts. ``size_bytes`` of both archives were read, in ``seconds``.
+    the right payload. ``findings`` and ``faults`` (damage that both archives have) list at most the first thousand;
+    ``findings_count`` and ``faults_count`` count all. ``size_bytes`` of both archives were read, in ``seconds``.
     """
 
     files: int

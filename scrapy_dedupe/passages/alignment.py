@@ -269,7 +269,7 @@ def outermost(runs: AlignedRuns) -> AlignedRuns:
         within &= runs.b_starts[longest, None] <= runs.b_starts[block]
         within &= a_ends[longest, None] >= a_ends[block]
         within &= b_ends[longest, None] >= b_ends[block]
-        # Each run contains itself, so runs among the longest are counted once more.
+        # A run that is among the longest contains itself, which does not count.
         inside[block] = np.count_nonzero(within, axis=0) > np.isin(np.arange(len(runs))[block], longest)
     return runs.picked(~inside)
 

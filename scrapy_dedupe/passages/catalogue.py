@@ -116,8 +116,8 @@ def segment_name(generation: int, number: int = 0) -> str:
 def begin(folder: Path, parameters: Parameters) -> Manifest:
     """The manifest of the index in *folder*, created if there is none. The caller must hold the lock.
 
-    An index that never had a document gets *parameters*. Files left by earlier writers are removed. Raises as
-    `read_manifest`, `refuse_other_parameters` and `replace_manifest`.
+    An index that never had a document gets *parameters*. Files left by earlier writers are removed. Raises
+    the exceptions of `read_manifest`, `refuse_other_parameters` and `replace_manifest`.
     """
     manifest = read_manifest(folder)
     if manifest is None or (manifest.is_unused and manifest.parameters != parameters):

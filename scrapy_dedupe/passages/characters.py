@@ -44,7 +44,7 @@ INVISIBLE: Final = (0x00AD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF)
 """Soft hyphen, zero-width spaces and joiners, byte order mark: two texts that differ only in these look the same."""
 
 # Blocks of scripts that are written without spaces between words. Tibetan is not included, because the mark between its
-# syllables is punctuation in Unicode; nor is Hangul, which has spaces.
+# syllables is punctuation in Unicode; Hangul, which has spaces, is not included either.
 UNSPACED: Final = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Myanmar

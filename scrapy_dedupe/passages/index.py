@@ -452,7 +452,7 @@ def parameters_of(
 ) -> Parameters:
     """The parameters of the index in the folder *path*, or the requested ones if there is no index.
 
-    With *create*, an index that never had a document counts as missing. Raises as `PassageIndex` does.
+    With *create*, an index that never had a document counts as missing. Raises the exceptions of `PassageIndex`.
     """
     manifest = read_manifest(path)
     if manifest is None and not create:

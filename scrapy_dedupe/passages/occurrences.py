@@ -73,7 +73,9 @@ class Occurrences:
     def pairs_with(
         self, values: Hashes, groups: Positions | None = None, *, begins_only: bool = False
     ) -> tuple[Positions, Positions]:
-        """Pairs of places with equal values: the place here and the place in *values*. Limited as the module describes.
+        """Pairs of places with equal values: the place here and the place in *values*.
+
+        Their number is limited, as described at the top of the module.
 
         *groups* is the ascending number of the text of each of *values*. Each text is treated independently.
         *begins_only* returns only the pairs that are needed to find all runs by extending pairs.

@@ -11,7 +11,7 @@ kept if another section with the same end has *E* - *p* values. The positions of
 the other section may be too short to have been found.
 
 The kept positions and the last *q* - 1 positions of a section are *possible overlaps*: they may overlap an earlier
-position that has been dropped, which the remaining positions do not show.
+position that was dropped, so the remaining positions are not enough to detect the overlap.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Periods:
         return dropped, overlapping & ~dropped
 
     def _kept(self, shift: int, starts: Numbers, ends: Numbers, sequence: Values) -> Numbers:
-        """The positions after the first period at which a run may begin that continues beyond the end of its section."""
+        """The positions after the first period that may begin a run which continues beyond the end of the section."""
         continues = sequence[ends] != 0
         starts, ends = starts[continues], ends[continues]
         if not len(starts):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # The search ends after this multiple of `top` texts, if `top` documents have been found.
 _LOOKED_INTO = 2
-# A text usually shares slightly less than its maximum.
+# A text usually shares fewer tokens than its maximum: about this part of it.
 _LIKELY = 0.9
 _FEW = 10
 _MOST_AT_ONCE = 640

@@ -77,7 +77,7 @@ class Material(Protocol):
     extra: int
 
     def are_equal(self, a_starts: Numbers, b_starts: Numbers, lengths: Numbers) -> Mask:
-        """Whether the runs of *lengths* values at *a_starts* and at *b_starts* are equal."""
+        """For each pair of starts, whether the runs of *lengths* values that begin there are equal."""
 
     def before(self, positions: Numbers) -> Values:
         """The value before each position."""
@@ -356,7 +356,7 @@ class Repeats:
         )
 
     def _agreed(self, a_starts: Numbers, b_starts: Numbers, known: Numbers) -> Numbers:
-        """The number of equal values from *a_starts* and *b_starts* on, of which the first *known* need no check."""
+        """For each pair of starts, the number of equal values from there on. The first *known* are not compared."""
         windows = np.lib.stride_tricks.sliding_window_view(self._material.sequence, _WIDTH)
         result = np.empty(len(a_starts), np.int64)
         rows = _MOST_CELLS // _WIDTH
@@ -435,7 +435,7 @@ class PrefixSums:
         self._sums: NDArray[np.uint64] | None = None
 
     def are_equal(self, a_starts: Numbers, b_starts: Numbers, lengths: Numbers) -> Mask:
-        """Whether the ranges of *lengths* items at *a_starts* and at *b_starts* are equal."""
+        """For each pair of starts, whether the ranges of *lengths* items that begin there are equal."""
         low, high = np.minimum(a_starts, b_starts), np.maximum(a_starts, b_starts)
         below = self._before(low + lengths) - self._before(low)
         above = self._before(high + lengths) - self._before(high)
@@ -443,7 +443,7 @@ class PrefixSums:
         return result
 
     def reaches(self, a_starts: Numbers, b_starts: Numbers, least: Numbers, most: Numbers) -> Numbers:
-        """The number of equal items from *a_starts* and *b_starts* on, known to be between *least* and *most*."""
+        """For each pair of starts, the number of equal items from there on. It must be between *least* and *most*."""
         least, most = least.copy(), most.copy()
         left = np.flatnonzero(least < most)
         while len(left):

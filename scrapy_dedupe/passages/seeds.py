@@ -5,7 +5,7 @@ in *n* documents contains a key in *n* documents. A text with several names coun
 Boilerplate and the windows of taboo texts are excluded.
 
 With *sigma*, a seed must occur in at least round(mean + sigma x standard deviation) documents. Mean and deviation are
-taken over all keys, including boilerplate and taboo. This is the rule of dupi.
+taken over all keys, including boilerplate and taboo. The program dupi uses the same rule.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Blobs:
-    """The file NAME.blobs of *entry* in *folder*. Raises as `MappedFile` does."""
+    """The file NAME.blobs of *entry* in *folder*. Raises the exceptions of `MappedFile`."""
 
     def __init__(self, folder: Path, entry: SegmentEntry) -> None:
         self.file = MappedFile(folder / blobs_name(entry.name), entry.blobs_size)

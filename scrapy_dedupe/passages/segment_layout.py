@@ -114,7 +114,9 @@ _BIT_LENGTHS: Final = np.array([part.bit_length() for part in range(1 << PART_BI
 
 
 def parts_of(char_starts: NDArray[np.int64], char_counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the smallest part, numbered from 0, of each character. *char_counts* are the lengths of the texts.
+    """Return the number of the part that contains each character. *char_counts* are the lengths of the texts.
+
+    A text has 2 ** PART_BITS parts, numbered from 0.
 
     >>> parts_of(np.array([0, 99, 100, 199]), np.array([200, 200, 200, 200])).tolist()
     [0, 63, 64, 127]

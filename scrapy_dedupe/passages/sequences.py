@@ -168,7 +168,7 @@ class TokenMaterial(_Sequence):
         return self.sequence[positions - 1]
 
     def are_equal(self, a_starts: Numbers, b_starts: Numbers, lengths: Numbers) -> NDArray[np.bool_]:
-        """Whether the runs of *lengths* values at *a_starts* and at *b_starts* are equal."""
+        """For each pair of starts, whether the runs of *lengths* values that begin there are equal."""
         return self.sums.are_equal(a_starts, b_starts, lengths)
 
     def tokens_of(self, positions: Numbers, lengths: Numbers) -> Numbers:

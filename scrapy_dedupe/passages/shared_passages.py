@@ -373,7 +373,7 @@ def _table_places(blots: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _touching(starts: Numbers, span: int | Numbers, tokens: Mask) -> Mask:
-    """Which of the spans contain one of the marked *tokens*."""
+    """For each span, whether it contains a marked token."""
     before = np.zeros(len(tokens) + 1, np.int32)
     np.cumsum(tokens, out=before[1:])
     touching: Mask = before[starts + span] != before[starts]

@@ -99,7 +99,7 @@ class DocumentSources:
         self._folders: set[tuple[int, int]] = set()
 
     def documents(self) -> Iterator[RawDocument]:
-        """Yield the documents once, in the order of the sources. Raises what `Faults.add` raises."""
+        """Yield the documents once, in the order of the sources. Raises the exceptions of `Faults.add`."""
         with closing(
             Pages(
                 self._options.rules,

@@ -5,7 +5,7 @@ writer that is killed earlier leaves files that the next writer removes. An erro
 replaced, so the manifest on the disk decides what the index contains, and no file that it names is removed.
 
 Adding a document under an id that has another text replaces that document: the same manifest adds the new one and
-deletes the old one. A text that the index already holds is not stored again, whichever documents have it.
+deletes the old one. A text that the index already holds is not stored again for another document.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class IndexWriter:
     def compact(self) -> bool:
         """Merge all segments into as few as possible, without deleted documents. Returns False if there is nothing to do.
 
-        Raises as `tidy` does.
+        Raises the exceptions of `tidy`.
         """
         self.check_usable()
         is_changed = False

@@ -175,7 +175,7 @@ class GraphEdge:
 
 @dataclass(frozen=True, slots=True)
 class CrawlGraph:
-    """Dependencies between crawls: the reported ones, all that these need, and those that need one of them.
+    """Dependencies of the reported crawls, the crawls that they need, and the crawls that need one of them.
 
     ``left_out`` is the number of further crawls.
     """
@@ -192,7 +192,7 @@ class Trap:
     ``pages`` were judged and are not ``unchanged``. ``exact`` and ``near`` are the copies among them of pages at other
     URLs. ``template`` counts pages that are not copies, but have hardly any text besides the template of their host.
     ``share`` is the share of these three kinds, from 0 to 1. If a page with parameters and the same page without them are
-    equal, the one with parameters counts as the copy, whichever was read first.
+    equal, the one with parameters counts as the copy, even if it was read first.
     """
 
     pattern: str

@@ -152,7 +152,7 @@ class Observations:
                 self._count(None, {f"{kind}s": 1, **sizes}, *self._rows(url, mime, status))
 
     def set_stats(self, stats: Mapping[str, object]) -> None:
-        """Keep the stats of deduplication of this run. They replace those of an earlier call."""
+        """Keep the stats of deduplication of this run. They replace the stats of an earlier call."""
         kept = dict(self._earlier)
         for key in sorted(map(str, stats)):
             value = stats.get(key)

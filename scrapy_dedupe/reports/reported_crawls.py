@@ -47,7 +47,7 @@ def reported_crawls(
 ) -> Reported:
     """The crawls with these ids, or without ids the *most* newest ones.
 
-    *stores* are those of the index and of the texts, in this order. Raises
+    *stores* are the store of the index and the store of the texts, in this order. Raises
     :class:`~scrapy_dedupe.errors.CrawlStateError` for an unknown id, and :class:`~scrapy_dedupe.errors.StoreRefused`
     for a named crawl whose observations cannot be read.
     """
@@ -113,7 +113,10 @@ def reported_crawls(
 
 
 def graph_of(dependencies: Dependencies, crawls: Sequence[str]) -> CrawlGraph:
-    """The graph of the reported crawls, all that they need, and those that need one of them (at most the nearest)."""
+    """The graph of the reported crawls, the crawls that they need, and the crawls that need one of them.
+
+    If there are too many, it has the nearest.
+    """
     chosen = set(crawls)
     related = dict.fromkeys(crawls)
     waiting = deque(crawls)

@@ -149,7 +149,7 @@ def _merged(crawls: Sequence[CrawlSeen]) -> Observations:
 
 
 def _stats(crawl: CrawlSeen) -> dict[str, object]:
-    """The stats of a crawl. Those of the commit are the newest, but cover only the last run."""
+    """The stats of a crawl. The stats in the index are the newest, but cover only the last run."""
     seen = {} if crawl.observations is None else dict(crawl.observations.stats)
     committed = {} if crawl.info is None or crawl.info.stats is None else crawl.info.stats
     summed = {key: max(seen[key], _count_in(committed, key)) for key in SUMMED_STATS if key in seen}

@@ -31,7 +31,7 @@ _MAX_LINK_CHARS = 1_999
 
 
 def clean(text: str) -> str:
-    r"""A text with a replacement character for invisible characters and those that change how the rest is shown.
+    r"""A text with a replacement character for invisible characters and characters that change how the rest is shown.
 
     >>> clean("a\x00b\u202ec")
     'a�b�c'
@@ -124,7 +124,7 @@ def size(size_bytes: int) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """A percentage; empty if *whole* is 0. Never 0 % of something, nor 100 % of less than all.
+    """A percentage; empty if *whole* is 0. Only 0 is shown as 0 %, and only the whole as 100 %.
 
     >>> percent(1, 4), percent(1, 4_000), percent(3_999, 4_000), percent(0, 0)
     ('25 %', 'below 1 %', 'above 99 %', '')

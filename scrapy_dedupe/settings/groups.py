@@ -96,7 +96,7 @@ class UrlSettings:
     def key_for(self, spider_name: str) -> str:
         """The name of the filter in Redis; different for each spider if it has ``%(spider)s``.
 
-        A spider's name may have any characters. Those that a key cannot have, and ``%``, are percent-encoded.
+        A spider's name may have any characters. Characters that a key cannot have, and ``%``, are percent-encoded.
         """
         plain = re.sub(
             "[{}%\ud800-\udfff]",
@@ -224,8 +224,8 @@ class WarcSettings:
         " stored in JOBDIR.")
     commit_reasons: tuple[str, ...] = setting(
         "DEDUPE_COMMIT_REASONS", ("finished", "closespider_*"), reasons, "a list of finish reasons, * allowed",
-        "The finish reasons with which a crawl is committed. Otherwise it stays uncommitted until you commit or"
-        " cancel it.")
+        "A crawl that ends with one of these finish reasons is committed. Any other crawl stays uncommitted until you"
+        " commit or cancel it.")
     payload: str = setting("DEDUPE_PAYLOAD", "stored", choice("stored", "decoded"), '"stored" or "decoded"',
         "Whether bodies are stored and compared as the server sent them, or with their content coding (gzip, br)"
         " decoded, as Browsertrix does. All crawls of an index must use the same value.")

@@ -36,7 +36,7 @@ def near_candidates(
 ) -> tuple[list[tuple[int, bytes]], bool]:
     """The near candidates as (equal rows, digest), best first; and whether others were excluded because of templates.
 
-    ``candidates`` are digests with their stored row bytes: those of the whole text, then, if a template was known,
+    ``candidates`` are digests with their stored row bytes: of the whole text, then, if a template was known,
     those of the rest.
     """
     near, is_template = [], False

@@ -91,9 +91,9 @@ class CrawlIndex(ABC):
     ) -> None:
         """Add records that are on disk, in one atomic step.
 
-        The first of ``originals`` with a payload wins, the last of ``urls`` with a URL. ``counts`` are added to those
-        of the crawl; ``needs`` are containers of other crawls that its revisits refer to, ``waiting`` are revisits whose
-        originals are not in the index, for :meth:`resolve`.
+        Of ``originals`` with the same payload the first is used, of ``urls`` with the same URL the last. ``counts`` are
+        added to the counts of the crawl; ``needs`` are containers of other crawls that its revisits refer to,
+        ``waiting`` are revisits whose originals are not in the index, for :meth:`resolve`.
         """
         self._add(
             _checked_id(crawl),
@@ -121,7 +121,10 @@ class CrawlIndex(ABC):
         self._rename_file(_checked_id(crawl), old, _checked_name(crawl, new, "WARC"))
 
     def add_container(self, crawl: str, filename: str) -> int:
-        """Add a WACZ file that is not packed yet; return its position among those of the crawl. Idempotent."""
+        """Add a WACZ file that is not packed yet; return its position among the containers of the crawl.
+
+        Safe to repeat.
+        """
         return self._add_container(_checked_id(crawl), _checked_name(crawl, filename, "WACZ"))
 
     def set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
@@ -208,7 +211,7 @@ class CrawlIndex(ABC):
         """Whether sources with these names were imported, or are containers of committed crawls."""
 
     def begin_source(self, source: Source, payload: str) -> int:
-        """Begin to import a source. Return the position of its container among those of the crawl, 0 if it has none.
+        """Begin to import a source. Return the position of its container in the crawl, 0 if it has none.
 
         An unknown or canceled crawl is begun; a crawl that was imported, or made by another program, is extended. The
         results of an earlier attempt with this source are removed first. Raises
@@ -303,7 +306,7 @@ class CrawlIndex(ABC):
 
     @abstractmethod
     def replace(self, crawl: str, by: str) -> None:
-        """Replace the data of a committed crawl by that of the uncommitted crawl ``by``, and forget ``by``.
+        """Replace the data of a committed crawl by the data of the uncommitted crawl ``by``, and forget ``by``.
 
         Records, files, URLs, needs, waiting revisits and counts change in one step for readers; the state, times, stats
         and containers of *crawl* are kept. Safe to repeat and to resume.

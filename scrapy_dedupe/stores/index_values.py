@@ -401,7 +401,10 @@ def state_message(crawl: str, state: str, action: str, url: str) -> str:
             f"Other crawls may refer to its records. Use another crawl id; `scrapy dedupe purge {crawl}` removes this crawl.",
         ),
         "canceled": ("was canceled", "Start it again, with the same id or another one."),
-        "canceling": ("was canceled, but that was interrupted", f"Cancel it again: cancel {crawl}."),
+        "canceling": (
+            "was canceled, but the cancellation was interrupted",
+            f"Cancel it again: cancel {crawl}.",
+        ),
         "committing": (
             "is being committed, or a commit was interrupted",
             "Commit it again, or start it.",

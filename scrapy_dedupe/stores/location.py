@@ -52,7 +52,7 @@ TLS_OPTIONS: dict[str, str | None] = {
     "ssl_min_version": "[0-9]+",
     "ssl_password": None,
 }
-# Why other options are refused, and what to do.
+# The reasons why other options are refused, and the remedies.
 _BYTES = "this package reads bytes and could not compare decoded text with them. Leave the option out."
 _WAITING = "this package decides how long it waits and what it tries again. Set DEDUPE_STORE_TIMEOUT instead."
 _PLACE = "write it before the ?, as in redis://host:6379/0 or unix:///path.sock."
@@ -147,7 +147,7 @@ def parse_store_url(url: object, name: str = NAMELESS) -> StoreLocation:
 
 
 def _option_fault(parts: SplitResult) -> str | None:
-    """What is wrong with the options of a Redis URL, and what to do; None if nothing is."""
+    """The first invalid option of a Redis URL and how to correct it, as text; None if all are valid."""
     for option, value in parse_qsl(parts.query, keep_blank_values=True):
         if option in TLS_OPTIONS and parts.scheme != "rediss":
             return f"the option {option} is one of TLS. Write rediss:// in place of {parts.scheme}://."
@@ -195,7 +195,7 @@ def hint_on(url: object) -> str:
 
 
 def _has_bare_password(url: str) -> bool:
-    """Whether the URL has an unquoted password, so that a character of it ends the part with user and password."""
+    """Whether the URL has an unquoted password, so that one of its characters ends the part with user and password."""
     _, _, rest = url.partition("://")
     early = re.split(r"[/?#]", rest, maxsplit=1)
     if "@" not in early[-1] or len(early) == 1:

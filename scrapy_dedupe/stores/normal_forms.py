@@ -61,7 +61,7 @@ def plain_digest(digest: str) -> str:
 def digest_and_form(labelled: str | None) -> tuple[str | None, str]:
     """A digest in the form of the index, and the form in which it was written; ``(None, "")`` for none.
 
-    Raises as :func:`plain_digest`.
+    Raises the exceptions of :func:`plain_digest`.
     """
     if not labelled:
         return None, ""
@@ -81,7 +81,7 @@ def known_digest(record: StoredRecord) -> str | None:
 def digest_form(digest: str) -> str:
     """The form in which a record writes its digest, "" for the usual or an unknown form.
 
-    One of :data:`~scrapy_dedupe.stores.index_values.FORMS`. Raises as :func:`plain_digest`.
+    One of :data:`~scrapy_dedupe.stores.index_values.FORMS`. Raises the exceptions of :func:`plain_digest`.
 
     >>> digest_form("sha-256:" + "0" * 64), digest_form("sha256:" + "0" * 64)
     ('sha-256 hex', '')

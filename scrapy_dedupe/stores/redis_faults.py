@@ -88,7 +88,7 @@ def _reason(error: Exception) -> str:
 
 
 def _remedy(error: Exception, url: str) -> str:
-    """What to do about *error*, with a leading space; empty if there is no advice."""
+    """The advice for *error*, with a leading space; empty if there is none."""
     message = str(error).lower()
     if "timeout" in message or "timed out" in message:
         # A server without TLS reads the handshake as an incomplete command and waits for the rest.

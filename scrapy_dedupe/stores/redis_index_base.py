@@ -71,7 +71,7 @@ def _script(name: str) -> IndexScript:
 
 
 class RedisIndexBase(CrawlIndex):
-    """What the parts of the index share."""
+    """The methods that the other Redis classes of the index share."""
 
     def __init__(self, client: redis.Redis, url: str) -> None:
         super().__init__(url)

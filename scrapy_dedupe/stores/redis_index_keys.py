@@ -6,7 +6,7 @@ These keys have exactly Browsertrix's format, so that both crawlers can use one 
 ``h:{crawl}``             hash    digest without label -> entry (see :mod:`.index_values`)
 ``h:{crawl}:counts``      hash    ``totalUrls``, ``dupeUrls``, ``conservedSize``, ``totalCrawlSize``
 ``c:{crawl}:wacz``        list    the crawl's containers, JSON with ``filename``, ``hash``, ``size``
-``uncommittedcrawls``     set     crawl ids; ``allcrawls`` has the committed ones, whatever other sets they are in
+``uncommittedcrawls``     set     crawl ids; ``allcrawls`` has all committed crawls, even if they are in another set
 ``canceledcrawls``        set     members of ``allcrawls`` that Browsertrix's next removal forgets (``--cancelCrawlId``
                                   of a committed crawl). An id in no other set was canceled by an early version of
                                   this package
@@ -57,7 +57,7 @@ Additional keys, for data that Browsertrix has no field for:
 ===========================  ======  ============================================================
 
 Keys of sources that were begun and have not ended. The sources in ``dedupe:merging`` have ended, but their URLs and
-waiting revisits have not yet been moved to those of their crawl:
+waiting revisits have not yet been moved to the keys of their crawl:
 
 ==========================  ======  =============================================================
 ``dedupe:begun``            hash    name -> its state (``n`` adding records, ``e`` ending, ``d`` being dropped), then

@@ -141,7 +141,7 @@ class SqliteStore:
             self._connection.execute(statement)
 
     def _enter_wal(self) -> None:
-        # Changing the mode needs a lock, for which SQLite does not wait, whatever the timeout is.
+        # Changing the mode needs a lock, for which SQLite does not wait, regardless of the timeout.
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:

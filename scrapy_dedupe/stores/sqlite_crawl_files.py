@@ -148,7 +148,7 @@ def add_waiting(connection: sqlite3.Connection, number: int, waiting: Sequence[W
 
 
 def add_counts(connection: sqlite3.Connection, crawl: int, counts: Counts) -> None:
-    """Add *counts* to those of a crawl."""
+    """Add *counts* to the counts of a crawl."""
     if counts != Counts():
         connection.execute(
             "UPDATE crawl SET total_urls = total_urls + ?, dupe_urls = dupe_urls + ?,"

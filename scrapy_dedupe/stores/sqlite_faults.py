@@ -52,6 +52,6 @@ def _reason(error: Exception) -> str:
 
 
 def _remedy(error: Exception) -> str:
-    """What to do about *error*, with a leading space; empty if there is no advice."""
+    """The advice for *error*, with a leading space; empty if there is none."""
     message = str(error).lower()
     return next((f" {remedy}" for part, remedy in _REMEDIES if part in message), "")

@@ -39,7 +39,7 @@ _LONGEST_PAUSE_S = 0.02
 
 
 class SqliteIndexBase(CrawlIndex):
-    """What the parts of the index share."""
+    """The methods that the other SQLite classes of the index share."""
 
     def __init__(self, connection: sqlite3.Connection, url: str) -> None:
         super().__init__(url)

@@ -1,7 +1,7 @@
 """Importing sources into the crawl index in SQLite. The tables are described in :mod:`.sqlite_index_tables`.
 
 The records of a source belong to a part of its crawl. Only the crawl itself finds them until the source ends, which
-changes a few rows, whatever its size. A source that is begun again gets a new part, and the old part becomes waste.
+changes a few rows, regardless of its size. A source that is begun again gets a new part; the old part becomes waste.
 
 The queue is in the tables ``source_queue`` and ``source_done``. A claimed source stays in the queue until it has ended
 or is released. A claim is valid for a limited time, by the clock of the machine, in seconds since the epoch. After that
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _ENTERED_AT_ONCE = 1_000
 _RESOLVED_AT_ONCE = 500
 
-# Revisits with their possible originals: those of their own crawl, or of a committed one.
+# Revisits with their possible originals, which are in their own crawl or in a committed crawl.
 _MATCH = """
 c.state IN ('uncommitted', 'committed')
 AND substr(o.digest, 1, 8) = substr(w.digest, 1, 8) AND o.digest = w.digest
@@ -81,7 +81,7 @@ ORDER BY claimed_until IS NULL, position LIMIT 1
 """
 
 
-# A source belongs to the process that claimed it last, whichever process began it.
+# A source belongs to the process that claimed it last, even if another process began it.
 _HOLDER = """
 SELECT coalesce(
     (SELECT token FROM source_queue WHERE name = ?1), (SELECT token FROM source_begun WHERE name = ?1)
@@ -321,7 +321,7 @@ class SqliteImports(SqliteIndexBase):
         """Record revisits for the part of a source, where they are invisible until the source has ended."""
         with self._transaction():
             _, part = self._part(source)
-            # Remove those of an interrupted attempt to end the source.
+            # Remove the revisits that an interrupted attempt to end the source has added.
             self._connection.execute("DELETE FROM crawl_waiting WHERE crawl = ?", (part,))
         for first in range(0, len(waiting), _ENTERED_AT_ONCE):
             with self._transaction():

@@ -52,7 +52,7 @@ class Faults:
             self.first.append(fault)
 
     def add_damage(self, damage: Damage) -> None:
-        """Record damage that a reader of WARC files reports. Raises as `add`."""
+        """Record damage that a reader of WARC files reports. Raises the exceptions of `add`."""
         self.add(f"{damage.path}, offset {damage.offset}", f"{damage.reason} ({damage.length} bytes skipped)")
 
     def take(self, count: int, first: tuple[Fault, ...]) -> None:

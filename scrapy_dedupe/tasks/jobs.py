@@ -45,7 +45,7 @@ def run_jobs(
     """Yield each task with the result of *function*, in the order of completion.
 
     With one job, all tasks run in this process, each when the caller asks for the next result; 0 jobs means one per core.
-    Raises what *function* raises, SettingError for a negative number, ArchiveError if the system ends a process.
+    Raises the exceptions of *function*, SettingError for a negative number, ArchiveError if the system ends a process.
     """
     count = min(job_count(jobs), len(tasks))
     if count <= 1:
@@ -67,7 +67,7 @@ def run_in_order(
     *tasks* is consumed on demand, in this process, so it may be unlimited: at most eight tasks per job are taken before
     their results are yielded, so that workers stay busy while the caller processes a result. With *weight*, the tasks in
     progress have a total weight of at most *most*; a heavier task runs without others. With one job, or one task, all
-    work is done in this process. Raises as `run_jobs`, and what *tasks* raises.
+    work is done in this process. Raises the exceptions of `run_jobs` and of *tasks*.
     """
     left = iter(tasks)
     count = job_count(jobs)
@@ -173,7 +173,7 @@ def _submit(pool: ProcessPoolExecutor, function: Callable[[Task], Result], task:
 def _interrupts_blocked() -> Iterator[None]:
     """Block SIGINT in processes that are started within the block; the parent handles Ctrl-C for all of them.
 
-    The blocked signal mask is inherited, so it also applies during their imports, when `_begin` has not run yet.
+    The processes inherit the signal mask, so SIGINT is blocked even while they import modules, before `_begin` runs.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -27,12 +27,12 @@ def new_token() -> str:
 
 
 def register(token: str) -> None:
-    """Note that this process is attached with ``token``."""
+    """Record that this process is attached with ``token``."""
     _own_tokens.add(token)
 
 
 def unregister(token: str) -> None:
-    """Note that this process is no longer attached with ``token``."""
+    """Record that this process is no longer attached with ``token``."""
     _own_tokens.discard(token)
 
 
@@ -79,7 +79,8 @@ class Attachment:
     ``fingerprints`` is the number of fingerprints in the filter now, ``others`` the number of other attached
     processes. ``discarded`` is the number of fingerprints in an earlier filter that was deleted. ``was_cut``: a
     process that used the earlier filter ended without detaching. ``is_other_filter``: the filter that this job
-    used last no longer exists. ``capacities`` are those of the filter and of the settings of this process.
+    used last no longer exists. ``capacities`` are the capacity of the filter and the capacity in the settings of
+    this process.
     """
 
     name: str

@@ -352,7 +352,7 @@ class GrowingBloomFilter:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a filter. The names are those of its stats.
+    """The figures of a filter. They have the same names as its stats.
 
     ``seen`` is the number of distinct fingerprints recorded, ``capacity`` that of the first layer. ``bytes`` is the size of
     all layers, ``fill_ratio`` the share of their bits that are set: 0.4 to 0.5 in a full layer. ``estimated_error`` is the

@@ -50,7 +50,7 @@ class DoneTracker(Generic[R]):
         return request in self._pages
 
     def received(self, request: R, url: str, depth: int, fingerprints: list[bytes]) -> None:
-        """Note that the response to ``request`` came from ``url`` and its callback is about to run."""
+        """Record that the response to ``request`` came from ``url`` and its callback is about to run."""
         self._drop(request)
         self._pages[request] = _DonePage(url, depth, fingerprints)
         self._by_url.setdefault(url, []).append(request)
@@ -64,7 +64,7 @@ class DoneTracker(Generic[R]):
         *,
         is_redirected: bool = False,
     ) -> None:
-        """Note that a new request for ``url`` was found in the page at ``referer``; ``depth`` is None if unknown.
+        """Record that a new request for ``url`` was found in the page at ``referer``; ``depth`` is None if unknown.
 
         ``active`` are the requests whose callbacks are running; None if unknown. A redirected request that has a
         Referer counts only for the page of that Referer.
@@ -124,11 +124,11 @@ class FailedTracker(Generic[R]):
         self._failed: list[R] = []
 
     def sent(self, request: R) -> None:
-        """Note that the request was passed to the downloader."""
+        """Record that the request was passed to the downloader."""
         self._sent[request] = None
 
     def ended(self, request: R, *, failed: bool = False) -> None:
-        """Note that the request got a response or was replaced; ``failed`` if the response goes to the errback."""
+        """Record that the request got a response or was replaced; ``failed`` if the response goes to the errback."""
         self._sent.pop(request, None)
         if failed:
             self._failed.append(request)

@@ -271,7 +271,7 @@ def _start(path: Path) -> bytes:
 def _count(connection: sqlite3.Connection) -> int:
     row = connection.execute("SELECT value FROM about WHERE name = 'count'").fetchone()
     if row is None or not isinstance(row[0], int):
-        raise sqlite3.DatabaseError("there is no count in its table about")
+        raise sqlite3.DatabaseError('its table "about" has no count')
     return row[0]
 
 

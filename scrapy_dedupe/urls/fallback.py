@@ -96,7 +96,7 @@ class FallbackSharedFilter:
         return is_new
 
     def note_start(self, fingerprint: bytes) -> None:
-        """Note that one redirect to the fingerprint may pass in this process and one in another process."""
+        """Record that one redirect to the fingerprint may pass in this process and one in another process."""
         self._starts.add_many((fingerprint,))
         # The server stores each in about 80 bytes.
         if len(self._starts) <= _MAX_UNSENT:

@@ -289,7 +289,7 @@ class SharedBloomFilter:
         self._drop_from_cache(fingerprints)
 
     def note_starts(self, fingerprints: Iterable[bytes]) -> None:
-        """Note that a redirect to each of these fingerprints may pass in one of the processes."""
+        """Record that a redirect to each of these fingerprints may pass in one of the processes."""
         items = [words(fingerprint)[:16] for fingerprint in fingerprints]
         with redis_faults(self.url):
             for start in range(0, len(items), _BATCH):

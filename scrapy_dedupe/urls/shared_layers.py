@@ -23,7 +23,7 @@ account: 32-bit words modulo *B* or *m* prefer low results, and the tag 0, which
 randomly, so each shard has room for four standard deviations more than the mean.
 
 **Format.** A layer is a line of text: ``tags CAPACITY TAG_BYTES BUCKETS SHARDS`` or ``bits CAPACITY HASHES
-SLICE_BITS SHARDS``, where buckets and bits are those of one shard.
+SLICE_BITS SHARDS``, where BUCKETS and SLICE_BITS are numbers per shard.
 """
 
 from __future__ import annotations

@@ -102,8 +102,8 @@ def hashed_records(
 
     *wanted* returns the algorithms for a record, none if it need not be hashed. For a record with a long block it is
     called before the rest of the block is read, when the length of the record is not yet known. Long blocks are hashed
-    while they are read and not read a second time, unless they are chunked. Raises as `read_records` does, and
-    DamagedInput if a chunked block cannot be read again.
+    while they are read and not read a second time, unless they are chunked. Raises the exceptions of `read_records`,
+    and DamagedInput if a chunked block cannot be read again.
     """
     passing: tuple[Frame, _Hashes] | None = None
 

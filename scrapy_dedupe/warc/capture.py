@@ -61,7 +61,7 @@ _HEADER_OVERHEAD_BYTES = 130
 class Rendering:
     """Why a body differs from what the server sent: a browser rendered it, or a download handler decoded it.
 
-    `sign` is the evidence, for messages. `is_html`: the body is HTML, whatever Content-Type says.
+    `sign` is the evidence, for messages. `is_html`: the body is HTML, regardless of its Content-Type.
     """
 
     sign: str

@@ -41,7 +41,7 @@ _NO_CODINGS = frozenset(("", "identity", "none", "null", "7bit", "8bit", "binary
 _MOST_CODINGS = 5
 _PIECE, _STEP = 1_048_576, 65_536
 _GZIP, _ZLIB, _RAW = 31, 15, -15
-# A block of Zstandard has at least 4 bytes and gives at most 128 KiB, so this gives at most 32 MiB at once.
+# A Zstandard block has at least 4 bytes and decodes to at most 128 KiB, so a step decodes to at most 32 MiB.
 _ZSTANDARD_STEP = 1_024
 # The names that Python's codecs report for charsets. Other codecs are refused: Punycode takes quadratic time, escape
 # codecs turn any bytes into text, UTF-7 hides markup, and packages may register more of them.

@@ -51,7 +51,7 @@ def find_files(patterns: Iterable[str | Path]) -> list[ReadableFile]:
 def files_in(container: ReadableFile) -> list[ReadableFile]:
     """Return the WARC and ARC files in a local or remote container, or the file itself if it is not a container.
 
-    Raises as `find_files` does; ``str()`` of a file in a WACZ is ``PLACE/archive/NAME``.
+    Raises the exceptions of `find_files`; ``str()`` of a file in a WACZ is ``PLACE/archive/NAME``.
     """
     return list(_files_in(container))
 

@@ -32,7 +32,7 @@ def exchanges(
 ) -> Iterator[tuple[StoredRecord, str]]:
     """Yield each response and revisit of a file with the method of its request, or *unknown_method* without one.
 
-    Raises as `paired`.
+    Raises the exceptions of `paired`.
     """
     for record, request in paired(records):
         if _may_have_request(record):

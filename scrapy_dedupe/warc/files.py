@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 OPEN_SUFFIX = ".open"
 PART_SUFFIX = ".part"
 DAMAGED_SUFFIX = ".damaged"
-"""What the name of a damaged file ends with after its whole records were copied to a new file."""
+"""The suffix of a damaged file whose complete records were copied to a new file."""
 DEFAULT_GZIP_LEVEL = 4
 MAX_GZIP_LEVEL = 12
 DEFAULT_NAME = "{prefix}-{timestamp}-{serial}-{host}"

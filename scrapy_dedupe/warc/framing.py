@@ -270,8 +270,8 @@ class _FrameReader:
         if block_length > len(kept):
             frame = Frame(is_arc, fields, offset, 0, head_position, block_position, block_length, kept)
             self._take_rest(frame)
-        # A record that is followed by both line ends of the standard is whole, whatever follows. Other programs
-        # write fewer or more; then only the beginning of another record proves that the length was right.
+        # A record that is followed by both line ends of the standard is whole, regardless of what follows. Other
+        # programs write fewer or more; then only the beginning of another record proves that the length was right.
         line_ends = source.skip_blank_lines()
         is_whole = line_ends.startswith(b"\r\n\r\n") or source.is_at_end
         if not is_whole and not begins_record(source.peek_line()):

@@ -181,7 +181,7 @@ class Playback:
         """Return the answer to a request, None if there is none.
 
         *cookies* is the value of its Cookie header. *is_conditional*: whether the request allows a 304 (Not Modified).
-        Raises TooLarge for an answer with a body of more than *max_bytes*, unless that is 0; ArchiveError and
+        Raises TooLarge for an answer with a body of more than *max_bytes* (0: no limit); ArchiveError and
         DamagedInput if a record cannot be read again.
         """
         self._max_bytes = max_bytes

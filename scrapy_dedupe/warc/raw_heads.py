@@ -63,7 +63,7 @@ class RawHead:
         return type(self)(self.version, self.fields + more)
 
     def without(self, names: Iterable[bytes]) -> Self:
-        """The head without the fields of those names."""
+        """The head without the fields *names*."""
         unwanted = {name.lower() for name in names}
         return type(self)(
             self.version, tuple(pair for pair in self.fields if pair[0].lower() not in unwanted)

@@ -64,7 +64,7 @@ def url_path(url: str) -> str:
 
 
 def shown(place: str) -> str:
-    """A place for messages: a URL without its password."""
+    """A path or URL for messages, without a password."""
     return _SECRET.sub(r"\1:***@", place)
 
 
@@ -92,7 +92,7 @@ def check_regular(file: ReadableFile) -> None:
 def open_in_order(file: ReadableFile) -> BufferedReader:
     """Open a file that is read once from its beginning, so that its server need not support ranges.
 
-    Raises as `check_regular` does.
+    Raises the exceptions of `check_regular`.
     """
     check_regular(file)
     return file.open_stream() if isinstance(file, RemoteFile) else file.open("rb")

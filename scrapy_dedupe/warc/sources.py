@@ -253,7 +253,8 @@ class GzipSource:
         searched, tries = len(GZIP_MAGIC), 0
         while True:
             raw, at = self._raw, self._at
-            # Members of one program begin alike. Searching for more bytes is faster and has fewer false matches.
+            # A program usually begins all its members with the same bytes. A longer pattern is found faster and has fewer
+            # false matches.
             start = raw[at : at + _MEMBER_START_BYTES]
             end = raw.find(start, at + searched) if self._begin_alike else -1
             if end < 0:

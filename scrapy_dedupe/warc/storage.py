@@ -171,7 +171,10 @@ class Storage:
         return self.location(name)
 
     def move(self, path: Path | str) -> str:
-        """Upload a finished file, then delete the local one; return its new location. Raises as `upload` does."""
+        """Upload a finished file, then delete the local one; return its new location.
+
+        Raises the exceptions of `upload`.
+        """
         location = self.upload(path)
         self.delete_local(path)
         return location

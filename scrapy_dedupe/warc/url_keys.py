@@ -18,7 +18,7 @@ wabac.js has its own keys, `wabac_key`, which it needs in an index that it does 
 keep the slash at the end of a path.
 
 Only POST and PUT have a body in this sense; other methods contribute only their name. This includes HEAD: a capture
-without a body must not be listed among those of GET.
+without a body must not be listed among the captures of GET.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ is high because wabac.js loads only a few members for one path.
 
 Guarantees of `pack`:
 
-- It takes a bounded amount of memory, whatever the number and size of the records.
+- It takes a bounded amount of memory, regardless of the number and size of the records.
 - The WACZ contains every record of the files and a line for each that can be replayed, or it is not created: a damaged
   WARC, a full disk or a file that changes while it is read are errors, and no file remains.
 - The file is named TARGET.open until it is synced, and no other file is overwritten. A TARGET.open that a killed process

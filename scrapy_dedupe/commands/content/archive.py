@@ -47,7 +47,7 @@ class ArchivedText:
 
 
 class Archive:
-    """The WARC files of the crawls in the index, and those in a folder.
+    """The WARC files of the crawls in the index, and the WARC files in a folder.
 
     ``notes`` are messages about files that could not be read completely.
     """
@@ -93,7 +93,7 @@ class Archive:
                 for record in archive.exchanges({item.url for item in wanted}, self._watch):
                     source = record if record.type == "response" else archive.original(record)
                     if source is None:
-                        lacking = " A revisit record of it refers to a missing record."
+                        lacking = " A revisit record of this URL refers to a missing record."
                         continue
                     for digest, text in self._texts(record, source):
                         found |= {

@@ -167,7 +167,9 @@ def _purge_lines(result: PurgedTexts) -> Iterator[str]:
 
 
 def forget_reports(store: Store, *, before: datetime | None = None, crawl: str | None = None) -> int:
-    """Delete the report data of crawls without an archive, which no crawl index lists: of those that ended before a time, or of one crawl; with neither, of all crawls.
+    """Delete the report data of crawls without an archive, which no crawl index lists.
+
+    ``before`` selects the crawls that ended before this time, ``crawl`` a single crawl; without both, all are selected.
 
     Crawls in the index of the store are skipped, and with ``before`` also those whose end time cannot be read. Returns
     the number of crawls.

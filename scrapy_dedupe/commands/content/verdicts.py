@@ -58,7 +58,7 @@ FULL: Final = flag("--full", f"show the whole diff, not {_SHORT_DIFF} lines")
 
 @dataclass(frozen=True, slots=True)
 class OriginalText:
-    """The original of a copy: its first capture, and the time of it as ISO 8601 in UTC."""
+    """The original of a copy: its first capture, with the time of this capture as ISO 8601 in UTC."""
 
     url: str
     crawl: str

@@ -58,7 +58,7 @@ def _import(stores: CommandStores, opts: argparse.Namespace) -> Imported:
         with handling_signals(signals.append):
             return import_into_index(stores, opts, opts.sources, options, signals)
     except ImportStopped:
-        # Now it ends the verb, as at any other time.
+        # The former handler is installed again and ends the verb.
         signal.raise_signal(signals[0])
         raise
 

@@ -1,4 +1,4 @@
-"""What the doctor checks: the settings as a crawl would have them, and the stores that they name; and its findings."""
+"""The input and output of the doctor: the settings that a crawl would have, their stores, and the findings."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ _LAYERS: Final = {
 class DoctorContext:
     """The settings of one spider, or of the project.
 
-    ``given`` are the settings as written, ``scrapy_settings`` those of a crawl, after the add-ons have changed them.
+    ``given`` are the settings as written, ``scrapy_settings`` the settings of a crawl, after changes by add-ons.
     ``faults`` has one sentence for each wrong setting; if there are any, ``settings`` is None. ``addon_error`` is the
-    exception of an add-on. ``--store`` replaces only the stores, all other settings are those of the project.
+    exception of an add-on. ``--store`` replaces only the stores, all other settings come from the project.
     """
 
     def __init__(self, place: CommandStores, spider: str | None) -> None:

@@ -97,7 +97,7 @@ def _look(context: DoctorContext, location: StoreLocation, layers: list[str]) ->
             if "content" in layers:
                 yield from _content(context, store, location)
     except DedupeError as error:
-        # What else to do, in addition to the advice in the error.
+        # Further advice, in addition to that in the error.
         is_silent = "does not answer" in str(error)
         remedy = "To crawl without a server, remove the setting that names it: a local file is used then."
         is_setting = location.is_redis and not context.is_store_given

@@ -68,7 +68,7 @@ class ReportExtension(Observer):
         self._store_url: str | None = None
         self._page: Path | None = None
         self._ticks = 0
-        # What the worker has not counted yet: the time, and a filtered URL or the arguments of Observations.judged().
+        # Events that the worker has not counted yet: the time, and a filtered URL or the arguments of `judged`.
         self._events: deque[tuple[float, str | dict[str, Any]]] = deque()
         # The observations that this run last found or saved in the store, and those that it last tried to save.
         self._saved: bytes | None = None

@@ -45,9 +45,9 @@ _WHOLE = "whole"
 
 @dataclass(frozen=True, slots=True)
 class LastAttachment:
-    """What a job stores about the shared filter that it used. ``generation`` and ``token`` are empty for a new job.
+    """The data that a job stores about the shared filter that it used.
 
-    ``is_clean``: the run that wrote the file ended cleanly.
+    ``generation`` and ``token`` are empty for a new job. ``is_clean``: the run that wrote the file ended cleanly.
     """
 
     generation: str = ""
