@@ -89,7 +89,7 @@ def resources() -> dict[str, Resource]:
 
 
 def weather(time_of_day: str) -> Resource:
-    """Return the only page that changes each time: its text contains ``time_of_day`` (HH:MM:SS)."""
+    """Return the only page that changes each time: its text contains ``time_of_day`` (HH:MM:SS.ffffff)."""
     text = f"""
     At {time_of_day} the station on the tower measured 11.4 degrees, wind from the south-west at nineteen
     miles an hour with gusts of thirty, and no rain since six in the morning. Visibility is good: the lighthouse

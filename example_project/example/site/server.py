@@ -36,7 +36,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.greeted.add(self.client_address[0])
             self._redirect(302, address)
         elif address == "/weather":
-            self._send(200, weather(f"{datetime.now():%H:%M:%S}"))
+            self._send(200, weather(f"{datetime.now():%H:%M:%S.%f}"))
         elif (resource := resources().get(address)) is not None:
             self._send(200, resource)
         else:
