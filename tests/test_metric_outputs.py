@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -15,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from scrapes import LAYERS, samples
 
 from scrapy_dedupe.errors import DedupeError
+from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.live.figures import LiveFigures
 from scrapy_dedupe.live.observers.metric_families import Reading, read_crawl
 from scrapy_dedupe.live.observers.metric_outputs import Board, MetricsFile
@@ -133,15 +132,16 @@ def test_the_file_is_written_again_and_again(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "x.prom"
     place = MetricsFile(file, 3600.0)
     source = Counting("a", {("dedupe_url_seen", ""): 3.0})
     place.board.add(source)
     place.open()
     before = file.read_bytes()
-    # The name of the temporary file of prometheus-client.
-    (tmp_path / f"x.prom.{os.getpid()}.{threading.get_ident()}").mkdir()
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    monkeypatch.setattr(whole_file, "temporary_path", lambda path, *args, **options: taken)
     source.reading = {("dedupe_url_seen", ""): 4.0}
     place.publish_last()
     place.close()

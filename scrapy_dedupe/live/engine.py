@@ -1,8 +1,7 @@
 """Access to Scrapy's engine: what it is processing, the progress of pages, and limits that it does not apply itself.
 
 :class:`PageProgress` reads which pages are done, which requests failed, and in which page a request was found. The rules
-are in :mod:`~scrapy_dedupe.urls.done`. If Scrapy does not expose some state, more
-pages count as not done, never fewer.
+are in :mod:`~scrapy_dedupe.urls.done`. If Scrapy does not expose some state, more pages count as not done, never fewer.
 
 :class:`Throttle` pauses the engine while too many bytes wait to be written. Waiting exchanges are never discarded, so a
 crawl that is faster than its disk must slow down.

@@ -181,7 +181,8 @@ class Observations:
     def _at_time(self, at_s: float | None, counts: Iterable[tuple[int, int]] = ()) -> None:
         self._is_running = True
         now = self._time() if at_s is None else min(max(at_s, 0.0), float(LAST_SECOND))
-        self.ended = now
+        # An event may be counted after a later one, but the clock may also have been set back.
+        self.ended = now if at_s is None else max(self.ended, now)
         # The clock may have been set back.
         self.started = min(self.started, now)
         self.timeline.count(now, counts)

@@ -139,9 +139,7 @@ class ReplayMiddleware:
                 "DEDUPE_REPLAY: skipped %d damaged places; their records are missing.", self._damaged
             )
             self._session.loop.call(self._session.counters.inc, "dedupe/replay/damaged", self._damaged)
-        logger.info(
-            "DEDUPE_REPLAY: read %d records of requests and responses from %d files.", count, len(self._files)
-        )
+        logger.info("DEDUPE_REPLAY: read %d exchanges from %d files.", count, len(self._files))
 
     def _log_damage(self, damage: Damage) -> None:
         self._damaged += 1

@@ -13,7 +13,7 @@ import threading
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
-from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -197,7 +197,8 @@ class MetricsFile(MetricsOutput):
 
     def _write(self) -> None:
         with self._lock:
-            write_to_textfile(str(self._path), self.board.registry)
+            # Unlike write_to_textfile(), this keeps the permissions of an existing file, and hides the temporary file.
+            whole_file.replace(self._path, generate_latest(self.board.registry), durable=False)
 
 
 # Outputs are never removed: they hold the counters of finished crawls.

@@ -51,7 +51,8 @@ _TICK_S: Final = 5.0
 _TICKS_PER_SAVE: Final = 12
 _EARLY_TICKS: Final = (1, 2, 4, 8)
 # Events are counted when so many wait, and at each save.
-_MOST_EVENTS: Final = 1_000
+_EVENTS_AT_ONCE: Final = 1_000
+_MOST_WAITING_EVENTS: Final = 20_000
 _REQUIRED_PACKAGES: Final = ("jinja2", "vl_convert")
 
 
@@ -140,7 +141,11 @@ class ReportExtension(Observer):
     def _append(self, event: str | dict[str, Any]) -> None:
         # The worker counts the events, so that the event loop only appends them.
         self._events.append((time.time(), event))
-        if len(self._events) % _MOST_EVENTS == 0:
+        waiting = len(self._events)
+        if waiting >= _MOST_WAITING_EVENTS:
+            # The worker is late: do not let the memory grow.
+            self._count_events()
+        elif waiting % _EVENTS_AT_ONCE == 0:
             self._session.worker.submit(self._count_events)
 
     def _tick(self) -> None:
@@ -188,8 +193,12 @@ class ReportExtension(Observer):
     # On the worker
 
     def _count_events(self) -> None:
-        while self._events:
-            at_s, event = self._events.popleft()
+        # Usually on the worker; on the event loop too if the worker is late.
+        while True:
+            try:
+                at_s, event = self._events.popleft()
+            except IndexError:
+                return
             try:
                 if isinstance(event, str):
                     self._observations.filtered(event, at_s)

@@ -3,9 +3,9 @@
 With JOBDIR, unless the queue is in Redis too, the job has three files in ``dedupe/urls``. ``shared`` is a line of text
 about the filter that the job uses: its generation, the token of the last attachment, and the word "whole" if the run
 ended cleanly, separated by spaces. When the job starts again, the process of that token no longer runs, even if it ran
-on another machine. ``urls.done`` is the journal of done leaves (:mod:`scrapy_dedupe.urls.journal`). ``urls.forgotten`` is the journal of requests
-that were requested again since and no longer count as done: they were forgotten, or the server was unavailable or had
-lost the filter. After a kill, if no other process uses the filter, it is recreated with the content of the journals, and
+on another machine. ``urls.done`` is the journal of done leaves (:mod:`scrapy_dedupe.urls.journal`). ``urls.forgotten``
+is the journal of requests that were requested again since and no longer count as done: they were forgotten, or the
+server was unavailable or had lost the filter. After a kill, if no other process uses the filter, it is recreated with the content of the journals, and
 Scrapy's queue is renamed. :mod:`scrapy_dedupe.urls.folder` explains why.
 """
 
