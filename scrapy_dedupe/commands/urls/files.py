@@ -134,7 +134,7 @@ def _import(stores: CommandStores, opts: argparse.Namespace) -> ImportedFingerpr
         _check(path)
     files: list[ImportedFile] = []
     with Bars(opts) as bars, target.open(create=True) as found:
-        made = found.last_stop == "none"
+        made = found.is_new
         with bars.part("import", sizes_of(opts.files)):
             added = found.add_many(
                 fingerprint for path in opts.files for fingerprint in _read(path, files, Reached(bars))

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler, CrawlerRunner
@@ -21,7 +21,7 @@ from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.stores.redis import connect
 from scrapy_dedupe.stores.redis_faults import redis_faults
 from scrapy_dedupe.urls.attachment import was_cut
-from scrapy_dedupe.urls.folder import AddedFingerprints, FilterFolder, State
+from scrapy_dedupe.urls.folder import AddedFingerprints, FilterFolder, LastStop, State
 from scrapy_dedupe.urls.journal import MAX_FINGERPRINT_BYTES
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
@@ -39,62 +39,40 @@ if TYPE_CHECKING:
 _PART = 10_000
 
 
-class OpenFilter(Protocol):
-    """The interface of an open filter for the verbs. ``name`` is shown in results."""
+@dataclass(frozen=True, slots=True)
+class UrlStats:
+    """The figures of one filter. ``last_stop`` is "clean" or "cut" (not clean), or None for a filter in Redis.
 
-    @property
-    def name(self) -> str: ...
+    ``forgotten`` is the number of fingerprints that may be requested again once, ``listed`` that of the fingerprints
+    that can be exported, ``exact`` that of the exact set; the latter two are None if there is no list or no such set.
+    """
 
-    @property
-    def last_stop(self) -> str | None:
-        """How the last run ended; None for a filter in Redis, which several runs may use."""
-
-    @property
-    def error_bound(self) -> float:
-        """The maximum share of new fingerprints that are reported as seen."""
-
-    @property
-    def error_rate(self) -> float:
-        """The error rate of the Bloom filter. An exact set confirms its hits."""
-
-    def states(self, fingerprints: Sequence[bytes]) -> list[State]: ...
-
-    def forget(self, fingerprints: Iterable[bytes]) -> int: ...
-
-    def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints: ...
-
-    def figures(self) -> Figures: ...
-
-    @property
-    def forgotten(self) -> int:
-        """Number of fingerprints that may be requested again once."""
-
-    def listed(self, on_count: Callable[[int], None]) -> int | None:
-        """Number of fingerprints that can be exported, which are counted; None if there is no list."""
-
-    @property
-    def exact(self) -> int | None:
-        """Number of fingerprints in the exact set; None if there is no exact set that matches the filter."""
+    filter: str
+    last_stop: str | None
+    figures: Figures
+    forgotten: int
+    listed: int | None
+    exact: int | None
+    error_rate: float
+    fingerprinter: str
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFilter:
-    """The filter in a job's folder."""
+    """The filter in a job's folder. ``name`` is shown in results."""
 
     name: str
     stored: FilterFolder
 
     @property
-    def last_stop(self) -> str:
-        return self.stored.last_stop.value
+    def is_new(self) -> bool:
+        """Whether the job had no filter before it was opened."""
+        return self.stored.last_stop is LastStop.NONE
 
     @property
     def error_bound(self) -> float:
-        return 0.0 if self.stored.is_exact else self.error_rate
-
-    @property
-    def error_rate(self) -> float:
-        return self.stored.error_rate
+        """The maximum share of new fingerprints that are reported as seen."""
+        return 0.0 if self.stored.is_exact else self.stored.error_rate
 
     def states(self, fingerprints: Sequence[bytes]) -> list[State]:
         return [self.stored.state(fingerprint) for fingerprint in fingerprints]
@@ -105,19 +83,19 @@ class LocalFilter:
     def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
         return self.stored.add_many(fingerprints)
 
-    def figures(self) -> Figures:
-        return self.stored.filter.figures()
-
-    @property
-    def forgotten(self) -> int:
-        return len(self.stored.forgotten)
-
-    def listed(self, on_count: Callable[[int], None]) -> int:
-        return self.stored.listed(on_count)
-
-    @property
-    def exact(self) -> int | None:
-        return len(self.stored.filter) if self.stored.has_stored_set else None
+    def stats(self, on_count: Callable[[int], None]) -> UrlStats:
+        """The figures. ``on_count`` is called while the list of fingerprints is counted."""
+        stored = self.stored
+        return UrlStats(
+            self.name,
+            stored.last_stop.value,
+            stored.filter.figures(),
+            len(stored.forgotten),
+            stored.listed(on_count),
+            len(stored.filter) if stored.has_stored_set else None,
+            stored.error_rate,
+            stored.fingerprinter,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +104,10 @@ class SharedFilter:
 
     name: str
     shared: SharedBloomFilter
-
-    @property
-    def last_stop(self) -> None:
-        return None
+    is_new: ClassVar[bool] = False
 
     @property
     def error_bound(self) -> float:
-        return self.error_rate
-
-    @property
-    def error_rate(self) -> float:
         return self.shared.error_rate
 
     def states(self, fingerprints: Sequence[bytes]) -> list[State]:
@@ -155,20 +126,21 @@ class SharedFilter:
             total += len(part)
         return AddedFingerprints(new, 0, total - new)
 
-    def figures(self) -> Figures:
-        return self.shared.describe().figures()
+    def stats(self, on_count: Callable[[int], None]) -> UrlStats:
+        found, shared = self.shared.describe(), self.shared
+        return UrlStats(
+            self.name,
+            None,
+            found.figures(),
+            found.forgotten,
+            None,
+            None,
+            shared.error_rate,
+            shared.fingerprinter,
+        )
 
-    @property
-    def forgotten(self) -> int:
-        return self.shared.describe().forgotten
 
-    def listed(self, on_count: Callable[[int], None]) -> None:
-        return None
-
-    @property
-    def exact(self) -> None:
-        return None
-
+OpenFilter: TypeAlias = LocalFilter | SharedFilter
 
 FILTER: Final = (
     Option("--jobdir", "DIR", "the folder of the job with the filter (default: JOBDIR)", type=Path),

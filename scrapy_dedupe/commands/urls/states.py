@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.urls.bloom import Figures
 
-    from .filters import OpenFilter
+    from .filters import OpenFilter, UrlStats
 
 _BATCH: Final = 500
 _STOPS: Final = {
@@ -129,36 +128,10 @@ def _forget_lines(result: Forgot) -> Iterator[str]:
 FORGET = Verb(_forget, _forget_lines, [*FILTER, URLS])
 
 
-@dataclass(frozen=True, slots=True)
-class UrlStats:
-    """The figures of one filter. ``last_stop`` is "clean" or "cut" (not clean), or None for a filter in Redis.
-
-    ``listed`` is the number of fingerprints that can be exported, ``exact`` that of the exact set; None if there is none.
-    """
-
-    filter: str
-    last_stop: str | None
-    figures: Figures
-    forgotten: int
-    listed: int | None
-    exact: int | None
-    error_rate: float
-    fingerprinter: str
-
-
 def _stats(stores: CommandStores, opts: argparse.Namespace) -> UrlStats:
     target = FilterTarget(stores, opts)
     with Bars(opts) as bars, bars.part("stats", 0, "fingerprints"), target.open() as found:
-        return UrlStats(
-            found.name,
-            found.last_stop,
-            found.figures(),
-            found.forgotten,
-            found.listed(bars.advance),
-            found.exact,
-            found.error_rate,
-            target.fingerprint.path,
-        )
+        return found.stats(bars.advance)
 
 
 def _stats_json(stats: UrlStats) -> dict[str, Any]:
