@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.stores.base import Counts
@@ -64,6 +64,12 @@ def listed(names: Sequence[str], shown: int = _SHOWN) -> str:
     """
     more = len(names) - shown
     return ", ".join(names[:shown]) + (f" and {number(more)} more" if more > 0 else "")
+
+
+def encodable(text: str, file: TextIO) -> str:
+    """Escape characters that the file cannot encode, as Python does on stderr: file names may contain any bytes."""
+    encoding = file.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def counts_text(counts: Counts) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import FORCE, JOBS, KEEP_GOING, RECURSIVE, Exclusive, Option, flag
-from scrapy_dedupe.commands.output import as_json, first, listed
+from scrapy_dedupe.commands.output import as_json, first, listed, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.offline.collisions import CollisionCounts, resolve_collisions
@@ -61,19 +61,8 @@ def _sum(stores: CommandStores, opts: argparse.Namespace) -> Sums:
     if opts.base is not None:
         inputs = relative_to(inputs, opts.base)
     options = SumOptions(
-        DigestOptions(
-            algorithm=opts.hash,
-            recompute=opts.recompute,
-            verify=opts.verify,
-            skip_empty=opts.skip_empty,
-            resources=opts.resources,
-            decoded=opts.decoded,
-        ),
-        format=opts.format,
-        append=opts.append,
-        force=opts.force,
-        keep_going=opts.keep_going,
-        jobs=opts.jobs,
+        DigestOptions(algorithm=opts.hash, **picked(opts, "recompute verify skip_empty resources decoded")),
+        **picked(opts, "format append force keep_going jobs"),
     )
     with Bars(opts) as bars:
         sums = sum_files(inputs, Path(opts.output), options, faults=faults, watch=bars)
@@ -347,10 +336,8 @@ def _split(stores: CommandStores, opts: argparse.Namespace) -> Split:
     faults = Faults(keep_going=opts.keep_going)
     with Bars(opts) as bars, bars.part("splitting", 0):
         lines = bars.counted(read_all(opts.manifests, faults=faults), "reading", 0, "lines")
-        if opts.count is not None:
-            parts = split_by_count(lines, prefix, opts.count, format=opts.format, force=opts.force)
-        else:
-            parts = split_by_size(lines, prefix, opts.size, format=opts.format, force=opts.force)
+        split, most = (split_by_size, opts.size) if opts.count is None else (split_by_count, opts.count)
+        parts = split(lines, prefix, most, **picked(opts, "format force"))
     return Split(parts, faults.count, faults.first)
 
 

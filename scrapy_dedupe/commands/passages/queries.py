@@ -37,7 +37,7 @@ from scrapy_dedupe.reports.wording import clean, counted, number
 from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
-from . import EXCLUSIONS, ROOT, place_text, root_of, snippet
+from . import EXCLUSIONS, MIN_TOKENS, ROOT, place_text, root_of, snippet
 
 if TYPE_CHECKING:
     import argparse
@@ -129,12 +129,7 @@ LIKE = Verb(
         ),
         ROOT,
         Option("--top", "N", "the maximum number of documents (default: %(default)s)", type=int, default=10),
-        Option(
-            "--min-tokens",
-            "N",
-            "the minimum length of a passage (default: the length that is always found)",
-            type=int,
-        ),
+        MIN_TOKENS,
         *EXCLUSIONS,
     ],
     # argparse would show the positional argument last, where --taboo would take it as another of its files.
