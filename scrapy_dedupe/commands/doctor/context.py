@@ -82,6 +82,11 @@ class DoctorContext:
         return self.place.given_store is not None
 
     @property
+    def is_queue_shared(self) -> bool:
+        """Whether the request queue is in Redis, with the scheduler of scrapy-redis."""
+        return "scrapy_redis" in str(self.scrapy_settings.get("SCHEDULER"))
+
+    @property
     def timeout_s(self) -> float:
         return 5.0 if self.settings is None else self.settings.store_timeout_s
 

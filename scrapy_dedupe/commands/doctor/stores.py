@@ -134,18 +134,14 @@ def _index(context: DoctorContext, store: Store) -> Iterator[Finding]:
 
 def _files_elsewhere(context: DoctorContext) -> Iterator[Finding]:
     settings = context.settings
-    if (
-        settings is None
-        or context.is_store_given
-        or "archive" not in context.layers
-        or not settings.warc.check_files
-    ):
+    if settings is None or context.is_store_given or "archive" not in context.layers:
         return
-    yield note(
-        "The crawl index is on a server, and DEDUPE_WARC_CHECK_FILES is on: payloads whose file is not visible to this"
-        " machine are stored again.",
-        "If machines share the index but not their WARC folder, set DEDUPE_WARC_CHECK_FILES = False.",
-    )
+    if settings.warc.check_files:
+        yield note(
+            "The crawl index is on a server, and DEDUPE_WARC_CHECK_FILES is on: payloads whose file is not visible to this"
+            " machine are stored again.",
+            "If machines share the index but not their WARC folder, set DEDUPE_WARC_CHECK_FILES = False.",
+        )
 
 
 def _content(context: DoctorContext, store: Store, location: StoreLocation) -> Iterator[Finding]:
