@@ -211,35 +211,30 @@ class FilterTarget:
             raise UsageError(
                 f"The store {store.shown} has no URL filter. Name a Redis server, or a job with --jobdir."
             )
-        self._jobdir: Path | None = None
-        self._store = store
         if store is None and jobdir is None and settings.urls.store_url is not None:
-            self._store = parse_store_url(settings.urls.store_url)
-        if self._store is not None:
-            self._key = self._key_for(opts.key, opts.spider)
+            store = parse_store_url(settings.urls.store_url)
+        self._store = store
+        if store is not None:
+            self._key = self._key_for(opts.spider) if opts.key is None else opts.key
+            self.name = f"{self._key} in {store.shown}"
             return
         if opts.key is not None:
             raise UsageError(
                 "--key names a filter in Redis, but no server is given. Name the server with --store or "
                 "DEDUPE_URL_STORE_URL."
             )
-        self._jobdir = jobdir or settings.jobdir
-        if self._jobdir is None:
+        jobdir = jobdir or settings.jobdir
+        if jobdir is None:
             raise UsageError(
                 "No URL filter is given. Name a job with --jobdir or the setting JOBDIR, or a Redis server with --store "
                 "or DEDUPE_URL_STORE_URL."
             )
+        self._folder = FilterFolder(jobdir, self.fingerprint.path, confirm=settings.urls.confirm)
+        self.name = str(self._folder.folder)
 
     @property
     def is_shared(self) -> bool:
-        return self._jobdir is None
-
-    @property
-    def name(self) -> str:
-        if self._jobdir is not None:
-            return str(self._folder.folder)
-        assert self._store is not None
-        return f"{self._key} in {self._store.shown}"
+        return self._store is not None
 
     @contextmanager
     def open(self, *, create: bool = False) -> Iterator[OpenFilter]:
@@ -285,14 +280,7 @@ class FilterTarget:
         finally:
             client.close()
 
-    @property
-    def _folder(self) -> FilterFolder:
-        assert self._jobdir is not None
-        return FilterFolder(self._jobdir, self.fingerprint.path, confirm=self._settings.urls.confirm)
-
-    def _key_for(self, key: str | None, spider: str | None) -> str:
-        if key is not None:
-            return key
+    def _key_for(self, spider: str | None) -> str:
         key = self._settings.urls.key
         if spider is None and "%(spider)s" in key:
             raise UsageError(
