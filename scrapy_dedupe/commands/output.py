@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from scrapy_dedupe.reports.wording import counted, number, size
+from scrapy_dedupe.reports.wording import number
 from scrapy_dedupe.stores.base import Counts
 
 if TYPE_CHECKING:
@@ -70,14 +70,6 @@ def encodable(text: str, file: TextIO) -> str:
     """Escape characters that the file cannot encode, as Python does on stderr: file names may contain any bytes."""
     encoding = file.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def counts_text(counts: Counts) -> str:
-    """Return the counts of a crawl as one sentence."""
-    return (
-        f"{counted(counts.total_urls, 'response')}, {number(counts.dupe_urls)} of them duplicates;"
-        f" {size(counts.conserved_size)} saved, {size(counts.total_crawl_size)} on disk"
-    )
 
 
 def by_kind(
