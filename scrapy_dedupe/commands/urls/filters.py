@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler, CrawlerRunner
@@ -14,6 +14,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_dedupe.commands.options import Option
+from scrapy_dedupe.commands.output import picked
 from scrapy_dedupe.commands.stores import loading_settings
 from scrapy_dedupe.errors import SettingError, StoreError, StoreRefused, StoreUnavailable, UsageError
 from scrapy_dedupe.settings.specs import read_settings
@@ -37,24 +38,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.urls.bloom import Figures
 
 _PART = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class UrlStats:
-    """The figures of one filter. ``last_stop`` is "clean" or "cut" (not clean), or None for a filter in Redis.
-
-    ``forgotten`` is the number of fingerprints that may be requested again once, ``listed`` that of the fingerprints
-    that can be exported, ``exact`` that of the exact set; the latter two are None if there is no list or no such set.
-    """
-
-    filter: str
-    last_stop: str | None
-    figures: Figures
-    forgotten: int
-    listed: int | None
-    exact: int | None
-    error_rate: float
-    fingerprinter: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +66,17 @@ class LocalFilter:
     def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
         return self.stored.add_many(fingerprints)
 
-    def stats(self, on_count: Callable[[int], None]) -> UrlStats:
+    def stats(self, on_count: Callable[[int], None]) -> dict[str, Any]:
         """The figures. ``on_count`` is called while the list of fingerprints is counted."""
         stored = self.stored
-        return UrlStats(
+        return _stats(
             self.name,
-            stored.last_stop.value,
+            stored,
             stored.filter.figures(),
-            len(stored.forgotten),
-            stored.listed(on_count),
-            len(stored.filter) if stored.has_stored_set else None,
-            stored.error_rate,
-            stored.fingerprinter,
+            last_stop=stored.last_stop.value,
+            forgotten=len(stored.forgotten),
+            listed=stored.listed(on_count),
+            exact=len(stored.filter) if stored.has_stored_set else None,
         )
 
 
@@ -126,21 +108,42 @@ class SharedFilter:
             total += len(part)
         return AddedFingerprints(new, 0, total - new)
 
-    def stats(self, on_count: Callable[[int], None]) -> UrlStats:
-        found, shared = self.shared.describe(), self.shared
-        return UrlStats(
-            self.name,
-            None,
-            found.figures(),
-            found.forgotten,
-            None,
-            None,
-            shared.error_rate,
-            shared.fingerprinter,
-        )
+    def stats(self, on_count: Callable[[int], None]) -> dict[str, Any]:
+        found = self.shared.describe()
+        return _stats(self.name, self.shared, found.figures(), forgotten=found.forgotten)
 
 
 OpenFilter: TypeAlias = LocalFilter | SharedFilter
+
+
+def _stats(
+    name: str,
+    source: FilterFolder | SharedBloomFilter,
+    figures: Figures,
+    *,
+    last_stop: str | None = None,
+    forgotten: int,
+    listed: int | None = None,
+    exact: int | None = None,
+) -> dict[str, Any]:
+    """The figures of one filter. ``last_stop`` is "clean" or "cut" (not clean), or None for a filter in Redis.
+
+    ``forgotten`` is the number of fingerprints that may be requested again once, ``listed`` that of the fingerprints
+    that can be exported, ``exact`` that of the exact set; the latter two are None if there is no list or no such set.
+    """
+    return {
+        "filter": name,
+        "last_stop": last_stop,
+        "fingerprints": figures.seen,
+        "forgotten": forgotten,
+        "listed": listed,
+        "exact": exact,
+        **picked(figures, "capacity layers bytes fill_ratio"),
+        "error_rate": source.error_rate,
+        **picked(figures, "estimated_error expected_lost"),
+        "fingerprinter": source.fingerprinter,
+    }
+
 
 FILTER: Final = (
     Option("--jobdir", "DIR", "the folder of the job with the filter (default: JOBDIR)", type=Path),
