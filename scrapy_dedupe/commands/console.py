@@ -23,6 +23,7 @@ from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import DedupeError, UsageError
 
 from .options import is_standard_output
+from .output import encodable
 from .stores import CommandStores
 from .verbs import add_verbs, verb_named
 
@@ -143,7 +144,9 @@ def _run(words: str, name: str, opts: argparse.Namespace, load_settings: Callabl
     try:
         result = verb.run(CommandStores(opts.store, load_settings), opts)
         text = (
-            _json(verb.json(result)) if opts.json else _encodable(_printable("\n".join(verb.lines(result))))
+            _json(verb.json(result))
+            if opts.json
+            else encodable(_printable("\n".join(verb.lines(result))), sys.stdout)
         )
         if text:
             print(text, flush=True)
@@ -174,7 +177,7 @@ def _report_error(name: str, error: Exception) -> int:
 
 def _json(value: object) -> str:
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    return text if _encodable(text) == text else json.dumps(value, indent=2)
+    return text if encodable(text, sys.stdout) == text else json.dumps(value, indent=2)
 
 
 def _printable(text: str) -> str:
@@ -184,12 +187,6 @@ def _printable(text: str) -> str:
     'a\\x1b[2Jb\n\tc'
     """
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-def _encodable(text: str) -> str:
-    """Escape characters that stdout cannot encode, as Python does on stderr: file names may contain any bytes."""
-    encoding = sys.stdout.encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 if __name__ == "__main__":

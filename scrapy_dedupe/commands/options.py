@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import SettingError, UsageError
+from scrapy_dedupe.reports.wording import moment
 
 if TYPE_CHECKING:
     import argparse
+    from datetime import datetime
 
 
 _AGE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([hdw]?)")
@@ -81,6 +83,7 @@ def time_before(age: str, now: datetime, option: str = "--older-than") -> dateti
 
     Raises :class:`~scrapy_dedupe.errors.SettingError`, which names *option*, for any other text.
 
+    >>> from datetime import UTC, datetime
     >>> now = datetime(2026, 3, 2, 12, tzinfo=UTC)
     >>> [time_before(age, now).isoformat()[:13] for age in ("1", "1.5d", "12h", "2w", "2026-01-01")]
     ['2026-03-01T12', '2026-03-01T00', '2026-03-02T00', '2026-02-16T12', '2026-01-01T00']
@@ -90,14 +93,13 @@ def time_before(age: str, now: datetime, option: str = "--older-than") -> dateti
             return now - timedelta(hours=float(match[1]) * _HOURS[match[2]])
         except OverflowError as error:
             raise SettingError(f"{option} is {age!r}, which is too long ago.") from error
-    try:
-        time = datetime.fromisoformat(age)
-    except ValueError as error:
+    time = moment(age)
+    if time is None:
         raise SettingError(
             f"{option} is {age!r}. Allowed: hours such as 12h, days such as 30d, weeks such as 8w, or a date or time"
             " such as 2026-01-01."
-        ) from error
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+        )
+    return time
 
 
 CRAWL_ID: Final = Option("id", "ID", "the crawl's id, see `scrapy dedupe crawls`")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from scrapy_dedupe.reports.wording import counted, number, size
+from scrapy_dedupe.reports.wording import number
 from scrapy_dedupe.stores.base import Counts
 
 if TYPE_CHECKING:
@@ -66,12 +66,10 @@ def listed(names: Sequence[str], shown: int = _SHOWN) -> str:
     return ", ".join(names[:shown]) + (f" and {number(more)} more" if more > 0 else "")
 
 
-def counts_text(counts: Counts) -> str:
-    """Return the counts of a crawl as one sentence."""
-    return (
-        f"{counted(counts.total_urls, 'response')}, {number(counts.dupe_urls)} of them duplicates;"
-        f" {size(counts.conserved_size)} saved, {size(counts.total_crawl_size)} on disk"
-    )
+def encodable(text: str, file: TextIO) -> str:
+    """Escape characters that the file cannot encode, as Python does on stderr: file names may contain any bytes."""
+    encoding = file.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def by_kind(

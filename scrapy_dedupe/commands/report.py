@@ -99,10 +99,9 @@ def _lines(made: MadeReport) -> Iterator[str]:
 
 def _caveats(made: MadeReport) -> Iterator[str]:
     if made.unreadable:
-        were = "was" if len(made.unreadable) == 1 else "were"
         yield (
-            f"the details of {counted(len(made.unreadable), 'crawl')} {were} not read: damaged, or of a newer"
-            f" version. The first one is {made.unreadable[0]}"
+            f"the details of {counted(len(made.unreadable), 'crawl was', 'crawls were')} not read: damaged, or of a"
+            f" newer version. The first one is {made.unreadable[0]}"
         )
 
 
@@ -125,7 +124,7 @@ REPORT = Verb(
 def table(report: Report) -> Iterator[str]:
     """Yield the totals, then the largest items of each kind."""
     yield from _totals(report)
-    yield from _shares("Hosts", report.hosts)
+    yield from _hosts(report.hosts)
     if large := [group for group in report.groups if group.pages > 1]:
         yield "Most repeated pages"
         for group in large[:_SHOWN]:
@@ -196,10 +195,9 @@ def _pages(report: Report) -> str:
     return line
 
 
-def _shares(title: str, shares: list[Share]) -> Iterator[str]:
-    if not shares:
-        return
-    yield f"{title:<42} {'pages':>10} {'repeated':>10} {'filtered':>10} {'revisits':>10} {'saved':>10}"
+def _hosts(shares: list[Share]) -> Iterator[str]:
+    if shares:
+        yield f"{'Hosts':<42} {'pages':>10} {'repeated':>10} {'filtered':>10} {'revisits':>10} {'saved':>10}"
     for share in shares[:_SHOWN]:
         counts = (share.pages, share.duplicates, share.requests_filtered or 0, share.revisits)
         yield f"  {_short(share.name, 40):<40} {_cells(counts)} {size(share.bytes_conserved):>10}"

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.settings.specs import Settings
     from scrapy_dedupe.stores.base import Store
-    from scrapy_dedupe.stores.location import StoreLocation
 
 
 @contextmanager
@@ -62,7 +61,8 @@ class CommandStores:
     """
 
     def __init__(self, store: str | None, load_settings: Callable[[], BaseSettings]) -> None:
-        self._store = store if store is None else parse_store_url(store, "--store").url
+        # The store that --store names, or None.
+        self.given_store = None if store is None else parse_store_url(store, "--store")
         self._load_settings = load_settings
 
     @cached_property
@@ -86,21 +86,16 @@ class CommandStores:
         return RevisitRules(warc.revisit, warc.min_size, warc.statuses, warc.mime_types)
 
     @property
-    def given_store(self) -> StoreLocation | None:
-        """The store that ``--store`` names, or None."""
-        return None if self._store is None else parse_store_url(self._store)
-
-    @property
     def index_url(self) -> str:
-        return self._store or self.settings.index_url
+        return self.settings.index_url if self.given_store is None else self.given_store.url
 
     @property
     def content_url(self) -> str:
-        return self._store or self.settings.content_url
+        return self.settings.content_url if self.given_store is None else self.given_store.url
 
     @property
     def timeout_s(self) -> float:
-        return 5.0 if self._store else self.settings.store_timeout_s
+        return self.settings.store_timeout_s if self.given_store is None else 5.0
 
     def open_index(self) -> CrawlIndex:
         """The crawl index; the caller closes it."""

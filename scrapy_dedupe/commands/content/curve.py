@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.commands.options import Option
+from scrapy_dedupe.commands.output import picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.content.banding import estimate_deviation, estimate_probability, recall
 from scrapy_dedupe.content.options import ALL_TYPES, NearOptions
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
 
-_OPTIONS: Final = ("threshold", "recall", "num_perm", "shingle_size")
+_OPTIONS: Final = "threshold recall num_perm shingle_size"
 _PERCENTS: Final = range(50, 101, 5)
 
 
@@ -56,13 +57,10 @@ class Curve:
 
 
 def _run(stores: CommandStores, opts: argparse.Namespace) -> list[Curve]:
-    values = {name: getattr(opts, name) for name in _OPTIONS}
-    if None in values.values():
-        content = stores.settings.content
-        values = {
-            name: getattr(content, f"near_{name}") if value is None else value
-            for name, value in values.items()
-        }
+    values = picked(opts, _OPTIONS)
+    for name, value in values.items():
+        if value is None:
+            values[name] = getattr(stores.settings.content, f"near_{name}")
     by_type = NearOptions.by_type(**values)
     # First the curve for all other types.
     return [
@@ -72,16 +70,16 @@ def _run(stores: CommandStores, opts: argparse.Namespace) -> list[Curve]:
 
 def _curve(content_type: str, options: NearOptions) -> Curve:
     threshold, num_perm = options.threshold, options.num_perm
-    curve = Curve(content_type, threshold, options.recall, num_perm, options.shingle_size)
+    curve = Curve(content_type, **picked(options, _OPTIONS))
     if not options.is_on:
         return curve
     banding, least = options.banding, min_equal(threshold, num_perm)
     points = [
         CurvePoint(
-            jaccard=jaccard,
-            shares_band=banding.probability(jaccard),
-            estimate_reaches=estimate_probability(jaccard, num_perm, least),
-            called_near=recall(jaccard, banding, num_perm, least),
+            jaccard,
+            banding.probability(jaccard),
+            estimate_probability(jaccard, num_perm, least),
+            recall(jaccard, banding, num_perm, least),
         )
         for jaccard in sorted({threshold} | {percent / 100 for percent in _PERCENTS})
     ]

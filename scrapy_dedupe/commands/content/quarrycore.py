@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -82,47 +82,43 @@ def _open(path: Path) -> sqlite3.Connection:
     has_log = head[18:20] == b"\x02\x02"
     is_quiet = has_log and not path.with_name(f"{path.name}-wal").exists()
     options = "mode=ro&immutable=1" if is_quiet else "mode=ro"
-    connection = None
-    try:
+    with _reporting_damage(path, "Nothing was imported"), ExitStack() as stack:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True)
+        stack.callback(connection.close)
         # Damaged text is handled below; sqlite3 would raise an exception.
         connection.text_factory = bytes
         names = [row[1].decode() for row in connection.execute(f"PRAGMA table_info({_TABLE})")]
-    except sqlite3.Error as error:
-        if connection is not None:
-            connection.close()
-        raise _unreadable(path, error, "Nothing was imported") from error
-    lacking = [name for name in _COLUMNS if name not in names]
-    if lacking:
-        connection.close()
-        what = f"no column {lacking[0]} in its table {_TABLE}" if names else f"no table {_TABLE}"
-        raise UsageError(
-            f"The database {path} has {what}. It was not made by QuarryCore, or by an unsupported version of it."
-        )
+        lacking = [name for name in _COLUMNS if name not in names]
+        if lacking:
+            what = f"no column {lacking[0]} in its table {_TABLE}" if names else f"no table {_TABLE}"
+            raise UsageError(
+                f"The database {path} has {what}. It was not made by QuarryCore, or by an unsupported version of it."
+            )
+        stack.pop_all()
     return connection
 
 
 def _rows(path: Path, connection: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
-    try:
+    with _reporting_damage(path, "The rows before that position were imported"):
         yield from connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM {_TABLE}")  # noqa: S608
-    except sqlite3.Error as error:
-        raise _unreadable(path, error, "The rows before that position were imported") from error
 
 
 def _count(path: Path, connection: sqlite3.Connection) -> int:
-    try:
+    with _reporting_damage(path, "Nothing was imported"):
         return int(connection.execute(f"SELECT count(*) FROM {_TABLE}").fetchone()[0])  # noqa: S608
+
+
+@contextmanager
+def _reporting_damage(path: Path, so_far: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise ArchiveError(f"The database {path} cannot be read: {str(error).rstrip('.')}.") from error
     except sqlite3.Error as error:
-        raise _unreadable(path, error, "Nothing was imported") from error
-
-
-def _unreadable(path: Path, error: sqlite3.Error, so_far: str) -> DamagedInput | ArchiveError:
-    reason = str(error).rstrip(".")
-    if isinstance(error, sqlite3.OperationalError):
-        return ArchiveError(f"The database {path} cannot be read: {reason}.")
-    return DamagedInput(
-        f"The database {path} is damaged: {reason}. {so_far}; repeat the import with a repaired copy."
-    )
+        reason = str(error).rstrip(".")
+        raise DamagedInput(
+            f"The database {path} is damaged: {reason}. {so_far}; repeat the import with a repaired copy."
+        ) from error
 
 
 def _capture(row: tuple[Any, ...], crawl: str) -> SeenText | None:

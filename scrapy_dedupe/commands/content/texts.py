@@ -6,6 +6,7 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.commands.bars import Bars
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.stores.base import ContentStore, Store
+    from scrapy_dedupe.stores.base import Store
 
 
 def _stats(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
@@ -94,7 +95,9 @@ def _purge(stores: CommandStores, opts: argparse.Namespace) -> PurgedTexts:
     forgotten = 0
     with closing(stores.open_content()) as store:
         if urls:
-            texts = sum(_new_at(store.content, url) for url in urls)
+            # A near copy has its own text; the text of any other copy was new elsewhere.
+            captures = chain.from_iterable(map(store.content.captures, urls))
+            texts = sum(capture.kind in ("unique", "near") for capture, _ in captures)
         else:
             texts = store.content.count(before_ms=before_ms, crawl=crawl)
         if not opts.dry_run and (opts.yes or _is_wanted(texts, shown)):
@@ -132,11 +135,6 @@ class _Parts:
             self._bars.begin(what, 0, what)
             self._what = what
         self._bars.advance(count)
-
-
-def _new_at(content: ContentStore, url: str) -> int:
-    # A near copy has its own text; the text of any other copy was new elsewhere.
-    return sum(capture.kind in ("unique", "near") for capture, _ in content.captures(url))
 
 
 def _is_wanted(texts: int, store: str) -> bool:

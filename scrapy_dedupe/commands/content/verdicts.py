@@ -158,7 +158,9 @@ class _Explainer:
     full: bool
 
     def text(self, capture: SeenText, original: TextMatch | None) -> ExplainedText:
-        diff = None
+        diff = first = None
+        if original is not None:
+            first = OriginalText(original.url, original.crawl, _time(original.seen_ms))
         if capture.kind == "unique":
             why = [_NEW_OR_IMPORTED if PARAMETERS.items() <= self.parameters.items() else _NEW]
         elif capture.kind != "near":
@@ -180,9 +182,7 @@ class _Explainer:
             seen=_time(capture.seen_ms),
             crawl=capture.crawl,
             digest=capture.digest.hex(),
-            original=None
-            if original is None
-            else OriginalText(original.url, original.crawl, _time(original.seen_ms)),
+            original=first,
             similarity=capture.similarity,
             why=why,
             diff=diff,

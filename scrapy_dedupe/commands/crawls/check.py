@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import CRAWL_IDS, WARC_DIR, Option, flag
-from scrapy_dedupe.commands.output import as_json, by_kind, picked
+from scrapy_dedupe.commands.output import by_kind, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.checking import Checker
@@ -23,27 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.crawls.checking import Check
     from scrapy_dedupe.crawls.repairing import Repair
 
 # A repair can reveal a finding that another one had hidden.
 _ROUNDS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedIndex:
-    """The last check, and the repairs before it: what was repaired, or why it was not.
-
-    ``sample`` is the number of entries of each crawl that were compared, chosen with ``seed``; None: all.
-    """
-
-    check: Check
-    repairs: list[Repair]
-    sample: int | None
-    seed: int | None
-
-
-def _check(stores: CommandStores, opts: argparse.Namespace) -> CheckedIndex:
+def _check(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     if opts.forget_missing and not opts.repair:
         raise UsageError("--forget-missing requires --repair.")
     if opts.repair and opts.sample is not None:
@@ -81,41 +66,38 @@ def _check(stores: CommandStores, opts: argparse.Namespace) -> CheckedIndex:
             if not any(made.is_done for made in done):
                 break
             check = checker.check(opts.ids)
-    return CheckedIndex(check, repairs, opts.sample, None if opts.sample is None else seed)
-
-
-def _as_json(result: CheckedIndex) -> dict[str, Any]:
-    check = result.check
     return {
-        **as_json(picked(check, "findings notes")),
-        "repairs": as_json(result.repairs),
+        **picked(check, "findings notes"),
+        # Also the repairs that were not done, with the reason.
+        "repairs": repairs,
         "crawls": [checked.id for checked in check.crawls],
         **picked(check, "passed_over files records"),
         "seconds": round(check.seconds, 3),
-        **picked(result, "sample seed"),
+        # The number of entries of each crawl that were compared, None for all, and how they were chosen.
+        "sample": opts.sample,
+        "seed": None if opts.sample is None else seed,
     }
 
 
-def _lines(result: CheckedIndex) -> Iterator[str]:
-    check = result.check
-    yield from by_kind(check.findings, KINDS, attrgetter("sentence"))
-    yield from (repair.sentence for repair in result.repairs)
-    yield from (f"Note: {note}" for note in check.notes)
-    yield from (f"The crawl {crawl} is running and was not checked." for crawl in check.passed_over)
-    crawls = counted(len(check.crawls), "crawl")
-    if result.sample is not None:
-        read = f"{counted(check.records, 'entry', 'entries')} of {crawls}, chosen with --seed {result.seed}"
+def _lines(result: dict[str, Any]) -> Iterator[str]:
+    findings = result["findings"]
+    yield from by_kind(findings, KINDS, attrgetter("sentence"))
+    yield from (repair.sentence for repair in result["repairs"])
+    yield from (f"Note: {note}" for note in result["notes"])
+    yield from (f"The crawl {crawl} is running and was not checked." for crawl in result["passed_over"])
+    crawls, records = counted(len(result["crawls"]), "crawl"), result["records"]
+    if result["sample"] is not None:
+        read = f"{counted(records, 'entry', 'entries')} of {crawls}, chosen with --seed {result['seed']}"
     else:
-        read = f"{counted(check.records, 'page')} of {crawls} in {counted(check.files, 'file')}"
-    seconds = round(check.seconds, 3)
-    speed = f", {number(round(check.records / seconds))}/s" if seconds else ""
-    verdict = counted(len(check.findings), "finding") if check.findings else "nothing is wrong"
-    yield f"Checked {read}{speed}: {verdict}."
+        read = f"{counted(records, 'page')} of {crawls} in {counted(result['files'], 'file')}"
+    seconds = result["seconds"]
+    speed = f", {number(round(records / seconds))}/s" if seconds else ""
+    yield f"Checked {read}{speed}: {counted(len(findings), 'finding') if findings else 'nothing is wrong'}."
 
 
-def _caveats(result: CheckedIndex) -> Iterator[str]:
-    count = len(result.check.findings)
-    if count and result.repairs:
+def _caveats(result: dict[str, Any]) -> Iterator[str]:
+    count = len(result["findings"])
+    if count and result["repairs"]:
         yield f"{counted(count, 'finding is', 'findings are')} left after the repair"
     elif count:
         yield (
@@ -144,6 +126,5 @@ CHECK = Verb(
             "with --repair, also remove the entries of a crawl if none of its files is available",
         ),
     ],
-    json=_as_json,
     caveats=_caveats,
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.console import handling_signals
 from scrapy_dedupe.commands.options import Option, flag
-from scrapy_dedupe.commands.output import as_json, listed
+from scrapy_dedupe.commands.output import as_json, listed, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.importing import ImportOptions, ImportStopped, import_sources
@@ -43,12 +43,8 @@ def _import(stores: CommandStores, opts: argparse.Namespace) -> Imported:
         raise UsageError("--force requires --remove: it purges crawls even if others depend on them.")
     options = ImportOptions(
         crawl=opts.crawl_id,
-        payload=opts.payload,
         new_payload=stores.settings.warc.payload,
-        allow_outside=opts.allow_outside,
-        verify=opts.verify,
-        remove=opts.remove,
-        force=opts.force,
+        **picked(opts, "payload allow_outside verify remove force"),
     )
     # Check all sources before a store is created.
     for source in opts.sources:

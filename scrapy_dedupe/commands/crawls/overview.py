@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.options import CRAWL_ID, Option, flag
-from scrapy_dedupe.commands.output import as_json, counts_text, picked
+from scrapy_dedupe.commands.output import as_json, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.dependencies import Container, Dependencies, Needed
 from scrapy_dedupe.crawls.places import is_present
@@ -22,55 +22,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.stores.base import Counts, CrawlInfo, ImportNotes
+    from scrapy_dedupe.stores.base import Counts, CrawlInfo
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
 _MAX_NAMES: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class StoreTotals:
-    """The crawls of an index, the sums over the committed ones, and the numbers of stored texts.
-
-    ``is_per_crawl``: each crawl is shown too.
-    """
-
-    index: str
-    content: str
-    crawls: list[CrawlInfo]
-    counts: Counts
-    notes: ImportNotes
-    texts: dict[str, int]
-    is_per_crawl: bool
-
-    @property
-    def states(self) -> dict[str, int]:
-        """The number of crawls in each state."""
-        states = ("committed", "uncommitted", "canceled")
-        return {state: sum(info.state == state for info in self.crawls) for state in states}
-
-
-def _totals(stores: CommandStores, opts: argparse.Namespace) -> StoreTotals:
+def _totals(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     with stores.open_index() as index:
         crawls, counts, notes = index.crawls(), index.counts, index.import_notes
     with closing(stores.open_content()) as store:
         texts = store.content.statistics()
-    urls = (stores.shown(stores.index_url), stores.shown(stores.content_url))
-    return StoreTotals(*urls, crawls, counts, notes, texts, opts.per_crawl)
-
-
-def _totals_json(totals: StoreTotals) -> dict[str, Any]:
-    each = [picked(info, "id state") | _sizes(info.counts) for info in totals.crawls]
+    states = ("committed", "uncommitted", "canceled")
     return {
-        "index": totals.index,
-        "content": totals.content,
-        "crawls": totals.states,
-        **_sizes(totals.counts),
-        "texts": totals.texts["texts"],
-        "kept_texts": totals.texts["kept"],
-        "removed_crawls": totals.notes.removed_crawls,
-        "removed_bytes": totals.notes.removed_size,
-        "per_crawl": each if totals.is_per_crawl else None,
+        "index": stores.shown(stores.index_url),
+        "content": stores.shown(stores.content_url),
+        "crawls": {state: sum(info.state == state for info in crawls) for state in states},
+        **_sizes(counts),
+        "texts": texts["texts"],
+        "kept_texts": texts["kept"],
+        "removed_crawls": notes.removed_crawls,
+        "removed_bytes": notes.removed_size,
+        "per_crawl": [picked(info, "id state") | _sizes(info.counts) for info in crawls]
+        if opts.per_crawl
+        else None,
     }
 
 
@@ -83,22 +58,29 @@ def _sizes(counts: Counts) -> dict[str, int]:
     }
 
 
-def _totals_lines(totals: StoreTotals) -> Iterator[str]:
-    texts, notes = totals.texts, totals.notes
-    yield f"Crawls    {', '.join(f'{number(count)} {state}' for state, count in totals.states.items())}"
-    yield f"Archive   {counts_text(totals.counts)}"
-    yield (
-        f"Content   {counted(texts['texts'], 'different text')}, {number(texts['kept'])} of them compared with others"
+def _sizes_text(sizes: dict[str, Any]) -> str:
+    return (
+        f"{counted(sizes['urls'], 'response')}, {number(sizes['duplicates'])} of them duplicates;"
+        f" {size(sizes['conserved_bytes'])} saved, {size(sizes['size_bytes'])} on disk"
     )
-    if notes.removed_crawls:
-        crawls = counted(notes.removed_crawls, "crawl")
-        are = "is" if notes.removed_crawls == 1 else "are"
-        yield f"Removed   {crawls}, {size(notes.removed_size)}, {are} not in the last imported manifest"
-    if totals.is_per_crawl:
-        yield from (f"  {info.id} ({info.state}): {counts_text(info.counts)}" for info in totals.crawls)
 
 
-STATS = Verb(_totals, _totals_lines, [flag("--per-crawl", "also show each crawl")], json=_totals_json)
+def _totals_lines(totals: dict[str, Any]) -> Iterator[str]:
+    yield f"Crawls    {', '.join(f'{number(count)} {state}' for state, count in totals['crawls'].items())}"
+    yield f"Archive   {_sizes_text(totals)}"
+    yield (
+        f"Content   {counted(totals['texts'], 'different text')}, {number(totals['kept_texts'])} of them compared with"
+        " others"
+    )
+    if totals["removed_crawls"]:
+        crawls = counted(totals["removed_crawls"], "crawl")
+        are = "is" if totals["removed_crawls"] == 1 else "are"
+        yield f"Removed   {crawls}, {size(totals['removed_bytes'])}, {are} not in the last imported manifest"
+    for crawl in totals["per_crawl"] or ():
+        yield f"  {crawl['id']} ({crawl['state']}): {_sizes_text(crawl)}"
+
+
+STATS = Verb(_totals, _totals_lines, [flag("--per-crawl", "also show each crawl")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +206,7 @@ def _show_lines(crawl: ShownCrawl) -> Iterator[str]:
     yield f"Software    {info.software or 'another program'}, payload {info.payload}"
     yield f"Started     {info.started or 'not known'}"
     yield f"Committed   {info.committed or ('not known' if info.state == 'committed' else 'no')}"
-    yield f"Counts      {counts_text(info.counts)}"
+    yield f"Counts      {_sizes_text(_sizes(info.counts))}"
     yield f"Files       {number(len(crawl.files))}"
     yield from (f"  {name} ({_presence(is_there)})" for name, is_there in crawl.files.items())
     yield f"Containers  {number(len(crawl.containers))}"

@@ -146,13 +146,11 @@ def _lines(result: PurgedCrawls) -> Iterator[str]:
     if result.crawls:
         total = size(sum(crawl.counts.total_crawl_size for crawl in result.crawls))
         names = ", ".join(crawl.id for crawl in result.crawls)
-        were = "was" if len(result.crawls) == 1 else "were"
-        done = "would be purged" if result.dry_run else f"{were} purged"
-        yield f"{counted(len(result.crawls), 'crawl')} of {total} {done}: {names}."
+        were = "would be" if result.dry_run else "was" if len(result.crawls) == 1 else "were"
+        yield f"{counted(len(result.crawls), 'crawl')} of {total} {were} purged: {names}."
         files = sum(len(crawl.files) + len(crawl.containers) for crawl in result.crawls)
         kept = "would be kept" if result.dry_run else "were kept"
-        are = "is" if files == 1 else "are"
-        yield f"Their files {kept}; {number(files)} {are} no longer needed, see --json."
+        yield f"Their files {kept}; {number(files)} {'is' if files == 1 else 'are'} no longer needed, see --json."
     elif not result.ended:
         yield "There are no crawls to purge."
     if result.needed:

@@ -7,7 +7,6 @@ for milliseconds, and locks of jobs and of files that are being written are neve
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -31,20 +30,7 @@ if TYPE_CHECKING:
 _WIDTH: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Examination:
-    """The findings, each with its section, in the order of the sections."""
-
-    spider: str | None
-    findings: list[tuple[str, Finding]]
-
-    @property
-    def levels(self) -> dict[str, int]:
-        """The number of findings of each level."""
-        return {level: sum(finding.level == level for _, finding in self.findings) for level in LEVELS}
-
-
-def _run(place: CommandStores, opts: argparse.Namespace) -> Examination:
+def _run(place: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     sections = {
         "settings": settings.check_settings,
         "spiders": settings.check_spiders,
@@ -57,7 +43,7 @@ def _run(place: CommandStores, opts: argparse.Namespace) -> Examination:
         "probes": probes.check,
         "outputs": outputs.check_outputs,
     }
-    findings: list[tuple[str, Finding]] = []
+    findings: list[dict[str, Any]] = []
     sentences: set[str] = set()
     is_disk_full = False
     with without_new_data_folder():
@@ -69,9 +55,10 @@ def _run(place: CommandStores, opts: argparse.Namespace) -> Examination:
                 is_disk_full |= found.is_disk_full and section == "disks"
                 # Every section that uses an unavailable store would report it.
                 if found.level != "problem" or found.sentence not in sentences:
-                    findings.append((section, found))
+                    findings.append({"section": section, **picked(found, "level sentence remedy")})
                 sentences.add(found.sentence)
-    return Examination(opts.spider, findings)
+    levels = {level: sum(found["level"] == level for found in findings) for level in LEVELS}
+    return {"version": __version__, "spider": opts.spider, "levels": levels, "findings": findings}
 
 
 def _checked(
@@ -94,26 +81,24 @@ def _checked(
         )
 
 
-def _lines(examination: Examination) -> Iterator[str]:
-    for section, findings in groupby(examination.findings, key=itemgetter(0)):
+def _lines(result: dict[str, Any]) -> Iterator[str]:
+    for section, findings in groupby(result["findings"], key=itemgetter("section")):
         yield section.capitalize()
-        for _, finding in findings:
-            yield from _wrapped(f"  {finding.level:<8} ", finding.sentence)
-            if finding.remedy:
-                yield from _wrapped("           -> ", finding.remedy)
-    levels = examination.levels
+        for found in findings:
+            yield from _wrapped(f"  {found['level']:<8} ", found["sentence"])
+            if found["remedy"]:
+                yield from _wrapped("           -> ", found["remedy"])
+    levels = result["levels"]
     yield ""
     yield f"{', '.join(counted(levels[level], level) for level in LEVELS[:-1])}; {levels['ok']} ok."
 
 
-def _refusal(examination: Examination) -> DedupeError | None:
-    problems = [section for section, finding in examination.findings if finding.level == "problem"]
-    if not problems:
+def _refusal(result: dict[str, Any]) -> DedupeError | None:
+    sections = {found["section"] for found in result["findings"] if found["level"] == "problem"}
+    if not sections:
         return None
-    sentence = f"{counted(len(problems), 'problem')} found; see above for how to fix each one."
-    if {"settings", "spiders"}.intersection(problems):
-        return SettingError(sentence)
-    return StoreError(sentence)
+    sentence = f"{counted(result['levels']['problem'], 'problem')} found; see above for how to fix each one."
+    return SettingError(sentence) if sections & {"settings", "spiders"} else StoreError(sentence)
 
 
 def _wrapped(lead: str, words: str) -> list[str]:
@@ -127,18 +112,9 @@ def _wrapped(lead: str, words: str) -> list[str]:
     )
 
 
-def _as_json(examination: Examination) -> dict[str, Any]:
-    findings = [
-        {"section": section, **picked(finding, "level sentence remedy")}
-        for section, finding in examination.findings
-    ]
-    return {"version": __version__, **picked(examination, "spider levels"), "findings": findings}
-
-
 DOCTOR = Verb(
     _run,
     _lines,
     [Option("--spider", "NAME", "check the settings of this spider")],
-    json=_as_json,
     refusal=_refusal,
 )

@@ -82,6 +82,11 @@ class DoctorContext:
         return self.place.given_store is not None
 
     @property
+    def is_queue_shared(self) -> bool:
+        """Whether the request queue is in Redis, with the scheduler of scrapy-redis."""
+        return "scrapy_redis" in str(self.scrapy_settings.get("SCHEDULER"))
+
+    @property
     def timeout_s(self) -> float:
         return 5.0 if self.settings is None else self.settings.store_timeout_s
 
@@ -189,12 +194,14 @@ def run_probe(what: str, probe: Callable[[], Finding]) -> Iterator[Finding]:
         yield from_error(error, f"Until then the {what} does not work.")
     except OSError as error:
         # folder_fault() needs a path to find the cause.
-        reason, remedy = (
-            (error.strerror or str(error), _remedy(error))
-            if error.filename is None
-            else folder_fault(Path(error.filename).parent, error)
-        )
-        yield Finding("problem", f"The {what} cannot be tested: {reason}.", remedy, _is_disk_full(error))
+        is_full, reason = _is_disk_full(error), error.strerror or str(error)
+        if error.filename is not None:
+            reason, remedy = folder_fault(Path(error.filename).parent, error)
+        elif is_full:
+            remedy = "Free some space or inodes, or name a folder on another disk."
+        else:
+            remedy = "Change the permissions of the folder, or name another one."
+        yield Finding("problem", f"The {what} cannot be tested: {reason}.", remedy, is_full)
 
 
 def _is_disk_full(error: BaseException | None) -> bool:
@@ -208,11 +215,3 @@ def _is_disk_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def _remedy(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "Free some space or inodes, or name a folder on another disk."
-    if error.errno == errno.EROFS:
-        return "Name a folder on another file system."
-    return "Change the permissions of the folder, or name another one."

@@ -126,9 +126,8 @@ def _look(shown: str, folder: Path) -> Finding:
         return ok(f"{shown} can be written to{later}; its file system does not report the free space.")
     free = f"{size(usage.free)} free of {size(usage.total)}"
     files = None if system is None or not system.f_files else system.f_favail
-    is_full = bool(usage.total) and not usage.free
-    if is_full or files == 0:
-        none = "no space left" if is_full else "no inodes left for new files"
+    if not usage.free or files == 0:
+        none = "no inodes left for new files" if usage.free else "no space left"
         return Finding(
             "problem",
             f"{shown} is on a disk that has {none}.",

@@ -93,9 +93,7 @@ def _url_filter(context: DoctorContext, settings: Settings) -> Finding:
 
 def _shared_filter(url: str, timeout_s: float) -> Finding:
     location = parse_store_url(url)
-    with redis_faults(location.shown):
-        client = connect(location, timeout_s)
-    with closing(client):
+    with redis_faults(location.shown), closing(connect(location, timeout_s)) as client:
         shared = SharedBloomFilter(
             client, f"doctor-{secrets.token_hex(8)}", 1_000, 1e-6, url=location.shown, fingerprinter="doctor"
         )

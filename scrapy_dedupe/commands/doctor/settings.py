@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from difflib import get_close_matches
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from scrapy.utils.misc import load_object
@@ -98,16 +99,12 @@ def _contradictions(context: DoctorContext, settings: Settings) -> Iterator[Find
         yield note(
             "Requests are answered from an archive (DEDUPE_REPLAY); nothing is fetched, and nothing archived."
         )
-    if "urls" in layers and settings.urls.store_url is None and _is_shared_queue(context):
+    if "urls" in layers and settings.urls.store_url is None and context.is_queue_shared:
         yield warning(
             "The request queue is shared through Redis (SCHEDULER), but the URL filter is not, so several processes"
             " request the same pages.",
             "Set DEDUPE_URL_STORE_URL to the URL of the Redis server.",
         )
-
-
-def _is_shared_queue(context: DoctorContext) -> bool:
-    return "scrapy_redis" in str(context.scrapy_settings.get("SCHEDULER"))
 
 
 def check_spiders(context: DoctorContext) -> Iterator[Finding]:
@@ -119,14 +116,10 @@ def check_spiders(context: DoctorContext) -> Iterator[Finding]:
     except SettingError as error:
         yield problem(str(error), "Correct it: no spider of the project starts.")
         return
-    reported = 0
-    for spider in spiders:
-        for result in _setting_faults(spider, context):
-            if reported == _MAX_REPORTED:
-                yield note("More spiders have wrong custom_settings.", "--spider NAME checks one of them.")
-                return
-            reported += 1
-            yield result
+    faults = chain.from_iterable(_setting_faults(spider, context) for spider in spiders)
+    yield from islice(faults, _MAX_REPORTED)
+    if next(faults, None) is not None:
+        yield note("More spiders have wrong custom_settings.", "--spider NAME checks one of them.")
 
 
 def _spiders(settings: BaseSettings) -> list[type[Spider]]:
@@ -182,7 +175,7 @@ def check_components(context: DoctorContext) -> Iterator[Finding]:
         if not (wrong_places or context.addon_error or any(fault.is_refused for fault in faults)):
             all_words = " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
             yield ok(f"Crawls have {all_words}, through {way}.")
-        yield from _absent(context, layers)
+        yield from _other_filter(context, layers)
     elif not (unloadable or wrong_places or context.faults or context.addon_error):
         yield _nothing_set(context)
     if "content" in layers:
@@ -221,16 +214,10 @@ def _is_meant_for_package(path: str) -> bool:
     return bool(get_close_matches(package, ["scrapy_dedupe"], cutoff=0.88))
 
 
-def _absent(context: DoctorContext, layers: set[str]) -> Iterator[Finding]:
-    settings = context.settings
-    if settings is None:
+def _other_filter(context: DoctorContext, layers: set[str]) -> Iterator[Finding]:
+    if "urls" in layers or context.settings is None or not context.settings.urls.enabled:
         return
-    named = dict(named_components(context.given))
-    if (
-        "urls" not in layers
-        and settings.urls.enabled
-        and not _is_meant_for_package(named["DUPEFILTER_CLASS"])
-    ):
+    if not _is_meant_for_package(dict(named_components(context.given))["DUPEFILTER_CLASS"]):
         other = context.scrapy_settings.get("DUPEFILTER_CLASS")
         name = other if isinstance(other, str) else f"{other.__module__}.{other.__qualname__}"
         yield note(

@@ -22,7 +22,7 @@ from scrapy_dedupe.stores.sqlite import APPLICATION_ID, SCHEMA_VERSION
 from .context import Finding, from_error, note, ok, problem, warning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from scrapy_dedupe.stores.base import Store
@@ -82,9 +82,7 @@ def file_state(path: Path, shown: str) -> Finding | None:
 def _look(context: DoctorContext, location: StoreLocation, layers: list[str]) -> Iterator[Finding]:
     try:
         with closing(open_store(location.url, timeout_s=context.timeout_s, create=False)) as store:
-            start = time.perf_counter()
-            store.probe()
-            took = time.perf_counter() - start
+            took = _seconds(store.probe)
             sentence = (
                 f"The store {location.shown} writes, reads and deletes a value in {1000 * took:.1f} ms."
             )
@@ -102,6 +100,12 @@ def _look(context: DoctorContext, location: StoreLocation, layers: list[str]) ->
         remedy = "To crawl without a server, remove the setting that names it: a local file is used then."
         is_setting = location.is_redis and not context.is_store_given
         yield from_error(error, remedy if is_silent and is_setting else "")
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def _index(context: DoctorContext, store: Store) -> Iterator[Finding]:
@@ -134,18 +138,14 @@ def _index(context: DoctorContext, store: Store) -> Iterator[Finding]:
 
 def _files_elsewhere(context: DoctorContext) -> Iterator[Finding]:
     settings = context.settings
-    if (
-        settings is None
-        or context.is_store_given
-        or "archive" not in context.layers
-        or not settings.warc.check_files
-    ):
+    if settings is None or context.is_store_given or "archive" not in context.layers:
         return
-    yield note(
-        "The crawl index is on a server, and DEDUPE_WARC_CHECK_FILES is on: payloads whose file is not visible to this"
-        " machine are stored again.",
-        "If machines share the index but not their WARC folder, set DEDUPE_WARC_CHECK_FILES = False.",
-    )
+    if settings.warc.check_files:
+        yield note(
+            "The crawl index is on a server, and DEDUPE_WARC_CHECK_FILES is on: payloads whose file is not visible to this"
+            " machine are stored again.",
+            "If machines share the index but not their WARC folder, set DEDUPE_WARC_CHECK_FILES = False.",
+        )
 
 
 def _content(context: DoctorContext, store: Store, location: StoreLocation) -> Iterator[Finding]:
@@ -172,12 +172,7 @@ def _check_server(location: StoreLocation, timeout_s: float) -> Iterator[Finding
         return
     try:
         with redis_faults(shown):
-            times = []
-            for _ in range(_PINGS):
-                start = time.perf_counter()
-                client.ping()
-                times.append(time.perf_counter() - start)
-        took = statistics.median(times)
+            took = statistics.median(_seconds(client.ping) for _ in range(_PINGS))
         round_trip = f"A round trip to {shown} takes {1000 * took:.2f} ms."
         remedy = "Use a server nearer to the crawler: each page waits for several round trips."
         yield ok(round_trip) if took < _SLOW_PING_S else warning(round_trip, remedy)
@@ -199,7 +194,8 @@ def _check_server(location: StoreLocation, timeout_s: float) -> Iterator[Finding
 def _configuration(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[Finding]:
     name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
     version = str(info.get("valkey_version") or info.get("redis_version") or "of an unknown version")
-    if version.partition(".")[0].isdigit() and int(version.partition(".")[0]) < _OLDEST:
+    major = version.partition(".")[0]
+    if major.isdigit() and int(major) < _OLDEST:
         yield problem(f"The server {shown} is {name} {version}.", f"Upgrade it to {_OLDEST}.0 or later.")
     else:
         yield ok(f"It is {name} {version}.")

@@ -117,6 +117,6 @@ def _wanted(context: DoctorContext) -> dict[str, str]:
         wanted["report"] = "DEDUPE_REPORT"
     if settings.metrics.port or settings.metrics.file is not None:
         wanted["prometheus"] = "DEDUPE_METRICS_PORT" if settings.metrics.port else "DEDUPE_METRICS_FILE"
-    if "scrapy_redis" in str(context.scrapy_settings.get("SCHEDULER")):
+    if context.is_queue_shared:
         wanted["redis-scheduler"] = "SCHEDULER"
     return wanted

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.crawls.imports import Imported, import_into_index
 from scrapy_dedupe.commands.options import JOBS, KEEP_GOING, RECURSIVE, Option, flag
-from scrapy_dedupe.commands.output import as_json, first
+from scrapy_dedupe.commands.output import as_json, first, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.importing import ImportOptions
 from scrapy_dedupe.errors import UsageError
@@ -88,14 +88,7 @@ def _dedupe(stores: CommandStores, opts: argparse.Namespace) -> DedupeReport:
     options = StepOptions(
         algorithm=opts.hash,
         eligibility=eligibility_of(opts),
-        convert_arc=opts.convert_arc,
-        in_place=opts.in_place,
-        dry_run=opts.dry_run,
-        keep_going=opts.keep_going,
-        force=opts.force,
-        jobs=opts.jobs,
-        sample=opts.sample,
-        work=opts.work,
+        **picked(opts, "convert_arc in_place dry_run keep_going force jobs sample work"),
     )
     with Bars(opts) as bars:
         deduped = run_steps(inputs, opts.output, options, faults=faults, watch=bars)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import FORCE, JOBS, KEEP_GOING, RECURSIVE, Exclusive, Option, flag
-from scrapy_dedupe.commands.output import as_json, first, listed
+from scrapy_dedupe.commands.output import as_json, first, listed, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.offline.collisions import CollisionCounts, resolve_collisions
@@ -61,19 +61,8 @@ def _sum(stores: CommandStores, opts: argparse.Namespace) -> Sums:
     if opts.base is not None:
         inputs = relative_to(inputs, opts.base)
     options = SumOptions(
-        DigestOptions(
-            algorithm=opts.hash,
-            recompute=opts.recompute,
-            verify=opts.verify,
-            skip_empty=opts.skip_empty,
-            resources=opts.resources,
-            decoded=opts.decoded,
-        ),
-        format=opts.format,
-        append=opts.append,
-        force=opts.force,
-        keep_going=opts.keep_going,
-        jobs=opts.jobs,
+        DigestOptions(algorithm=opts.hash, **picked(opts, "recompute verify skip_empty resources decoded")),
+        **picked(opts, "format append force keep_going jobs"),
     )
     with Bars(opts) as bars:
         sums = sum_files(inputs, Path(opts.output), options, faults=faults, watch=bars)
@@ -139,17 +128,7 @@ WARCSUM = Verb(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CollisionReport:
-    """The result of a comparison. Records with a fault are among those that must not replace another one."""
-
-    output: str
-    counts: CollisionCounts
-    fault_count: int
-    faults: list[Fault]
-
-
-def _compare(stores: CommandStores, opts: argparse.Namespace) -> CollisionReport:
+def _compare(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     faults = Faults(keep_going=opts.keep_going)
     places = Places(opts.root, opts.paths)
     counts = CollisionCounts()
@@ -187,30 +166,25 @@ def _compare(stores: CommandStores, opts: argparse.Namespace) -> CollisionReport
             f"The comparison failed: {error.strerror or error}{f' ({error.filename})' if error.filename else ''}. Check"
             " the disk of OUT and the disk for temporary files."
         ) from error
-    return CollisionReport(str(opts.output), counts, faults.count, faults.first)
+    rest = {"fault_count": faults.count, "faults": faults.first}
+    return {"output": str(opts.output), **as_json(counts), **rest}
 
 
-def _compare_json(result: CollisionReport) -> dict[str, Any]:
-    rest = {"fault_count": result.fault_count, "faults": as_json(result.faults)}
-    return {"output": result.output, **as_json(result.counts), **rest}
-
-
-def _compare_lines(result: CollisionReport) -> Iterator[str]:
-    if result.output == "-":
+def _compare_lines(result: dict[str, Any]) -> Iterator[str]:
+    if result["output"] == "-":
         return
-    counts = result.counts
     yield (
-        f"{result.output}: {counted(counts.lines, 'record')}. {number(counts.compared)} of them compared, since they"
-        f" share {counted(counts.digests, 'digest')}: {counted(counts.collisions, 'digest')} of different payloads,"
-        f" {counted(counts.alone, 'record')} that must not replace another."
+        f"{result['output']}: {counted(result['lines'], 'record')}. {number(result['compared'])} of them compared, since"
+        f" they share {counted(result['digests'], 'digest')}: {counted(result['collisions'], 'digest')} of different"
+        f" payloads, {counted(result['alone'], 'record')} that must not replace another."
     )
-    yield from first(result.faults, result.fault_count)
+    yield from first(result["faults"], result["fault_count"])
 
 
-def _compare_caveats(result: CollisionReport) -> Iterator[str]:
-    if result.fault_count:
+def _compare_caveats(result: dict[str, Any]) -> Iterator[str]:
+    if result["fault_count"]:
         yield (
-            f"{counted(result.fault_count, 'fault')} in the input skipped; a record that could not be compared has its"
+            f"{counted(result['fault_count'], 'fault')} in the input skipped; a record that could not be compared has its"
             " own extension"
         )
 
@@ -229,7 +203,6 @@ WARCCOLLRES = Verb(
         JOBS,
         flag("--keep-going", "give each unreadable record its own extension and continue (exit code 4)"),
     ],
-    json=_compare_json,
     caveats=_compare_caveats,
     store_option=None,
 )
@@ -347,10 +320,8 @@ def _split(stores: CommandStores, opts: argparse.Namespace) -> Split:
     faults = Faults(keep_going=opts.keep_going)
     with Bars(opts) as bars, bars.part("splitting", 0):
         lines = bars.counted(read_all(opts.manifests, faults=faults), "reading", 0, "lines")
-        if opts.count is not None:
-            parts = split_by_count(lines, prefix, opts.count, format=opts.format, force=opts.force)
-        else:
-            parts = split_by_size(lines, prefix, opts.size, format=opts.format, force=opts.force)
+        split, most = (split_by_size, opts.size) if opts.count is None else (split_by_count, opts.count)
+        parts = split(lines, prefix, most, **picked(opts, "format force"))
     return Split(parts, faults.count, faults.first)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe import __version__
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import FORCE, JOBS, KEEP_GOING, RECURSIVE, Exclusive, Option, flag
-from scrapy_dedupe.commands.output import first
+from scrapy_dedupe.commands.output import first, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.offline.arc_conversion import ConversionOptions
 from scrapy_dedupe.offline.arc_files import convert_files
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 def _restore(stores: CommandStores, opts: argparse.Namespace) -> Restored:
     check_target(opts)
-    options = RestoreOptions(
-        all_writers=opts.all_writers, jobs=opts.jobs, keep_going=opts.keep_going, force=opts.force
-    )
+    options = RestoreOptions(**picked(opts, "all_writers jobs keep_going force"))
     with Bars(opts) as bars:
         return restore(opts.paths, opts.output, originals=opts.originals, options=options, watch=bars)
 
@@ -95,13 +93,7 @@ def _convert(stores: CommandStores, opts: argparse.Namespace) -> Converted:
     )
     with Bars(opts) as bars:
         return convert_files(
-            opts.paths,
-            opts.output,
-            options=options,
-            recursive=opts.recursive,
-            jobs=opts.jobs,
-            keep_going=opts.keep_going,
-            watch=bars,
+            opts.paths, opts.output, options=options, watch=bars, **picked(opts, "recursive jobs keep_going")
         )
 
 

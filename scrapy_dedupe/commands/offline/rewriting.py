@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import FORCE, JOBS, KEEP_GOING, Option
-from scrapy_dedupe.commands.output import by_kind, first
+from scrapy_dedupe.commands.output import by_kind, first, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline.findings import KINDS
@@ -46,13 +46,7 @@ if TYPE_CHECKING:
 def _rewrite(stores: CommandStores, opts: argparse.Namespace) -> Rewritten:
     check_target(opts)
     options = RewriteOptions(
-        eligibility_of(opts),
-        dry_run=opts.dry_run,
-        in_place=opts.in_place,
-        keep_going=opts.keep_going,
-        jobs=opts.jobs,
-        sample=opts.sample,
-        force=opts.force,
+        eligibility_of(opts), **picked(opts, "dry_run in_place keep_going jobs sample force")
     )
     faults = Faults(keep_going=opts.keep_going)
     with Bars(opts) as bars:
@@ -154,12 +148,9 @@ def _verify(stores: CommandStores, opts: argparse.Namespace) -> Verification:
             return verify(
                 pairs,
                 originals=originals,
-                sample=opts.sample,
-                seed=opts.seed,
-                jobs=opts.jobs,
                 work=Path(folder),
                 watch=bars,
-                keep_going=opts.keep_going,
+                **picked(opts, "sample seed jobs keep_going"),
             )
     except OSError as error:
         raise ArchiveError(

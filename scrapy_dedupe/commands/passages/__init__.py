@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 _LONGEST: Final = 100
 
 ROOT: Final = Option("--root", "DIR", "the folder of the index (default: DEDUPE_PASSAGES_DIR)", type=Path)
+MIN_TOKENS: Final = Option(
+    "--min-tokens",
+    "N",
+    "the minimum length of a passage (default: the length that is always found)",
+    type=int,
+)
 EXCLUSIONS: Final = (
     Option(
         "--taboo",

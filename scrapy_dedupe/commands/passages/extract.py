@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import FORCE, Option, flag
+from scrapy_dedupe.commands.output import encodable, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.files import whole_file
@@ -33,7 +34,7 @@ from scrapy_dedupe.passages.values import Place
 from scrapy_dedupe.reports.wording import clean, counted, number
 from scrapy_dedupe.tasks.state import writing
 
-from . import EXCLUSIONS, ROOT, place_text, root_of, snippet
+from . import EXCLUSIONS, MIN_TOKENS, ROOT, place_text, root_of, snippet
 from .queries import given_text
 
 if TYPE_CHECKING:
@@ -65,17 +66,11 @@ def _extract(stores: CommandStores, opts: argparse.Namespace) -> ExtractResult:
         write = WRITERS[opts.format](file)
         for passage in extract(
             snapshot,
-            min_docs=opts.min_docs,
-            max_docs=opts.max_docs,
-            min_tokens=opts.min_tokens,
-            sigma=opts.sigma,
-            top=opts.top,
             taboo=taboo,
             boilerplate_share=None if opts.keep_boilerplate else opts.boilerplate_share,
-            nested=opts.nested,
-            skip_copies=opts.skip_copies,
             work=_work(opts),
             watch=bars,
+            **picked(opts, "min_docs max_docs min_tokens sigma top nested skip_copies"),
         ):
             passages += 1
             write(passages, passage)
@@ -114,8 +109,6 @@ def _output(opts: argparse.Namespace) -> Iterator[TextIO]:
 
 
 def _text_writer(file: TextIO) -> Write:
-    encoding = file.encoding or "utf-8"
-
     def write(rank: int, passage: Passage) -> None:
         size = f"{number(passage.tokens)} tokens in {number(passage.documents)} documents"
         text = "" if passage.text is None else f": {snippet(passage.text)}"
@@ -123,22 +116,15 @@ def _text_writer(file: TextIO) -> Write:
             f"{number(rank)}. {size}, score {number(passage.score)}{text}",
             *(f"     {clean(place.doc_id)}: {place_text(place)}" for place in passage.places),
         ]
-        written = "".join(f"{line}\n" for line in lines)
-        file.write(written.encode(encoding, "backslashreplace").decode(encoding))
+        file.write(encodable("".join(f"{line}\n" for line in lines), file))
 
     return write
 
 
 def _json_writer(file: TextIO) -> Write:
     def write(rank: int, passage: Passage) -> None:
-        row = {
-            "rank": rank,
-            "score": passage.score,
-            "tokens": passage.tokens,
-            "documents": passage.documents,
-            "text": passage.text,
-            "places": [asdict(place) for place in passage.places],
-        }
+        places = [asdict(place) for place in passage.places]
+        row = {"rank": rank, **picked(passage, "score tokens documents text"), "places": places}
         # json.dumps escapes all non-ASCII characters, so any encoding works, and so no character ends the line.
         file.write(json.dumps(row) + "\n")
 
@@ -146,19 +132,15 @@ def _json_writer(file: TextIO) -> Write:
 
 
 def _csv_writer(file: TextIO) -> Write:
-    encoding = file.encoding or "utf-8"
     rows = csv.writer(file)
     rows.writerow(["rank", "score", "tokens", "documents", *(field.name for field in fields(Place)), "text"])
 
-    def encodable(text: str) -> str:
-        return text.encode(encoding, "backslashreplace").decode(encoding)
-
     def write(rank: int, passage: Passage) -> None:
         head = (rank, passage.score, passage.tokens, passage.documents)
-        text = encodable(passage.text or "")
+        text = encodable(passage.text or "", file)
         for place in passage.places:
             doc_id, *numbers = astuple(place)
-            rows.writerow([*head, encodable(doc_id), *numbers, text])
+            rows.writerow([*head, encodable(doc_id, file), *numbers, text])
 
     return write
 
@@ -196,12 +178,7 @@ EXTRACT = Verb(
             "--min-docs", "N", "the minimum number of documents (default: %(default)s)", type=int, default=2
         ),
         Option("--max-docs", "N", "the maximum number of documents with a passage", type=int),
-        Option(
-            "--min-tokens",
-            "N",
-            "the minimum length of a passage (default: the length that is always found)",
-            type=int,
-        ),
+        MIN_TOKENS,
         Option(
             "--sigma",
             "X",

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import JOBS, Option, flag
-from scrapy_dedupe.commands.output import as_json, first, picked
+from scrapy_dedupe.commands.output import first, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.content.canonical import canonical, kind_of
 from scrapy_dedupe.content.markup import HostileMarkup
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.passages.writer import AddedDocuments
 
 TOKENISERS: Final = ("words", "cjk", "code")
 BLOTTERS: Final = ("rolling", "xor", "interleaved")
@@ -51,28 +49,7 @@ _MAX_BYTES: Final = 64_000_000
 _MOST_AHEAD: Final = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class IndexResult:
-    """The result of indexing.
-
-    *text_bytes* is the size of the texts that were read, as UTF-8. *not_merged* is the reason why small segments could
-    not be merged. The documents are in the index nevertheless.
-    """
-
-    root: str
-    added: AddedDocuments
-    skipped: Skipped
-    faults: Faults
-    text_bytes: int
-    seconds: float
-    not_merged: str | None
-
-    @property
-    def bytes_per_s(self) -> int:
-        return round(self.text_bytes / self.seconds) if self.seconds else 0
-
-
-def _index(stores: CommandStores, opts: argparse.Namespace) -> IndexResult:
+def _index(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     if opts.host is not None:
         opts.host = host_named(opts.host)
     begin = time.monotonic()
@@ -110,7 +87,22 @@ def _index(stores: CommandStores, opts: argparse.Namespace) -> IndexResult:
                 bars.advance(taken.read_bytes)
     opts.is_written = True
     seconds = time.monotonic() - begin
-    return IndexResult(str(root), index.added, skipped, faults, text_bytes, seconds, not_merged(index))
+    return {
+        "root": str(root),
+        **picked(index.added, "documents replaced unchanged texts copies tokens posts"),
+        "text_bytes": text_bytes,
+        "seconds": round(seconds, 3),
+        "bytes_per_s": round(text_bytes / seconds) if seconds else 0,
+        "undecodable": skipped.replaced,
+        "skipped": skipped.counts,
+        "loud": skipped.loud,
+        "to_name": skipped.to_name,
+        "named": skipped.named,
+        "fault_count": faults.count,
+        "faults": faults.first,
+        # The reason why small segments could not be merged. The documents are in the index nevertheless.
+        "not_merged": not_merged(index),
+    }
 
 
 def _sources(opts: argparse.Namespace, root: Path, faults: Faults, skipped: Skipped) -> DocumentSources:
@@ -149,60 +141,39 @@ def _stopped(opts: argparse.Namespace) -> str:
     return "the index was not changed"
 
 
-def _as_json(result: IndexResult) -> dict[str, Any]:
-    skipped, faults = result.skipped, result.faults
-    return {
-        "root": result.root,
-        **picked(result.added, "documents replaced unchanged texts copies tokens posts"),
-        "text_bytes": result.text_bytes,
-        "seconds": round(result.seconds, 3),
-        "bytes_per_s": result.bytes_per_s,
-        "undecodable": skipped.replaced,
-        "skipped": skipped.counts,
-        "loud": skipped.loud,
-        "to_name": skipped.to_name,
-        "named": as_json(skipped.named),
-        "fault_count": faults.count,
-        "faults": as_json(faults.first),
-        "not_merged": result.not_merged,
-    }
-
-
-def _lines(result: IndexResult) -> Iterator[str]:
-    added, skipped = result.added, result.skipped
-    yield from first([clean(str(fault)) for fault in result.faults.first], result.faults.count)
-    yield from first([clean(str(fault)) for fault in skipped.named], skipped.to_name)
-    replaced = f", {number(added.replaced)} replacing an older text" if added.replaced else ""
-    copies = f", {number(added.copies)} with a text that was already stored" if added.copies else ""
-    unchanged = f"; {number(added.unchanged)} unchanged" if added.unchanged else ""
-    yield f"{result.root}: {counted(added.documents, 'document')} added{replaced}{copies}{unchanged}."
+def _lines(result: dict[str, Any]) -> Iterator[str]:
+    yield from first([clean(str(fault)) for fault in result["faults"]], result["fault_count"])
+    yield from first([clean(str(fault)) for fault in result["named"]], result["to_name"])
+    replaced = f", {number(result['replaced'])} replacing an older text" if result["replaced"] else ""
+    copies = f", {number(result['copies'])} with a text that was already stored" if result["copies"] else ""
+    unchanged = f"; {number(result['unchanged'])} unchanged" if result["unchanged"] else ""
+    yield f"{result['root']}: {counted(result['documents'], 'document')} added{replaced}{copies}{unchanged}."
     yield (
-        f"{size(result.text_bytes)} of text, {number(added.tokens)} tokens and {number(added.posts)} posts in"
-        f" {result.seconds:.1f} s: {size(result.bytes_per_s)}/s."
+        f"{size(result['text_bytes'])} of text, {number(result['tokens'])} tokens and {number(result['posts'])} posts in"
+        f" {result['seconds']:.1f} s: {size(result['bytes_per_s'])}/s."
     )
-    if skipped.counts:
+    if result["skipped"]:
         words = COUNTED_REASONS | REPORTED_REASONS
-        counts = (f"{number(count)} {words[reason]}" for reason, count in sorted(skipped.counts.items()))
+        counts = (f"{number(count)} {words[reason]}" for reason, count in sorted(result["skipped"].items()))
         yield f"Skipped: {', '.join(counts)}."
-    if skipped.replaced:
+    if result["undecodable"]:
         yield (
-            f"{counted(skipped.replaced, 'document')} had bytes that are invalid in the encoding; they were replaced by"
-            " U+FFFD."
+            f"{counted(result['undecodable'], 'document')} had bytes that are invalid in the encoding; they were replaced"
+            " by U+FFFD."
         )
 
 
-def _caveats(result: IndexResult) -> Iterator[str]:
-    skipped = result.skipped
-    if result.faults.count:
-        yield f"{counted(result.faults.count, 'fault')} in the input skipped"
-    if opened := skipped.counts.get("open", 0):
+def _caveats(result: dict[str, Any]) -> Iterator[str]:
+    if result["fault_count"]:
+        yield f"{counted(result['fault_count'], 'fault')} in the input skipped"
+    if opened := result["skipped"].get("open", 0):
         yield f"{counted(opened, 'archive')} of a running or killed crawl skipped"
-    if others := skipped.loud - opened:
+    if others := result["loud"] - opened:
         yield f"{counted(others, 'document')} left out"
-    if skipped.replaced:
-        yield f"{counted(skipped.replaced, 'document')} with characters replaced"
-    if result.not_merged is not None:
-        yield f"the documents were added, but {result.not_merged}"
+    if result["undecodable"]:
+        yield f"{counted(result['undecodable'], 'document')} with characters replaced"
+    if result["not_merged"] is not None:
+        yield f"the documents were added, but {result['not_merged']}"
 
 
 INDEX = Verb(
@@ -260,7 +231,6 @@ INDEX = Verb(
             "skip damaged input and continue (exit code 4); keep documents that have been written if the command fails",
         ),
     ],
-    json=_as_json,
     caveats=_caveats,
     stopped=_stopped,
     store_option="--root DIR",

@@ -37,7 +37,7 @@ from scrapy_dedupe.reports.wording import clean, counted, number
 from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
-from . import EXCLUSIONS, ROOT, place_text, root_of, snippet
+from . import EXCLUSIONS, MIN_TOKENS, ROOT, place_text, root_of, snippet
 
 if TYPE_CHECKING:
     import argparse
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.passages.queries import BlotRow
-    from scrapy_dedupe.passages.values import Hit, Parameters, Passage
+    from scrapy_dedupe.passages.values import Hit, Parameters
 
 _STDIN: Final = "-"
 _MOST_BYTES: Final = 64_000_000
@@ -129,12 +129,7 @@ LIKE = Verb(
         ),
         ROOT,
         Option("--top", "N", "the maximum number of documents (default: %(default)s)", type=int, default=10),
-        Option(
-            "--min-tokens",
-            "N",
-            "the minimum length of a passage (default: the length that is always found)",
-            type=int,
-        ),
+        MIN_TOKENS,
         *EXCLUSIONS,
     ],
     # argparse would show the positional argument last, where --taboo would take it as another of its files.
@@ -266,36 +261,19 @@ BLOT = Verb(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class UnblotResult:
-    """The passages of blots in hexadecimal.
-
-    *alone* is the number of blots left out because only one document has them; *unknown* are blots of no document.
-    """
-
-    passages: dict[str, Passage]
-    alone: int
-    unknown: list[str]
-
-
-def _unblot(stores: CommandStores, opts: argparse.Namespace) -> UnblotResult:
+def _unblot(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     words = {word: _blot_number(word) for word in _words(opts.blots)}
     with IndexSnapshot.open(root_of(stores, opts)) as snapshot:
         digits = _digits(snapshot.parameters)
         found = {item.blot: item.passage for item in unblot(snapshot, list(words.values()))}
-    passages = {
-        f"{blot:0{digits}x}": passage for blot, passage in found.items() if opts.all or passage.documents > 1
-    }
-    unknown = [word for word, blot in words.items() if blot not in found]
-    return UnblotResult(passages, len(found) - len(passages), unknown)
-
-
-def _unblot_json(result: UnblotResult) -> dict[str, Any]:
     blots = [
-        {"blot": blot, **picked(passage, "text documents"), "places": as_json(passage.places)}
-        for blot, passage in result.passages.items()
+        {"blot": f"{blot:0{digits}x}", **picked(passage, "text documents places")}
+        for blot, passage in found.items()
+        if opts.all or passage.documents > 1
     ]
-    return {"blots": blots, **picked(result, "alone unknown")}
+    unknown = [word for word, blot in words.items() if blot not in found]
+    # "alone" counts the blots that are left out because only one document has them.
+    return {"blots": blots, "alone": len(found) - len(blots), "unknown": unknown}
 
 
 def _words(given: Iterable[str]) -> Iterator[str]:
@@ -316,15 +294,15 @@ def _blot_number(word: str) -> int:
         ) from None
 
 
-def _unblot_lines(result: UnblotResult) -> Iterator[str]:
-    for blot, passage in result.passages.items():
-        words = "" if passage.text is None else f": {snippet(passage.text)}"
-        yield f"{blot}  {counted(passage.documents, 'document')}{words}"
-        yield from (f"    {place_text(place)}  {clean(place.doc_id)}" for place in passage.places)
-    if result.alone:
-        them = "it" if result.alone == 1 else "them"
-        yield f"{counted(result.alone, 'blot is', 'blots are')} in a single document; use --all to show {them}."
-    yield from (f"{word} was not found." for word in result.unknown)
+def _unblot_lines(result: dict[str, Any]) -> Iterator[str]:
+    for row in result["blots"]:
+        words = "" if row["text"] is None else f": {snippet(row['text'])}"
+        yield f"{row['blot']}  {counted(row['documents'], 'document')}{words}"
+        yield from (f"    {place_text(place)}  {clean(place.doc_id)}" for place in row["places"])
+    if alone := result["alone"]:
+        them = "it" if alone == 1 else "them"
+        yield f"{counted(alone, 'blot is', 'blots are')} in a single document; use --all to show {them}."
+    yield from (f"{word} was not found." for word in result["unknown"])
 
 
 UNBLOT = Verb(
@@ -340,6 +318,5 @@ UNBLOT = Verb(
         ROOT,
         flag("--all", "also show blots of a single document"),
     ],
-    json=_unblot_json,
     store_option="--root DIR",
 )

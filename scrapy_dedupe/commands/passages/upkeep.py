@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.passages.checking import IndexCheck
     from scrapy_dedupe.passages.inspection import Inspected, InspectedDocument
 
 
@@ -111,49 +110,34 @@ INSPECT = Verb(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedPassages:
-    """The check of an index. *is_full*: all fingerprints were computed again and compared."""
-
-    root: str
-    check: IndexCheck
-    is_full: bool
-    seconds: float
-
-
-def _check(stores: CommandStores, opts: argparse.Namespace) -> CheckedPassages:
+def _check(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     begin = time.monotonic()
     root = root_of(stores, opts)
     with Bars(opts) as bars:
         found = check(root, opts.full, bars)
-    return CheckedPassages(str(root), found, opts.full, round(time.monotonic() - begin, 3))
-
-
-def _check_json(result: CheckedPassages) -> dict[str, Any]:
     return {
-        "root": result.root,
-        **picked(result.check, "problems orphans segments documents texts posts"),
-        **picked(result, "is_full seconds"),
+        "root": str(root),
+        **picked(found, "problems orphans segments documents texts posts"),
+        "is_full": opts.full,
+        "seconds": round(time.monotonic() - begin, 3),
     }
 
 
-def _check_lines(result: CheckedPassages) -> Iterator[str]:
-    found = result.check
-    yield from first(list(map(clean, found.problems)))
-    if found.orphans:
+def _check_lines(result: dict[str, Any]) -> Iterator[str]:
+    problems, orphans = result["problems"], result["orphans"]
+    yield from first(list(map(clean, problems)))
+    if orphans:
         yield (
             "Files of a running or stopped writer, which the next writer removes if it was stopped:"
-            f" {clean(listed(found.orphans))}."
+            f" {clean(listed(orphans))}."
         )
-    verdict = counted(len(found.problems), "problem") if found.problems else "no problems"
-    yield (
-        f"Checked {result.root}: {counted(found.segments, 'segment')}, {counted(found.documents, 'document')},"
-        f" {counted(found.texts, 'text')}, {counted(found.posts, 'post')} in {result.seconds:.1f} s: {verdict}."
-    )
+    parts = [counted(result[f"{part}s"], part) for part in ("segment", "document", "text", "post")]
+    verdict = counted(len(problems), "problem") if problems else "no problems"
+    yield f"Checked {result['root']}: {', '.join(parts)} in {result['seconds']:.1f} s: {verdict}."
 
 
-def _check_caveats(result: CheckedPassages) -> Iterator[str]:
-    if problems := result.check.problems:
+def _check_caveats(result: dict[str, Any]) -> Iterator[str]:
+    if problems := result["problems"]:
         yield (
             f"The index has {counted(len(problems), 'problem')}. Index the documents again into another folder, or"
             " restore a copy of this index"
@@ -164,7 +148,6 @@ CHECK = Verb(
     _check,
     _check_lines,
     [ROOT, flag("--full", "also compute all fingerprints again and compare them, which takes longer")],
-    json=_check_json,
     caveats=_check_caveats,
     store_option="--root DIR",
 )

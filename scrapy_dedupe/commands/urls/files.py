@@ -11,7 +11,7 @@ from scrapy import version_info
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import FORCE, Option
-from scrapy_dedupe.commands.output import as_json, picked
+from scrapy_dedupe.commands.output import picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.places import sizes_of
 from scrapy_dedupe.errors import ArchiveError, StoreError, UsageError
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.urls.folder import AddedFingerprints
 
 # Scrapy before 2.19 only reads lines.
 _DEFAULT_FORMAT: Final = "binary" if version_info >= (2, 19) else "text"
@@ -117,31 +116,23 @@ class ImportedFile:
     damaged_at: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedFingerprints:
-    """The counts of added fingerprints, and the files. ``made``: the job had no filter, and one was created."""
-
-    filter: str
-    made: bool
-    added: AddedFingerprints
-    files: list[ImportedFile]
-
-
-def _import(stores: CommandStores, opts: argparse.Namespace) -> ImportedFingerprints:
+def _import(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     target = FilterTarget(stores, opts)
     # Check all files before anything is changed.
     for path in opts.files:
         _check(path)
     files: list[ImportedFile] = []
     with Bars(opts) as bars, target.open(create=True) as found:
-        made = found.last_stop == "none"
+        made = found.is_new
         with bars.part("import", sizes_of(opts.files)):
             added = found.add_many(
                 fingerprint for path in opts.files for fingerprint in _read(path, files, Reached(bars))
             )
     if added.damaged is not None:
         files.append(ImportedFile(str(added.damaged[0]), added.taken_over, added.damaged[1]))
-    return ImportedFingerprints(target.name, made, added, files)
+    counts = picked(added, "taken_over new again known")
+    # "made": the job had no filter, and one was created.
+    return {"filter": target.name, "made": made, **counts, "files": files}
 
 
 def _check(path: Path) -> None:
@@ -168,30 +159,24 @@ def _read(path: Path, files: list[ImportedFile], reached: Reached) -> Iterator[b
     files.append(ImportedFile(str(path), count, damaged_at))
 
 
-def _import_json(result: ImportedFingerprints) -> dict[str, Any]:
-    counts = picked(result.added, "taken_over new again known")
-    return {**picked(result, "filter made"), **counts, "files": as_json(result.files)}
-
-
-def _import_lines(result: ImportedFingerprints) -> Iterator[str]:
-    added = result.added
+def _import_lines(result: dict[str, Any]) -> Iterator[str]:
     counts = [
-        f"{counted(added.new, 'fingerprint is', 'fingerprints are')} new to {result.filter}",
-        f"{number(added.known)} were known",
+        f"{counted(result['new'], 'fingerprint is', 'fingerprints are')} new to {result['filter']}",
+        f"{number(result['known'])} were known",
     ]
-    if added.again:
-        counts.append(f"{number(added.again)} were forgotten and count as seen again")
+    if result["again"]:
+        counts.append(f"{number(result['again'])} were forgotten and count as seen again")
     yield f"{', '.join(counts)}."
-    if added.taken_over:
-        yield f"{number(added.taken_over)} more were imported from the job's own requests.seen."
-    if result.made:
+    if result["taken_over"]:
+        yield f"{number(result['taken_over'])} more were imported from the job's own requests.seen."
+    if result["made"]:
         yield "The job had no URL filter, so one was created."
 
 
-def _import_caveats(result: ImportedFingerprints) -> Iterator[str]:
-    damaged = [item for item in result.files if item.damaged_at is not None]
+def _import_caveats(result: dict[str, Any]) -> Iterator[str]:
+    damaged = [item for item in result["files"] if item.damaged_at is not None]
     if damaged:
-        places = ", ".join(f"{item.file} at byte {number(item.damaged_at or 0)}" for item in damaged)
+        places = ", ".join(f"{item.file} at byte {number(item.damaged_at)}" for item in damaged)
         yield f"Damaged files were imported only up to the damage: {places}"
 
 
@@ -199,6 +184,5 @@ IMPORT = Verb(
     _import,
     _import_lines,
     [*FILTER, Option("files", "FILE", "a requests.seen file", type=Path, nargs="+")],
-    json=_import_json,
     caveats=_import_caveats,
 )

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler, CrawlerRunner
@@ -14,6 +14,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_dedupe.commands.options import Option
+from scrapy_dedupe.commands.output import picked
 from scrapy_dedupe.commands.stores import loading_settings
 from scrapy_dedupe.errors import SettingError, StoreError, StoreRefused, StoreUnavailable, UsageError
 from scrapy_dedupe.settings.specs import read_settings
@@ -21,7 +22,7 @@ from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.stores.redis import connect
 from scrapy_dedupe.stores.redis_faults import redis_faults
 from scrapy_dedupe.urls.attachment import was_cut
-from scrapy_dedupe.urls.folder import AddedFingerprints, FilterFolder, State
+from scrapy_dedupe.urls.folder import AddedFingerprints, FilterFolder, LastStop, State
 from scrapy_dedupe.urls.journal import MAX_FINGERPRINT_BYTES
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
@@ -39,62 +40,22 @@ if TYPE_CHECKING:
 _PART = 10_000
 
 
-class OpenFilter(Protocol):
-    """The interface of an open filter for the verbs. ``name`` is shown in results."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def last_stop(self) -> str | None:
-        """How the last run ended; None for a filter in Redis, which several runs may use."""
-
-    @property
-    def error_bound(self) -> float:
-        """The maximum share of new fingerprints that are reported as seen."""
-
-    @property
-    def error_rate(self) -> float:
-        """The error rate of the Bloom filter. An exact set confirms its hits."""
-
-    def states(self, fingerprints: Sequence[bytes]) -> list[State]: ...
-
-    def forget(self, fingerprints: Iterable[bytes]) -> int: ...
-
-    def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints: ...
-
-    def figures(self) -> Figures: ...
-
-    @property
-    def forgotten(self) -> int:
-        """Number of fingerprints that may be requested again once."""
-
-    def listed(self, on_count: Callable[[int], None]) -> int | None:
-        """Number of fingerprints that can be exported, which are counted; None if there is no list."""
-
-    @property
-    def exact(self) -> int | None:
-        """Number of fingerprints in the exact set; None if there is no exact set that matches the filter."""
-
-
 @dataclass(frozen=True, slots=True)
 class LocalFilter:
-    """The filter in a job's folder."""
+    """The filter in a job's folder. ``name`` is shown in results."""
 
     name: str
     stored: FilterFolder
 
     @property
-    def last_stop(self) -> str:
-        return self.stored.last_stop.value
+    def is_new(self) -> bool:
+        """Whether the job had no filter before it was opened."""
+        return self.stored.last_stop is LastStop.NONE
 
     @property
     def error_bound(self) -> float:
-        return 0.0 if self.stored.is_exact else self.error_rate
-
-    @property
-    def error_rate(self) -> float:
-        return self.stored.error_rate
+        """The maximum share of new fingerprints that are reported as seen."""
+        return 0.0 if self.stored.is_exact else self.stored.error_rate
 
     def states(self, fingerprints: Sequence[bytes]) -> list[State]:
         return [self.stored.state(fingerprint) for fingerprint in fingerprints]
@@ -105,19 +66,18 @@ class LocalFilter:
     def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
         return self.stored.add_many(fingerprints)
 
-    def figures(self) -> Figures:
-        return self.stored.filter.figures()
-
-    @property
-    def forgotten(self) -> int:
-        return len(self.stored.forgotten)
-
-    def listed(self, on_count: Callable[[int], None]) -> int:
-        return self.stored.listed(on_count)
-
-    @property
-    def exact(self) -> int | None:
-        return len(self.stored.filter) if self.stored.has_stored_set else None
+    def stats(self, on_count: Callable[[int], None]) -> dict[str, Any]:
+        """The figures. ``on_count`` is called while the list of fingerprints is counted."""
+        stored = self.stored
+        return _stats(
+            self.name,
+            stored,
+            stored.filter.figures(),
+            last_stop=stored.last_stop.value,
+            forgotten=len(stored.forgotten),
+            listed=stored.listed(on_count),
+            exact=len(stored.filter) if stored.has_stored_set else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +86,10 @@ class SharedFilter:
 
     name: str
     shared: SharedBloomFilter
-
-    @property
-    def last_stop(self) -> None:
-        return None
+    is_new: ClassVar[bool] = False
 
     @property
     def error_bound(self) -> float:
-        return self.error_rate
-
-    @property
-    def error_rate(self) -> float:
         return self.shared.error_rate
 
     def states(self, fingerprints: Sequence[bytes]) -> list[State]:
@@ -155,19 +108,41 @@ class SharedFilter:
             total += len(part)
         return AddedFingerprints(new, 0, total - new)
 
-    def figures(self) -> Figures:
-        return self.shared.describe().figures()
+    def stats(self, on_count: Callable[[int], None]) -> dict[str, Any]:
+        found = self.shared.describe()
+        return _stats(self.name, self.shared, found.figures(), forgotten=found.forgotten)
 
-    @property
-    def forgotten(self) -> int:
-        return self.shared.describe().forgotten
 
-    def listed(self, on_count: Callable[[int], None]) -> None:
-        return None
+OpenFilter: TypeAlias = LocalFilter | SharedFilter
 
-    @property
-    def exact(self) -> None:
-        return None
+
+def _stats(
+    name: str,
+    source: FilterFolder | SharedBloomFilter,
+    figures: Figures,
+    *,
+    last_stop: str | None = None,
+    forgotten: int,
+    listed: int | None = None,
+    exact: int | None = None,
+) -> dict[str, Any]:
+    """The figures of one filter. ``last_stop`` is "clean" or "cut" (not clean), or None for a filter in Redis.
+
+    ``forgotten`` is the number of fingerprints that may be requested again once, ``listed`` that of the fingerprints
+    that can be exported, ``exact`` that of the exact set; the latter two are None if there is no list or no such set.
+    """
+    return {
+        "filter": name,
+        "last_stop": last_stop,
+        "fingerprints": figures.seen,
+        "forgotten": forgotten,
+        "listed": listed,
+        "exact": exact,
+        **picked(figures, "capacity layers bytes fill_ratio"),
+        "error_rate": source.error_rate,
+        **picked(figures, "estimated_error expected_lost"),
+        "fingerprinter": source.fingerprinter,
+    }
 
 
 FILTER: Final = (
@@ -239,35 +214,30 @@ class FilterTarget:
             raise UsageError(
                 f"The store {store.shown} has no URL filter. Name a Redis server, or a job with --jobdir."
             )
-        self._jobdir: Path | None = None
-        self._store = store
         if store is None and jobdir is None and settings.urls.store_url is not None:
-            self._store = parse_store_url(settings.urls.store_url)
-        if self._store is not None:
-            self._key = self._key_for(opts.key, opts.spider)
+            store = parse_store_url(settings.urls.store_url)
+        self._store = store
+        if store is not None:
+            self._key = self._key_for(opts.spider) if opts.key is None else opts.key
+            self.name = f"{self._key} in {store.shown}"
             return
         if opts.key is not None:
             raise UsageError(
                 "--key names a filter in Redis, but no server is given. Name the server with --store or "
                 "DEDUPE_URL_STORE_URL."
             )
-        self._jobdir = jobdir or settings.jobdir
-        if self._jobdir is None:
+        jobdir = jobdir or settings.jobdir
+        if jobdir is None:
             raise UsageError(
                 "No URL filter is given. Name a job with --jobdir or the setting JOBDIR, or a Redis server with --store "
                 "or DEDUPE_URL_STORE_URL."
             )
+        self._folder = FilterFolder(jobdir, self.fingerprint.path, confirm=settings.urls.confirm)
+        self.name = str(self._folder.folder)
 
     @property
     def is_shared(self) -> bool:
-        return self._jobdir is None
-
-    @property
-    def name(self) -> str:
-        if self._jobdir is not None:
-            return str(self._folder.folder)
-        assert self._store is not None
-        return f"{self._key} in {self._store.shown}"
+        return self._store is not None
 
     @contextmanager
     def open(self, *, create: bool = False) -> Iterator[OpenFilter]:
@@ -313,14 +283,7 @@ class FilterTarget:
         finally:
             client.close()
 
-    @property
-    def _folder(self) -> FilterFolder:
-        assert self._jobdir is not None
-        return FilterFolder(self._jobdir, self.fingerprint.path, confirm=self._settings.urls.confirm)
-
-    def _key_for(self, key: str | None, spider: str | None) -> str:
-        if key is not None:
-            return key
+    def _key_for(self, spider: str | None) -> str:
         key = self._settings.urls.key
         if spider is None and "%(spider)s" in key:
             raise UsageError(

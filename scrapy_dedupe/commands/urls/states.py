@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import Option
-from scrapy_dedupe.commands.output import picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.reports.wording import counted, number, size
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.urls.bloom import Figures
 
     from .filters import OpenFilter
 
@@ -129,73 +127,29 @@ def _forget_lines(result: Forgot) -> Iterator[str]:
 FORGET = Verb(_forget, _forget_lines, [*FILTER, URLS])
 
 
-@dataclass(frozen=True, slots=True)
-class UrlStats:
-    """The figures of one filter. ``last_stop`` is "clean" or "cut" (not clean), or None for a filter in Redis.
-
-    ``listed`` is the number of fingerprints that can be exported, ``exact`` that of the exact set; None if there is none.
-    """
-
-    filter: str
-    last_stop: str | None
-    figures: Figures
-    forgotten: int
-    listed: int | None
-    exact: int | None
-    error_rate: float
-    fingerprinter: str
-
-
-def _stats(stores: CommandStores, opts: argparse.Namespace) -> UrlStats:
+def _stats(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     target = FilterTarget(stores, opts)
     with Bars(opts) as bars, bars.part("stats", 0, "fingerprints"), target.open() as found:
-        return UrlStats(
-            found.name,
-            found.last_stop,
-            found.figures(),
-            found.forgotten,
-            found.listed(bars.advance),
-            found.exact,
-            found.error_rate,
-            target.fingerprint.path,
-        )
+        return found.stats(bars.advance)
 
 
-def _stats_json(stats: UrlStats) -> dict[str, Any]:
-    figures = stats.figures
-    return {
-        **picked(stats, "filter last_stop"),
-        "fingerprints": figures.seen,
-        **picked(stats, "forgotten listed exact"),
-        **picked(figures, "capacity layers bytes fill_ratio"),
-        "error_rate": stats.error_rate,
-        **picked(figures, "estimated_error expected_lost"),
-        "fingerprinter": stats.fingerprinter,
-    }
-
-
-def _stats_lines(stats: UrlStats) -> Iterator[str]:
-    figures = stats.figures
-    held = [f"{counted(figures.seen, 'fingerprint')} by {stats.fingerprinter}"]
-    for count, words in (
-        (stats.forgotten, "forgotten"),
-        (stats.listed, "listed"),
-        (stats.exact, "in the exact set"),
-    ):
-        if count is not None:
-            held.append(f"{number(count)} {words}")
-    yield f"Filter    {stats.filter}"
-    if stats.last_stop is not None:
-        yield f"Stopped   {_STOPS[stats.last_stop]}"
+def _stats_lines(stats: dict[str, Any]) -> Iterator[str]:
+    held = [f"{counted(stats['fingerprints'], 'fingerprint')} by {stats['fingerprinter']}"]
+    for key, words in (("forgotten", "forgotten"), ("listed", "listed"), ("exact", "in the exact set")):
+        if stats[key] is not None:
+            held.append(f"{number(stats[key])} {words}")
+    yield f"Filter    {stats['filter']}"
+    if stats["last_stop"] is not None:
+        yield f"Stopped   {_STOPS[stats['last_stop']]}"
     yield f"Holds     {', '.join(held)}"
     yield (
-        f"Size      {counted(figures.layers, 'layer')}, the first for {number(figures.capacity)};"
-        f" {size(figures.bytes)}, {100 * figures.fill_ratio:.1f} % of the bits set"
+        f"Size      {counted(stats['layers'], 'layer')}, the first for {number(stats['capacity'])};"
+        f" {size(stats['bytes'])}, {100 * stats['fill_ratio']:.1f} % of the bits set"
     )
     yield (
-        f"Error     at most {stats.error_rate:g}, {figures.estimated_error:.2g} now;"
-        f" {figures.expected_lost:.2g} URLs lost so far (expected)"
+        f"Error     at most {stats['error_rate']:g}, {stats['estimated_error']:.2g} now;"
+        f" {stats['expected_lost']:.2g} URLs lost so far (expected)"
     )
 
 
-STATS = Verb(_stats, _stats_lines, FILTER, json=_stats_json)
+STATS = Verb(_stats, _stats_lines, FILTER)

@@ -192,14 +192,12 @@ class _Salvage:
         if self._index is None:
             return []
         changed: dict[str, dict[Path, None]] = {}
-        copied: set[str] = set()
         for file in files:
             if file.crawl is not None and file.state in ("mended", "copied", "removed"):
                 changed.setdefault(file.crawl, {})[file.path.parent] = None
-            if file.crawl is not None and file.state == "copied":
-                copied.add(file.crawl)
         for crawl, folder in self._left_incomplete(folders):
             changed.setdefault(crawl, {})[folder] = None
+        copied = {file.crawl for file in files if file.state == "copied"}
         crawls = []
         for crawl, places in changed.items():
             state = self._known[crawl].state if crawl in self._known else "unknown"
