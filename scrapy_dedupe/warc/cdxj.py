@@ -42,9 +42,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from deflate import gzip_compress
 
 from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.warc.bodies import body_pieces
 from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.exchanges import method_of
-from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.url_keys import Lookup, lookup, wabac_key, with_method
 
 if TYPE_CHECKING:
@@ -245,12 +245,9 @@ def _digest(record: StoredRecord) -> str | None:
         return str(digest)
     if record.get("WARC-Payload-Digest") or record.type == "revisit":
         return record.get("WARC-Payload-Digest")
-    missing = record.http.length if record.http else 0
-    if record.type == "response" and record.frame.block_length > missing:
+    if record.type == "response" and any(body_pieces(record)):
         return None
     sha1 = hashlib.sha1(usedforsecurity=False)
-    kept = record.frame.kept
-    for piece in [kept] if len(kept) == record.frame.block_length else open_block(record.path, record.frame):
-        sha1.update(piece[missing:])
-        missing = max(0, missing - len(piece))
+    for piece in body_pieces(record):
+        sha1.update(piece)
     return "sha1:" + base64.b32encode(sha1.digest()).decode("ascii")

@@ -43,6 +43,7 @@ _LARGEST_DIGITS = 13
 _PIECE_BYTES = 1 << 16
 _UNPACKED_BYTES = 1 << 20
 _parse = json.JSONDecoder().raw_decode  # json.loads takes 50 % longer
+_cut = reprlib.repr  # a value can be nested so deeply that plain repr fails
 _OLD_CDX = re.compile(rb" ?CDX [A-Za-z] ")
 
 
@@ -296,8 +297,3 @@ def _text(value: str, what: str) -> str:
             # JSON can encode a lone surrogate, which no file or store can hold.
             raise _Fault(f"has a {what} that is not valid text: {_cut(value)}") from None
     return value
-
-
-def _cut(value: object) -> str:
-    # A value can be nested so deeply that plain repr fails.
-    return reprlib.repr(value)
