@@ -201,20 +201,16 @@ def zipnum_blocks(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
     lines = iter(lines)
     while block := list(islice(lines, BLOCK_LINES)):
         member = bytes(gzip_compress(b"".join(block), _GZIP_LEVEL))
-        yield member, _idx_line(block[0], offset, member)
+        prefix = block[0].partition(b" {")[0]
+        digest = f"sha256:{hashlib.sha256(member).hexdigest()}"
+        fields = json.dumps({"offset": offset, "length": len(member), "digest": digest})
+        yield member, prefix + b" " + fields.encode() + b"\n"
         offset += len(member)
 
 
 def idx_head(filename: str) -> bytes:
     """Return the first line of the .idx file; *filename* is the name of the file with the gzip members."""
     return f"!meta 0 {json.dumps({'format': 'cdxj-gzip-1.0', 'filename': filename})}\n".encode()
-
-
-def _idx_line(first: bytes, offset: int, member: bytes) -> bytes:
-    prefix = first.partition(b" {")[0]
-    digest = f"sha256:{hashlib.sha256(member).hexdigest()}"
-    fields = json.dumps({"offset": offset, "length": len(member), "digest": digest})
-    return prefix + b" " + fields.encode() + b"\n"
 
 
 def _lookup(url: str, request: StoredRecord | None) -> Lookup:

@@ -21,6 +21,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.warc.codings import split_pieces
 from scrapy_dedupe.warc.remote import open_in_order, read_errors, shown
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 from scrapy_dedupe.warc.zip_members import swollen_limit
@@ -144,7 +145,7 @@ def unpacked(pieces: Iterable[bytes], where: str, stored_bytes: int | None = Non
     Raises DamagedInput if they do not unpack to their end, or unpack to far more than *stored_bytes*, by default
     their own number.
     """
-    pieces = _regrouped(pieces)
+    pieces = split_pieces(pieces, _PIECE_BYTES)
     first = next(pieces, b"")
     if not first.startswith(GZIP_MAGIC):
         yield first
@@ -182,13 +183,6 @@ def unpacked(pieces: Iterable[bytes], where: str, stored_bytes: int | None = Non
             data = member.unused_data if member.eof else member.unconsumed_tail
     if not is_between:
         raise DamagedInput(f"{where} is truncated: it ends inside a gzip member, at byte {taken}.")
-
-
-def _regrouped(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in small pieces: the rest of a piece is copied for each member in it."""
-    for piece in pieces:
-        for start in range(0, len(piece), _PIECE_BYTES):
-            yield piece[start : start + _PIECE_BYTES]
 
 
 def _pieces(file: ReadableFile) -> Iterator[bytes]:

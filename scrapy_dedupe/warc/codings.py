@@ -182,7 +182,7 @@ def _gunzip(open_body: Opener, _: int) -> Iterator[bytes]:
     # RFC 1952, section 2.2: a file has one or more members. Zeros after the last one are padding.
     member, is_padding = zlib_ng.decompressobj(_GZIP), False
     try:
-        for step in _steps(open_body(), _STEP):
+        for step in split_pieces(open_body(), _STEP):
             data = step
             while data:
                 if member.eof:
@@ -220,7 +220,7 @@ def _is_zlib(open_body: Opener, max_bytes: int) -> bool:
 def _inflated(pieces: Iterator[bytes], kind: int) -> Iterator[bytes]:
     inflater = zlib_ng.decompressobj(kind)
     try:
-        for step in _steps(pieces, _STEP):
+        for step in split_pieces(pieces, _STEP):
             if inflater.eof:
                 raise _damaged("deflate")
             data = step
@@ -266,7 +266,7 @@ def _unzstd(open_body: Opener, _: int) -> Iterator[bytes]:
         new_frame, step_bytes, limit = package.ZstdDecompressor().decompressobj, _ZSTANDARD_STEP, []
     frame = new_frame()
     try:
-        for step in _steps(open_body(), step_bytes):
+        for step in split_pieces(open_body(), step_bytes):
             data = step
             # Without the attribute, a frame takes all of its input at once.
             while data or not (frame.eof or getattr(frame, "needs_input", True)):
@@ -281,8 +281,8 @@ def _unzstd(open_body: Opener, _: int) -> Iterator[bytes]:
         raise _damaged("zstd")
 
 
-def _steps(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    # An inflater copies the input that it does not consume, so feed it small steps.
+def split_pieces(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Yield the same bytes in pieces of at most *size* bytes: an inflater copies the input that it does not consume."""
     for piece in pieces:
         for begin in range(0, len(piece), size):
             yield piece[begin : begin + size]

@@ -84,8 +84,9 @@ class Storage:
                 "The URL of a storage is empty. Use a URL such as s3://bucket/folder, or a folder."
             )
         if "::" in url or (not self._is_local and ("?" in url or "#" in url)):
+            shown = re.split(r"[?#]", self.shown)[0]
             raise SettingError(
-                f"The storage {self._without_query()} is not one URL of a folder. Use a URL such as s3://bucket/folder,"
+                f"The storage {shown} is not one URL of a folder. Use a URL such as s3://bucket/folder,"
                 " and put options and credentials where the driver of the protocol looks for them."
             )
         self._class = self._driver()
@@ -327,9 +328,6 @@ class Storage:
 
     def _local_folder(self) -> Path:
         return Path(os.path.abspath(self._class._strip_protocol(self._url)))  # noqa: PTH100 - without resolving links
-
-    def _without_query(self) -> str:
-        return re.split(r"[?#]", self.shown)[0]
 
     @contextlib.contextmanager
     def _driver_errors(self, what: str, remedy: str) -> Iterator[None]:
