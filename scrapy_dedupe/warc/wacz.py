@@ -364,8 +364,7 @@ class _OpenWacz:
     def __init__(self, target: Path, created: datetime) -> None:
         self.target = target
         self._path_open = target.with_name(target.name + OPEN_SUFFIX)
-        date = created.timetuple()
-        self._date = (date.tm_year, date.tm_mon, date.tm_mday, date.tm_hour, date.tm_min, date.tm_sec)
+        self._date = created.timetuple()[:6]
         self._resources: list[dict[str, object]] = []
         self._is_finished = False
 
