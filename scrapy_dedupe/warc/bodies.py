@@ -96,7 +96,7 @@ def hashed_records(
     called before the rest of the block is read, when the length of the record is not yet known. Long blocks are hashed
     while they are read and not read a second time, unless they are chunked. Raises the exceptions of `read_records`.
     """
-    passing: tuple[Frame, _Hashes] | None = None
+    passing: tuple[tuple[int, int], _Hashes] | None = None
 
     def on_long_block(record: StoredRecord) -> Callable[[bytes], None] | None:
         nonlocal passing
@@ -106,12 +106,12 @@ def hashed_records(
         if not (algorithms := wanted(record)):
             return None
         hashes = _Hashes(algorithms)
-        passing = (record.frame, hashes)
+        passing = (_place(record), hashes)
         hashes.update(memoryview(record.frame.kept)[_head_bytes(record) :])
         return hashes.update
 
     for record in read_records(path, on_damage=on_damage, on_long_block=on_long_block):
-        if passing is not None and _is_same(passing[0], record.frame):
+        if passing is not None and passing[0] == _place(record):
             yield record, passing[1].digests()
         else:
             yield record, tuple([payload_digest(record, algorithm) for algorithm in wanted(record)])
@@ -181,8 +181,8 @@ def _head_bytes(record: StoredRecord) -> int:
     return record.http.length if record.http else 0
 
 
-def _is_same(begun: Frame, read: Frame) -> bool:
-    return (begun.offset, begun.block_position) == (read.offset, read.block_position)
+def _place(record: StoredRecord) -> tuple[int, int]:
+    return record.offset, record.frame.block_position
 
 
 def why_no_original(record: StoredRecord) -> str | None:

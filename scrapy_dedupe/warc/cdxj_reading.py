@@ -110,14 +110,12 @@ def cdxj_lines(file: ReadableFile) -> Iterator[bytes]:
     columns.
     """
     where = shown(str(file))
-    is_first = True
-    for line in lines_of(unpacked(_pieces(file), where)):
-        if is_first and _OLD_CDX.match(line):
+    for number, line in enumerate(lines_of(unpacked(_pieces(file), where))):
+        if number == 0 and _OLD_CDX.match(line):
             raise DamagedInput(
                 f"{where} is a CDX with columns, which is not supported. Make a CDXJ of the WARC files, with"
                 " cdxj-indexer."
             )
-        is_first = False
         yield line
 
 

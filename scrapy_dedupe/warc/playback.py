@@ -194,17 +194,18 @@ class Playback:
     def _find(
         self, method: str, url: str, body: bytes, cookies: bytes, is_conditional: bool
     ) -> Playable | None:
-        unresolved = 0
+        originals, unresolved = self._index.originals, 0
         for canonical in (False, True):
             for place in self._index.answers(method, body, url, cookies, canonical=canonical):
                 if place.status == _NOT_MODIFIED and place.kind == "response" and not is_conditional:
                     continue
-                record = self._record(place)
+                file = self._files[place.file]
+                record = read_record(file, place.offset, block_position=place.block_position)
                 if place.kind == "response" or (place.kind == "unmodified" and is_conditional):
                     return self._playable(record, method, record)
-                original = self._original(record)
+                original = originals.original(reference_of(record))
                 if original is not None:
-                    stored, crawl = original
+                    stored, crawl = originals.record_of(original), self._index.crawl_of(original)
                     reference = PlayedOriginal(stored.id, stored.target_uri, stored.date, crawl)
                     return self._playable(
                         record, method, stored, reference, is_unmodified=place.kind == "unmodified"
@@ -217,15 +218,6 @@ class Playback:
         # Count these only now: an older capture might still have been the answer.
         self.unresolved += unresolved
         return None
-
-    def _record(self, place: _AnswerPlace) -> StoredRecord:
-        return read_record(self._files[place.file], place.offset, block_position=place.block_position)
-
-    def _original(self, revisit: StoredRecord) -> tuple[StoredRecord, str | None] | None:
-        """The record that has the payload of a revisit, and the name of its crawl."""
-        originals = self._index.originals
-        found = originals.original(reference_of(revisit))
-        return None if found is None else (originals.record_of(found), self._index.crawl_of(found))
 
     def _playable(
         self,
