@@ -3,6 +3,8 @@
 `payload_pieces` yields exactly the bytes of `StoredRecord.payload`: the block without its HTTP head and without chunks
 (see `chunks`). `decoded_pieces` also undoes the content codings (see `codings`). `payload_digest` hashes one record,
 `hashed_records` a whole file while it is read.
+
+All functions that take a record raise DamagedInput if a long block cannot be read again.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.warc.chunks import dechunked, has_extra_framing
-from scrapy_dedupe.warc.codings import codings_of, decoded_stream
+from scrapy_dedupe.warc.codings import codings_of, decoded_stream, split_pieces
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.reading import read_records
 
@@ -40,15 +42,12 @@ class BodyDigest:
 
 
 def payload_pieces(record: StoredRecord) -> Iterator[bytes]:
-    """Yield the stored entity body in pieces of at most 1 MiB, the bytes of ``record.payload()``.
-
-    Raises DamagedInput if a long block cannot be read again.
-    """
+    """Yield the stored entity body in pieces of at most 1 MiB, the bytes of ``record.payload()``."""
     if record.type == "revisit":
         return
     frame = record.frame
     if len(frame.kept) == frame.block_length:
-        yield from _cut(record.payload())
+        yield from split_pieces([record.payload()], _PIECE)
     elif record.http is not None and record.http.is_chunked:
         yield from dechunked(lambda: body_pieces(record))
     else:
@@ -56,10 +55,7 @@ def payload_pieces(record: StoredRecord) -> Iterator[bytes]:
 
 
 def body_pieces(record: StoredRecord) -> Iterator[bytes]:
-    """Yield the block after its HTTP head as it is stored, chunks included, in pieces of at most 1 MiB.
-
-    Raises DamagedInput if a long block cannot be read again.
-    """
+    """Yield the block after its HTTP head as it is stored, chunks included, in pieces of at most 1 MiB."""
     frame = record.frame
     is_held = len(frame.kept) == frame.block_length
     return _after(iter((frame.kept,)) if is_held else open_block(record.path, frame), _head_bytes(record))
@@ -77,16 +73,12 @@ def decoded_pieces(record: StoredRecord) -> Iterator[bytes]:
 def payload_digest(record: StoredRecord, algorithm: str = "sha256", *, decoded: bool = False) -> BodyDigest:
     """Hash the stored entity body of a record, or with *decoded* the body without its content codings.
 
-    *algorithm* is a name of hashlib. Raises codings.Undecodable, and DamagedInput if a long block cannot be read
-    again.
+    *algorithm* is a name of hashlib. Raises codings.Undecodable.
     """
-    hasher = hasher_of(algorithm)
+    hasher, size = hasher_of(algorithm), 0
     held = _held_body(record, decoded=decoded)
-    if held is not None:
-        hasher.update(held)
-        return BodyDigest(hasher.hexdigest(), len(held))
-    size = 0
-    for piece in decoded_pieces(record) if decoded else payload_pieces(record):
+    pieces_of = decoded_pieces if decoded else payload_pieces
+    for piece in pieces_of(record) if held is None else (held,):
         hasher.update(piece)
         size += len(piece)
     return BodyDigest(hasher.hexdigest(), size)
@@ -102,10 +94,9 @@ def hashed_records(
 
     *wanted* returns the algorithms for a record, none if it need not be hashed. For a record with a long block it is
     called before the rest of the block is read, when the length of the record is not yet known. Long blocks are hashed
-    while they are read and not read a second time, unless they are chunked. Raises the exceptions of `read_records`,
-    and DamagedInput if a chunked block cannot be read again.
+    while they are read and not read a second time, unless they are chunked. Raises the exceptions of `read_records`.
     """
-    passing: tuple[Frame, _Hashes] | None = None
+    passing: tuple[tuple[int, int], _Hashes] | None = None
 
     def on_long_block(record: StoredRecord) -> Callable[[bytes], None] | None:
         nonlocal passing
@@ -115,12 +106,12 @@ def hashed_records(
         if not (algorithms := wanted(record)):
             return None
         hashes = _Hashes(algorithms)
-        passing = (record.frame, hashes)
+        passing = (_place(record), hashes)
         hashes.update(memoryview(record.frame.kept)[_head_bytes(record) :])
         return hashes.update
 
     for record in read_records(path, on_damage=on_damage, on_long_block=on_long_block):
-        if passing is not None and _is_same(passing[0], record.frame):
+        if passing is not None and passing[0] == _place(record):
             yield record, passing[1].digests()
         else:
             yield record, tuple([payload_digest(record, algorithm) for algorithm in wanted(record)])
@@ -190,15 +181,15 @@ def _head_bytes(record: StoredRecord) -> int:
     return record.http.length if record.http else 0
 
 
-def _is_same(begun: Frame, read: Frame) -> bool:
-    return (begun.offset, begun.block_position) == (read.offset, read.block_position)
+def _place(record: StoredRecord) -> tuple[int, int]:
+    return record.offset, record.frame.block_position
 
 
 def why_no_original(record: StoredRecord) -> str | None:
     """Why no record may refer to the payload of this record, regardless of options; None if records may.
 
     The result is a key of `offline.eligibility.REASONS`. The request method and an empty payload
-    (`has_payload`) are not checked. Raises DamagedInput if a long block cannot be read again.
+    (`has_payload`) are not checked.
     """
     if not record.is_whole:
         return "truncated" if record.is_truncated else "partial"
@@ -215,10 +206,7 @@ def has_whole_page(status: int | None) -> bool:
 
 
 def has_payload(record: StoredRecord) -> bool:
-    """Whether the payload of a record with an HTTP head has any byte.
-
-    Raises DamagedInput if a long block cannot be read again.
-    """
+    """Whether the payload of a record with an HTTP head has any byte."""
     if record.http is not None and record.http.is_chunked:
         return any(payload_pieces(record))
     return record.type != "revisit" and record.frame.block_length > _head_bytes(record)
@@ -229,8 +217,6 @@ def has_more_than_payload(record: StoredRecord) -> bool:
 
     This is the case for chunk extensions, trailer fields, and truncated chunks, which may be a page that only looks
     chunked. Such a record must not be the original of a revisit, nor become a revisit.
-
-    Raises DamagedInput if a long block cannot be read again.
     """
     if record.type == "revisit" or record.http is None or not record.http.is_chunked:
         return False
@@ -240,14 +226,5 @@ def has_more_than_payload(record: StoredRecord) -> bool:
 def _after(pieces: Iterator[bytes], skipped: int) -> Iterator[bytes]:
     for piece in pieces:
         if skipped < len(piece):
-            yield from _cut(piece[skipped:] if skipped else piece)
+            yield from split_pieces([piece[skipped:]], _PIECE)
         skipped = max(0, skipped - len(piece))
-
-
-def _cut(data: bytes) -> Iterator[bytes]:
-    if len(data) <= _PIECE:
-        if data:
-            yield data
-        return
-    for begin in range(0, len(data), _PIECE):
-        yield data[begin : begin + _PIECE]

@@ -42,9 +42,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from deflate import gzip_compress
 
 from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.warc.bodies import body_pieces
 from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.exchanges import method_of
-from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.url_keys import Lookup, lookup, wabac_key, with_method
 
 if TYPE_CHECKING:
@@ -201,20 +201,16 @@ def zipnum_blocks(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
     lines = iter(lines)
     while block := list(islice(lines, BLOCK_LINES)):
         member = bytes(gzip_compress(b"".join(block), _GZIP_LEVEL))
-        yield member, _idx_line(block[0], offset, member)
+        prefix = block[0].partition(b" {")[0]
+        digest = f"sha256:{hashlib.sha256(member).hexdigest()}"
+        fields = json.dumps({"offset": offset, "length": len(member), "digest": digest})
+        yield member, prefix + b" " + fields.encode() + b"\n"
         offset += len(member)
 
 
 def idx_head(filename: str) -> bytes:
     """Return the first line of the .idx file; *filename* is the name of the file with the gzip members."""
     return f"!meta 0 {json.dumps({'format': 'cdxj-gzip-1.0', 'filename': filename})}\n".encode()
-
-
-def _idx_line(first: bytes, offset: int, member: bytes) -> bytes:
-    prefix = first.partition(b" {")[0]
-    digest = f"sha256:{hashlib.sha256(member).hexdigest()}"
-    fields = json.dumps({"offset": offset, "length": len(member), "digest": digest})
-    return prefix + b" " + fields.encode() + b"\n"
 
 
 def _lookup(url: str, request: StoredRecord | None) -> Lookup:
@@ -245,12 +241,9 @@ def _digest(record: StoredRecord) -> str | None:
         return str(digest)
     if record.get("WARC-Payload-Digest") or record.type == "revisit":
         return record.get("WARC-Payload-Digest")
-    missing = record.http.length if record.http else 0
-    if record.type == "response" and record.frame.block_length > missing:
+    if record.type == "response" and any(body_pieces(record)):
         return None
     sha1 = hashlib.sha1(usedforsecurity=False)
-    kept = record.frame.kept
-    for piece in [kept] if len(kept) == record.frame.block_length else open_block(record.path, record.frame):
-        sha1.update(piece[missing:])
-        missing = max(0, missing - len(piece))
+    for piece in body_pieces(record):
+        sha1.update(piece)
     return "sha1:" + base64.b32encode(sha1.digest()).decode("ascii")

@@ -21,6 +21,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.warc.codings import split_pieces
 from scrapy_dedupe.warc.remote import open_in_order, read_errors, shown
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 from scrapy_dedupe.warc.zip_members import swollen_limit
@@ -43,6 +44,7 @@ _LARGEST_DIGITS = 13
 _PIECE_BYTES = 1 << 16
 _UNPACKED_BYTES = 1 << 20
 _parse = json.JSONDecoder().raw_decode  # json.loads takes 50 % longer
+_cut = reprlib.repr  # a value can be nested so deeply that plain repr fails
 _OLD_CDX = re.compile(rb" ?CDX [A-Za-z] ")
 
 
@@ -108,14 +110,12 @@ def cdxj_lines(file: ReadableFile) -> Iterator[bytes]:
     columns.
     """
     where = shown(str(file))
-    is_first = True
-    for line in lines_of(unpacked(_pieces(file), where)):
-        if is_first and _OLD_CDX.match(line):
+    for number, line in enumerate(lines_of(unpacked(_pieces(file), where))):
+        if number == 0 and _OLD_CDX.match(line):
             raise DamagedInput(
                 f"{where} is a CDX with columns, which is not supported. Make a CDXJ of the WARC files, with"
                 " cdxj-indexer."
             )
-        is_first = False
         yield line
 
 
@@ -143,7 +143,7 @@ def unpacked(pieces: Iterable[bytes], where: str, stored_bytes: int | None = Non
     Raises DamagedInput if they do not unpack to their end, or unpack to far more than *stored_bytes*, by default
     their own number.
     """
-    pieces = _regrouped(pieces)
+    pieces = split_pieces(pieces, _PIECE_BYTES)
     first = next(pieces, b"")
     if not first.startswith(GZIP_MAGIC):
         yield first
@@ -181,13 +181,6 @@ def unpacked(pieces: Iterable[bytes], where: str, stored_bytes: int | None = Non
             data = member.unused_data if member.eof else member.unconsumed_tail
     if not is_between:
         raise DamagedInput(f"{where} is truncated: it ends inside a gzip member, at byte {taken}.")
-
-
-def _regrouped(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in small pieces: the rest of a piece is copied for each member in it."""
-    for piece in pieces:
-        for start in range(0, len(piece), _PIECE_BYTES):
-            yield piece[start : start + _PIECE_BYTES]
 
 
 def _pieces(file: ReadableFile) -> Iterator[bytes]:
@@ -296,8 +289,3 @@ def _text(value: str, what: str) -> str:
             # JSON can encode a lone surrogate, which no file or store can hold.
             raise _Fault(f"has a {what} that is not valid text: {_cut(value)}") from None
     return value
-
-
-def _cut(value: object) -> str:
-    # A value can be nested so deeply that plain repr fails.
-    return reprlib.repr(value)

@@ -9,6 +9,7 @@ only at the end of a body, so a long body is read twice.
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -67,15 +68,15 @@ def _extra_framing(body: Iterator[bytes], take: Callable[[bytes], object] | None
     while (line := stream.chunk_line()) is not None:
         size = int(line[1], 16)
         has_extensions = has_extensions or line[2] is not None
-        stream.index = line.end()
         if not size:
+            stream.index = line.end()
             trailer = stream.at_most(MAX_TRAILER_BYTES)
             if trailer is None:
                 return None
             if _TRAILER.fullmatch(trailer):
                 return has_extensions or len(trailer) > len(_LINE_END)
             return True if has_chunk and _CUT_TRAILER.fullmatch(trailer) else None
-        if not stream.skip(size, take) or not stream.drop_line_end():
+        if not stream.skip_chunk(line.end(), size, take):
             return True if has_chunk and stream.at_most(1) in (b"", b"\r") else None
         has_chunk = True
     rest = stream.at_most(MAX_CHUNK_LINE)
@@ -100,35 +101,38 @@ class _Window:
 
     def drop_line_end(self) -> bool:
         """Take the next CRLF; False if there is none."""
+        self._hold(len(_LINE_END))
         if not self._held.startswith(_LINE_END, self.index):
-            self._hold(len(_LINE_END))
-            if not self._held.startswith(_LINE_END, self.index):
-                return False
+            return False
         self.index += len(_LINE_END)
         return True
 
-    def skip(self, count: int, take: Callable[[bytes], object] | None) -> bool:
-        """Drop *count* bytes and call *take* with them; False if there are fewer."""
-        while count and (self.index < len(self._held) or self._hold(1)):
-            begin = self.index
-            self.index = min(begin + count, len(self._held))
-            count -= self.index - begin
+    def skip_chunk(self, begin: int, size: int, take: Callable[[bytes], object] | None) -> bool:
+        """Take the chunk that begins at *begin*, and its CRLF; call *take* with its bytes. False if either is missing."""
+        held, end = self._held, begin + size
+        # True for nearly all chunks; the general case takes twice as long.
+        if held.startswith(_LINE_END, end):
             if take is not None:
-                take(self._held[begin : self.index])
-        return not count
+                take(held[begin:end])
+            self.index = end + len(_LINE_END)
+            return True
+        self.index = begin
+        for piece in self.pieces(size):
+            size -= len(piece)
+            if take is not None:
+                take(piece)
+        return not size and self.drop_line_end()
 
     def at_most(self, count: int) -> bytes | None:
         """All remaining bytes, if there are at most *count*; else None."""
         return None if self._hold(count + 1) else self._held[self.index :]
 
-    def pieces(self, count: int | None = None) -> Iterator[bytes]:
-        """Take *count* bytes, by default all."""
-        while count != 0 and self._hold(1):
-            end = self.index + (_PIECE if count is None else min(count, _PIECE))
-            piece = self._held[self.index : end]
+    def pieces(self, count: int = sys.maxsize) -> Iterator[bytes]:
+        """Take *count* bytes, by default all; fewer if the stream ends before."""
+        while count and self._hold(1):
+            piece = self._held[self.index : self.index + min(count, _PIECE)]
             self.index += len(piece)
-            if count is not None:
-                count -= len(piece)
+            count -= len(piece)
             yield piece
 
     def _hold(self, count: int) -> bool:

@@ -174,9 +174,7 @@ def decoder_of(coding: str) -> Callable[[Opener, int], Iterator[bytes]] | None:
     if coding == "br":
         return _unbrotli if brotli_package() is not None else None
     if coding == "zstd":
-        if zstd_package() is not None:
-            return _unzstd
-        return _unzstandard if zstandard_package() is not None else None
+        return _unzstd if zstd_package() is not None or zstandard_package() is not None else None
     return None
 
 
@@ -184,7 +182,7 @@ def _gunzip(open_body: Opener, _: int) -> Iterator[bytes]:
     # RFC 1952, section 2.2: a file has one or more members. Zeros after the last one are padding.
     member, is_padding = zlib_ng.decompressobj(_GZIP), False
     try:
-        for step in _steps(open_body(), _STEP):
+        for step in split_pieces(open_body(), _STEP):
             data = step
             while data:
                 if member.eof:
@@ -222,7 +220,7 @@ def _is_zlib(open_body: Opener, max_bytes: int) -> bool:
 def _inflated(pieces: Iterator[bytes], kind: int) -> Iterator[bytes]:
     inflater = zlib_ng.decompressobj(kind)
     try:
-        for step in _steps(pieces, _STEP):
+        for step in split_pieces(pieces, _STEP):
             if inflater.eof:
                 raise _damaged("deflate")
             data = step
@@ -261,15 +259,20 @@ def _unbrotli(open_body: Opener, _: int) -> Iterator[bytes]:
 
 def _unzstd(open_body: Opener, _: int) -> Iterator[bytes]:
     # RFC 8878, section 3: frames one after another.
-    package = zstd_package()
-    frame = package.ZstdDecompressor()
+    if (package := zstd_package()) is not None:
+        new_frame, step_bytes, limit = package.ZstdDecompressor, _STEP, [_PIECE]
+    else:  # zstandard has no output limit, so it is fed small steps
+        package = zstandard_package()
+        new_frame, step_bytes, limit = package.ZstdDecompressor().decompressobj, _ZSTANDARD_STEP, []
+    frame = new_frame()
     try:
-        for step in _steps(open_body(), _STEP):
+        for step in split_pieces(open_body(), step_bytes):
             data = step
-            while data or not (frame.eof or frame.needs_input):
+            # Without the attribute, a frame takes all of its input at once.
+            while data or not (frame.eof or getattr(frame, "needs_input", True)):
                 if frame.eof:
-                    frame = package.ZstdDecompressor()
-                if piece := frame.decompress(data, _PIECE):
+                    frame = new_frame()
+                if piece := frame.decompress(data, *limit):
                     yield piece
                 data = frame.unused_data if frame.eof else b""
     except package.ZstdError as error:
@@ -278,27 +281,8 @@ def _unzstd(open_body: Opener, _: int) -> Iterator[bytes]:
         raise _damaged("zstd")
 
 
-def _unzstandard(open_body: Opener, _: int) -> Iterator[bytes]:
-    """As `_unzstd`. The package has no output limit, so it is fed small steps."""
-    package = zstandard_package()
-    frame = package.ZstdDecompressor().decompressobj()
-    try:
-        for step in _steps(open_body(), _ZSTANDARD_STEP):
-            data = step
-            while data:
-                if frame.eof:
-                    frame = package.ZstdDecompressor().decompressobj()
-                if piece := frame.decompress(data):
-                    yield piece
-                data = frame.unused_data if frame.eof else b""
-    except package.ZstdError as error:
-        raise _damaged("zstd") from error
-    if not frame.eof:
-        raise _damaged("zstd")
-
-
-def _steps(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    # An inflater copies the input that it does not consume, so feed it small steps.
+def split_pieces(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Yield the same bytes in pieces of at most *size* bytes: an inflater copies the input that it does not consume."""
     for piece in pieces:
         for begin in range(0, len(piece), size):
             yield piece[begin : begin + size]

@@ -20,7 +20,7 @@ from scrapy_dedupe.warc.sources import ARC_LINE, GZIP_MAGIC, WARC_START
 from scrapy_dedupe.warc.zip_members import ZIP_MAGIC, ZipDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from scrapy_dedupe.warc.manifests import ListedFile
     from scrapy_dedupe.warc.sources import ReadableFile
@@ -53,7 +53,19 @@ def files_in(container: ReadableFile) -> list[ReadableFile]:
 
     Raises the exceptions of `find_files`; ``str()`` of a file in a WACZ is ``PLACE/archive/NAME``.
     """
-    return list(_files_in(container))
+    file = container.absolute() if isinstance(container, Path) else container
+    with read_errors(file):
+        check_regular(file)
+        with file.open("rb") as stream:
+            start = stream.read(_START_BYTES)
+    if start.startswith(ZIP_MAGIC) or file.name.lower().endswith(WACZ_SUFFIX):
+        directory = ZipDirectory(file)
+        return list(directory.members(archive_names(directory)))
+    if is_manifest(str(file)):
+        listed = read_manifest(str(file), with_names=False, on_fault=_raise)
+        return [member for one in listed for member in files_in(_named(file, one))]
+    _check_format(file, start)
+    return [file]
 
 
 def archive_names(directory: ZipDirectory) -> list[str]:
@@ -77,32 +89,6 @@ def _matches(pattern: str) -> list[Path]:
         wrong = "is a folder" if paths else "matches no file"
         raise UsageError(f"{pattern!r} {wrong}. Name WARC or WACZ files, as in 'folder/*.warc.gz'.")
     return files
-
-
-def _files_in(file: ReadableFile) -> Iterator[ReadableFile]:
-    if isinstance(file, Path):
-        file = file.absolute()
-    start = _start_of(file)
-    if _is_wacz(file, start):
-        directory = ZipDirectory(file)
-        yield from directory.members(archive_names(directory))
-    elif is_manifest(str(file)):
-        for listed in read_manifest(str(file), with_names=False, on_fault=_raise):
-            yield from _files_in(_named(file, listed))
-    else:
-        _check_format(file, start)
-        yield file
-
-
-def _start_of(file: ReadableFile) -> bytes:
-    with read_errors(file):
-        check_regular(file)
-        with file.open("rb") as stream:
-            return stream.read(_START_BYTES)
-
-
-def _is_wacz(file: ReadableFile, start: bytes) -> bool:
-    return start.startswith(ZIP_MAGIC) or file.name.lower().endswith(WACZ_SUFFIX)
 
 
 def _check_format(file: ReadableFile, start: bytes) -> None:

@@ -269,7 +269,10 @@ class _FrameReader:
         kept = b"".join(source.pieces(min(block_length, self._kept_bytes)))
         if block_length > len(kept):
             frame = Frame(is_arc, fields, offset, 0, head_position, block_position, block_length, kept)
-            self._take_rest(frame)
+            give = self._on_long_block(frame) if self._on_long_block else None
+            for piece in source.pieces(block_length - len(kept)):
+                if give:
+                    give(piece)
         # A record that is followed by both line ends of the standard is whole, regardless of what follows. Other
         # programs write fewer or more; then only the beginning of another record proves that the length was right.
         line_ends = source.skip_blank_lines()
@@ -318,12 +321,6 @@ class _FrameReader:
         """The WARC-Warcinfo-ID of the record that was read last, whole or not; the id of a warcinfo itself."""
         fields = {name.lower(): value for name, value in reversed(self._fields)}
         return fields.get("warc-record-id" if fields.get("warc-type") == "warcinfo" else "warc-warcinfo-id")
-
-    def _take_rest(self, frame: Frame) -> None:
-        give = self._on_long_block(frame) if self._on_long_block else None
-        for piece in self._source.pieces(frame.block_length - len(frame.kept)):
-            if give:
-                give(piece)
 
     def _arc_line(self, line: bytes) -> tuple[tuple[str, str], ...]:
         names = self._arc_fields

@@ -39,6 +39,7 @@ _SCHEMES = frozenset(
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200
+_cut = _SHORT.repr
 _SHA256 = re.compile(r"(?:sha-?256:)?([0-9a-f]{64})", re.IGNORECASE)
 
 
@@ -202,6 +203,12 @@ def json_object(data: bytes | bytearray, broken: Callable[[str], DamagedInput]) 
     return value
 
 
+def bare_sha256(value: object) -> str | None:
+    """The SHA-256 in a file of a container, in bare hex; None for any other value."""
+    match = _SHA256.fullmatch(value) if isinstance(value, str) else None
+    return match[1].lower() if match else None
+
+
 def _no_manifest(where: str, why: str) -> DamagedInput:
     return DamagedInput(f'{where} is not a multi-WACZ JSON, a list "resources" with a "path" each: {why}.')
 
@@ -271,10 +278,10 @@ def _hash(path: object, resource: dict[str, object]) -> str | None:
     value = resource.get("hash")
     if value is None or value == "":
         return None
-    match = _SHA256.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
+    sha256 = bare_sha256(value)
+    if sha256 is None:
         raise _Refused(f"{_cut(path)} with the hash {_cut(value)}, which is not a SHA-256 in hex.")
-    return match[1].lower()
+    return sha256
 
 
 def _size(path: object, resource: dict[str, object]) -> int | None:
@@ -298,7 +305,3 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:  # a lone surrogate
         return False
     return True
-
-
-def _cut(value: object) -> str:
-    return _SHORT.repr(value)

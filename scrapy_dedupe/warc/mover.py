@@ -122,22 +122,20 @@ class Mover:
                 self._state.notify_all()
 
     def _upload(self, path: Path) -> str:
-        pauses_s = () if self._is_failing else self._pauses_s
-        for pause_s in pauses_s:
+        pauses_s = iter(() if self._is_failing else self._pauses_s)
+        while True:
             try:
-                return self._storage.upload(path)
+                location = self._storage.upload(path)
             except RefusedUpload:
                 raise
             except ArchiveError as error:
+                pause_s = next(pauses_s, None)
+                if pause_s is None:
+                    self._is_failing = True
+                    raise
                 logger.info("%s Retrying in %g seconds.", error, pause_s)
                 if self._is_abandoned.wait(pause_s):
                     raise
-        try:
-            location = self._storage.upload(path)
-        except RefusedUpload:
-            raise
-        except ArchiveError:
-            self._is_failing = True
-            raise
-        self._is_failing = False
-        return location
+            else:
+                self._is_failing = False
+                return location

@@ -28,6 +28,7 @@ from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.warc.exchanges import method_of, paired
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import CaptureTable, is_unmodified, milliseconds, reference_of, uri_key
+from scrapy_dedupe.warc.remote import read_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -138,29 +139,29 @@ class Playback:
         ArchiveError if a file cannot be read.
         """
         count = 0
-        for number, file in enumerate(self._files):
-            shares_members = False
-            try:
-                for record, request in paired(read_records(file, on_damage=on_damage)):
-                    if not is_wanted():
-                        return count
-                    if self._index.add(number, record, request):
-                        count += 1
-                        shares_members = shares_members or record.length == 0
-            except OSError as error:
-                raise ArchiveError(f"{file} cannot be read: {error.strerror or error}.") from error
-            except sqlite3.Error as error:
-                raise _index_error(error) from error
-            if shares_members:
-                logger.warning(
-                    "%s has several records in one gzip member. Each lookup decompresses the member from its beginning,"
-                    " which is slow for a large file; `warcio recompress` gives every record its own member.",
-                    file,
-                )
         try:
+            for number, file in enumerate(self._files):
+                shares_members = False
+                with read_errors(file):
+                    for record, request in paired(read_records(file, on_damage=on_damage)):
+                        if not is_wanted():
+                            return count
+                        if self._index.add(number, record, request):
+                            count += 1
+                            shares_members = shares_members or record.length == 0
+                if shares_members:
+                    logger.warning(
+                        "%s has several records in one gzip member. Each lookup decompresses the member from its"
+                        " beginning, which is slow for a large file; `warcio recompress` gives every record its own"
+                        " member.",
+                        file,
+                    )
             self._index.finish()
         except sqlite3.Error as error:
-            raise _index_error(error) from error
+            raise ArchiveError(
+                f"The index of the archive cannot be written to a temporary file: {error}. Free some space in the"
+                " temporary folder, or set the environment variable TMPDIR to another one."
+            ) from error
         self.is_complete = True
         return count
 
@@ -193,17 +194,18 @@ class Playback:
     def _find(
         self, method: str, url: str, body: bytes, cookies: bytes, is_conditional: bool
     ) -> Playable | None:
-        unresolved = 0
+        originals, unresolved = self._index.originals, 0
         for canonical in (False, True):
             for place in self._index.answers(method, body, url, cookies, canonical=canonical):
                 if place.status == _NOT_MODIFIED and place.kind == "response" and not is_conditional:
                     continue
-                record = self._record(place)
+                file = self._files[place.file]
+                record = read_record(file, place.offset, block_position=place.block_position)
                 if place.kind == "response" or (place.kind == "unmodified" and is_conditional):
                     return self._playable(record, method, record)
-                original = self._original(record)
+                original = originals.original(reference_of(record))
                 if original is not None:
-                    stored, crawl = original
+                    stored, crawl = originals.record_of(original), self._index.crawl_of(original)
                     reference = PlayedOriginal(stored.id, stored.target_uri, stored.date, crawl)
                     return self._playable(
                         record, method, stored, reference, is_unmodified=place.kind == "unmodified"
@@ -216,15 +218,6 @@ class Playback:
         # Count these only now: an older capture might still have been the answer.
         self.unresolved += unresolved
         return None
-
-    def _record(self, place: _AnswerPlace) -> StoredRecord:
-        return read_record(self._files[place.file], place.offset, block_position=place.block_position)
-
-    def _original(self, revisit: StoredRecord) -> tuple[StoredRecord, str | None] | None:
-        """The record that has the payload of a revisit, and the name of its crawl."""
-        originals = self._index.originals
-        found = originals.original(reference_of(revisit))
-        return None if found is None else (originals.record_of(found), self._index.crawl_of(found))
 
     def _playable(
         self,
@@ -432,13 +425,6 @@ def _kind(record: StoredRecord) -> str | None:
         return "unmodified" if is_unmodified(record) else "revisit"
     # Interim responses (1xx) are not answers.
     return "response" if record.type == "response" and (record.http_status or 0) >= 200 else None
-
-
-def _index_error(error: sqlite3.Error) -> ArchiveError:
-    return ArchiveError(
-        f"The index of the archive cannot be written to a temporary file: {error}. Free some space in the temporary"
-        " folder, or set the environment variable TMPDIR to another one."
-    )
 
 
 def _true_headers(headers: Headers, length: int | None) -> Headers:

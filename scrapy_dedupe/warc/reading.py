@@ -140,12 +140,11 @@ class StoredRecord:
     @property
     def payload_digest(self) -> Digest | None:
         """WARC-Payload-Digest in normalized form; None if there is none or its form is unknown."""
-        return _digest(self.get("WARC-Payload-Digest"))
-
-    @property
-    def block_digest(self) -> Digest | None:
-        """WARC-Block-Digest, like `payload_digest`."""
-        return _digest(self.get("WARC-Block-Digest"))
+        text = self.get("WARC-Payload-Digest")
+        try:
+            return parse_digest(text) if text else None
+        except ValueError:
+            return None
 
     @property
     def concurrent_to(self) -> str | None:
@@ -345,13 +344,6 @@ def _headers(text: bytes) -> Headers:
     for place, lines in folded.items():
         headers[place] = (headers[place][0], b" ".join(filter(None, lines)).strip())
     return tuple(headers)
-
-
-def _digest(text: str | None) -> Digest | None:
-    try:
-        return parse_digest(text) if text else None
-    except ValueError:
-        return None
 
 
 def bare_uri(uri: str | None) -> str | None:

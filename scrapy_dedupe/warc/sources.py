@@ -193,15 +193,15 @@ class GzipSource:
     @property
     def is_inside_member(self) -> bool:
         """Whether more of this member follows, after at least one of its bytes was taken."""
-        return self.position > 0 and not self._member_has_ended()
+        return self.position > 0 and not self.is_at_end
 
     @property
     def is_at_end(self) -> bool:
         """Whether the member is at its end, where a record may end without another one following."""
-        return self._member_has_ended()
+        return self._index == len(self._out) and not self._fill()
 
     def begin(self) -> bool:
-        while self._member_has_ended():
+        while self.is_at_end:
             if not self._skip_zeros():
                 self.offset = self._read_to
                 return False
@@ -389,9 +389,6 @@ class GzipSource:
 
     def go_to_end(self) -> None:
         self._restart(self._file.seek(0, 2))
-
-    def _member_has_ended(self) -> bool:
-        return self._index == len(self._out) and not self._fill()
 
     def _fill(self) -> bool:
         """Decompress some more of the current member; False at its end."""

@@ -84,8 +84,9 @@ class Storage:
                 "The URL of a storage is empty. Use a URL such as s3://bucket/folder, or a folder."
             )
         if "::" in url or (not self._is_local and ("?" in url or "#" in url)):
+            shown = re.split(r"[?#]", self.shown)[0]
             raise SettingError(
-                f"The storage {self._without_query()} is not one URL of a folder. Use a URL such as s3://bucket/folder,"
+                f"The storage {shown} is not one URL of a folder. Use a URL such as s3://bucket/folder,"
                 " and put options and credentials where the driver of the protocol looks for them."
             )
         self._class = self._driver()
@@ -150,7 +151,7 @@ class Storage:
             return self._upload(path, on_read or _no_progress)
 
     def _upload(self, path: Path, on_read: Callable[[int], None]) -> str:
-        before, local = _stat(path), _sum_of_local(path, on_read)
+        before, local = _state_of(path), _sum_of_local(path, on_read)
         name = path.name
         try:
             with self._driver_errors(
@@ -160,7 +161,7 @@ class Storage:
                 self._connect()
                 if not self._is_there(name, local, path, on_read):
                     self._send(path, name, local, on_read)
-            if _changed(before, _stat(path)):
+            if _state_of(path) != before:
                 raise RefusedUpload(
                     f"{path} was changed during its upload to {self.shown}. It is kept; find out which program writes"
                     " it, and delete the copy."
@@ -274,7 +275,7 @@ class Storage:
 
         final = self._remote(name)
         sent_to = final if self._is_whole_at_once else final + PART_SUFFIX
-        sent = _Sent(on_read)
+        sent = _report_of(on_read)
         is_sent = False
         try:
             self._fs.put_file(str(path), sent_to, callback=Callback(hooks={"sent": sent}))
@@ -328,9 +329,6 @@ class Storage:
     def _local_folder(self) -> Path:
         return Path(os.path.abspath(self._class._strip_protocol(self._url)))  # noqa: PTH100 - without resolving links
 
-    def _without_query(self) -> str:
-        return re.split(r"[?#]", self.shown)[0]
-
     @contextlib.contextmanager
     def _driver_errors(self, what: str, remedy: str) -> Iterator[None]:
         """Turn any driver exception into an ArchiveError with one sentence that shows no password."""
@@ -373,7 +371,8 @@ def _sentence(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".:")
 
 
-def _stat(path: Path) -> os.stat_result:
+def _state_of(path: Path) -> tuple[int, int, int]:
+    """Size, time and inode of a finished file, to recognize a change. Raises RefusedUpload for any other file."""
     if path.name.endswith((OPEN_SUFFIX, PART_SUFFIX)):
         raise RefusedUpload(f"{path} is not finished, so it is not uploaded. Salvage it first.")
     try:
@@ -382,29 +381,20 @@ def _stat(path: Path) -> os.stat_result:
         raise RefusedUpload(f"{path} cannot be uploaded: {error.strerror}.") from error
     if not path.is_file():
         raise RefusedUpload(f"{path} is not a file and cannot be uploaded.")
-    return found
+    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
-def _changed(before: os.stat_result, after: os.stat_result) -> bool:
-    return (before.st_size, before.st_mtime_ns, before.st_ino) != (
-        after.st_size,
-        after.st_mtime_ns,
-        after.st_ino,
-    )
+def _report_of(on_read: Callable[[int], None]) -> Callable[..., None]:
+    """A hook of fsspec, called with *value* of *size* bytes sent, that calls *on_read* with the difference."""
+    reported = 0
 
+    def report(size: int | None, value: int, **values: Any) -> None:
+        nonlocal reported
+        if value > reported:
+            on_read(value - reported)
+            reported = value
 
-class _Sent:
-    """Reports the progress of sending a file."""
-
-    def __init__(self, on_read: Callable[[int], None]) -> None:
-        self._on_read = on_read
-        self._reported = 0
-
-    def __call__(self, size: int | None, value: int, **values: Any) -> None:
-        """Called with *value* of *size* bytes done, as a hook of fsspec."""
-        if value > self._reported:
-            self._on_read(value - self._reported)
-            self._reported = value
+    return report
 
 
 def _no_progress(size_bytes: int) -> None:

@@ -171,7 +171,8 @@ def pywb_query(content_type: str, body: bytes) -> str:
         query = _binary(body) if parts is None else _pairs(parts)
     elif content_type.startswith(("application/json", "text/plain")):
         try:
-            query = _pairs(_numbered(_leaves(json.loads(body))))
+            leaves = _leaves(json.loads(body), dict.items)
+            query = _pairs(_numbered((name, _python_text(value)) for name, value in leaves if name))
         except (ValueError, RecursionError):
             query = _binary(body) if content_type.startswith("text/plain") else ""
     else:
@@ -187,7 +188,10 @@ def wabac_query(content_type: str, body: bytes) -> str:
         query = text
     elif media_type in ("application/json", "text/plain"):
         try:
-            query = _pairs(_numbered(_javascript_leaves(json.loads(text, parse_constant=_refuse))))
+            leaves = _leaves(json.loads(text, parse_constant=_refuse), _in_javascript_order)
+            query = _pairs(
+                _numbered((name, _javascript_text(value)) for name, value in leaves if value != "")
+            )
         except (ValueError, RecursionError):
             query = ""
     elif media_type == "multipart/form-data":
@@ -224,15 +228,20 @@ def _numbered(leaves: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return list(found.items())
 
 
-def _leaves(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+def _leaves(
+    value: object,
+    members_of: Callable[[dict[str, object]], Iterable[tuple[str, object]]],
+    name: str = "",
+) -> Iterator[tuple[str, object]]:
+    """Yield the values in a JSON value that are no object and no list, with the key that each of them has."""
     if isinstance(value, dict):
-        for key, member in value.items():
-            yield from _leaves(member, key)
+        for key, member in members_of(value):
+            yield from _leaves(member, members_of, key)
     elif isinstance(value, list):
         for member in value:
-            yield from _leaves(member, name)
-    elif name:
-        yield name, _python_text(value)
+            yield from _leaves(member, members_of, name)
+    else:
+        yield name, value
 
 
 def _python_text(value: object) -> str:
@@ -243,17 +252,10 @@ def _python_text(value: object) -> str:
     return str(value)
 
 
-def _javascript_leaves(value: object, name: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        # JavaScript enumerates keys that look like array indexes first, in numeric order.
-        indexes = sorted((key for key in value if _is_array_index(key)), key=int)
-        for key in [*indexes, *(key for key in value if not _is_array_index(key))]:
-            yield from _javascript_leaves(value[key], key)
-    elif isinstance(value, list):
-        for member in value:
-            yield from _javascript_leaves(member, name)
-    elif value != "":
-        yield name, _javascript_text(value)
+def _in_javascript_order(members: dict[str, object]) -> list[tuple[str, object]]:
+    # JavaScript enumerates keys that look like array indexes first, in numeric order.
+    indexes = sorted(filter(_is_array_index, members), key=int)
+    return [(key, members[key]) for key in dict.fromkeys([*indexes, *members])]
 
 
 def _is_array_index(key: str) -> bool:

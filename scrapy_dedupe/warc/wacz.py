@@ -41,6 +41,7 @@ import uuid
 import zipfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
@@ -364,8 +365,7 @@ class _OpenWacz:
     def __init__(self, target: Path, created: datetime) -> None:
         self.target = target
         self._path_open = target.with_name(target.name + OPEN_SUFFIX)
-        date = created.timetuple()
-        self._date = (date.tm_year, date.tm_mon, date.tm_mday, date.tm_hour, date.tm_min, date.tm_sec)
+        self._date = created.timetuple()[:6]
         self._resources: list[dict[str, object]] = []
         self._is_finished = False
 
@@ -435,12 +435,8 @@ class _OpenWacz:
         # Data packages require distinct lower-case names, which WARC files of other programs may not have.
         name = _UNUSUAL.sub("_", path.rpartition("/")[2].lower())
         taken = {resource["name"] for resource in self._resources}
-        number = 1
-        unique = name
-        while unique in taken:
-            number += 1
-            unique = f"{number}-{name}"
-        return unique
+        names = chain([name], (f"{number}-{name}" for number in count(2)))
+        return next(unique for unique in names if unique not in taken)
 
 
 class _Sink:

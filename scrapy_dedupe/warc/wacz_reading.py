@@ -17,7 +17,7 @@ from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.cdxj_reading import lines_of, unpacked
 from scrapy_dedupe.warc.codings import DECODED, STORED
 from scrapy_dedupe.warc.containers import archive_names
-from scrapy_dedupe.warc.manifests import MAX_JSON_BYTES, json_object
+from scrapy_dedupe.warc.manifests import MAX_JSON_BYTES, bare_sha256, json_object
 from scrapy_dedupe.warc.remote import open_in_order, read_errors, shown
 from scrapy_dedupe.warc.wacz import Requirement
 from scrapy_dedupe.warc.zip_members import ZipDirectory
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _DATAPACKAGE = "datapackage.json"
 _INDEX = re.compile(r"(indexes/.+?)(\.cdxj?)(\.gz)?", re.IGNORECASE | re.DOTALL)
-_SHA256 = re.compile(r"(?:sha-?256:)?([0-9a-f]{64})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +119,9 @@ class StoredWacz:
             filename, crawl = _text_or_none(entry.get("filename")), _text_or_none(entry.get("crawlId"))
             if filename is None or crawl is None:
                 raise self._broken("its relation has a requirement without filename or crawlId")
-            digest, size = entry.get("hash"), entry.get("size")
-            match = _SHA256.fullmatch(digest) if isinstance(digest, str) else None
+            size = entry.get("size")
             yield Requirement(
-                filename, crawl, match[1].lower() if match else None, size if type(size) is int else None
+                filename, crawl, bare_sha256(entry.get("hash")), size if type(size) is int else None
             )
 
     def _broken(self, why: str) -> DamagedInput:
