@@ -20,7 +20,7 @@ from scrapy_dedupe.files.folders import folder_fault
 
 from . import sqlite_content, sqlite_content_tables, sqlite_index
 from .location import StoreLocation, parse_store_url
-from .sqlite_faults import sqlite_faults
+from .sqlite_faults import sqlite_faults, transaction
 
 if TYPE_CHECKING:
     from .sqlite_content import SqliteContent
@@ -85,13 +85,8 @@ class SqliteStore:
 
     def _prepare(self) -> None:
         # One transaction, since another process may be creating the file now.
-        self._connection.execute("BEGIN")
-        try:
+        with transaction(self._connection, self.url, "BEGIN"):
             version = self._format()
-        finally:
-            # SQLite rolls back the transaction itself if the disk is full.
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
         # The page size affects only new files. A text changes about twenty pages, which a commit writes completely.
         self._connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")
         self._connection.execute("PRAGMA synchronous=NORMAL")
@@ -121,24 +116,14 @@ class SqliteStore:
         return version
 
     def _make_tables(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(self._connection, self.url):
             # Another process may have created them while this one waited for the lock.
-            if self._format() == 1:
-                self._run(sqlite_content_tables.MIGRATION_FROM_1)
-            self._run(_SCHEMA)
+            script = (sqlite_content_tables.MIGRATION_FROM_1 if self._format() == 1 else "") + _SCHEMA
+            # executescript() would commit the transaction first.
+            for statement in script.split(";"):
+                self._connection.execute(statement)
             self._connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-            self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
-
-    def _run(self, script: str) -> None:
-        # executescript() would commit the transaction first.
-        for statement in script.split(";"):
-            self._connection.execute(statement)
 
     def _enter_wal(self) -> None:
         # Changing the mode needs a lock, for which SQLite does not wait, regardless of the timeout.
@@ -167,21 +152,12 @@ class SqliteStore:
                 f"The file of the store {self.url} was removed or replaced while it was open; data written since then"
                 " is lost."
             )
-        with sqlite_faults(self.url):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                self._connection.execute("INSERT OR IGNORE INTO probe VALUES ('probe')")
-                found = self._connection.execute("SELECT count(*) FROM probe").fetchone()[0]
-                self._connection.execute("DELETE FROM probe")
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-            if found != 1:
-                raise StoreUnavailable(
-                    f"The store {self.url} did not return the value that was written to it."
-                )
+        with transaction(self._connection, self.url):
+            self._connection.execute("INSERT OR IGNORE INTO probe VALUES ('probe')")
+            found = self._connection.execute("SELECT count(*) FROM probe").fetchone()[0]
+            self._connection.execute("DELETE FROM probe")
+        if found != 1:
+            raise StoreUnavailable(f"The store {self.url} did not return the value that was written to it.")
 
     def close(self) -> None:
         """Close the file. Safe to repeat."""

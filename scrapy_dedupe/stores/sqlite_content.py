@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from .base import NearAnswer, SeenText, TextMatch
 from .content_values import near_candidates, refuse_other_parameters, url_key
 from .sqlite_content_tables import first_captures, joined_url, kept_text, noted_row, split_url
-from .sqlite_faults import sqlite_faults
+from .sqlite_faults import sqlite_faults, transaction
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from .base import OnForgotten, Signature
 
@@ -195,32 +196,17 @@ class SqliteContent:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        with self._transaction("BEGIN IMMEDIATE"):
-            yield
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        with self._transaction("BEGIN"):
-            yield
-
-    @contextmanager
-    def _transaction(self, begin: str) -> Iterator[None]:
-        with sqlite_faults(self._url):
-            if self._connection.in_transaction:
-                # The rollback of the previous transaction has failed.
-                self._connection.execute("ROLLBACK")
-            self._connection.execute(begin)
-            try:
+        try:
+            with transaction(self._connection, self._url):
                 yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                # Crawl numbers that were not written may be assigned again.
-                self._numbers.clear()
-                self._ids.clear()
-                # SQLite may have rolled back by itself, for example because the disk is full.
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+        except BaseException:
+            # Crawl numbers that were not written may be assigned again.
+            self._numbers.clear()
+            self._ids.clear()
+            raise
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return transaction(self._connection, self._url, "BEGIN")
 
     def _rows(self, statement: str, values: Sequence[Any]) -> list[Any]:
         """All rows of *statement*, in which a list of *values* replaces ``{}``."""

@@ -15,12 +15,13 @@ from scrapy_dedupe.errors import CrawlStateError
 from .base import Original
 from .crawl_index import CrawlIndex
 from .index_values import is_date, read_details, software, state_message, utc_now
-from .sqlite_faults import sqlite_faults
+from .sqlite_faults import sqlite_faults, transaction
 from .sqlite_index_tables import LATER_COLUMNS, LATER_NAMES, LATER_SCHEMA
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from .index_model import OnDone
 
@@ -47,21 +48,17 @@ class SqliteIndexBase(CrawlIndex):
         self._add_later_tables()
 
     def _add_later_tables(self) -> None:
-        statements = [text for text in LATER_SCHEMA.split(";") if text.strip()]
         with sqlite_faults(self._url):
-            if not self._lacks_tables() and not self._lacking_columns():
+            rows = self._connection.execute("SELECT name FROM sqlite_master").fetchall()
+            if {name for (name,) in rows}.issuperset(LATER_NAMES) and not self._lacking_columns():
                 return
         with self._transaction():
-            for statement in statements:
+            for statement in LATER_SCHEMA.split(";"):
                 self._connection.execute(statement)
             # Another process may have added them while this one waited for the lock.
             for table, name in self._lacking_columns():
                 kind = LATER_COLUMNS[table, name]
                 self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
-
-    def _lacks_tables(self) -> bool:
-        rows = self._connection.execute("SELECT name FROM sqlite_master").fetchall()
-        return not {name for (name,) in rows}.issuperset(LATER_NAMES)
 
     def _lacking_columns(self) -> list[tuple[str, str]]:
         rows = self._connection.execute(
@@ -70,17 +67,8 @@ class SqliteIndexBase(CrawlIndex):
         known = set(rows.fetchall())
         return [column for column in LATER_COLUMNS if column not in known]
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with sqlite_faults(self._url):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
+    def _transaction(self) -> AbstractContextManager[None]:
+        return transaction(self._connection, self._url)
 
     @contextmanager
     def _change(self, crawl: str, action: str, *, allow_committed: bool = False) -> Iterator[int]:
