@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from .base import Original, UrlCapture, Waiting
 
-_SHIFT = 32
-
 _ADD = """
 INSERT INTO original (id, digest, wacz_index, date, url, size, record, file, "offset")
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -50,6 +48,11 @@ ON CONFLICT (crawl, digest, size) DO UPDATE SET revisits = revisits + excluded.r
 """
 
 
+def id_range(number: int) -> tuple[int, int]:
+    """The first and the last id that an original of a crawl or part can have."""
+    return number << 32, ((number + 1) << 32) - 1
+
+
 def add_originals(
     connection: sqlite3.Connection, number: int, crawl: int, originals: Sequence[Original]
 ) -> dict[bytes, int]:
@@ -58,9 +61,9 @@ def add_originals(
     Returns the packed digests of the added records, with their running numbers. Records of another part of the crawl
     count only after that part has ended: until then it may still be forgotten.
     """
-    first = number << _SHIFT
+    first, last = id_range(number)
     row = connection.execute(
-        "SELECT max(id) FROM original WHERE id BETWEEN ? AND ?", (first, ((number + 1) << _SHIFT) - 1)
+        "SELECT max(id) FROM original WHERE id BETWEEN ? AND ?", (first, last)
     ).fetchone()
     following = first if row[0] is None else row[0] + 1
     files: dict[str, int] = {}
@@ -133,7 +136,7 @@ def whole_capture(connection: sqlite3.Connection, number: int, value: bytes) -> 
         return value
     row = connection.execute(
         "SELECT digest FROM original WHERE id = ?",
-        ((number << _SHIFT) + int.from_bytes(value[end + 1 :], "big"),),
+        (id_range(number)[0] + int.from_bytes(value[end + 1 :], "big"),),
     ).fetchone()
     return value[:end] + (b"" if row is None else row[0])
 

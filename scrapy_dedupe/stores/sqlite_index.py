@@ -24,9 +24,8 @@ from .index_values import (
     utc_now,
 )
 from .sqlite_faults import sqlite_faults
-from .sqlite_index_base import COUNTS, NEXT_ORDER, SHIFT
+from .sqlite_index_base import COUNTS, NEXT_ORDER
 from .sqlite_index_imports import SqliteImports
-from .sqlite_index_removal import SqliteRemoval
 from .sqlite_index_tables import SCHEMA
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ AND NOT EXISTS (
 """
 
 
-class SqliteIndex(SqliteImports, SqliteRemoval):
+class SqliteIndex(SqliteImports):
     """The crawl index on an autocommit connection."""
 
     # Crawls
@@ -102,9 +101,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval):
                     f"The index {self._url} holds digests of {mode} payloads; this crawl computes digests of {payload} payloads."
                     f' Set DEDUPE_PAYLOAD = "{mode}", or use another index (DEDUPE_INDEX_URL).'
                 )
-            _, state, imported = self._row(crawl)
-            if state == "uncommitted" and imported:
-                state = "importing"
+            _, state, _ = self._row(crawl)
             if state in ("committed", "importing"):
                 raise CrawlStateError(state_message(crawl, state, "crawled again", self._url))
             if state != "uncommitted":
@@ -142,7 +139,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval):
     def _rename_file(self, crawl: str, old: str, new: str) -> None:
         with self._transaction():
             number, state, _ = self._row(crawl)
-            if state not in ("uncommitted", "committed"):
+            if state not in ("uncommitted", "importing", "committed"):
                 raise CrawlStateError(state_message(crawl, state, "changed", self._url))
             if not crawl_files.rename_file(self._connection, crawl, self._numbers(number), old, new):
                 raise CrawlStateError(unknown_file_message(crawl, old, self._url))
@@ -181,11 +178,9 @@ class SqliteIndex(SqliteImports, SqliteRemoval):
     def _commit(self, crawl: str, stats: Mapping[str, object] | None, on_done: OnDone | None) -> None:
         text = stats_json(stats)
         with self._transaction():
-            number, state, imported = self._row(crawl)
+            number, state, _ = self._row(crawl)
             if state == "committed":
                 return
-            if state == "uncommitted" and imported:
-                state = "importing"
             if state != "uncommitted":
                 raise CrawlStateError(state_message(crawl, state, "committed", self._url))
             self._connection.execute(
@@ -197,9 +192,9 @@ class SqliteIndex(SqliteImports, SqliteRemoval):
     def _cancel(self, crawl: str, on_done: OnDone | None = None) -> None:
         with self._transaction():
             number, state, _ = self._row(crawl)
-            if state not in ("uncommitted", "canceled"):
+            if state not in ("uncommitted", "importing", "canceled"):
                 raise CrawlStateError(state_message(crawl, state, "canceled", self._url))
-            if state == "uncommitted":
+            if state != "canceled":
                 assert number is not None
                 new = self._renew(number)
                 self._connection.execute(
@@ -294,7 +289,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval):
 
     def _records(self, crawl: str, number: int | None, part: int, *, may_repeat: bool) -> Iterator[Original]:
         query = f"{_RECORDS}{_NOT_TWICE if may_repeat else ''} ORDER BY o.id LIMIT {_READ_AT_ONCE}"
-        following, last = part << SHIFT, ((part + 1) << SHIFT) - 1
+        following, last = crawl_files.id_range(part)
         while True:
             parameters = {"following": following, "last": last, "crawl": crawl, "number": number}
             with sqlite_faults(self._url):

@@ -1,11 +1,15 @@
-"""Shared parts of the crawl index in SQLite: transactions, the rows of crawls, and deletion.
+"""The rows of crawls in SQLite: beginning, removing and replacing crawls, and the deletion of their data.
 
 The tables are described in :mod:`.sqlite_index_tables`. Nothing about a crawl is cached between two calls, since
 another process may change or purge it meanwhile.
+
+Readers find payloads only through the rows of crawls, so a purge takes effect in one small transaction: from then on a
+payload is found in another crawl that has it too. The data of the purged crawl is deleted afterwards.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,6 +19,7 @@ from scrapy_dedupe.errors import CrawlStateError
 from .base import Original
 from .crawl_index import CrawlIndex
 from .index_values import is_date, read_details, software, state_message, utc_now
+from .sqlite_crawl_files import id_range
 from .sqlite_faults import sqlite_faults, transaction
 from .sqlite_index_tables import LATER_COLUMNS, LATER_NAMES, LATER_SCHEMA
 
@@ -25,7 +30,6 @@ if TYPE_CHECKING:
 
     from .index_model import OnDone
 
-SHIFT = 32
 COUNTS = "total_urls, dupe_urls, conserved_size, total_crawl_size"
 NEXT_ORDER = "(SELECT coalesce(max(commit_order), 0) + 1 FROM crawl)"
 
@@ -40,7 +44,7 @@ _LONGEST_PAUSE_S = 0.02
 
 
 class SqliteIndexBase(CrawlIndex):
-    """The methods that the other SQLite classes of the index share."""
+    """The methods of :class:`~.crawl_index.CrawlIndex` for removal and repair, and shared helpers."""
 
     def __init__(self, connection: sqlite3.Connection, url: str) -> None:
         super().__init__(url)
@@ -74,18 +78,21 @@ class SqliteIndexBase(CrawlIndex):
     def _change(self, crawl: str, action: str, *, allow_committed: bool = False) -> Iterator[int]:
         """A transaction on an uncommitted crawl; yields its number."""
         with self._transaction():
-            number, state, imported = self._row(crawl)
-            if state == "uncommitted" and imported:
-                state = "importing"
+            number, state, _ = self._row(crawl)
             if state != "uncommitted" and not (allow_committed and state == "committed"):
                 raise CrawlStateError(state_message(crawl, state, action, self._url))
             assert number is not None
             yield number
 
     def _row(self, crawl: str) -> tuple[int | None, str, bool]:
-        """The number and state of a crawl, and whether it was imported."""
+        """The number and state of a crawl, and whether it was imported.
+
+        The state of an imported crawl is ``importing`` until its first source has ended.
+        """
         row = self._connection.execute(
-            "SELECT number, state, imported FROM crawl WHERE id = ?", (crawl,)
+            "SELECT number, CASE WHEN state = 'uncommitted' AND imported THEN 'importing' ELSE state END, imported"
+            " FROM crawl WHERE id = ?",
+            (crawl,),
         ).fetchone()
         return (None, "unknown", False) if row is None else (int(row[0]), str(row[1]), bool(row[2]))
 
@@ -133,6 +140,105 @@ class SqliteIndexBase(CrawlIndex):
             "DELETE FROM index_mark WHERE name = 'payload' AND NOT EXISTS"
             " (SELECT 1 FROM crawl WHERE state IN ('uncommitted', 'committed'))"
         )
+
+    # Removing and replacing crawls
+
+    def purge(self, crawls: Sequence[str], on_done: OnDone | None = None) -> None:
+        with self._transaction():
+            rows = {crawl: self._row(crawl) for crawl in crawls}
+            for crawl, (_, state, _) in rows.items():
+                if state in ("uncommitted", "importing"):
+                    raise CrawlStateError(state_message(crawl, state, "purged", self._url))
+            for number, _, _ in rows.values():
+                if number is not None:
+                    self._waste(number, "purging")
+                    self._connection.execute("DELETE FROM source_done WHERE crawl = ?", (number,))
+            self._connection.executemany("DELETE FROM report WHERE crawl = ?", [(crawl,) for crawl in rows])
+            self._forget_payload()
+            self._note_none_missing()
+        self._clear(on_done=on_done)
+
+    def forget_canceled(self, crawl: str) -> None:
+        with self._transaction():
+            number, state, _ = self._row(crawl)
+            if number is not None and state == "canceled":
+                self._waste(number)
+        self._clear()
+
+    def unfinished_purge(self) -> list[str]:
+        with sqlite_faults(self._url):
+            rows = self._connection.execute(
+                "SELECT id FROM crawl WHERE state = 'purging' ORDER BY id"
+            ).fetchall()
+        return [crawl.rpartition("/")[0] for (crawl,) in rows]
+
+    def replace(self, crawl: str, by: str) -> None:
+        action = f"used to replace {crawl}"
+        with self._transaction():
+            old, state, _ = self._row(crawl)
+            new, new_state, _ = self._row(by)
+            if state != "committed":
+                raise CrawlStateError(state_message(crawl, state, f"replaced by {by}", self._url))
+            if new_state == "uncommitted":
+                assert old is not None
+                assert new is not None
+                if self._was_added_to(old, new):
+                    raise CrawlStateError(state_message(crawl, "extended", f"replaced by {by}", self._url))
+                self._replace(old, new, by)
+            elif new_state != "unknown" or not self._was_replaced(by, crawl):
+                raise CrawlStateError(state_message(by, new_state, action, self._url))
+        self._clear()
+
+    def merged_faults(self) -> int:
+        return 0
+
+    def rebuild_merged(self) -> None:
+        """Do nothing: there is no separate merged index."""
+
+    def _replace(self, old: int, new: int, by: str) -> None:
+        kept = (
+            "id, state, started, committed, commit_order, incomplete, software, stats, imported, concurrent"
+        )
+        values = self._connection.execute(
+            f"SELECT {kept} FROM crawl WHERE number = ?",  # noqa: S608 - constants
+            (old,),
+        ).fetchone()
+        self._connection.execute("DELETE FROM crawl_container WHERE crawl = ?", (new,))
+        for table in ("crawl_container", "source_done"):
+            self._connection.execute(f"UPDATE {table} SET crawl = ? WHERE crawl = ?", (new, old))  # noqa: S608
+        self._waste(old)
+        marks = ", ".join("?" * len(values))
+        self._connection.execute(
+            f"UPDATE crawl SET ({kept}) = ({marks}) WHERE number = ?",  # noqa: S608 - constants
+            (*values, new),
+        )
+        # This id shows a repeated call that the replacement was already made.
+        self._connection.execute(
+            "UPDATE crawl SET id = ? || '/' || ? || '/' || number WHERE number = ?", (values[0], by, old)
+        )
+
+    def _note_none_missing(self) -> None:
+        """Forget how many crawls the last manifest did not name, since these may be the removed ones."""
+        text = self._mark("imports")
+        if text is not None:
+            notes = json.dumps(json.loads(text) | {"removedCrawls": 0, "removedCrawlSize": 0})
+            self._connection.execute("UPDATE index_mark SET value = ? WHERE name = 'imports'", (notes,))
+
+    def _was_added_to(self, crawl: int, since: int) -> bool:
+        """Whether a source of a crawl has begun, or has ended after another crawl was started."""
+        row = self._connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM source_begun WHERE crawl = ?1)"
+            " OR EXISTS (SELECT 1 FROM source_done WHERE crawl = ?1 AND ended_after >= ?2)",
+            (crawl, since),
+        ).fetchone()
+        return bool(row[0])
+
+    def _was_replaced(self, by: str, crawl: str) -> bool:
+        row = self._connection.execute(
+            "SELECT count(*) FROM crawl WHERE state IN ('waste', 'gone') AND id = ? || '/' || ? || '/' || number",
+            (crawl, by),
+        ).fetchone()
+        return bool(row[0])
 
     # Forgetting
 
@@ -186,7 +292,7 @@ class SqliteIndexBase(CrawlIndex):
         for number in wasted:
             self._delete_some(
                 "DELETE FROM original WHERE id IN (SELECT id FROM original WHERE id BETWEEN ? AND ? LIMIT ?)",
-                (*_ids(number), _FORGOTTEN_AT_ONCE),
+                (*id_range(number), _FORGOTTEN_AT_ONCE),
                 forgot,
             )
             self._delete_some(
@@ -204,7 +310,7 @@ class SqliteIndexBase(CrawlIndex):
     def _span(self, number: int) -> int:
         """The approximate number of originals of a row, whose ids are consecutive."""
         with sqlite_faults(self._url):
-            (span,) = self._connection.execute(_SPAN, _ids(number)).fetchone()
+            (span,) = self._connection.execute(_SPAN, id_range(number)).fetchone()
         return int(span or 0)
 
     def _delete_some(
@@ -266,11 +372,6 @@ class SqliteIndexBase(CrawlIndex):
             return None
         record_id, status, form = read_details(record) if isinstance(record, bytes) else (None, None, "")
         return Original(digest, crawl, digits, url, size, wacz_index, record_id, file, offset, status, form)
-
-
-def _ids(number: int) -> tuple[int, int]:
-    """The first and the last id that an original of a row can have."""
-    return number << SHIFT, ((number + 1) << SHIFT) - 1
 
 
 def let_others_write(began: float) -> None:

@@ -168,8 +168,9 @@ class SqliteImports(SqliteIndexBase):
             if mode is not None:
                 raise StoreRefused(payload_message(source.name, payload, mode, self._url))
             number, state, imported = self._row(source.crawl)
-            if not imported and state in ("uncommitted", "committed"):
-                state = "crawled" if state == "committed" else state
+            if state == "committed" and not imported:
+                state = "crawled"
+            if state in ("uncommitted", "crawled"):
                 raise CrawlStateError(state_message(source.crawl, state, "extended by an import", self._url))
             earlier = self._forget_begun(source, number)
             if number is None or state == "canceled":
