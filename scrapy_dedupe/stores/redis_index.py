@@ -15,6 +15,7 @@ Import is in :mod:`.redis_index_import`, removal and repair in :mod:`.redis_inde
 from __future__ import annotations
 
 import secrets
+from dataclasses import astuple
 from typing import TYPE_CHECKING, cast
 
 from scrapy_dedupe.errors import CrawlStateError
@@ -23,12 +24,9 @@ from . import redis_index_keys as keys_of
 from .base import Counts, CrawlInfo, Need, Original, UrlCapture, Waiting
 from .index_values import (
     container_json,
-    digest_key,
-    entry_text,
     need_order,
     need_text,
     packed_capture,
-    packed_place,
     read_canceled,
     read_capture,
     read_container,
@@ -41,7 +39,7 @@ from .index_values import (
     utc_now,
 )
 from .redis_faults import redis_faults
-from .redis_index_base import FORMAT, SCAN_BATCH, file_name, numbers, spellings, state_of, text_of
+from .redis_index_base import FORMAT, SCAN_BATCH, file_name, record_words, spellings, state_of, text_of
 from .redis_index_import import waiting_sizes
 from .redis_index_keys import CANCELED, COMMITTED, COUNTS, MARK, MARKED, TOTALS, UNCOMMITTED
 from .redis_index_merged import RedisMerged
@@ -105,13 +103,10 @@ class RedisIndex(RedisMerged):
     ) -> None:
         self._check()
         words: list[str | bytes | int] = [
-            crawl, secrets.token_bytes(8), *numbers(counts), len(originals), len(urls), len(needs)
+            crawl, secrets.token_bytes(8), *astuple(counts), len(originals), len(urls), len(needs)
         ]  # fmt: skip
         for original in originals:
-            words += (
-                original.digest, digest_key(original.digest), entry_text(original), original.file or "",
-                packed_place(original),
-            )  # fmt: skip
+            words += record_words(original)
         for capture in urls:
             words += (url_hash(capture.url), packed_capture(capture))
         words += map(need_text, needs)
@@ -142,7 +137,7 @@ class RedisIndex(RedisMerged):
         self._note_container(crawl, filename, container_json(filename, sha256_hex, size), "fill")
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
-        self._note(crawl, "recounted", "counts", *numbers(counts))
+        self._note(crawl, "recounted", "counts", *astuple(counts))
 
     def mark_incomplete(self, crawl: str, flag: bool) -> None:
         self._note(crawl, "marked", "incomplete" if flag else "complete")

@@ -13,8 +13,11 @@ from .base import Counts, Original
 from .crawl_index import CrawlIndex
 from .index_values import (
     digest_key,
+    entry_text,
     other_spelling,
     packed_digest,
+    packed_place,
+    payload_mode_message,
     read_details,
     read_entry,
     read_number,
@@ -125,11 +128,8 @@ class RedisIndexBase(CrawlIndex):
         if state == "newer":
             self._refuse_format(more[0])
         if state in ("payload", "foreign"):
-            whose = "was made by Browsertrix and " if state == "foreign" else ""
-            raise StoreRefused(
-                f"The index {self._url} {whose}holds digests of {more[0]} payloads; this crawl computes digests of"
-                f' {payload} payloads. Set DEDUPE_PAYLOAD = "{more[0]}", or use another index (DEDUPE_INDEX_URL).'
-            )
+            index = f"{self._url} was made by Browsertrix and" if state == "foreign" else self._url
+            raise StoreRefused(payload_mode_message(payload, more[0], index))
         self._require(crawl, state, action)
         self._is_checked = True
 
@@ -220,9 +220,12 @@ def state_of(is_committed: object, is_uncommitted: object, is_canceled: object) 
     return "canceled" if is_canceled else "unknown"
 
 
-def numbers(counts: Counts) -> tuple[int, int, int, int]:
-    """The four counts in the order of their keys."""
-    return counts.total_urls, counts.dupe_urls, counts.conserved_size, counts.total_crawl_size
+def record_words(original: Original) -> tuple[str | bytes, ...]:
+    """The arguments of a script for a record to add."""
+    return (
+        original.digest, digest_key(original.digest), entry_text(original), original.file or "",
+        packed_place(original),
+    )  # fmt: skip
 
 
 def file_name(member: bytes) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, cast
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
@@ -23,21 +23,28 @@ from .base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiti
 from .index_values import (
     container_json,
     digest_key,
-    entry_text,
     need_text,
     other_spelling,
     packed_capture,
-    packed_place,
     payload_message,
     read_source,
     software,
     source_json,
     state_message,
+    twice_message,
     url_hash,
     utc_now,
 )
 from .redis_faults import redis_faults
-from .redis_index_base import FORMAT, RELEASE_BATCH, SCAN_BATCH, RedisIndexBase, numbers, spellings, text_of
+from .redis_index_base import (
+    FORMAT,
+    RELEASE_BATCH,
+    SCAN_BATCH,
+    RedisIndexBase,
+    record_words,
+    spellings,
+    text_of,
+)
 from .redis_index_keys import (
     BEGUN,
     CLAIMED,
@@ -126,10 +133,7 @@ class RedisImports(RedisIndexBase):
         if answer[0] in (b"payload", b"foreign"):
             raise StoreRefused(payload_message(source.name, payload, text_of(answer[1]), self._url))
         if answer[0] == b"done":
-            raise CrawlStateError(
-                f"The source {source.name} was imported into the index {self._url} before, so it cannot be imported"
-                f" into the crawl {source.crawl}. Purge the crawl that contains it first."
-            )
+            raise CrawlStateError(twice_message(source, self._url))
         self._require_start(
             source.crawl, payload, answer[:1] if answer[0] == b"ok" else answer, "imported into"
         )
@@ -148,10 +152,7 @@ class RedisImports(RedisIndexBase):
             some, captures = originals[first : first + SCAN_BATCH], urls[first : first + SCAN_BATCH]
             words: list[str | bytes | int] = [source.crawl, source.name, source.token, len(some)]
             for original in some:
-                words += (
-                    original.digest, digest_key(original.digest), entry_text(original), original.file or "",
-                    packed_place(original),
-                )  # fmt: skip
+                words += record_words(original)
             for capture in captures:
                 words += (url_hash(capture.url), packed_capture(capture))
             self._require_source(source, self._run("index_source_add", *words))
@@ -174,7 +175,7 @@ class RedisImports(RedisIndexBase):
             self._scan_source("index_source_enter", source)
             container = container_json(source.name, source.hash, source.size) if source.is_container else ""
             state = self._run(
-                "index_source_end", source.crawl, source.name, *numbers(counts), entered, container, utc_now(),
+                "index_source_end", source.crawl, source.name, *astuple(counts), entered, container, utc_now(),
                 source.token, len(staged), *map(need_text, needs),
             )  # fmt: skip
         if state != b"done":

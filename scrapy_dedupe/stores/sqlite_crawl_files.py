@@ -7,6 +7,7 @@ tables are described in :mod:`.sqlite_index_tables`.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from .base import Counts, Need
@@ -157,13 +158,8 @@ def add_counts(connection: sqlite3.Connection, crawl: int, counts: Counts) -> No
             "UPDATE crawl SET total_urls = total_urls + ?, dupe_urls = dupe_urls + ?,"
             " conserved_size = conserved_size + ?, total_crawl_size = total_crawl_size + ?"
             " WHERE number = ?",
-            (*numbers_of(counts), crawl),
+            (*astuple(counts), crawl),
         )
-
-
-def numbers_of(counts: Counts) -> tuple[int, int, int, int]:
-    """The counts in the order of their columns."""
-    return counts.total_urls, counts.dupe_urls, counts.conserved_size, counts.total_crawl_size
 
 
 def file_number(connection: sqlite3.Connection, crawl: int, name: str) -> int:

@@ -6,6 +6,7 @@ small ones afterwards, so that other processes need not wait long.
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
@@ -14,6 +15,7 @@ from . import sqlite_crawl_files as crawl_files
 from .base import Counts, CrawlInfo, Need, Original
 from .index_values import (
     packed_digest,
+    payload_mode_message,
     read_capture,
     read_stats,
     state_message,
@@ -97,10 +99,7 @@ class SqliteIndex(SqliteImports):
         with self._transaction():
             mode = self._other_payload(payload)
             if mode is not None:
-                raise StoreRefused(
-                    f"The index {self._url} holds digests of {mode} payloads; this crawl computes digests of {payload} payloads."
-                    f' Set DEDUPE_PAYLOAD = "{mode}", or use another index (DEDUPE_INDEX_URL).'
-                )
+                raise StoreRefused(payload_mode_message(payload, mode, self._url))
             _, state, _ = self._row(crawl)
             if state in ("committed", "importing"):
                 raise CrawlStateError(state_message(crawl, state, "crawled again", self._url))
@@ -158,10 +157,10 @@ class SqliteIndex(SqliteImports):
             crawl_files.set_container(self._connection, number, filename, sha256_hex, size)
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
-        with self._change(crawl, "counted anew") as number:
+        with self._change(crawl, "recounted") as number:
             self._connection.execute(
                 f"UPDATE crawl SET ({COUNTS}) = (?, ?, ?, ?) WHERE number = ?",  # noqa: S608 - a constant
-                (*crawl_files.numbers_of(counts), number),
+                (*astuple(counts), number),
             )
 
     def mark_incomplete(self, crawl: str, flag: bool) -> None:

@@ -26,6 +26,7 @@ from .index_values import (
     software,
     source_json,
     state_message,
+    twice_message,
     utc_now,
 )
 from .sqlite_faults import sqlite_faults
@@ -160,10 +161,7 @@ class SqliteImports(SqliteIndexBase):
             if self._was_ended_by_another(source):
                 raise self._taken_over(source)
             if self._is_done(source.name):
-                raise CrawlStateError(
-                    f"The source {source.name} was imported into the index {self._url} before, so it cannot be imported"
-                    f" into the crawl {source.crawl}. Purge the crawl that contains it first."
-                )
+                raise CrawlStateError(twice_message(source, self._url))
             mode = self._other_payload(payload)
             if mode is not None:
                 raise StoreRefused(payload_message(source.name, payload, mode, self._url))
