@@ -364,13 +364,13 @@ def stats_json(stats: Mapping[str, object] | None) -> str | None:
     return json.dumps({str(name): stats[name] for name in stats}, default=_plain)
 
 
-def read_canceled(value: bytes) -> dict[str, bytes]:
+def read_canceled(value: str) -> dict[str, str]:
     """Parse the stored value of a canceled crawl: its start time and its software.
 
-    >>> read_canceled(b"2026-08-01T12:00:00Z scrapy-dedupe 1.0")
-    {'started': b'2026-08-01T12:00:00Z', 'software': b'scrapy-dedupe 1.0'}
+    >>> read_canceled("2026-08-01T12:00:00Z scrapy-dedupe 1.0")
+    {'started': '2026-08-01T12:00:00Z', 'software': 'scrapy-dedupe 1.0'}
     """
-    started, _, software = value.partition(b" ")
+    started, _, software = value.partition(" ")
     return {name: text for name, text in (("started", started), ("software", software)) if text}
 
 

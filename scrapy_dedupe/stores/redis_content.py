@@ -34,7 +34,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from .base import NearAnswer, SeenText, TextMatch
-from .content_values import raw, refuse_other_parameters, url_key
+from .content_values import all_captures, raw, refuse_other_parameters, url_key
 from .redis_faults import redis_faults
 from .scripting import Script, ScriptCaller
 
@@ -137,28 +137,17 @@ class RedisContent:
     def captures(self, url: str) -> list[tuple[SeenText, TextMatch | None]]:
         with redis_faults(self._url):
             its_url = raw(url)
-            known = {
+            first = {
                 text.digest: SeenText(text.digest, url, self._crawl(text.place).decode(), text.seen_ms)
                 for text in self._stored_texts()
                 if text.url == its_url
             }
+            noted = []
             for digest, value in self._notes(self._key(b"c", url_key(url))):
                 kind, ms, place, similarity, original = value.split(b" ", 4)
-                capture = SeenText(
-                    digest,
-                    url,
-                    self._crawl(place).decode(),
-                    int(ms),
-                    kind.decode(),
-                    original or None,
-                    float(similarity) if similarity else None,
-                )
-                if capture.kind == "near" or capture.original is not None or digest not in known:
-                    known[digest] = capture
-            return [
-                (capture, None if capture.kind == "unique" else self._original(capture))
-                for capture in sorted(known.values(), key=lambda capture: (capture.seen_ms, capture.digest))
-            ]
+                decided = kind.decode(), original or None, float(similarity) if similarity else None
+                noted.append(SeenText(digest, url, self._crawl(place).decode(), int(ms), *decided))
+            return all_captures(first, noted, self._original)
 
     def forget(self, url: str) -> int:
         with redis_faults(self._url):

@@ -176,7 +176,7 @@ class RedisIndex(RedisMerged):
                 text_of(crawl): state_of(crawl in committed, crawl in uncommitted, True)
                 for crawl in (*committed, *uncommitted, *marked, *canceled)
             }
-            ended = {text_of(crawl): read_canceled(value) for crawl, value in canceled.items()}
+            ended = {text_of(crawl): read_canceled(text_of(value)) for crawl, value in canceled.items()}
             marked = {text_of(crawl) for crawl in marked}
             pipeline = self._client.pipeline(transaction=False)
             for crawl in states:
@@ -192,7 +192,7 @@ class RedisIndex(RedisMerged):
         crawls = []
         for place, (crawl, state) in enumerate(states.items()):
             raw, counts, names, hidden, waiting = answers[5 * place : 5 * place + 5]
-            meta = {text_of(name): value for name, value in raw.items()}
+            meta = {text_of(name): text_of(value) for name, value in raw.items()}
             if state == "canceled":
                 meta |= ended.get(crawl, {})
             crawls.append(
@@ -200,13 +200,13 @@ class RedisIndex(RedisMerged):
                     id=crawl,
                     state=state,
                     payload=mode,
-                    started=text_of(meta["started"]) if "started" in meta else None,
-                    committed=text_of(meta["committed"]) if "committed" in meta else None,
+                    started=meta.get("started"),
+                    committed=meta.get("committed"),
                     counts=self._read_counts(counts),
                     files=tuple(dict.fromkeys(file_name(name) for name in names if name not in hidden)),
                     stats=read_stats(meta.get("stats")),
                     incomplete="incomplete" in meta,
-                    software=text_of(meta["software"]) if "software" in meta else None,
+                    software=meta.get("software"),
                     imported="imported" in meta,
                     concurrent="concurrent" in meta,
                     waiting=waiting,

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.files.folders import folder_fault
 
-from . import sqlite_content, sqlite_content_tables, sqlite_index
-from .location import StoreLocation, parse_store_url
+from . import sqlite_content_tables, sqlite_index_tables
+from .sqlite_content import SqliteContent
 from .sqlite_faults import sqlite_faults, transaction
+from .sqlite_index import SqliteIndex
 
 if TYPE_CHECKING:
-    from .sqlite_content import SqliteContent
-    from .sqlite_index import SqliteIndex
+    from .location import StoreLocation
 
 APPLICATION_ID = 0x64647031
 
@@ -37,7 +37,7 @@ _CACHE_KIB = 16_000
 
 _SCHEMA = f"""
 {sqlite_content_tables.SCHEMA}
-{sqlite_index.SCHEMA}
+{sqlite_index_tables.SCHEMA}
 CREATE TABLE IF NOT EXISTS probe (word TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 
@@ -48,9 +48,7 @@ class SqliteStore:
     With ``create=False`` a missing file is an error. Several threads may use the connection, but only one at a time.
     """
 
-    def __init__(self, location: StoreLocation | str, *, timeout_s: float = 5.0, create: bool = True) -> None:
-        if isinstance(location, str):
-            location = parse_store_url(location)
+    def __init__(self, location: StoreLocation, *, timeout_s: float = 5.0, create: bool = True) -> None:
         assert location.path is not None
         self.url = location.url
         self._timeout_s = timeout_s
@@ -79,8 +77,8 @@ class SqliteStore:
         except BaseException:
             self._connection.close()
             raise
-        self.content: SqliteContent = sqlite_content.SqliteContent(self._connection, self.url)
-        self.index: SqliteIndex = sqlite_index.SqliteIndex(self._connection, self.url)
+        self.content = SqliteContent(self._connection, self.url)
+        self.index = SqliteIndex(self._connection, self.url)
         self.reports = SqliteReports(self._connection, self.url)
 
     def _prepare(self) -> None:

@@ -11,7 +11,7 @@ from struct import unpack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .base import NearAnswer, SeenText, TextMatch
-from .content_values import near_candidates, refuse_other_parameters, url_key
+from .content_values import all_captures, near_candidates, refuse_other_parameters, url_key
 from .sqlite_content_tables import first_captures, joined_url, kept_text, noted_row, split_url
 from .sqlite_faults import sqlite_faults, transaction
 
@@ -92,23 +92,19 @@ class SqliteContent:
 
     def captures(self, url: str) -> list[tuple[SeenText, TextMatch | None]]:
         with self._reading():
-            known = {}
-            for digest, crawl, seen_ms in self._connection.execute(
+            texts = self._connection.execute(
                 "SELECT digest, crawl, seen_ms FROM content_first WHERE scheme = ? AND rest = ?",
                 split_url(url),
-            ).fetchall():
-                known[digest] = SeenText(digest, url, self._crawl_id(crawl), seen_ms)
-            for digest, crawl, seen_ms, *decided in self._connection.execute(
+            ).fetchall()
+            noted = self._connection.execute(
                 "SELECT digest, crawl, seen_ms, kind, original, similarity FROM content_captures WHERE url_key = ?",
                 (url_key(url),),
-            ).fetchall():
-                noted = SeenText(digest, url, self._crawl_id(crawl), seen_ms, *decided)
-                if noted.kind == "near" or noted.original is not None or digest not in known:
-                    known[digest] = noted
-            return [
-                (capture, None if capture.kind == "unique" else self._original(capture))
-                for capture in sorted(known.values(), key=lambda capture: (capture.seen_ms, capture.digest))
-            ]
+            ).fetchall()
+            return all_captures(
+                {row[0]: self._capture(url, *row) for row in texts},
+                [self._capture(url, *row) for row in noted],
+                self._original,
+            )
 
     def forget(self, url: str) -> int:
         place = split_url(url)
@@ -276,6 +272,9 @@ class SqliteContent:
 
     def _is_forgotten(self, seen_ms: int, capture: SeenText) -> bool:
         return self._lifetime_ms is not None and seen_ms + self._lifetime_ms <= capture.seen_ms
+
+    def _capture(self, url: str, digest: bytes, crawl: int, seen_ms: int, *decided: Any) -> SeenText:
+        return SeenText(digest, url, self._crawl_id(crawl), seen_ms, *decided)
 
     def _original(self, capture: SeenText) -> TextMatch | None:
         digest = capture.original or capture.digest

@@ -28,15 +28,12 @@ from .index_values import (
 from .sqlite_faults import sqlite_faults
 from .sqlite_index_base import COUNTS, NEXT_ORDER
 from .sqlite_index_imports import SqliteImports
-from .sqlite_index_tables import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from .base import UrlCapture, Waiting
     from .index_model import OnDone
-
-__all__ = ["SCHEMA", "SqliteIndex"]
 
 # Hidden rows have ids that no crawl has, so the id identifies the crawl's own rows.
 _FIND = """
@@ -215,41 +212,32 @@ class SqliteIndex(SqliteImports):
             waiting: dict[int, int] = dict(self._connection.execute(_WAITING).fetchall())
             payload = self._mark("payload") or "stored"
             rows = self._connection.execute(
-                "SELECT number, id, state, started, committed, stats, incomplete, software, imported,"  # noqa: S608
+                "SELECT number, id, state, started, committed, stats, software, incomplete, imported,"  # noqa: S608
                 f" concurrent, {COUNTS} FROM crawl WHERE part_of IS NULL"
                 " AND state IN ('uncommitted', 'committed', 'canceled') ORDER BY started, id"
             ).fetchall()
             self.unreadable += int(self._connection.execute(_UNKNOWN_STATES).fetchone()[0])
-        return [
-            CrawlInfo(
-                id=crawl,
-                state=state,
-                payload=payload,
-                started=started,
-                committed=committed,
-                counts=Counts(*counts),
-                files=tuple(dict.fromkeys(files.get(number, ()))),
-                stats=read_stats(stats),
-                incomplete=bool(incomplete),
-                software=software,
-                imported=bool(imported),
-                concurrent=bool(concurrent),
-                waiting=waiting.get(number, 0),
+        crawls = []
+        for number, crawl, state, started, committed, stats, software, *numbers in rows:
+            incomplete, imported, concurrent = map(bool, numbers[:3])
+            crawls.append(
+                CrawlInfo(
+                    id=crawl,
+                    state=state,
+                    payload=payload,
+                    started=started,
+                    committed=committed,
+                    counts=Counts(*numbers[3:]),
+                    files=tuple(dict.fromkeys(files.get(number, ()))),
+                    stats=read_stats(stats),
+                    incomplete=incomplete,
+                    software=software,
+                    imported=imported,
+                    concurrent=concurrent,
+                    waiting=waiting.get(number, 0),
+                )
             )
-            for (
-                number,
-                crawl,
-                state,
-                started,
-                committed,
-                stats,
-                incomplete,
-                software,
-                imported,
-                concurrent,
-                *counts,
-            ) in rows
-        ]
+        return crawls
 
     @property
     def counts(self) -> Counts:
