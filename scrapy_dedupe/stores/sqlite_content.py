@@ -296,9 +296,8 @@ class SqliteContent:
                 claimed[digest] = capture
                 first[digest] = self._row(capture, pending)
             answers.append(answer)
-        if replaced:
-            self._connection.executemany("DELETE FROM content_pending WHERE digest = ?", replaced)
-            self._connection.executemany("DELETE FROM content_texts WHERE digest = ?", replaced)
+        for table in ("content_pending", "content_texts"):
+            self._connection.executemany(f"DELETE FROM {table} WHERE digest = ?", replaced)  # noqa: S608
         self._insert("content_pending" if pending else "content_texts", {key: first[key] for key in claimed})
         return answers
 
@@ -338,19 +337,12 @@ class SqliteContent:
             if (known := first.get(capture.digest)) is not None and known == self._row(capture, True)
         ]
         gone = [(digest,) for digest in {*were_pending.intersection(confirmed), *released}]
-        if gone:
-            self._connection.executemany("DELETE FROM content_pending WHERE digest = ?", gone)
-        if released:
-            # Its buckets are kept: without a signature they are ignored until another text replaces them.
-            self._connection.executemany(
-                "DELETE FROM content_signatures WHERE digest = ?", [(digest,) for digest in released]
-            )
-        if confirmed:
-            self._insert("content_texts", confirmed)
-        if notes:
-            self._note(notes)
-
-    def _note(self, notes: list[tuple[Any, ...]]) -> None:
+        self._connection.executemany("DELETE FROM content_pending WHERE digest = ?", gone)
+        # Its buckets are kept: without a signature they are ignored until another text replaces them.
+        self._connection.executemany(
+            "DELETE FROM content_signatures WHERE digest = ?", [(digest,) for digest in released]
+        )
+        self._insert("content_texts", confirmed)
         statement = "INSERT INTO content_captures VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO "
         if self._lifetime_ms is None:
             statement += "NOTHING"

@@ -224,7 +224,7 @@ def drop_container(connection: sqlite3.Connection, crawl: int, filename: str) ->
     )
 
 
-def containers_of(connection: sqlite3.Connection, crawl: int | None) -> list[dict[str, object]]:
+def containers_of(connection: sqlite3.Connection, crawl: int) -> list[dict[str, object]]:
     """The containers of a crawl, each with its ``filename`` and, once packed, ``hash`` and ``size``."""
     rows = connection.execute(
         "SELECT filename, hash, size FROM crawl_container WHERE crawl = ? ORDER BY number", (crawl,)
@@ -247,7 +247,7 @@ def add_needs(connection: sqlite3.Connection, crawl: int, needs: Sequence[Need])
     )
 
 
-def needs_of(connection: sqlite3.Connection, crawl: int | None) -> list[Need]:
+def needs_of(connection: sqlite3.Connection, crawl: int) -> list[Need]:
     """The needs of a crawl, sorted."""
     rows = connection.execute("SELECT other, wacz_index, file FROM crawl_need WHERE crawl = ?", (crawl,))
     return sorted((Need(other, wacz_index, file or None) for other, wacz_index, file in rows), key=need_order)

@@ -191,7 +191,6 @@ class SqliteIndex(SqliteImports):
             if state not in ("uncommitted", "importing", "canceled"):
                 raise CrawlStateError(state_message(crawl, state, "canceled", self._url))
             if state != "canceled":
-                assert number is not None
                 new = self._renew(number)
                 self._connection.execute(
                     "UPDATE crawl SET state = 'canceled', incomplete = 0, stats = NULL, commit_order = NULL,"
@@ -250,15 +249,15 @@ class SqliteIndex(SqliteImports):
 
     def containers(self, crawl: str) -> list[dict[str, object]]:
         with sqlite_faults(self._url):
-            return crawl_files.containers_of(self._connection, self._number(crawl))
+            return crawl_files.containers_of(self._connection, self._row(crawl)[0])
 
     def needs(self, crawl: str) -> list[Need]:
         with sqlite_faults(self._url):
-            return crawl_files.needs_of(self._connection, self._number(crawl))
+            return crawl_files.needs_of(self._connection, self._row(crawl)[0])
 
     def records(self, crawl: str) -> Iterator[Original]:
         with sqlite_faults(self._url):
-            number = self._number(crawl)
+            number, _, _ = self._row(crawl)
             rows = self._connection.execute(
                 "SELECT number FROM crawl WHERE number = ?1 OR (part_of = ?1 AND state = 'committed')"
                 " ORDER BY number",
@@ -274,7 +273,7 @@ class SqliteIndex(SqliteImports):
 
     # Helpers
 
-    def _records(self, crawl: str, number: int | None, part: int, *, may_repeat: bool) -> Iterator[Original]:
+    def _records(self, crawl: str, number: int, part: int, *, may_repeat: bool) -> Iterator[Original]:
         query = f"{_RECORDS}{_NOT_TWICE if may_repeat else ''} ORDER BY o.id LIMIT {_READ_AT_ONCE}"
         following, last = crawl_files.id_range(part)
         while True:

@@ -81,11 +81,10 @@ class SqliteIndexBase(CrawlIndex):
             number, state, _ = self._row(crawl)
             if state != "uncommitted" and not (allow_committed and state == "committed"):
                 raise CrawlStateError(state_message(crawl, state, action, self._url))
-            assert number is not None
             yield number
 
-    def _row(self, crawl: str) -> tuple[int | None, str, bool]:
-        """The number and state of a crawl, and whether it was imported.
+    def _row(self, crawl: str) -> tuple[int, str, bool]:
+        """The number of a crawl (0 for an unknown one), its state, and whether it was imported.
 
         The state of an imported crawl is ``importing`` until its first source has ended.
         """
@@ -94,13 +93,9 @@ class SqliteIndexBase(CrawlIndex):
             " FROM crawl WHERE id = ?",
             (crawl,),
         ).fetchone()
-        return (None, "unknown", False) if row is None else (int(row[0]), str(row[1]), bool(row[2]))
+        return (0, "unknown", False) if row is None else (int(row[0]), str(row[1]), bool(row[2]))
 
-    def _number(self, crawl: str) -> int | None:
-        row = self._connection.execute("SELECT number FROM crawl WHERE id = ?", (crawl,)).fetchone()
-        return None if row is None else int(row[0])
-
-    def _numbers(self, number: int | None) -> list[int]:
+    def _numbers(self, number: int) -> list[int]:
         """The numbers of a crawl and of its parts."""
         rows = self._connection.execute(
             "SELECT number FROM crawl WHERE number = ?1 OR part_of = ?1 ORDER BY number", (number,)
@@ -150,7 +145,7 @@ class SqliteIndexBase(CrawlIndex):
                 if state in ("uncommitted", "importing"):
                     raise CrawlStateError(state_message(crawl, state, "purged", self._url))
             for number, _, _ in rows.values():
-                if number is not None:
+                if number:
                     self._waste(number, "purging")
                     self._connection.execute("DELETE FROM source_done WHERE crawl = ?", (number,))
             self._connection.executemany("DELETE FROM report WHERE crawl = ?", [(crawl,) for crawl in rows])
@@ -161,7 +156,7 @@ class SqliteIndexBase(CrawlIndex):
     def forget_canceled(self, crawl: str) -> None:
         with self._transaction():
             number, state, _ = self._row(crawl)
-            if number is not None and state == "canceled":
+            if state == "canceled":
                 self._waste(number)
         self._clear()
 
@@ -180,8 +175,6 @@ class SqliteIndexBase(CrawlIndex):
             if state != "committed":
                 raise CrawlStateError(state_message(crawl, state, f"replaced by {by}", self._url))
             if new_state == "uncommitted":
-                assert old is not None
-                assert new is not None
                 if self._was_added_to(old, new):
                     raise CrawlStateError(state_message(crawl, "extended", f"replaced by {by}", self._url))
                 self._replace(old, new, by)

@@ -171,7 +171,7 @@ class SqliteImports(SqliteIndexBase):
             if state in ("uncommitted", "crawled"):
                 raise CrawlStateError(state_message(source.crawl, state, "extended by an import", self._url))
             earlier = self._forget_begun(source, number)
-            if number is None or state == "canceled":
+            if state in ("unknown", "canceled"):
                 number = self._begin(source.crawl, imported=True)
             part = self._connection.execute(
                 "INSERT INTO crawl (id, state, started, software, imported, part_of)"
