@@ -143,13 +143,13 @@ class RedisMerged(RedisImports):
         self,
         action: str,
         left_out: Sequence[str],
-        what: str,
         *words: str,
         sources: Mapping[str, str] | None = None,
         on_done: OnDone | None = None,
     ) -> None:
+        """Build the merged index without the crawls *left_out*; *words* are the operation of the last script."""
         while True:
-            answer = self._rebuild_once(left_out, what, words, sources or {}, on_done)
+            answer = self._rebuild_once(left_out, words, sources or {}, on_done)
             if answer[0] == b"lost":
                 self._await_other()
                 continue
@@ -160,7 +160,6 @@ class RedisMerged(RedisImports):
     def _rebuild_once(
         self,
         left_out: Sequence[str],
-        what: str,
         words: Sequence[str],
         sources: Mapping[str, str],
         on_done: OnDone | None,
@@ -177,7 +176,7 @@ class RedisMerged(RedisImports):
                     report(count)
                     if not cursor:
                         return [b"lost"]
-            answer = cast("list[bytes]", self._run("index_merged_swap", who, what, *words))
+            answer = cast("list[bytes]", self._run("index_merged_swap", who, *words))
             if answer[0] != b"more":
                 return answer
             crawls = answer[1:]

@@ -338,7 +338,7 @@ class SqliteContent:
         ]
         gone = [(digest,) for digest in {*were_pending.intersection(confirmed), *released}]
         self._connection.executemany("DELETE FROM content_pending WHERE digest = ?", gone)
-        # Its buckets are kept: without a signature they are ignored until another text replaces them.
+        # The buckets of a released text are kept: without a signature they are ignored until another text replaces them.
         self._connection.executemany(
             "DELETE FROM content_signatures WHERE digest = ?", [(digest,) for digest in released]
         )

@@ -164,13 +164,7 @@ def add_counts(connection: sqlite3.Connection, crawl: int, counts: Counts) -> No
 
 def file_number(connection: sqlite3.Connection, crawl: int, name: str) -> int:
     """The number of a WARC file. The file is added if it is new."""
-    number = _number(connection, "crawl_file", "name", crawl, name)
-    if number is None:
-        number = _following(connection, "crawl_file", crawl)
-        connection.execute(
-            "INSERT INTO crawl_file (crawl, number, name) VALUES (?, ?, ?)", (crawl, number, name)
-        )
-    return number
+    return _entered_number(connection, "crawl_file", "name", crawl, name)
 
 
 def rename_file(
@@ -194,14 +188,7 @@ def rename_file(
 
 def container_number(connection: sqlite3.Connection, crawl: int, filename: str) -> int:
     """The number of a container. The container is added if it is new."""
-    number = _number(connection, "crawl_container", "filename", crawl, filename)
-    if number is None:
-        number = _following(connection, "crawl_container", crawl)
-        connection.execute(
-            "INSERT INTO crawl_container (crawl, number, filename) VALUES (?, ?, ?)",
-            (crawl, number, filename),
-        )
-    return number
+    return _entered_number(connection, "crawl_container", "filename", crawl, filename)
 
 
 def set_container(
@@ -259,6 +246,11 @@ def _number(connection: sqlite3.Connection, table: str, column: str, crawl: int,
     return None if row[0] is None else int(row[0])
 
 
-def _following(connection: sqlite3.Connection, table: str, crawl: int) -> int:
-    query = f"SELECT coalesce(max(number) + 1, 0) FROM {table} WHERE crawl = ?"  # noqa: S608 - constants
-    return int(connection.execute(query, (crawl,)).fetchone()[0])
+def _entered_number(connection: sqlite3.Connection, table: str, column: str, crawl: int, name: str) -> int:
+    number = _number(connection, table, column, crawl, name)
+    if number is None:
+        query = f"SELECT coalesce(max(number) + 1, 0) FROM {table} WHERE crawl = ?"  # noqa: S608 - constants
+        number = int(connection.execute(query, (crawl,)).fetchone()[0])
+        insert = f"INSERT INTO {table} (crawl, number, {column}) VALUES (?, ?, ?)"  # noqa: S608 - constants
+        connection.execute(insert, (crawl, number, name))
+    return number
