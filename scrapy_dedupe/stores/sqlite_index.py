@@ -240,11 +240,10 @@ class SqliteIndex(SqliteImports):
 
     @property
     def counts(self) -> Counts:
-        with sqlite_faults(self._url):
-            row = self._connection.execute(
-                "SELECT total(total_urls), total(dupe_urls), total(conserved_size), total(total_crawl_size)"
-                " FROM crawl WHERE state = 'committed'"
-            ).fetchone()
+        (row,) = self._read(
+            "SELECT total(total_urls), total(dupe_urls), total(conserved_size), total(total_crawl_size)"
+            " FROM crawl WHERE state = 'committed'"
+        )
         return Counts(*(int(number) for number in row))
 
     def containers(self, crawl: str) -> list[dict[str, object]]:
@@ -258,11 +257,10 @@ class SqliteIndex(SqliteImports):
     def records(self, crawl: str) -> Iterator[Original]:
         with sqlite_faults(self._url):
             number, _, _ = self._row(crawl)
-            rows = self._connection.execute(
-                "SELECT number FROM crawl WHERE number = ?1 OR (part_of = ?1 AND state = 'committed')"
-                " ORDER BY number",
-                (number,),
-            ).fetchall()
+        rows = self._read(
+            "SELECT number FROM crawl WHERE number = ?1 OR (part_of = ?1 AND state = 'committed') ORDER BY number",
+            (number,),
+        )
         may_repeat = False
         for (part,) in rows:
             is_empty = True
@@ -278,8 +276,7 @@ class SqliteIndex(SqliteImports):
         following, last = crawl_files.id_range(part)
         while True:
             parameters = {"following": following, "last": last, "crawl": crawl, "number": number}
-            with sqlite_faults(self._url):
-                rows = self._connection.execute(query, parameters).fetchall()
+            rows = self._read(query, parameters)
             if not rows:
                 return
             following = rows[-1][0] + 1

@@ -25,7 +25,7 @@ from .sqlite_index_tables import LATER_COLUMNS, LATER_NAMES, LATER_SCHEMA
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from .index_model import OnDone
@@ -52,10 +52,9 @@ class SqliteIndexBase(CrawlIndex):
         self._add_later_tables()
 
     def _add_later_tables(self) -> None:
-        with sqlite_faults(self._url):
-            rows = self._connection.execute("SELECT name FROM sqlite_master").fetchall()
-            if {name for (name,) in rows}.issuperset(LATER_NAMES) and not self._lacking_columns():
-                return
+        rows = self._read("SELECT name FROM sqlite_master")
+        if {name for (name,) in rows}.issuperset(LATER_NAMES) and not self._lacking_columns():
+            return
         with self._transaction():
             for statement in LATER_SCHEMA.split(";"):
                 self._connection.execute(statement)
@@ -65,11 +64,13 @@ class SqliteIndexBase(CrawlIndex):
                 self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
     def _lacking_columns(self) -> list[tuple[str, str]]:
-        rows = self._connection.execute(
-            "SELECT t.name, c.name FROM sqlite_master t JOIN pragma_table_info(t.name) c WHERE t.type = 'table'"
-        )
-        known = set(rows.fetchall())
+        query = "SELECT t.name, c.name FROM sqlite_master t JOIN pragma_table_info(t.name) c WHERE t.type = 'table'"
+        known = set(self._read(query))
         return [column for column in LATER_COLUMNS if column not in known]
+
+    def _read(self, query: str, parameters: Sequence[object] | Mapping[str, object] = ()) -> list[Any]:
+        with sqlite_faults(self._url):
+            return self._connection.execute(query, parameters).fetchall()
 
     def _transaction(self) -> AbstractContextManager[None]:
         return transaction(self._connection, self._url)
@@ -161,10 +162,7 @@ class SqliteIndexBase(CrawlIndex):
         self._clear()
 
     def unfinished_purge(self) -> list[str]:
-        with sqlite_faults(self._url):
-            rows = self._connection.execute(
-                "SELECT id FROM crawl WHERE state = 'purging' ORDER BY id"
-            ).fetchall()
+        rows = self._read("SELECT id FROM crawl WHERE state = 'purging' ORDER BY id")
         return [crawl.rpartition("/")[0] for (crawl,) in rows]
 
     def replace(self, crawl: str, by: str) -> None:
@@ -267,10 +265,7 @@ class SqliteIndexBase(CrawlIndex):
         Waste rows and their numbers are never used again. Therefore several processes may do this at once, and
         the next process completes what was interrupted.
         """
-        with sqlite_faults(self._url):
-            rows = self._connection.execute(
-                "SELECT number FROM crawl WHERE state IN ('waste', 'purging')"
-            ).fetchall()
+        rows = self._read("SELECT number FROM crawl WHERE state IN ('waste', 'purging')")
         wasted = [number for (number,) in rows if numbers is None or number in numbers]
         if not wasted:
             return
@@ -302,8 +297,7 @@ class SqliteIndexBase(CrawlIndex):
 
     def _span(self, number: int) -> int:
         """The approximate number of originals of a row, whose ids are consecutive."""
-        with sqlite_faults(self._url):
-            (span,) = self._connection.execute(_SPAN, id_range(number)).fetchone()
+        ((span,),) = self._read(_SPAN, id_range(number))
         return int(span or 0)
 
     def _delete_some(
@@ -325,13 +319,11 @@ class SqliteIndexBase(CrawlIndex):
         last: tuple[bytes, int] = (b"", 0)
         done = 0
         while True:
-            with sqlite_faults(self._url):
-                rows = self._connection.execute(
-                    "SELECT hash, crawl FROM crawl_url WHERE (hash, crawl) > (?, ?) AND crawl IN"
-                    " (SELECT number FROM crawl WHERE state IN ('waste', 'purging'))"
-                    " ORDER BY hash, crawl LIMIT ?",
-                    (*last, _FORGOTTEN_AT_ONCE),
-                ).fetchall()
+            rows = self._read(
+                "SELECT hash, crawl FROM crawl_url WHERE (hash, crawl) > (?, ?) AND crawl IN"
+                " (SELECT number FROM crawl WHERE state IN ('waste', 'purging')) ORDER BY hash, crawl LIMIT ?",
+                (*last, _FORGOTTEN_AT_ONCE),
+            )
             if not rows:
                 return
             last = rows[-1]
