@@ -1,4 +1,4 @@
-"""Values shared by both stores: keys of URLs, the choice among near candidates, the check of parameters."""
+"""Shared by both stores of texts: keys of URLs, near candidates, captures of a URL, the check of parameters."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from scrapy_dedupe.errors import StoreRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from .base import Signature
+    from .base import SeenText, Signature, TextMatch
 
 
 # With fewer rows the share of equal rows says too little.
@@ -76,6 +76,25 @@ def equal_bytes(one: bytes, other: bytes) -> int:
     3
     """
     return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big").count(0)
+
+
+def all_captures(
+    first: dict[bytes, SeenText],
+    noted: Iterable[SeenText],
+    original: Callable[[SeenText], TextMatch | None],
+) -> list[tuple[SeenText, TextMatch | None]]:
+    """The captures of a URL, oldest first, each with its original if that is another page.
+
+    ``first`` are the texts first captured at the URL, by digest; ``noted`` are its other captures.
+    """
+    known = first.copy()
+    for capture in noted:
+        if capture.kind == "near" or capture.original is not None or capture.digest not in known:
+            known[capture.digest] = capture
+    return [
+        (capture, None if capture.kind == "unique" else original(capture))
+        for capture in sorted(known.values(), key=lambda capture: (capture.seen_ms, capture.digest))
+    ]
 
 
 def refuse_other_parameters(url: str, stored: Mapping[str, str], parameters: Mapping[str, str]) -> None:

@@ -92,14 +92,13 @@ def read_entry(value: bytes) -> tuple[int, str, str, int] | None:
     words = value.split(b" ")
     if len(words) != 4:
         return None
-    wacz_index, date, url, size = words
-    if not (wacz_index.isdigit() and size.isdigit() and is_date(date) and url):
+    wacz_index, size = read_number(words[0]), read_number(words[3])
+    if wacz_index is None or size is None or not is_date(words[1]) or not words[2]:
         return None
     try:
-        entry = int(wacz_index), date.decode("ascii"), url.decode("utf-8"), int(size)
-    except (UnicodeDecodeError, ValueError):
+        return wacz_index, words[1].decode("ascii"), words[2].decode("utf-8"), size
+    except UnicodeDecodeError:
         return None
-    return entry if max(entry[0], entry[3]) <= GREATEST_NUMBER else None
 
 
 def read_number(digits: bytes) -> int | None:
@@ -124,6 +123,16 @@ def is_date(digits: bytes) -> bool:
     )
 
 
+def to_base32(raw: bytes) -> str:
+    """Upper-case Base32 without padding."""
+    return base64.b32encode(raw).rstrip(b"=").decode("ascii")
+
+
+def from_base32(text: str) -> bytes:
+    """The bytes of upper-case Base32 without padding. Raises :class:`ValueError` for any other text."""
+    return base64.b32decode(text + "=" * (-len(text) % 8))
+
+
 def packed_digest(digest: str) -> bytes:
     """The packed form of a digest without label."""
     try:
@@ -133,10 +142,10 @@ def packed_digest(digest: str) -> bytes:
     if len(raw) in _HASH_SIZES and raw.hex() == digest:
         return raw
     try:
-        raw = base64.b32decode(digest + "=" * (-len(digest) % 8))
+        raw = from_base32(digest)
     except ValueError:
         raw = b""
-    if len(raw) in _HASH_SIZES and base64.b32encode(raw).rstrip(b"=").decode("ascii") == digest:
+    if len(raw) in _HASH_SIZES and to_base32(raw) == digest:
         return _BASE32 + raw
     packed = _TEXT + digest.encode("utf-8")
     return _TEXT + packed if len(packed) in _HASH_SIZES else packed
@@ -147,7 +156,7 @@ def unpacked_digest(packed: bytes) -> str:
     if len(packed) in _HASH_SIZES:
         return packed.hex()
     if packed[:1] == _BASE32:
-        return base64.b32encode(packed[1:]).rstrip(b"=").decode("ascii")
+        return to_base32(packed[1:])
     return packed.lstrip(_TEXT).decode("utf-8")
 
 
@@ -159,7 +168,7 @@ def other_spelling(digest: str) -> str | None:
     """
     packed = packed_digest(digest)
     if len(packed) in _HASH_SIZES:
-        return base64.b32encode(packed).rstrip(b"=").decode("ascii")
+        return to_base32(packed)
     return packed[1:].hex() if packed[:1] == _BASE32 else None
 
 
@@ -273,12 +282,10 @@ def read_need(value: bytes) -> Need | None:
     """Parse the stored form of a need; None if *value* is not one."""
     try:
         crawl, wacz_index, file = value.decode("utf-8").split(" ", 2)
-        if not crawl or not wacz_index.isascii() or not wacz_index.isdigit():
-            return None
-        number = int(wacz_index)
     except ValueError:
         return None
-    if number > GREATEST_NUMBER:
+    number = read_number(wacz_index.encode("utf-8"))
+    if not crawl or number is None:
         return None
     return Need(crawl.replace("%20", " ").replace("%25", "%"), number, file or None)
 
@@ -357,13 +364,13 @@ def stats_json(stats: Mapping[str, object] | None) -> str | None:
     return json.dumps({str(name): stats[name] for name in stats}, default=_plain)
 
 
-def read_canceled(value: bytes) -> dict[str, bytes]:
+def read_canceled(value: str) -> dict[str, str]:
     """Parse the stored value of a canceled crawl: its start time and its software.
 
-    >>> read_canceled(b"2026-08-01T12:00:00Z scrapy-dedupe 1.0")
-    {'started': b'2026-08-01T12:00:00Z', 'software': b'scrapy-dedupe 1.0'}
+    >>> read_canceled("2026-08-01T12:00:00Z scrapy-dedupe 1.0")
+    {'started': '2026-08-01T12:00:00Z', 'software': 'scrapy-dedupe 1.0'}
     """
-    started, _, software = value.partition(b" ")
+    started, _, software = value.partition(" ")
     return {name: text for name, text in (("started", started), ("software", software)) if text}
 
 
@@ -438,4 +445,20 @@ def payload_message(name: str, payload: str, mode: str, url: str) -> str:
     return (
         f"The source {name} holds digests of {payload} payloads, the index {url} of {mode} payloads. Import it into another"
         f" index (DEDUPE_INDEX_URL, --store), or use --payload {mode} if the file declares the wrong form."
+    )
+
+
+def payload_mode_message(payload: str, mode: str, index: str) -> str:
+    """The error message for a crawl with digests of *payload* and an index with digests of *mode*."""
+    return (
+        f"The index {index} holds digests of {mode} payloads; this crawl computes digests of {payload} payloads. Set"
+        f' DEDUPE_PAYLOAD = "{mode}", or use another index (DEDUPE_INDEX_URL).'
+    )
+
+
+def twice_message(source: Source, url: str) -> str:
+    """The error message for a source that was imported before."""
+    return (
+        f"The source {source.name} was imported into the index {url} before, so it cannot be imported into the crawl"
+        f" {source.crawl}. Purge the crawl that contains it first."
     )

@@ -58,17 +58,8 @@ _WAITING = "this package decides how long it waits and what it tries again. Set 
 _PLACE = "write it before the ?, as in redis://host:6379/0 or unix:///path.sock."
 _REFUSED = {
     **dict.fromkeys(("decode_responses", "encoding", "encoding_errors", "legacy_responses"), _BYTES),
-    **dict.fromkeys(
-        (
-            "socket_timeout",
-            "socket_connect_timeout",
-            "timeout",
-            "retry",
-            "retry_on_error",
-            "retry_on_timeout",
-        ),
-        _WAITING,
-    ),
+    **dict.fromkeys(("socket_timeout", "socket_connect_timeout", "timeout"), _WAITING),
+    **dict.fromkeys(("retry", "retry_on_error", "retry_on_timeout"), _WAITING),
     **dict.fromkeys(("host", "port", "path"), _PLACE),
     "ssl": "write rediss:// in place of redis:// for TLS.",
 }

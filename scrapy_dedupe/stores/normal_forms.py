@@ -7,8 +7,6 @@ percent-encoded.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import re
 from datetime import datetime
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import SettingError
 
-from .index_values import FORMS
+from .index_values import FORMS, from_base32, to_base32
 
 if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
@@ -48,13 +46,13 @@ def plain_digest(digest: str) -> str:
     value = value.rstrip("=")
     alphabet = _alphabet(label, value)
     if alphabet == "hex":
-        return _base32(bytes.fromhex(value)) if len(value) == _SHA1_HEX else value.lower()
+        return to_base32(bytes.fromhex(value)) if len(value) == _SHA1_HEX else value.lower()
     value = value.upper()
     if len(value) == _SHA1_BASE32:
         return value
     try:
-        return base64.b32decode(value + "=" * (-len(value) % 8)).hex()
-    except binascii.Error:
+        return from_base32(value).hex()
+    except ValueError:
         raise _bad_digest(digest) from None
 
 
@@ -100,9 +98,9 @@ def formed_digest(digest: str, form: str) -> str:
     label, _, alphabet = form.partition(" ")
     is_base32 = len(digest) in _BASE32_LENGTHS
     if alphabet == "hex" and is_base32:
-        digest = base64.b32decode(digest + "=" * (-len(digest) % 8)).hex()
+        digest = from_base32(digest).hex()
     elif alphabet == "base32" and not is_base32:
-        digest = _base32(bytes.fromhex(digest))
+        digest = to_base32(bytes.fromhex(digest))
     return f"{label}:{digest}"
 
 
@@ -155,10 +153,6 @@ def _bad_digest(digest: str) -> SettingError:
     return SettingError(
         f"The digest is {digest!r}. Allowed: a label such as sha256: and hex or Base32, or no label."
     )
-
-
-def _base32(raw: bytes) -> str:
-    return base64.b32encode(raw).rstrip(b"=").decode("ascii")
 
 
 def _percent(match: re.Match[str]) -> str:

@@ -63,9 +63,7 @@ def connect(
 class RedisStore:
     """An open Redis store. Raises :class:`StoreUnavailable` or :class:`StoreRefused` if it is unusable."""
 
-    def __init__(self, location: StoreLocation | str, *, timeout_s: float = 5.0) -> None:
-        if isinstance(location, str):
-            location = parse_store_url(location)
+    def __init__(self, location: StoreLocation, *, timeout_s: float = 5.0) -> None:
         self.url = location.shown
         with redis_faults(self.url):
             self._client = connect(location, timeout_s, is_used_by_one_thread=True)

@@ -29,27 +29,50 @@ with its first capture less than a kilobyte.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
-from .base import NearAnswer
-from .content_values import raw, refuse_other_parameters, url_key
+from .base import NearAnswer, SeenText, TextMatch
+from .content_values import all_captures, raw, refuse_other_parameters, url_key
 from .redis_faults import redis_faults
-from .redis_survey import RedisSurvey, batches, seen_text
 from .scripting import Script, ScriptCaller
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import redis
 
-    from .base import OnForgotten, SeenText, Signature, TextMatch
+    from .base import OnForgotten, Signature
 
 PREFIX = "dedupe:{content}:v2:"
 
-_TEXTS, _NEAR, _SETTLE = Script("content_texts"), Script("content_near"), Script("content_settle")
+T = TypeVar("T")
+
+_TEXTS, _NEAR, _SETTLE, _FORGET = map(
+    Script, ("content_texts", "content_near", "content_settle", "content_forget")
+)
 
 # The number of pages settled per call; a larger call would block the server for too long.
 _SETTLE_AT_ONCE = 500
+_SCAN_AT_ONCE = 1_000
+# The number of values that one call deletes, and of bucket hashes that one call checks.
+_FORGET_AT_ONCE = 500
+_HASHES_AT_ONCE = 20
+
+
+class _Text(NamedTuple):
+    """A text and its first capture. ``value`` is the stored form, ``place`` the position of the crawl in the list."""
+
+    digest: bytes
+    value: bytes
+    seen_ms: int
+    place: bytes
+    url: bytes
+
+    @property
+    def is_pending(self) -> bool:
+        return self.value.startswith(b"p")
 
 
 class RedisContent:
@@ -61,7 +84,6 @@ class RedisContent:
         self._prefix = prefix.encode()
         self._crawls = self._prefix + b"i"
         self._scripts = ScriptCaller(client, url)
-        self._survey = RedisSurvey(client, self._prefix, self._scripts)
         self._lifetime = b"0"
 
     def parameters(self) -> dict[str, str]:
@@ -114,11 +136,25 @@ class RedisContent:
 
     def captures(self, url: str) -> list[tuple[SeenText, TextMatch | None]]:
         with redis_faults(self._url):
-            return self._survey.captures(url, int(self._lifetime))
+            its_url = raw(url)
+            first = {
+                text.digest: SeenText(text.digest, url, self._crawl(text.place).decode(), text.seen_ms)
+                for text in self._stored_texts()
+                if text.url == its_url
+            }
+            noted = []
+            for digest, value in self._notes(self._key(b"c", url_key(url))):
+                kind, ms, place, similarity, original = value.split(b" ", 4)
+                decided = kind.decode(), original or None, float(similarity) if similarity else None
+                noted.append(SeenText(digest, url, self._crawl(place).decode(), int(ms), *decided))
+            return all_captures(first, noted, self._original)
 
     def forget(self, url: str) -> int:
         with redis_faults(self._url):
-            return self._survey.forget(url)
+            its_url = raw(url)
+            forgotten = self._forget_texts(text for text in self._stored_texts() if text.url == its_url)
+            self._client.delete(self._key(b"c", url_key(url)))
+            return forgotten
 
     def purge(
         self,
@@ -127,12 +163,39 @@ class RedisContent:
         crawl: str | None = None,
         on_forgotten: OnForgotten | None = None,
     ) -> int:
+        report = on_forgotten or (lambda what, count: None)
         with redis_faults(self._url):
-            return self._survey.purge(before_ms, crawl, on_forgotten or (lambda what, count: None))
+            is_meant = self._first_captures(before_ms, crawl)
+            purged = self._forget_texts(
+                (text for text in self._stored_texts() if is_meant(text.seen_ms, text.place)),
+                partial(report, "texts"),
+            )
+            signatures = ((b"s", digest, b"") for digest in self._names(b"s"))
+            self._forget(signatures, on_some=partial(report, "signatures"))
+            for keys in batches(self._names(b"c"), _SCAN_AT_ONCE):
+                for name in keys:
+                    notes = self._notes(self._key(b"c", name))
+                    texts = self._values([self._key(b"t", digest) for digest, _ in notes])
+                    gone = []
+                    for (digest, value), text in zip(notes, texts, strict=True):
+                        _, ms, its_place, _ = value.split(b" ", 3)
+                        if text is None or is_meant(int(ms), its_place):
+                            gone.append((b"c", name + digest, value))
+                    self._forget(gone)
+                report("captures", len(keys))
+            bands = ((b"b", name, b"") for name in self._names(b"b"))
+            self._forget(bands, _HASHES_AT_ONCE, partial(report, "bands"))
+            if before_ms is None and crawl is None:
+                for hosts in batches(self._names(b"h"), _SCAN_AT_ONCE):
+                    self._client.delete(*(self._key(b"h", host) for host in hosts))
+                self._client.delete(self._key(b"p"))
+            return purged
 
     def count(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
         with redis_faults(self._url):
-            return self._survey.count(before_ms, crawl)
+            is_meant = self._first_captures(before_ms, crawl)
+            # A scan may return a key twice.
+            return len({text.digest for text in self._stored_texts() if is_meant(text.seen_ms, text.place)})
 
     def load_template(self, host: str) -> bytes | None:
         with redis_faults(self._url):
@@ -144,7 +207,13 @@ class RedisContent:
 
     def statistics(self) -> dict[str, int]:
         with redis_faults(self._url):
-            return self._survey.statistics()
+            pending = [text.is_pending for text in self._stored_texts()]
+            return {
+                "texts": len(pending),
+                "kept": sum(1 for _ in self._names(b"s")),
+                "pending": sum(pending),
+                "templates": sum(1 for _ in self._names(b"h")),
+            }
 
     def flush(self) -> None:
         """Do nothing: the configuration of the server decides when it writes to disk."""
@@ -191,3 +260,93 @@ class RedisContent:
             )
             for signature, answer in zip(signatures, answers, strict=True)
         ]
+
+    # Scans over all texts. Other processes may write meanwhile: a value is deleted only if it is still the one read.
+
+    def _first_captures(self, before_ms: int | None, crawl: str | None) -> Callable[[int, bytes], bool]:
+        """Return a function that tests whether a first capture with this time and crawl is selected."""
+        place = None
+        if crawl is not None:
+            # An unknown crawl has no texts, and no crawl has an empty position.
+            place = cast("bytes | None", self._client.hget(cast("str", self._key(b"i")), crawl)) or b""
+        return lambda ms, its_place: (
+            (before_ms is None or ms < before_ms) and (place is None or its_place == place)
+        )
+
+    def _names(self, kind: bytes) -> Iterator[bytes]:
+        """The keys of this kind, without the prefix and *kind*."""
+        start = self._key(kind)
+        for key in self._client.scan_iter(match=start + b"*", count=_SCAN_AT_ONCE):
+            yield key[len(start) :]
+
+    def _stored_texts(self) -> Iterator[_Text]:
+        for digests in batches(self._names(b"t"), _SCAN_AT_ONCE):
+            values = self._values([self._key(b"t", digest) for digest in digests])
+            for digest, value in zip(digests, values, strict=True):
+                if value is not None:
+                    _, ms, place, url = value.split(b" ", 3)
+                    yield _Text(digest, value, int(ms), place, url)
+
+    def _values(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return cast("list[bytes | None]", self._client.mget(keys)) if keys else []
+
+    def _notes(self, key: bytes) -> list[tuple[bytes, bytes]]:
+        return list(cast("dict[bytes, bytes]", self._client.hgetall(cast("str", key))).items())
+
+    def _crawl(self, place: bytes) -> bytes:
+        return cast("bytes", self._client.lindex(cast("str", self._key(b"n")), int(place)))
+
+    def _original(self, capture: SeenText) -> TextMatch | None:
+        digest = capture.original or capture.digest
+        value = self._values([self._key(b"t", digest)])[0]
+        if value is None:
+            return None
+        _, _, place, url = value.split(b" ", 3)
+        noted = self._client.hget(cast("str", self._key(b"c", url_key(capture.url))), cast("str", digest))
+        had_this_url = url == raw(capture.url)
+        if noted is not None and not had_this_url:
+            lifetime = int(self._lifetime)
+            _, ms, _ = cast("bytes", noted).split(b" ", 2)
+            had_this_url = not lifetime or int(ms) + lifetime > capture.seen_ms
+        return seen_text(digest, value, self._crawl(place), had_this_url)
+
+    def _forget_texts(
+        self, texts: Iterable[_Text], on_some: Callable[[int], None] = lambda count: None
+    ) -> int:
+        return self._forget(((b"t", text.digest, text.value) for text in texts), on_some=on_some)
+
+    def _forget(
+        self,
+        things: Iterable[tuple[bytes, bytes, bytes]],
+        at_once: int = _FORGET_AT_ONCE,
+        on_some: Callable[[int], None] = lambda count: None,
+    ) -> int:
+        forgotten = 0
+        for some in batches(things, at_once):
+            words = (word for thing in some for word in thing)
+            forgotten += self._scripts.run(_FORGET, self._crawls, self._prefix, *words)
+            on_some(len(some))
+        return forgotten
+
+
+def seen_text(
+    digest: bytes, first: bytes, crawl: bytes, had_this_url: object, similarity: float = 1.0
+) -> TextMatch:
+    """A text match from the stored form of a first capture."""
+    state, seen_ms, _, url = first.split(b" ", 3)
+    return TextMatch(
+        digest=digest,
+        url=url.decode("utf-8", "surrogatepass"),
+        crawl=crawl.decode(),
+        seen_ms=int(seen_ms),
+        had_this_url=bool(had_this_url),
+        similarity=similarity,
+        pending=state == b"p",
+    )
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Split *items* into lists of at most *size* items."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch

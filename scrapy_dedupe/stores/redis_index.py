@@ -15,6 +15,8 @@ Import is in :mod:`.redis_index_import`, removal and repair in :mod:`.redis_inde
 from __future__ import annotations
 
 import secrets
+from dataclasses import astuple
+from itertools import chain
 from typing import TYPE_CHECKING, cast
 
 from scrapy_dedupe.errors import CrawlStateError
@@ -23,12 +25,9 @@ from . import redis_index_keys as keys_of
 from .base import Counts, CrawlInfo, Need, Original, UrlCapture, Waiting
 from .index_values import (
     container_json,
-    digest_key,
-    entry_text,
     need_order,
     need_text,
     packed_capture,
-    packed_place,
     read_canceled,
     read_capture,
     read_container,
@@ -41,9 +40,8 @@ from .index_values import (
     utc_now,
 )
 from .redis_faults import redis_faults
-from .redis_index_base import FORMAT, SCAN_BATCH, file_name, numbers, spellings, state_of, text_of
+from .redis_index_base import FORMAT, file_name, record_words, spellings, state_of, text_of
 from .redis_index_import import waiting_sizes
-from .redis_index_keys import CANCELED, COMMITTED, COUNTS, MARK, MARKED, TOTALS, UNCOMMITTED
 from .redis_index_merged import RedisMerged
 
 if TYPE_CHECKING:
@@ -60,13 +58,10 @@ class RedisIndex(RedisMerged):
     # Crawls
 
     def _start(self, crawl: str, payload: str, *, concurrent: bool) -> None:
-        words: list[str] = []
-        for key, kind in keys_of.types(crawl).items():
-            words += (key, kind)
+        keys = chain.from_iterable(keys_of.types(crawl).items())
+        words: list[str | int] = [crawl, payload, utc_now(), FORMAT, software(), int(concurrent), *keys]
         while True:
-            answer = self._run(
-                "index_start", crawl, payload, utc_now(), FORMAT, software(), int(concurrent), *words
-            )
+            answer = self._run("index_start", *words)
             if answer[0] != b"resetting":
                 break
             self.reset(crawl)
@@ -105,18 +100,14 @@ class RedisIndex(RedisMerged):
     ) -> None:
         self._check()
         words: list[str | bytes | int] = [
-            crawl, secrets.token_bytes(8), *numbers(counts), len(originals), len(urls), len(needs)
+            crawl, secrets.token_bytes(8), *astuple(counts), len(originals), len(urls), len(needs)
         ]  # fmt: skip
         for original in originals:
-            words += (
-                original.digest, digest_key(original.digest), entry_text(original), original.file or "",
-                packed_place(original),
-            )  # fmt: skip
+            words += record_words(original)
         for capture in urls:
             words += (url_hash(capture.url), packed_capture(capture))
         words += map(need_text, needs)
-        for pair in waiting_sizes(waiting):
-            words += pair
+        words += chain.from_iterable(waiting_sizes(waiting))
         self._require(crawl, text_of(self._run("index_add", *words)), "added to")
 
     def _add_file(self, crawl: str, name: str) -> None:
@@ -130,7 +121,7 @@ class RedisIndex(RedisMerged):
         self._require(crawl, state, "changed")
         # After a crash the client repeats this. A need that is added at the same time has one of the two names.
         with redis_faults(self._url):
-            crawls = sorted(cast("set[bytes]", self._client.sunion([UNCOMMITTED, COMMITTED])))
+            crawls = sorted(cast("set[bytes]", self._client.sunion([keys_of.UNCOMMITTED, keys_of.COMMITTED])))
         words = [need_text(Need(crawl)).split(" ")[0] + " ", f" {old}", f" {new}"]
         for first in range(0, len(crawls), _CRAWLS_AT_ONCE):
             self._run("index_rename_needs", *words, *crawls[first : first + _CRAWLS_AT_ONCE])
@@ -142,7 +133,7 @@ class RedisIndex(RedisMerged):
         self._note_container(crawl, filename, container_json(filename, sha256_hex, size), "fill")
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
-        self._note(crawl, "recounted", "counts", *numbers(counts))
+        self._note(crawl, "recounted", "counts", *astuple(counts))
 
     def mark_incomplete(self, crawl: str, flag: bool) -> None:
         self._note(crawl, "marked", "incomplete" if flag else "complete")
@@ -163,12 +154,9 @@ class RedisIndex(RedisMerged):
         if state == "committed":
             return
         self._require(crawl, state, "committed")
-        token, cursor, report = answer[1], b"0", self._progress([crawl], on_done)
-        while True:
-            cursor, count = self._run("index_commit_batch", crawl, token, cursor, SCAN_BATCH)
+        token, report = answer[1], self._progress([crawl], on_done)
+        for _, count in self._steps("index_commit_batch", crawl, token):
             report(count)
-            if cursor in (b"0", b""):
-                break
         state = text_of(self._run("index_commit_end", crawl, token, utc_now()))
         if state != "committed":
             self._require(crawl, state, "committed")
@@ -179,21 +167,21 @@ class RedisIndex(RedisMerged):
         self._check()
         with redis_faults(self._url):
             pipeline = self._client.pipeline()
-            for key in (COMMITTED, UNCOMMITTED, MARKED):
+            for key in (keys_of.COMMITTED, keys_of.UNCOMMITTED, keys_of.MARKED):
                 pipeline.smembers(key)
-            pipeline.hgetall(CANCELED)
-            pipeline.hget(MARK, "payload")
+            pipeline.hgetall(keys_of.CANCELED)
+            pipeline.hget(keys_of.MARK, "payload")
             committed, uncommitted, marked, canceled, payload = pipeline.execute()
             states = {
                 text_of(crawl): state_of(crawl in committed, crawl in uncommitted, True)
                 for crawl in (*committed, *uncommitted, *marked, *canceled)
             }
-            ended = {text_of(crawl): read_canceled(value) for crawl, value in canceled.items()}
+            ended = {text_of(crawl): read_canceled(text_of(value)) for crawl, value in canceled.items()}
             marked = {text_of(crawl) for crawl in marked}
             pipeline = self._client.pipeline(transaction=False)
             for crawl in states:
                 pipeline.hgetall(keys_of.meta(crawl))
-                pipeline.hmget(keys_of.counts(crawl), COUNTS)
+                pipeline.hmget(keys_of.counts(crawl), keys_of.COUNTS)
                 pipeline.zrange(keys_of.files(crawl), 0, -1)
                 pipeline.hkeys(keys_of.hidden(crawl))
                 pipeline.hlen(keys_of.waiting(crawl))
@@ -204,7 +192,7 @@ class RedisIndex(RedisMerged):
         crawls = []
         for place, (crawl, state) in enumerate(states.items()):
             raw, counts, names, hidden, waiting = answers[5 * place : 5 * place + 5]
-            meta = {text_of(name): value for name, value in raw.items()}
+            meta = {text_of(name): text_of(value) for name, value in raw.items()}
             if state == "canceled":
                 meta |= ended.get(crawl, {})
             crawls.append(
@@ -212,13 +200,13 @@ class RedisIndex(RedisMerged):
                     id=crawl,
                     state=state,
                     payload=mode,
-                    started=text_of(meta["started"]) if "started" in meta else None,
-                    committed=text_of(meta["committed"]) if "committed" in meta else None,
+                    started=meta.get("started"),
+                    committed=meta.get("committed"),
                     counts=self._read_counts(counts),
                     files=tuple(dict.fromkeys(file_name(name) for name in names if name not in hidden)),
                     stats=read_stats(meta.get("stats")),
                     incomplete="incomplete" in meta,
-                    software=text_of(meta["software"]) if "software" in meta else None,
+                    software=meta.get("software"),
                     imported="imported" in meta,
                     concurrent="concurrent" in meta,
                     waiting=waiting,
@@ -231,7 +219,7 @@ class RedisIndex(RedisMerged):
     def counts(self) -> Counts:
         self._check()
         with redis_faults(self._url):
-            counts = cast("list[bytes | None]", self._client.hmget(TOTALS, COUNTS))
+            counts = cast("list[bytes | None]", self._client.hmget(keys_of.TOTALS, keys_of.COUNTS))
         return self._read_counts(counts)
 
     def containers(self, crawl: str) -> list[dict[str, object]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
@@ -13,8 +11,11 @@ from .base import Counts, Original
 from .crawl_index import CrawlIndex
 from .index_values import (
     digest_key,
+    entry_text,
     other_spelling,
     packed_digest,
+    packed_place,
+    payload_mode_message,
     read_details,
     read_entry,
     read_number,
@@ -23,10 +24,10 @@ from .index_values import (
 )
 from .redis_faults import redis_faults
 from .redis_index_keys import MARK
-from .scripting import Script, ScriptCaller
+from .scripting import Script, ScriptCaller, script_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import redis
 
@@ -50,24 +51,15 @@ _READ_ONLY = frozenset({"index_find_urls", "index_records"})
 _LAZY = "index_find"
 
 
-class IndexScript(Script):
-    """The script ``scripts/NAME.lua``, preceded by the code that all scripts of the crawl index share."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        folder = files("scrapy_dedupe.stores").joinpath("scripts")
-        common = folder.joinpath("index_common.lua").read_bytes()
-        if name == _LAZY:
-            common = b"local function helpers()\n" + common + b"return merged\nend\n"
-        elif name not in _READ_ONLY:
-            common += folder.joinpath("index_changes.lua").read_bytes()
-        self.text = common + self.text
-        self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
-
-
 @cache
-def _script(name: str) -> IndexScript:
-    return IndexScript(name)
+def index_script(name: str) -> Script:
+    """The script ``scripts/NAME.lua``, preceded by the code that all scripts of the crawl index share."""
+    common = script_text("index_common")
+    if name == _LAZY:
+        common = b"local function helpers()\n" + common + b"return merged\nend\n"
+    elif name not in _READ_ONLY:
+        common += script_text("index_changes")
+    return Script(name, common)
 
 
 class RedisIndexBase(CrawlIndex):
@@ -85,10 +77,41 @@ class RedisIndexBase(CrawlIndex):
 
     def _run(self, name: str, *arguments: str | bytes | int) -> Any:
         return self._scripts.run(
-            _script(name),
+            index_script(name),
             _KEY,
             *[word if isinstance(word, bytes) else str(word).encode() for word in arguments],
         )
+
+    def _steps(self, name: str, *arguments: str | bytes | int, at_once: int = SCAN_BATCH) -> Iterator[Any]:
+        """Call a script until it has finished, and yield its answers.
+
+        An answer is, or starts with, the cursor for the next call: 0 at the end, and empty if the token of the
+        operation is no longer valid.
+        """
+        cursor = b"0"
+        while True:
+            answer = self._run(name, *arguments, cursor, at_once)
+            yield answer
+            cursor = answer if isinstance(answer, bytes) else answer[0]
+            if cursor in (b"0", b""):
+                return
+            # The "+" means that the server has not yet processed all digests at this cursor.
+            cursor = cursor.removesuffix(b"+")
+
+    def _scanned(self, command: str, key: str) -> Iterator[Any]:
+        """The batches of members of a key, with ``SSCAN`` or ``HSCAN``."""
+        cursor = b"0"
+        while True:
+            with redis_faults(self._url):
+                following, found = cast(
+                    "tuple[bytes, Any]",
+                    self._client.execute_command(command, key, cursor, "COUNT", RELEASE_BATCH),
+                )
+            yield found
+            # redis-py 5 converts it to a number.
+            cursor = b"%d" % int(following)
+            if cursor == b"0":
+                return
 
     def _check(self) -> None:
         """Raise StoreRefused if the format of the index is unknown; checked once per open index."""
@@ -125,11 +148,8 @@ class RedisIndexBase(CrawlIndex):
         if state == "newer":
             self._refuse_format(more[0])
         if state in ("payload", "foreign"):
-            whose = "was made by Browsertrix and " if state == "foreign" else ""
-            raise StoreRefused(
-                f"The index {self._url} {whose}holds digests of {more[0]} payloads; this crawl computes digests of"
-                f' {payload} payloads. Set DEDUPE_PAYLOAD = "{more[0]}", or use another index (DEDUPE_INDEX_URL).'
-            )
+            index = f"{self._url} was made by Browsertrix and" if state == "foreign" else self._url
+            raise StoreRefused(payload_mode_message(payload, more[0], index))
         self._require(crawl, state, action)
         self._is_checked = True
 
@@ -152,14 +172,9 @@ class RedisIndexBase(CrawlIndex):
         return report
 
     def _release(self, crawl: str, token: bytes, on_done: OnDone | None = None) -> None:
-        cursor, report = b"0", self._progress([crawl], on_done)
-        while True:
-            cursor, count = self._run("index_release", crawl, token, cursor, RELEASE_BATCH)
+        report = self._progress([crawl], on_done)
+        for _, count in self._steps("index_release", crawl, token, at_once=RELEASE_BATCH):
             report(count)
-            if cursor in (b"0", b""):
-                break
-            # The "+" means that the server has not yet processed all digests at this cursor.
-            cursor = cursor.removesuffix(b"+")
 
     def _original(self, digest: str, found: bytes) -> Original | None:
         """The original that a script found for a digest; None, and counted as unreadable, if it cannot be parsed."""
@@ -220,9 +235,12 @@ def state_of(is_committed: object, is_uncommitted: object, is_canceled: object) 
     return "canceled" if is_canceled else "unknown"
 
 
-def numbers(counts: Counts) -> tuple[int, int, int, int]:
-    """The four counts in the order of their keys."""
-    return counts.total_urls, counts.dupe_urls, counts.conserved_size, counts.total_crawl_size
+def record_words(original: Original) -> tuple[str | bytes, ...]:
+    """The arguments of a script for a record to add."""
+    return (
+        original.digest, digest_key(original.digest), entry_text(original), original.file or "",
+        packed_place(original),
+    )  # fmt: skip
 
 
 def file_name(member: bytes) -> str:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from dataclasses import replace
+from dataclasses import astuple, replace
+from itertools import chain
 from typing import TYPE_CHECKING, cast
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
@@ -23,34 +24,26 @@ from .base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiti
 from .index_values import (
     container_json,
     digest_key,
-    entry_text,
     need_text,
     other_spelling,
     packed_capture,
-    packed_place,
     payload_message,
     read_source,
     software,
     source_json,
     state_message,
+    twice_message,
     url_hash,
     utc_now,
 )
 from .redis_faults import redis_faults
-from .redis_index_base import FORMAT, RELEASE_BATCH, SCAN_BATCH, RedisIndexBase, numbers, spellings, text_of
-from .redis_index_keys import (
-    BEGUN,
-    CLAIMED,
-    COMMITTED,
-    DONE_SOURCES,
-    LAST_IMPORT,
-    MARK,
-    MERGING,
-    QUEUE,
-    REVS,
-    TOTALS,
-    UNCOMMITTED,
-    WAITERS,
+from .redis_index_base import (
+    FORMAT,
+    SCAN_BATCH,
+    RedisIndexBase,
+    record_words,
+    spellings,
+    text_of,
 )
 
 if TYPE_CHECKING:
@@ -97,26 +90,24 @@ class RedisImports(RedisIndexBase):
 
     def queue_length(self) -> tuple[int, int]:
         with redis_faults(self._url):
-            return int(self._client.llen(QUEUE)), int(self._client.llen(CLAIMED))
+            return int(self._client.llen(keys_of.QUEUE)), int(self._client.llen(keys_of.CLAIMED))
 
     def done_sources(self, names: Sequence[str]) -> list[bool]:
         with redis_faults(self._url):
             pipeline = self._client.pipeline(transaction=False)
             for name in names:
-                pipeline.sismember(DONE_SOURCES, name)
+                pipeline.sismember(keys_of.DONE_SOURCES, name)
             return [bool(answer) for answer in pipeline.execute()]
 
     # Sources
 
     def _begin_source(self, source: Source, payload: str) -> int:
-        words: list[str] = []
-        for key, kind in (keys_of.types(source.crawl) | keys_of.source_types(source.name)).items():
-            words += (key, kind)
+        types = keys_of.types(source.crawl) | keys_of.source_types(source.name)
         container = container_json(source.name) if source.is_container else ""
         while True:
             answer = self._run(
                 "index_source_begin", source.crawl, source.name, source_json(source), payload, utc_now(), FORMAT,
-                software(), container, source.token, *words,
+                software(), container, source.token, *chain.from_iterable(types.items()),
             )  # fmt: skip
             if answer[0] != b"leftover":
                 break
@@ -126,10 +117,7 @@ class RedisImports(RedisIndexBase):
         if answer[0] in (b"payload", b"foreign"):
             raise StoreRefused(payload_message(source.name, payload, text_of(answer[1]), self._url))
         if answer[0] == b"done":
-            raise CrawlStateError(
-                f"The source {source.name} was imported into the index {self._url} before, so it cannot be imported"
-                f" into the crawl {source.crawl}. Purge the crawl that contains it first."
-            )
+            raise CrawlStateError(twice_message(source, self._url))
         self._require_start(
             source.crawl, payload, answer[:1] if answer[0] == b"ok" else answer, "imported into"
         )
@@ -148,10 +136,7 @@ class RedisImports(RedisIndexBase):
             some, captures = originals[first : first + SCAN_BATCH], urls[first : first + SCAN_BATCH]
             words: list[str | bytes | int] = [source.crawl, source.name, source.token, len(some)]
             for original in some:
-                words += (
-                    original.digest, digest_key(original.digest), entry_text(original), original.file or "",
-                    packed_place(original),
-                )  # fmt: skip
+                words += record_words(original)
             for capture in captures:
                 words += (url_hash(capture.url), packed_capture(capture))
             self._require_source(source, self._run("index_source_add", *words))
@@ -159,22 +144,24 @@ class RedisImports(RedisIndexBase):
     def _end_source(
         self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]
     ) -> None:
-        staged = waiting_sizes(waiting)
+        owner, staged = (source.crawl, source.name, source.token), waiting_sizes(waiting)
         state = b"again"
         while state == b"again":
-            state, *_ = self._run("index_source_ending", source.crawl, source.name, source.token)
+            state, *_ = self._run("index_source_ending", *owner)
             if state != b"ok":
                 break
             for first in range(0, len(staged), SCAN_BATCH):
-                words = [word for pair in staged[first : first + SCAN_BATCH] for word in pair]
-                self._run("index_source_stage", source.crawl, source.name, source.token, *words)
-            self._scan_source("index_source_spare", source)
+                words = chain.from_iterable(staged[first : first + SCAN_BATCH])
+                self._run("index_source_stage", *owner, *words)
+            for _ in self._steps("index_source_spare", *owner):
+                pass
             with redis_faults(self._url):
                 entered = int(self._client.scard(keys_of.entered(source.name)))
-            self._scan_source("index_source_enter", source)
+            for _ in self._steps("index_source_enter", *owner):
+                pass
             container = container_json(source.name, source.hash, source.size) if source.is_container else ""
             state = self._run(
-                "index_source_end", source.crawl, source.name, *numbers(counts), entered, container, utc_now(),
+                "index_source_end", source.crawl, source.name, *astuple(counts), entered, container, utc_now(),
                 source.token, len(staged), *map(need_text, needs),
             )  # fmt: skip
         if state != b"done":
@@ -190,8 +177,8 @@ class RedisImports(RedisIndexBase):
         with redis_faults(self._url):
             pipeline = self._client.pipeline()
             for source in found:
-                pipeline.sismember(UNCOMMITTED, source.crawl)
-                pipeline.sismember(COMMITTED, source.crawl)
+                pipeline.sismember(keys_of.UNCOMMITTED, source.crawl)
+                pipeline.sismember(keys_of.COMMITTED, source.crawl)
             answers = pipeline.execute()
         # Sources of a crawl whose cancellation was interrupted are being forgotten.
         return [source for place, source in enumerate(found) if any(answers[2 * place : 2 * place + 2])]
@@ -201,11 +188,11 @@ class RedisImports(RedisIndexBase):
     def resolve(self) -> int:
         self._check()
         with redis_faults(self._url):
-            merging = cast("list[bytes]", self._client.hkeys(MERGING))
+            merging = cast("list[bytes]", self._client.hkeys(keys_of.MERGING))
         for name in merging:
             self._merge_source(text_of(name))
         with redis_faults(self._url):
-            waiters = cast("set[bytes]", self._client.smembers(WAITERS))
+            waiters = cast("set[bytes]", self._client.smembers(keys_of.WAITERS))
         resolved = sum(self._resolve_crawl(text_of(crawl)) for crawl in sorted(waiters))
         return resolved + self._resolve_revs()
 
@@ -214,9 +201,9 @@ class RedisImports(RedisIndexBase):
         with redis_faults(self._url):
             progress, crawls, size = cast(
                 "list[bytes | None]",
-                self._client.hmget(TOTALS, ["updateProgress", "removedCrawls", "removedCrawlSize"]),
+                self._client.hmget(keys_of.TOTALS, ["updateProgress", "removedCrawls", "removedCrawlSize"]),
             )
-            finished = cast("bytes | None", self._client.get(LAST_IMPORT))
+            finished = cast("bytes | None", self._client.get(keys_of.LAST_IMPORT))
         return ImportNotes(
             self._read_float(progress),
             None if finished is None else text_of(finished),
@@ -226,24 +213,24 @@ class RedisImports(RedisIndexBase):
 
     def note_imports(self, notes: ImportNotes) -> None:
         with redis_faults(self._url):
-            last = self._client.get(LAST_IMPORT)
+            last = self._client.get(keys_of.LAST_IMPORT)
             # If another program has imported since the last scan, its revisits must still be scanned.
-            was_scanned = last is None or last == self._client.hget(MARK, "scanned")
+            was_scanned = last is None or last == self._client.hget(keys_of.MARK, "scanned")
             pipeline = self._client.pipeline()
             if notes.progress is None:
-                pipeline.hdel(TOTALS, "updateProgress")
+                pipeline.hdel(keys_of.TOTALS, "updateProgress")
             else:
-                pipeline.hset(TOTALS, "updateProgress", f"{notes.progress:g}")
+                pipeline.hset(keys_of.TOTALS, "updateProgress", f"{notes.progress:g}")
             pipeline.hset(
-                TOTALS,
+                keys_of.TOTALS,
                 mapping={"removedCrawls": notes.removed_crawls, "removedCrawlSize": notes.removed_size},
             )
             if notes.finished is None:
-                pipeline.delete(LAST_IMPORT)
+                pipeline.delete(keys_of.LAST_IMPORT)
             else:
-                pipeline.set(LAST_IMPORT, notes.finished)
+                pipeline.set(keys_of.LAST_IMPORT, notes.finished)
                 if was_scanned:
-                    pipeline.hset(MARK, "scanned", notes.finished)
+                    pipeline.hset(keys_of.MARK, "scanned", notes.finished)
             pipeline.execute()
 
     # Helpers
@@ -253,16 +240,9 @@ class RedisImports(RedisIndexBase):
             raise TakenOver(state_message(source.crawl, "taken", action, self._url))
         self._require(source.crawl, text_of(state), action)
 
-    def _scan_source(self, script: str, source: Source) -> None:
-        cursor = b"0"
-        while True:
-            cursor = self._run(script, source.crawl, source.name, source.token, cursor, SCAN_BATCH)
-            if cursor in (b"0", b""):
-                break
-
     def _begun(self) -> list[Source]:
         with redis_faults(self._url):
-            values = cast("dict[bytes, bytes]", self._client.hgetall(BEGUN))
+            values = cast("dict[bytes, bytes]", self._client.hgetall(keys_of.BEGUN))
         found = []
         for value in values.values():
             token, brace, text = value[2:].partition(b"{")
@@ -279,25 +259,14 @@ class RedisImports(RedisIndexBase):
         if answer == [b"", b"taken"]:
             return b"taken"
         while answer:
-            crawl, cursor = answer[0], b"0"
-            while True:
-                with redis_faults(self._url):
-                    # redis-py 5 would convert it to a number.
-                    cursor, digests = cast(
-                        "tuple[bytes, list[bytes]]",
-                        self._client.execute_command(
-                            "SSCAN", keys_of.entered(name), cursor, "COUNT", RELEASE_BATCH
-                        ),
-                    )
+            crawl = answer[0]
+            for digests in self._scanned("SSCAN", keys_of.entered(name)):
                 while digests:
                     words = [word for digest in digests for word in (digest, digest_key(text_of(digest)))]
                     taken_out = self._run("index_source_drop", name, "part", crawl, *words)
                     if not taken_out:
                         break
                     digests = digests[int(taken_out[1]) :]
-                if int(cursor) == 0:
-                    break
-                cursor = b"%d" % int(cursor)
             answer = self._run("index_source_drop", name, "end")
             if answer != [b"again"]:
                 break
@@ -306,40 +275,29 @@ class RedisImports(RedisIndexBase):
 
     def _merge_source(self, name: str) -> None:
         with redis_faults(self._url):
-            is_merging = self._client.hexists(MERGING, name)
+            is_merging = self._client.hexists(keys_of.MERGING, name)
         while is_merging:
             for kind in ("newurls", "newwaits"):
-                cursor = b"0"
-                while True:
-                    cursor = self._run("index_source_merge", name, kind, cursor, SCAN_BATCH)
-                    if cursor == b"0":
-                        break
+                for _ in self._steps("index_source_merge", name, kind):
+                    pass
             with redis_faults(self._url):
-                is_merging = self._client.hexists(MERGING, name)
+                is_merging = self._client.hexists(keys_of.MERGING, name)
 
     def _resolve_crawl(self, crawl: str) -> int:
-        resolved, cursor = 0, b"0"
-        while True:
-            with redis_faults(self._url):
-                answer = self._client.execute_command(
-                    "HSCAN", keys_of.waiting(crawl), cursor, "COUNT", RELEASE_BATCH
-                )
-            following, found = answer
-            digests = [text_of(digest) for digest in found]
-            resolved += int(self._run("index_resolve", crawl, *spellings(digests)))
-            if int(following) == 0:
-                return resolved
-            cursor = b"%d" % int(following)
+        return sum(
+            int(self._run("index_resolve", crawl, *spellings(map(text_of, digests))))
+            for digests in self._scanned("HSCAN", keys_of.waiting(crawl))
+        )
 
     def _resolve_revs(self) -> int:
         """Resolve the revisits that Browsertrix's importer recorded; scans for its keys once after each of its imports."""
         with redis_faults(self._url):
-            finished = cast("bytes | None", self._client.get(LAST_IMPORT))
-            if finished is not None and finished != self._client.hget(MARK, "scanned"):
+            finished = cast("bytes | None", self._client.get(keys_of.LAST_IMPORT))
+            if finished is not None and finished != self._client.hget(keys_of.MARK, "scanned"):
                 for key in self._client.scan_iter(match=b"rev:*:c", count=SCAN_BATCH):
-                    self._client.sadd(REVS, key[len(b"rev:") : -len(b":c")])
-                self._client.hset(MARK, "scanned", finished)
-            labels = cast("set[bytes]", self._client.smembers(REVS))
+                    self._client.sadd(keys_of.REVS, key[len(b"rev:") : -len(b":c")])
+                self._client.hset(keys_of.MARK, "scanned", finished)
+            labels = cast("set[bytes]", self._client.smembers(keys_of.REVS))
         resolved = 0
         for label in sorted(labels):
             bare = text_of(label).rpartition(":")[2]

@@ -110,68 +110,46 @@ LAST_IMPORT = "last_update_ts"
 COUNTS = ("totalUrls", "dupeUrls", "conservedSize", "totalCrawlSize")
 
 
-def records(crawl: str) -> str:
-    """The key of a crawl's originals."""
-    return f"h:{crawl}"
+# The keys of a crawl or source, which the tables above describe.
 
 
 def counts(crawl: str) -> str:
-    """The key of a crawl's counts."""
     return f"h:{crawl}:counts"
 
 
 def wacz(crawl: str) -> str:
-    """The key of a crawl's containers."""
     return f"c:{crawl}:wacz"
 
 
 def meta(crawl: str) -> str:
-    """The key of the metadata of a crawl."""
     return f"dedupe:crawl:{crawl}"
 
 
 def files(crawl: str) -> str:
-    """The key of a crawl's WARC files."""
     return f"dedupe:files:{crawl}"
 
 
 def where(crawl: str) -> str:
-    """The key of the places of a crawl's originals."""
     return f"dedupe:where:{crawl}"
 
 
-def urls(crawl: str) -> str:
-    """The key of the URLs that a crawl has recorded."""
-    return f"dedupe:urls:{crawl}"
-
-
 def needs(crawl: str) -> str:
-    """The key of the containers that a crawl refers to."""
     return f"dedupe:needs:{crawl}"
 
 
 def waiting(crawl: str) -> str:
-    """The key of the payloads that revisits of a crawl refer to and that are not in the index."""
     return f"dedupe:waiting:{crawl}"
 
 
 def hidden(crawl: str) -> str:
-    """The key of the WARC files of sources that have not ended."""
     return f"dedupe:hidden:{crawl}"
 
 
-def sources(crawl: str) -> str:
-    """The key of the names of the sources that were imported into a crawl."""
-    return f"dedupe:sources:{crawl}"
-
-
 def report(crawl: str) -> str:
-    """The key of the report data of a crawl."""
     return f"dedupe:report:{crawl}"
 
 
 def entered(name: str) -> str:
-    """The key of the digests that a source has added."""
     return f"dedupe:entered:{name}"
 
 
@@ -196,16 +174,16 @@ def types(crawl: str) -> dict[str, str]:
         BEGUN: "hash",
         MERGING: "hash",
         WAITERS: "set",
-        records(crawl): "hash",
+        f"h:{crawl}": "hash",
         counts(crawl): "hash",
         wacz(crawl): "list",
         files(crawl): "zset",
         where(crawl): "hash",
-        urls(crawl): "hash",
+        f"dedupe:urls:{crawl}": "hash",
         needs(crawl): "set",
         waiting(crawl): "hash",
         hidden(crawl): "hash",
-        sources(crawl): "set",
+        f"dedupe:sources:{crawl}": "set",
         report(crawl): "string",
         REPORTS: "set",
     }

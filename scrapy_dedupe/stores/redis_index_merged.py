@@ -17,9 +17,8 @@ from scrapy_dedupe.errors import CrawlStateError
 from . import redis_index_keys as keys_of
 from .index_values import digest_key, read_place, state_message
 from .redis_faults import redis_faults
-from .redis_index_base import SCAN_BATCH, state_of, text_of
+from .redis_index_base import state_of, text_of
 from .redis_index_import import RedisImports
-from .redis_index_keys import CANCELED, COMMITTED, COMMITTING, CONCURRENT, MARKED, REBUILDING, UNCOMMITTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -88,26 +87,18 @@ class RedisMerged(RedisImports):
     def merged_faults(self) -> int:
         self._check()
         with redis_faults(self._url):
-            committed = cast("set[bytes]", self._client.smembers(COMMITTED))
+            committed = cast("set[bytes]", self._client.smembers(keys_of.COMMITTED))
         parts: list[tuple[str, bytes]] = [("crawl", crawl) for crawl in sorted(committed)]
         parts += [("merged", b""), ("counts", b"")]
         faults = 0
-        for what, crawl in parts:
-            cursor = b"0"
-            while True:
-                cursor, found = self._run("index_merged_faults", what, crawl, cursor, SCAN_BATCH)
-                faults += int(found)
-                if cursor == b"0":
-                    break
+        for part in parts:
+            faults += sum(int(found) for _, found in self._steps("index_merged_faults", *part))
         return faults
 
     def records(self, crawl: str) -> Iterator[Original]:
         self._check()
         names: list[bytes] = []
-        cursor = b"0"
-        while True:
-            answer = self._run("index_records", crawl, cursor, SCAN_BATCH)
-            cursor, found = answer[0], answer[1:]
+        for _, *found in self._steps("index_records", crawl):
             with redis_faults(self._url):
                 places = cast(
                     "list[bytes | None]",
@@ -127,8 +118,6 @@ class RedisMerged(RedisImports):
                 original = self._read_original(text_of(digest), crawl, entry, place or b"", file)
                 if original is not None:
                     yield original
-            if cursor == b"0":
-                return
 
     # Helpers
 
@@ -136,9 +125,9 @@ class RedisMerged(RedisImports):
         with redis_faults(self._url):
             pipeline = self._client.pipeline()
             for crawl in crawls:
-                for key in (COMMITTED, UNCOMMITTED, MARKED):
+                for key in (keys_of.COMMITTED, keys_of.UNCOMMITTED, keys_of.MARKED):
                     pipeline.sismember(key, crawl)
-                pipeline.hexists(CANCELED, crawl)
+                pipeline.hexists(keys_of.CANCELED, crawl)
                 pipeline.hexists(keys_of.meta(crawl), "canceling")
             answers: list[Any] = pipeline.execute()
         states: dict[str, str] = {}
@@ -154,13 +143,13 @@ class RedisMerged(RedisImports):
         self,
         action: str,
         left_out: Sequence[str],
-        what: str,
         *words: str,
         sources: Mapping[str, str] | None = None,
         on_done: OnDone | None = None,
     ) -> None:
+        """Build the merged index without the crawls *left_out*; *words* are the operation of the last script."""
         while True:
-            answer = self._rebuild_once(left_out, what, words, sources or {}, on_done)
+            answer = self._rebuild_once(left_out, words, sources or {}, on_done)
             if answer[0] == b"lost":
                 self._await_other()
                 continue
@@ -171,7 +160,6 @@ class RedisMerged(RedisImports):
     def _rebuild_once(
         self,
         left_out: Sequence[str],
-        what: str,
         words: Sequence[str],
         sources: Mapping[str, str],
         on_done: OnDone | None,
@@ -184,31 +172,25 @@ class RedisMerged(RedisImports):
             report = self._progress([sources.get(text_of(crawl), crawl) for crawl in crawls], on_done)
             for crawl in crawls:
                 origin = sources.get(text_of(crawl), crawl)
-                cursor = b"0"
-                while True:
-                    cursor, count = self._run(
-                        "index_merged_batch", who, _LEASE_MS, crawl, origin, cursor, SCAN_BATCH
-                    )
+                for cursor, count in self._steps("index_merged_batch", who, _LEASE_MS, crawl, origin):
                     report(count)
-                    if cursor in (b"0", b""):
-                        break
-                if not cursor:
-                    return [b"lost"]
-            answer = cast("list[bytes]", self._run("index_merged_swap", who, what, *words))
+                    if not cursor:
+                        return [b"lost"]
+            answer = cast("list[bytes]", self._run("index_merged_swap", who, *words))
             if answer[0] != b"more":
                 return answer
             crawls = answer[1:]
 
     def _in_order_of_commit(self, left_out: frozenset[bytes]) -> list[bytes]:
         with redis_faults(self._url):
-            members = cast("set[bytes]", self._client.smembers(COMMITTED)) - left_out
+            members = cast("set[bytes]", self._client.smembers(keys_of.COMMITTED)) - left_out
             committed = sorted(members)
             pipeline = self._client.pipeline(transaction=False)
             for crawl in committed:
                 pipeline.hget(b"dedupe:crawl:" + crawl, "committed")
             times = dict(zip(committed, pipeline.execute(), strict=True))
-            others = cast("set[bytes]", self._client.sunion([CONCURRENT, COMMITTING]))
-            marked = cast("set[bytes]", self._client.smembers(MARKED))
+            others = cast("set[bytes]", self._client.sunion([keys_of.CONCURRENT, keys_of.COMMITTING]))
+            marked = cast("set[bytes]", self._client.smembers(keys_of.MARKED))
         # A crawl that Browsertrix will remove comes last: it must not own payloads that other crawls have too.
         ordered = sorted(committed, key=lambda crawl: (crawl in marked, times[crawl] or b"", crawl))
         return ordered + sorted(others - members - left_out)
@@ -217,6 +199,6 @@ class RedisMerged(RedisImports):
         """Wait until another process that rebuilds the merged index has finished or has stopped."""
         while True:
             with redis_faults(self._url):
-                if not self._client.exists(REBUILDING):
+                if not self._client.exists(keys_of.REBUILDING):
                     return
             time.sleep(_POLL_S)

@@ -21,15 +21,20 @@ if TYPE_CHECKING:
     from redis import Redis
 
 
+def script_text(name: str) -> bytes:
+    """The text of ``scripts/NAME.lua``."""
+    return files("scrapy_dedupe.stores").joinpath(f"scripts/{name}.lua").read_bytes()
+
+
 class Script:
-    """The script ``scripts/NAME.lua``, with one key.
+    """The script ``scripts/NAME.lua``, preceded by the code *before*, with one key.
 
     ``ARGV[1]`` is ``"1"`` if the server may have run this call already because the connection broke after the call
     was sent, otherwise ``"0"``.
     """
 
-    def __init__(self, name: str) -> None:
-        self.text = files("scrapy_dedupe.stores").joinpath(f"scripts/{name}.lua").read_bytes()
+    def __init__(self, name: str, before: bytes = b"") -> None:
+        self.text = before + script_text(name)
         self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
 
 

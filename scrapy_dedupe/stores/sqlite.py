@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.files.folders import folder_fault
 
-from . import sqlite_content, sqlite_content_tables, sqlite_index
-from .location import StoreLocation, parse_store_url
-from .sqlite_faults import sqlite_faults
+from . import sqlite_content_tables, sqlite_index_tables
+from .sqlite_content import SqliteContent
+from .sqlite_faults import sqlite_faults, transaction
+from .sqlite_index import SqliteIndex
 
 if TYPE_CHECKING:
-    from .sqlite_content import SqliteContent
-    from .sqlite_index import SqliteIndex
+    from .location import StoreLocation
 
 APPLICATION_ID = 0x64647031
 
@@ -37,7 +37,7 @@ _CACHE_KIB = 16_000
 
 _SCHEMA = f"""
 {sqlite_content_tables.SCHEMA}
-{sqlite_index.SCHEMA}
+{sqlite_index_tables.SCHEMA}
 CREATE TABLE IF NOT EXISTS probe (word TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 
@@ -48,9 +48,7 @@ class SqliteStore:
     With ``create=False`` a missing file is an error. Several threads may use the connection, but only one at a time.
     """
 
-    def __init__(self, location: StoreLocation | str, *, timeout_s: float = 5.0, create: bool = True) -> None:
-        if isinstance(location, str):
-            location = parse_store_url(location)
+    def __init__(self, location: StoreLocation, *, timeout_s: float = 5.0, create: bool = True) -> None:
         assert location.path is not None
         self.url = location.url
         self._timeout_s = timeout_s
@@ -79,19 +77,14 @@ class SqliteStore:
         except BaseException:
             self._connection.close()
             raise
-        self.content: SqliteContent = sqlite_content.SqliteContent(self._connection, self.url)
-        self.index: SqliteIndex = sqlite_index.SqliteIndex(self._connection, self.url)
+        self.content = SqliteContent(self._connection, self.url)
+        self.index = SqliteIndex(self._connection, self.url)
         self.reports = SqliteReports(self._connection, self.url)
 
     def _prepare(self) -> None:
         # One transaction, since another process may be creating the file now.
-        self._connection.execute("BEGIN")
-        try:
+        with transaction(self._connection, self.url, "BEGIN"):
             version = self._format()
-        finally:
-            # SQLite rolls back the transaction itself if the disk is full.
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
         # The page size affects only new files. A text changes about twenty pages, which a commit writes completely.
         self._connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")
         self._connection.execute("PRAGMA synchronous=NORMAL")
@@ -121,24 +114,14 @@ class SqliteStore:
         return version
 
     def _make_tables(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(self._connection, self.url):
             # Another process may have created them while this one waited for the lock.
-            if self._format() == 1:
-                self._run(sqlite_content_tables.MIGRATION_FROM_1)
-            self._run(_SCHEMA)
+            script = (sqlite_content_tables.MIGRATION_FROM_1 if self._format() == 1 else "") + _SCHEMA
+            # executescript() would commit the transaction first.
+            for statement in script.split(";"):
+                self._connection.execute(statement)
             self._connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-            self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
-
-    def _run(self, script: str) -> None:
-        # executescript() would commit the transaction first.
-        for statement in script.split(";"):
-            self._connection.execute(statement)
 
     def _enter_wal(self) -> None:
         # Changing the mode needs a lock, for which SQLite does not wait, regardless of the timeout.
@@ -167,21 +150,12 @@ class SqliteStore:
                 f"The file of the store {self.url} was removed or replaced while it was open; data written since then"
                 " is lost."
             )
-        with sqlite_faults(self.url):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                self._connection.execute("INSERT OR IGNORE INTO probe VALUES ('probe')")
-                found = self._connection.execute("SELECT count(*) FROM probe").fetchone()[0]
-                self._connection.execute("DELETE FROM probe")
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-            if found != 1:
-                raise StoreUnavailable(
-                    f"The store {self.url} did not return the value that was written to it."
-                )
+        with transaction(self._connection, self.url):
+            self._connection.execute("INSERT OR IGNORE INTO probe VALUES ('probe')")
+            found = self._connection.execute("SELECT count(*) FROM probe").fetchone()[0]
+            self._connection.execute("DELETE FROM probe")
+        if found != 1:
+            raise StoreUnavailable(f"The store {self.url} did not return the value that was written to it.")
 
     def close(self) -> None:
         """Close the file. Safe to repeat."""

@@ -11,13 +11,14 @@ from struct import unpack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .base import NearAnswer, SeenText, TextMatch
-from .content_values import near_candidates, refuse_other_parameters, url_key
+from .content_values import all_captures, near_candidates, refuse_other_parameters, url_key
 from .sqlite_content_tables import first_captures, joined_url, kept_text, noted_row, split_url
-from .sqlite_faults import sqlite_faults
+from .sqlite_faults import sqlite_faults, transaction
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from .base import OnForgotten, Signature
 
@@ -91,23 +92,19 @@ class SqliteContent:
 
     def captures(self, url: str) -> list[tuple[SeenText, TextMatch | None]]:
         with self._reading():
-            known = {}
-            for digest, crawl, seen_ms in self._connection.execute(
+            texts = self._connection.execute(
                 "SELECT digest, crawl, seen_ms FROM content_first WHERE scheme = ? AND rest = ?",
                 split_url(url),
-            ).fetchall():
-                known[digest] = SeenText(digest, url, self._crawl_id(crawl), seen_ms)
-            for digest, crawl, seen_ms, *decided in self._connection.execute(
+            ).fetchall()
+            noted = self._connection.execute(
                 "SELECT digest, crawl, seen_ms, kind, original, similarity FROM content_captures WHERE url_key = ?",
                 (url_key(url),),
-            ).fetchall():
-                noted = SeenText(digest, url, self._crawl_id(crawl), seen_ms, *decided)
-                if noted.kind == "near" or noted.original is not None or digest not in known:
-                    known[digest] = noted
-            return [
-                (capture, None if capture.kind == "unique" else self._original(capture))
-                for capture in sorted(known.values(), key=lambda capture: (capture.seen_ms, capture.digest))
-            ]
+            ).fetchall()
+            return all_captures(
+                {row[0]: self._capture(url, *row) for row in texts},
+                [self._capture(url, *row) for row in noted],
+                self._original,
+            )
 
     def forget(self, url: str) -> int:
         place = split_url(url)
@@ -195,32 +192,17 @@ class SqliteContent:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        with self._transaction("BEGIN IMMEDIATE"):
-            yield
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        with self._transaction("BEGIN"):
-            yield
-
-    @contextmanager
-    def _transaction(self, begin: str) -> Iterator[None]:
-        with sqlite_faults(self._url):
-            if self._connection.in_transaction:
-                # The rollback of the previous transaction has failed.
-                self._connection.execute("ROLLBACK")
-            self._connection.execute(begin)
-            try:
+        try:
+            with transaction(self._connection, self._url):
                 yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                # Crawl numbers that were not written may be assigned again.
-                self._numbers.clear()
-                self._ids.clear()
-                # SQLite may have rolled back by itself, for example because the disk is full.
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+        except BaseException:
+            # Crawl numbers that were not written may be assigned again.
+            self._numbers.clear()
+            self._ids.clear()
+            raise
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return transaction(self._connection, self._url, "BEGIN")
 
     def _rows(self, statement: str, values: Sequence[Any]) -> list[Any]:
         """All rows of *statement*, in which a list of *values* replaces ``{}``."""
@@ -291,6 +273,9 @@ class SqliteContent:
     def _is_forgotten(self, seen_ms: int, capture: SeenText) -> bool:
         return self._lifetime_ms is not None and seen_ms + self._lifetime_ms <= capture.seen_ms
 
+    def _capture(self, url: str, digest: bytes, crawl: int, seen_ms: int, *decided: Any) -> SeenText:
+        return SeenText(digest, url, self._crawl_id(crawl), seen_ms, *decided)
+
     def _original(self, capture: SeenText) -> TextMatch | None:
         digest = capture.original or capture.digest
         first = self._first([digest]).get(digest)
@@ -311,9 +296,8 @@ class SqliteContent:
                 claimed[digest] = capture
                 first[digest] = self._row(capture, pending)
             answers.append(answer)
-        if replaced:
-            self._connection.executemany("DELETE FROM content_pending WHERE digest = ?", replaced)
-            self._connection.executemany("DELETE FROM content_texts WHERE digest = ?", replaced)
+        for table in ("content_pending", "content_texts"):
+            self._connection.executemany(f"DELETE FROM {table} WHERE digest = ?", replaced)  # noqa: S608
         self._insert("content_pending" if pending else "content_texts", {key: first[key] for key in claimed})
         return answers
 
@@ -353,19 +337,12 @@ class SqliteContent:
             if (known := first.get(capture.digest)) is not None and known == self._row(capture, True)
         ]
         gone = [(digest,) for digest in {*were_pending.intersection(confirmed), *released}]
-        if gone:
-            self._connection.executemany("DELETE FROM content_pending WHERE digest = ?", gone)
-        if released:
-            # Its buckets are kept: without a signature they are ignored until another text replaces them.
-            self._connection.executemany(
-                "DELETE FROM content_signatures WHERE digest = ?", [(digest,) for digest in released]
-            )
-        if confirmed:
-            self._insert("content_texts", confirmed)
-        if notes:
-            self._note(notes)
-
-    def _note(self, notes: list[tuple[Any, ...]]) -> None:
+        self._connection.executemany("DELETE FROM content_pending WHERE digest = ?", gone)
+        # The buckets of a released text are kept: without a signature they are ignored until another text replaces them.
+        self._connection.executemany(
+            "DELETE FROM content_signatures WHERE digest = ?", [(digest,) for digest in released]
+        )
+        self._insert("content_texts", confirmed)
         statement = "INSERT INTO content_captures VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO "
         if self._lifetime_ms is None:
             statement += "NOTHING"

@@ -7,6 +7,7 @@ tables are described in :mod:`.sqlite_index_tables`.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from .base import Counts, Need
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .base import Original, UrlCapture, Waiting
-
-_SHIFT = 32
 
 _ADD = """
 INSERT INTO original (id, digest, wacz_index, date, url, size, record, file, "offset")
@@ -50,6 +49,11 @@ ON CONFLICT (crawl, digest, size) DO UPDATE SET revisits = revisits + excluded.r
 """
 
 
+def id_range(number: int) -> tuple[int, int]:
+    """The first and the last id that an original of a crawl or part can have."""
+    return number << 32, ((number + 1) << 32) - 1
+
+
 def add_originals(
     connection: sqlite3.Connection, number: int, crawl: int, originals: Sequence[Original]
 ) -> dict[bytes, int]:
@@ -58,9 +62,9 @@ def add_originals(
     Returns the packed digests of the added records, with their running numbers. Records of another part of the crawl
     count only after that part has ended: until then it may still be forgotten.
     """
-    first = number << _SHIFT
+    first, last = id_range(number)
     row = connection.execute(
-        "SELECT max(id) FROM original WHERE id BETWEEN ? AND ?", (first, ((number + 1) << _SHIFT) - 1)
+        "SELECT max(id) FROM original WHERE id BETWEEN ? AND ?", (first, last)
     ).fetchone()
     following = first if row[0] is None else row[0] + 1
     files: dict[str, int] = {}
@@ -133,7 +137,7 @@ def whole_capture(connection: sqlite3.Connection, number: int, value: bytes) -> 
         return value
     row = connection.execute(
         "SELECT digest FROM original WHERE id = ?",
-        ((number << _SHIFT) + int.from_bytes(value[end + 1 :], "big"),),
+        (id_range(number)[0] + int.from_bytes(value[end + 1 :], "big"),),
     ).fetchone()
     return value[:end] + (b"" if row is None else row[0])
 
@@ -154,24 +158,13 @@ def add_counts(connection: sqlite3.Connection, crawl: int, counts: Counts) -> No
             "UPDATE crawl SET total_urls = total_urls + ?, dupe_urls = dupe_urls + ?,"
             " conserved_size = conserved_size + ?, total_crawl_size = total_crawl_size + ?"
             " WHERE number = ?",
-            (*numbers_of(counts), crawl),
+            (*astuple(counts), crawl),
         )
-
-
-def numbers_of(counts: Counts) -> tuple[int, int, int, int]:
-    """The counts in the order of their columns."""
-    return counts.total_urls, counts.dupe_urls, counts.conserved_size, counts.total_crawl_size
 
 
 def file_number(connection: sqlite3.Connection, crawl: int, name: str) -> int:
     """The number of a WARC file. The file is added if it is new."""
-    number = _number(connection, "crawl_file", "name", crawl, name)
-    if number is None:
-        number = _following(connection, "crawl_file", crawl)
-        connection.execute(
-            "INSERT INTO crawl_file (crawl, number, name) VALUES (?, ?, ?)", (crawl, number, name)
-        )
-    return number
+    return _entered_number(connection, "crawl_file", "name", crawl, name)
 
 
 def rename_file(
@@ -195,14 +188,7 @@ def rename_file(
 
 def container_number(connection: sqlite3.Connection, crawl: int, filename: str) -> int:
     """The number of a container. The container is added if it is new."""
-    number = _number(connection, "crawl_container", "filename", crawl, filename)
-    if number is None:
-        number = _following(connection, "crawl_container", crawl)
-        connection.execute(
-            "INSERT INTO crawl_container (crawl, number, filename) VALUES (?, ?, ?)",
-            (crawl, number, filename),
-        )
-    return number
+    return _entered_number(connection, "crawl_container", "filename", crawl, filename)
 
 
 def set_container(
@@ -225,7 +211,7 @@ def drop_container(connection: sqlite3.Connection, crawl: int, filename: str) ->
     )
 
 
-def containers_of(connection: sqlite3.Connection, crawl: int | None) -> list[dict[str, object]]:
+def containers_of(connection: sqlite3.Connection, crawl: int) -> list[dict[str, object]]:
     """The containers of a crawl, each with its ``filename`` and, once packed, ``hash`` and ``size``."""
     rows = connection.execute(
         "SELECT filename, hash, size FROM crawl_container WHERE crawl = ? ORDER BY number", (crawl,)
@@ -248,7 +234,7 @@ def add_needs(connection: sqlite3.Connection, crawl: int, needs: Sequence[Need])
     )
 
 
-def needs_of(connection: sqlite3.Connection, crawl: int | None) -> list[Need]:
+def needs_of(connection: sqlite3.Connection, crawl: int) -> list[Need]:
     """The needs of a crawl, sorted."""
     rows = connection.execute("SELECT other, wacz_index, file FROM crawl_need WHERE crawl = ?", (crawl,))
     return sorted((Need(other, wacz_index, file or None) for other, wacz_index, file in rows), key=need_order)
@@ -260,6 +246,11 @@ def _number(connection: sqlite3.Connection, table: str, column: str, crawl: int,
     return None if row[0] is None else int(row[0])
 
 
-def _following(connection: sqlite3.Connection, table: str, crawl: int) -> int:
-    query = f"SELECT coalesce(max(number) + 1, 0) FROM {table} WHERE crawl = ?"  # noqa: S608 - constants
-    return int(connection.execute(query, (crawl,)).fetchone()[0])
+def _entered_number(connection: sqlite3.Connection, table: str, column: str, crawl: int, name: str) -> int:
+    number = _number(connection, table, column, crawl, name)
+    if number is None:
+        query = f"SELECT coalesce(max(number) + 1, 0) FROM {table} WHERE crawl = ?"  # noqa: S608 - constants
+        number = int(connection.execute(query, (crawl,)).fetchone()[0])
+        insert = f"INSERT INTO {table} (crawl, number, {column}) VALUES (?, ?, ?)"  # noqa: S608 - constants
+        connection.execute(insert, (crawl, number, name))
+    return number

@@ -1,4 +1,4 @@
-"""Converts the exceptions of sqlite3 into this package's store errors."""
+"""Transactions, and the conversion of exceptions of sqlite3 into this package's store errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # SQLite's messages for a file that is not a database, or is corrupt.
-_NOT_A_DATABASE = ("file is not a database", "malformed", "not a database")
+_NOT_A_DATABASE = ("malformed", "not a database")
 
 _REMEDIES = (
     ("disk is full", "Free some disk space, or name a file on another disk."),
@@ -34,24 +34,30 @@ def sqlite_faults(url: str) -> Iterator[None]:
     """Raise :class:`StoreUnavailable` or :class:`StoreRefused` for any :class:`sqlite3.Error` inside."""
     try:
         yield
-    except sqlite3.DatabaseError as error:
-        if any(words in str(error) for words in _NOT_A_DATABASE):
+    except sqlite3.Error as error:
+        message = str(error)
+        if any(words in message for words in _NOT_A_DATABASE):
             raise StoreRefused(
-                f"The file of the store {url} is not a valid SQLite database ({error}). It was left unchanged;"
+                f"The file of the store {url} is not a valid SQLite database ({message}). It was left unchanged;"
                 " move it away, or name another file in DEDUPE_STORE_URL."
             ) from error
-        raise StoreUnavailable(
-            f"The store {url} cannot be used: {_reason(error)}.{_remedy(error)}"
-        ) from error
-    except sqlite3.Error as error:
-        raise StoreUnavailable(f"The store {url} cannot be used: {_reason(error)}.") from error
+        remedy = next((f" {remedy}" for part, remedy in _REMEDIES if part in message.lower()), "")
+        raise StoreUnavailable(f"The store {url} cannot be used: {message.rstrip('.')}.{remedy}") from error
 
 
-def _reason(error: Exception) -> str:
-    return str(error).rstrip(".")
-
-
-def _remedy(error: Exception) -> str:
-    """The advice for *error*, with a leading space; empty if there is none."""
-    message = str(error).lower()
-    return next((f" {remedy}" for part, remedy in _REMEDIES if part in message), "")
+@contextmanager
+def transaction(connection: sqlite3.Connection, url: str, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+    """A transaction on an autocommit connection. Raises the store errors."""
+    with sqlite_faults(url):
+        if connection.in_transaction:
+            # The rollback of the previous transaction has failed.
+            connection.execute("ROLLBACK")
+        connection.execute(begin)
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            # SQLite may have rolled back by itself, for example because the disk is full.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise

@@ -6,6 +6,7 @@ small ones afterwards, so that other processes need not wait long.
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
@@ -14,6 +15,7 @@ from . import sqlite_crawl_files as crawl_files
 from .base import Counts, CrawlInfo, Need, Original
 from .index_values import (
     packed_digest,
+    payload_mode_message,
     read_capture,
     read_stats,
     state_message,
@@ -24,18 +26,14 @@ from .index_values import (
     utc_now,
 )
 from .sqlite_faults import sqlite_faults
-from .sqlite_index_base import COUNTS, NEXT_ORDER, SHIFT
+from .sqlite_index_base import COUNTS, NEXT_ORDER
 from .sqlite_index_imports import SqliteImports
-from .sqlite_index_removal import SqliteRemoval
-from .sqlite_index_tables import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from .base import UrlCapture, Waiting
     from .index_model import OnDone
-
-__all__ = ["SCHEMA", "SqliteIndex"]
 
 # Hidden rows have ids that no crawl has, so the id identifies the crawl's own rows.
 _FIND = """
@@ -89,7 +87,7 @@ AND NOT EXISTS (
 """
 
 
-class SqliteIndex(SqliteImports, SqliteRemoval):
+class SqliteIndex(SqliteImports):
     """The crawl index on an autocommit connection."""
 
     # Crawls
@@ -98,13 +96,8 @@ class SqliteIndex(SqliteImports, SqliteRemoval):
         with self._transaction():
             mode = self._other_payload(payload)
             if mode is not None:
-                raise StoreRefused(
-                    f"The index {self._url} holds digests of {mode} payloads; this crawl computes digests of {payload} payloads."
-                    f' Set DEDUPE_PAYLOAD = "{mode}", or use another index (DEDUPE_INDEX_URL).'
-                )
-            _, state, imported = self._row(crawl)
-            if state == "uncommitted" and imported:
-                state = "importing"
+                raise StoreRefused(payload_mode_message(payload, mode, self._url))
+            _, state, _ = self._row(crawl)
             if state in ("committed", "importing"):
                 raise CrawlStateError(state_message(crawl, state, "crawled again", self._url))
             if state != "uncommitted":
@@ -142,7 +135,7 @@ class SqliteIndex(SqliteImports, SqliteRemoval):
     def _rename_file(self, crawl: str, old: str, new: str) -> None:
         with self._transaction():
             number, state, _ = self._row(crawl)
-            if state not in ("uncommitted", "committed"):
+            if state not in ("uncommitted", "importing", "committed"):
                 raise CrawlStateError(state_message(crawl, state, "changed", self._url))
             if not crawl_files.rename_file(self._connection, crawl, self._numbers(number), old, new):
                 raise CrawlStateError(unknown_file_message(crawl, old, self._url))
@@ -161,10 +154,10 @@ class SqliteIndex(SqliteImports, SqliteRemoval):
             crawl_files.set_container(self._connection, number, filename, sha256_hex, size)
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
-        with self._change(crawl, "counted anew") as number:
+        with self._change(crawl, "recounted") as number:
             self._connection.execute(
                 f"UPDATE crawl SET ({COUNTS}) = (?, ?, ?, ?) WHERE number = ?",  # noqa: S608 - a constant
-                (*crawl_files.numbers_of(counts), number),
+                (*astuple(counts), number),
             )
 
     def mark_incomplete(self, crawl: str, flag: bool) -> None:
@@ -181,11 +174,9 @@ class SqliteIndex(SqliteImports, SqliteRemoval):
     def _commit(self, crawl: str, stats: Mapping[str, object] | None, on_done: OnDone | None) -> None:
         text = stats_json(stats)
         with self._transaction():
-            number, state, imported = self._row(crawl)
+            number, state, _ = self._row(crawl)
             if state == "committed":
                 return
-            if state == "uncommitted" and imported:
-                state = "importing"
             if state != "uncommitted":
                 raise CrawlStateError(state_message(crawl, state, "committed", self._url))
             self._connection.execute(
@@ -197,10 +188,9 @@ class SqliteIndex(SqliteImports, SqliteRemoval):
     def _cancel(self, crawl: str, on_done: OnDone | None = None) -> None:
         with self._transaction():
             number, state, _ = self._row(crawl)
-            if state not in ("uncommitted", "canceled"):
+            if state not in ("uncommitted", "importing", "canceled"):
                 raise CrawlStateError(state_message(crawl, state, "canceled", self._url))
-            if state == "uncommitted":
-                assert number is not None
+            if state != "canceled":
                 new = self._renew(number)
                 self._connection.execute(
                     "UPDATE crawl SET state = 'canceled', incomplete = 0, stats = NULL, commit_order = NULL,"
@@ -221,67 +211,56 @@ class SqliteIndex(SqliteImports, SqliteRemoval):
             waiting: dict[int, int] = dict(self._connection.execute(_WAITING).fetchall())
             payload = self._mark("payload") or "stored"
             rows = self._connection.execute(
-                "SELECT number, id, state, started, committed, stats, incomplete, software, imported,"  # noqa: S608
+                "SELECT number, id, state, started, committed, stats, software, incomplete, imported,"  # noqa: S608
                 f" concurrent, {COUNTS} FROM crawl WHERE part_of IS NULL"
                 " AND state IN ('uncommitted', 'committed', 'canceled') ORDER BY started, id"
             ).fetchall()
             self.unreadable += int(self._connection.execute(_UNKNOWN_STATES).fetchone()[0])
-        return [
-            CrawlInfo(
-                id=crawl,
-                state=state,
-                payload=payload,
-                started=started,
-                committed=committed,
-                counts=Counts(*counts),
-                files=tuple(dict.fromkeys(files.get(number, ()))),
-                stats=read_stats(stats),
-                incomplete=bool(incomplete),
-                software=software,
-                imported=bool(imported),
-                concurrent=bool(concurrent),
-                waiting=waiting.get(number, 0),
+        crawls = []
+        for number, crawl, state, started, committed, stats, software, *numbers in rows:
+            incomplete, imported, concurrent = map(bool, numbers[:3])
+            crawls.append(
+                CrawlInfo(
+                    id=crawl,
+                    state=state,
+                    payload=payload,
+                    started=started,
+                    committed=committed,
+                    counts=Counts(*numbers[3:]),
+                    files=tuple(dict.fromkeys(files.get(number, ()))),
+                    stats=read_stats(stats),
+                    incomplete=incomplete,
+                    software=software,
+                    imported=imported,
+                    concurrent=concurrent,
+                    waiting=waiting.get(number, 0),
+                )
             )
-            for (
-                number,
-                crawl,
-                state,
-                started,
-                committed,
-                stats,
-                incomplete,
-                software,
-                imported,
-                concurrent,
-                *counts,
-            ) in rows
-        ]
+        return crawls
 
     @property
     def counts(self) -> Counts:
-        with sqlite_faults(self._url):
-            row = self._connection.execute(
-                "SELECT total(total_urls), total(dupe_urls), total(conserved_size), total(total_crawl_size)"
-                " FROM crawl WHERE state = 'committed'"
-            ).fetchone()
+        (row,) = self._read(
+            "SELECT total(total_urls), total(dupe_urls), total(conserved_size), total(total_crawl_size)"
+            " FROM crawl WHERE state = 'committed'"
+        )
         return Counts(*(int(number) for number in row))
 
     def containers(self, crawl: str) -> list[dict[str, object]]:
         with sqlite_faults(self._url):
-            return crawl_files.containers_of(self._connection, self._number(crawl))
+            return crawl_files.containers_of(self._connection, self._row(crawl)[0])
 
     def needs(self, crawl: str) -> list[Need]:
         with sqlite_faults(self._url):
-            return crawl_files.needs_of(self._connection, self._number(crawl))
+            return crawl_files.needs_of(self._connection, self._row(crawl)[0])
 
     def records(self, crawl: str) -> Iterator[Original]:
         with sqlite_faults(self._url):
-            number = self._number(crawl)
-            rows = self._connection.execute(
-                "SELECT number FROM crawl WHERE number = ?1 OR (part_of = ?1 AND state = 'committed')"
-                " ORDER BY number",
-                (number,),
-            ).fetchall()
+            number, _, _ = self._row(crawl)
+        rows = self._read(
+            "SELECT number FROM crawl WHERE number = ?1 OR (part_of = ?1 AND state = 'committed') ORDER BY number",
+            (number,),
+        )
         may_repeat = False
         for (part,) in rows:
             is_empty = True
@@ -292,13 +271,12 @@ class SqliteIndex(SqliteImports, SqliteRemoval):
 
     # Helpers
 
-    def _records(self, crawl: str, number: int | None, part: int, *, may_repeat: bool) -> Iterator[Original]:
+    def _records(self, crawl: str, number: int, part: int, *, may_repeat: bool) -> Iterator[Original]:
         query = f"{_RECORDS}{_NOT_TWICE if may_repeat else ''} ORDER BY o.id LIMIT {_READ_AT_ONCE}"
-        following, last = part << SHIFT, ((part + 1) << SHIFT) - 1
+        following, last = crawl_files.id_range(part)
         while True:
             parameters = {"following": following, "last": last, "crawl": crawl, "number": number}
-            with sqlite_faults(self._url):
-                rows = self._connection.execute(query, parameters).fetchall()
+            rows = self._read(query, parameters)
             if not rows:
                 return
             following = rows[-1][0] + 1

@@ -1,11 +1,15 @@
-"""Shared parts of the crawl index in SQLite: transactions, the rows of crawls, and deletion.
+"""The rows of crawls in SQLite: beginning, removing and replacing crawls, and the deletion of their data.
 
 The tables are described in :mod:`.sqlite_index_tables`. Nothing about a crawl is cached between two calls, since
 another process may change or purge it meanwhile.
+
+Readers find payloads only through the rows of crawls, so a purge takes effect in one small transaction: from then on a
+payload is found in another crawl that has it too. The data of the purged crawl is deleted afterwards.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,16 +19,17 @@ from scrapy_dedupe.errors import CrawlStateError
 from .base import Original
 from .crawl_index import CrawlIndex
 from .index_values import is_date, read_details, software, state_message, utc_now
-from .sqlite_faults import sqlite_faults
+from .sqlite_crawl_files import id_range
+from .sqlite_faults import sqlite_faults, transaction
 from .sqlite_index_tables import LATER_COLUMNS, LATER_NAMES, LATER_SCHEMA
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from .index_model import OnDone
 
-SHIFT = 32
 COUNTS = "total_urls, dupe_urls, conserved_size, total_crawl_size"
 NEXT_ORDER = "(SELECT coalesce(max(commit_order), 0) + 1 FROM crawl)"
 
@@ -39,7 +44,7 @@ _LONGEST_PAUSE_S = 0.02
 
 
 class SqliteIndexBase(CrawlIndex):
-    """The methods that the other SQLite classes of the index share."""
+    """The methods of :class:`~.crawl_index.CrawlIndex` for removal and repair, and shared helpers."""
 
     def __init__(self, connection: sqlite3.Connection, url: str) -> None:
         super().__init__(url)
@@ -47,65 +52,51 @@ class SqliteIndexBase(CrawlIndex):
         self._add_later_tables()
 
     def _add_later_tables(self) -> None:
-        statements = [text for text in LATER_SCHEMA.split(";") if text.strip()]
-        with sqlite_faults(self._url):
-            if not self._lacks_tables() and not self._lacking_columns():
-                return
+        rows = self._read("SELECT name FROM sqlite_master")
+        if {name for (name,) in rows}.issuperset(LATER_NAMES) and not self._lacking_columns():
+            return
         with self._transaction():
-            for statement in statements:
+            for statement in LATER_SCHEMA.split(";"):
                 self._connection.execute(statement)
             # Another process may have added them while this one waited for the lock.
             for table, name in self._lacking_columns():
                 kind = LATER_COLUMNS[table, name]
                 self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
-    def _lacks_tables(self) -> bool:
-        rows = self._connection.execute("SELECT name FROM sqlite_master").fetchall()
-        return not {name for (name,) in rows}.issuperset(LATER_NAMES)
-
     def _lacking_columns(self) -> list[tuple[str, str]]:
-        rows = self._connection.execute(
-            "SELECT t.name, c.name FROM sqlite_master t JOIN pragma_table_info(t.name) c WHERE t.type = 'table'"
-        )
-        known = set(rows.fetchall())
+        query = "SELECT t.name, c.name FROM sqlite_master t JOIN pragma_table_info(t.name) c WHERE t.type = 'table'"
+        known = set(self._read(query))
         return [column for column in LATER_COLUMNS if column not in known]
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _read(self, query: str, parameters: Sequence[object] | Mapping[str, object] = ()) -> list[Any]:
         with sqlite_faults(self._url):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
+            return self._connection.execute(query, parameters).fetchall()
+
+    def _transaction(self) -> AbstractContextManager[None]:
+        return transaction(self._connection, self._url)
 
     @contextmanager
     def _change(self, crawl: str, action: str, *, allow_committed: bool = False) -> Iterator[int]:
         """A transaction on an uncommitted crawl; yields its number."""
         with self._transaction():
-            number, state, imported = self._row(crawl)
-            if state == "uncommitted" and imported:
-                state = "importing"
+            number, state, _ = self._row(crawl)
             if state != "uncommitted" and not (allow_committed and state == "committed"):
                 raise CrawlStateError(state_message(crawl, state, action, self._url))
-            assert number is not None
             yield number
 
-    def _row(self, crawl: str) -> tuple[int | None, str, bool]:
-        """The number and state of a crawl, and whether it was imported."""
+    def _row(self, crawl: str) -> tuple[int, str, bool]:
+        """The number of a crawl (0 for an unknown one), its state, and whether it was imported.
+
+        The state of an imported crawl is ``importing`` until its first source has ended.
+        """
         row = self._connection.execute(
-            "SELECT number, state, imported FROM crawl WHERE id = ?", (crawl,)
+            "SELECT number, CASE WHEN state = 'uncommitted' AND imported THEN 'importing' ELSE state END, imported"
+            " FROM crawl WHERE id = ?",
+            (crawl,),
         ).fetchone()
-        return (None, "unknown", False) if row is None else (int(row[0]), str(row[1]), bool(row[2]))
+        return (0, "unknown", False) if row is None else (int(row[0]), str(row[1]), bool(row[2]))
 
-    def _number(self, crawl: str) -> int | None:
-        row = self._connection.execute("SELECT number FROM crawl WHERE id = ?", (crawl,)).fetchone()
-        return None if row is None else int(row[0])
-
-    def _numbers(self, number: int | None) -> list[int]:
+    def _numbers(self, number: int) -> list[int]:
         """The numbers of a crawl and of its parts."""
         rows = self._connection.execute(
             "SELECT number FROM crawl WHERE number = ?1 OR part_of = ?1 ORDER BY number", (number,)
@@ -146,6 +137,100 @@ class SqliteIndexBase(CrawlIndex):
             " (SELECT 1 FROM crawl WHERE state IN ('uncommitted', 'committed'))"
         )
 
+    # Removing and replacing crawls
+
+    def purge(self, crawls: Sequence[str], on_done: OnDone | None = None) -> None:
+        with self._transaction():
+            rows = {crawl: self._row(crawl) for crawl in crawls}
+            for crawl, (_, state, _) in rows.items():
+                if state in ("uncommitted", "importing"):
+                    raise CrawlStateError(state_message(crawl, state, "purged", self._url))
+            for number, _, _ in rows.values():
+                if number:
+                    self._waste(number, "purging")
+                    self._connection.execute("DELETE FROM source_done WHERE crawl = ?", (number,))
+            self._connection.executemany("DELETE FROM report WHERE crawl = ?", [(crawl,) for crawl in rows])
+            self._forget_payload()
+            self._note_none_missing()
+        self._clear(on_done=on_done)
+
+    def forget_canceled(self, crawl: str) -> None:
+        with self._transaction():
+            number, state, _ = self._row(crawl)
+            if state == "canceled":
+                self._waste(number)
+        self._clear()
+
+    def unfinished_purge(self) -> list[str]:
+        rows = self._read("SELECT id FROM crawl WHERE state = 'purging' ORDER BY id")
+        return [crawl.rpartition("/")[0] for (crawl,) in rows]
+
+    def replace(self, crawl: str, by: str) -> None:
+        action = f"used to replace {crawl}"
+        with self._transaction():
+            old, state, _ = self._row(crawl)
+            new, new_state, _ = self._row(by)
+            if state != "committed":
+                raise CrawlStateError(state_message(crawl, state, f"replaced by {by}", self._url))
+            if new_state == "uncommitted":
+                if self._was_added_to(old, new):
+                    raise CrawlStateError(state_message(crawl, "extended", f"replaced by {by}", self._url))
+                self._replace(old, new, by)
+            elif new_state != "unknown" or not self._was_replaced(by, crawl):
+                raise CrawlStateError(state_message(by, new_state, action, self._url))
+        self._clear()
+
+    def merged_faults(self) -> int:
+        return 0
+
+    def rebuild_merged(self) -> None:
+        """Do nothing: there is no separate merged index."""
+
+    def _replace(self, old: int, new: int, by: str) -> None:
+        kept = (
+            "id, state, started, committed, commit_order, incomplete, software, stats, imported, concurrent"
+        )
+        values = self._connection.execute(
+            f"SELECT {kept} FROM crawl WHERE number = ?",  # noqa: S608 - constants
+            (old,),
+        ).fetchone()
+        self._connection.execute("DELETE FROM crawl_container WHERE crawl = ?", (new,))
+        for table in ("crawl_container", "source_done"):
+            self._connection.execute(f"UPDATE {table} SET crawl = ? WHERE crawl = ?", (new, old))  # noqa: S608
+        self._waste(old)
+        marks = ", ".join("?" * len(values))
+        self._connection.execute(
+            f"UPDATE crawl SET ({kept}) = ({marks}) WHERE number = ?",  # noqa: S608 - constants
+            (*values, new),
+        )
+        # This id shows a repeated call that the replacement was already made.
+        self._connection.execute(
+            "UPDATE crawl SET id = ? || '/' || ? || '/' || number WHERE number = ?", (values[0], by, old)
+        )
+
+    def _note_none_missing(self) -> None:
+        """Forget how many crawls the last manifest did not name, since these may be the removed ones."""
+        text = self._mark("imports")
+        if text is not None:
+            notes = json.dumps(json.loads(text) | {"removedCrawls": 0, "removedCrawlSize": 0})
+            self._connection.execute("UPDATE index_mark SET value = ? WHERE name = 'imports'", (notes,))
+
+    def _was_added_to(self, crawl: int, since: int) -> bool:
+        """Whether a source of a crawl has begun, or has ended after another crawl was started."""
+        row = self._connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM source_begun WHERE crawl = ?1)"
+            " OR EXISTS (SELECT 1 FROM source_done WHERE crawl = ?1 AND ended_after >= ?2)",
+            (crawl, since),
+        ).fetchone()
+        return bool(row[0])
+
+    def _was_replaced(self, by: str, crawl: str) -> bool:
+        row = self._connection.execute(
+            "SELECT count(*) FROM crawl WHERE state IN ('waste', 'gone') AND id = ? || '/' || ? || '/' || number",
+            (crawl, by),
+        ).fetchone()
+        return bool(row[0])
+
     # Forgetting
 
     def _waste(self, number: int, state: str = "waste") -> None:
@@ -180,10 +265,7 @@ class SqliteIndexBase(CrawlIndex):
         Waste rows and their numbers are never used again. Therefore several processes may do this at once, and
         the next process completes what was interrupted.
         """
-        with sqlite_faults(self._url):
-            rows = self._connection.execute(
-                "SELECT number FROM crawl WHERE state IN ('waste', 'purging')"
-            ).fetchall()
+        rows = self._read("SELECT number FROM crawl WHERE state IN ('waste', 'purging')")
         wasted = [number for (number,) in rows if numbers is None or number in numbers]
         if not wasted:
             return
@@ -198,7 +280,7 @@ class SqliteIndexBase(CrawlIndex):
         for number in wasted:
             self._delete_some(
                 "DELETE FROM original WHERE id IN (SELECT id FROM original WHERE id BETWEEN ? AND ? LIMIT ?)",
-                (*_ids(number), _FORGOTTEN_AT_ONCE),
+                (*id_range(number), _FORGOTTEN_AT_ONCE),
                 forgot,
             )
             self._delete_some(
@@ -215,8 +297,7 @@ class SqliteIndexBase(CrawlIndex):
 
     def _span(self, number: int) -> int:
         """The approximate number of originals of a row, whose ids are consecutive."""
-        with sqlite_faults(self._url):
-            (span,) = self._connection.execute(_SPAN, _ids(number)).fetchone()
+        ((span,),) = self._read(_SPAN, id_range(number))
         return int(span or 0)
 
     def _delete_some(
@@ -238,13 +319,11 @@ class SqliteIndexBase(CrawlIndex):
         last: tuple[bytes, int] = (b"", 0)
         done = 0
         while True:
-            with sqlite_faults(self._url):
-                rows = self._connection.execute(
-                    "SELECT hash, crawl FROM crawl_url WHERE (hash, crawl) > (?, ?) AND crawl IN"
-                    " (SELECT number FROM crawl WHERE state IN ('waste', 'purging'))"
-                    " ORDER BY hash, crawl LIMIT ?",
-                    (*last, _FORGOTTEN_AT_ONCE),
-                ).fetchall()
+            rows = self._read(
+                "SELECT hash, crawl FROM crawl_url WHERE (hash, crawl) > (?, ?) AND crawl IN"
+                " (SELECT number FROM crawl WHERE state IN ('waste', 'purging')) ORDER BY hash, crawl LIMIT ?",
+                (*last, _FORGOTTEN_AT_ONCE),
+            )
             if not rows:
                 return
             last = rows[-1]
@@ -278,11 +357,6 @@ class SqliteIndexBase(CrawlIndex):
             return None
         record_id, status, form = read_details(record) if isinstance(record, bytes) else (None, None, "")
         return Original(digest, crawl, digits, url, size, wacz_index, record_id, file, offset, status, form)
-
-
-def _ids(number: int) -> tuple[int, int]:
-    """The first and the last id that an original of a row can have."""
-    return number << SHIFT, ((number + 1) << SHIFT) - 1
 
 
 def let_others_write(began: float) -> None:

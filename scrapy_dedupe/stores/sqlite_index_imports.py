@@ -26,6 +26,7 @@ from .index_values import (
     software,
     source_json,
     state_message,
+    twice_message,
     utc_now,
 )
 from .sqlite_faults import sqlite_faults
@@ -142,11 +143,10 @@ class SqliteImports(SqliteIndexBase):
             self._connection.execute("DELETE FROM source_queue WHERE name = ?", (source.name,))
 
     def queue_length(self) -> tuple[int, int]:
-        with sqlite_faults(self._url):
-            row = self._connection.execute(
-                "SELECT count(*) - count(claimed_until), count(claimed_until) FROM source_queue"
-            ).fetchone()
-        return int(row[0]), int(row[1])
+        ((queued, claimed),) = self._read(
+            "SELECT count(*) - count(claimed_until), count(claimed_until) FROM source_queue"
+        )
+        return int(queued), int(claimed)
 
     def done_sources(self, names: Sequence[str]) -> list[bool]:
         with sqlite_faults(self._url):
@@ -160,19 +160,17 @@ class SqliteImports(SqliteIndexBase):
             if self._was_ended_by_another(source):
                 raise self._taken_over(source)
             if self._is_done(source.name):
-                raise CrawlStateError(
-                    f"The source {source.name} was imported into the index {self._url} before, so it cannot be imported"
-                    f" into the crawl {source.crawl}. Purge the crawl that contains it first."
-                )
+                raise CrawlStateError(twice_message(source, self._url))
             mode = self._other_payload(payload)
             if mode is not None:
                 raise StoreRefused(payload_message(source.name, payload, mode, self._url))
             number, state, imported = self._row(source.crawl)
-            if not imported and state in ("uncommitted", "committed"):
-                state = "crawled" if state == "committed" else state
+            if state == "committed" and not imported:
+                state = "crawled"
+            if state in ("uncommitted", "crawled"):
                 raise CrawlStateError(state_message(source.crawl, state, "extended by an import", self._url))
             earlier = self._forget_begun(source, number)
-            if number is None or state == "canceled":
+            if state in ("unknown", "canceled"):
                 number = self._begin(source.crawl, imported=True)
             part = self._connection.execute(
                 "INSERT INTO crawl (id, state, started, software, imported, part_of)"
@@ -251,8 +249,7 @@ class SqliteImports(SqliteIndexBase):
         self._clear()
 
     def unfinished_sources(self) -> list[Source]:
-        with sqlite_faults(self._url):
-            rows = self._connection.execute("SELECT source FROM source_begun ORDER BY name").fetchall()
+        rows = self._read("SELECT source FROM source_begun ORDER BY name")
         found = [read_source(text) for (text,) in rows]
         self.unreadable += found.count(None)
         return [source for source in found if source is not None]
@@ -261,8 +258,7 @@ class SqliteImports(SqliteIndexBase):
         resolved = 0
         last: tuple[int, bytes, int] = (0, b"", 0)
         while True:
-            with sqlite_faults(self._url):
-                rows = self._connection.execute(_RESOLVABLE, (*last, _RESOLVED_AT_ONCE)).fetchall()
+            rows = self._read(_RESOLVABLE, (*last, _RESOLVED_AT_ONCE))
             if not rows:
                 return resolved
             last = rows[-1]
@@ -309,13 +305,12 @@ class SqliteImports(SqliteIndexBase):
         return int(row[0]), int(row[1])
 
     def _is_ended(self, source: Source) -> bool:
-        with sqlite_faults(self._url):
-            row = self._connection.execute(
-                "SELECT (SELECT count(*) FROM source_done WHERE name = ?1)"
-                " > (SELECT count(*) FROM source_begun WHERE name = ?1)",
-                (source.name,),
-            ).fetchone()
-        return bool(row[0])
+        ((is_ended,),) = self._read(
+            "SELECT (SELECT count(*) FROM source_done WHERE name = ?1)"
+            " > (SELECT count(*) FROM source_begun WHERE name = ?1)",
+            (source.name,),
+        )
+        return bool(is_ended)
 
     def _enter_waiting(self, source: Source, waiting: Sequence[Waiting]) -> None:
         """Record revisits for the part of a source, where they are invisible until the source has ended."""

@@ -51,6 +51,8 @@ of a source a few, so both are atomic at any size.
 
 from __future__ import annotations
 
+import re
+
 # Stores of earlier versions lack these columns, although they have the same format number.
 LATER_COLUMNS = {
     ("crawl", "imported"): "INTEGER NOT NULL DEFAULT 0",
@@ -119,19 +121,7 @@ CREATE INDEX IF NOT EXISTS crawl_container_filename ON crawl_container (filename
 CREATE INDEX IF NOT EXISTS crawl_need_file ON crawl_need (other, file);
 """
 
-LATER_NAMES = (
-    "crawl_container",
-    "crawl_url",
-    "crawl_need",
-    "crawl_waiting",
-    "source_queue",
-    "source_begun",
-    "source_done",
-    "report",
-    "crawl_file_name",
-    "crawl_container_filename",
-    "crawl_need_file",
-)
+LATER_NAMES = frozenset(re.findall("IF NOT EXISTS ([a-z_]+)", LATER_SCHEMA))
 """The tables and indexes of :data:`LATER_SCHEMA`."""
 
 SCHEMA = f"""

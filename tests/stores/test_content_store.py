@@ -601,8 +601,8 @@ def test_purging(
 
 def test_purging_goes_through_many_texts(content: ContentStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scrapy_dedupe.stores.sqlite_content._PURGE_AT_ONCE", 10)
-    monkeypatch.setattr("scrapy_dedupe.stores.redis_survey._SCAN_AT_ONCE", 10)
-    monkeypatch.setattr("scrapy_dedupe.stores.redis_survey._FORGET_AT_ONCE", 10)
+    monkeypatch.setattr("scrapy_dedupe.stores.redis_content._SCAN_AT_ONCE", 10)
+    monkeypatch.setattr("scrapy_dedupe.stores.redis_content._FORGET_AT_ONCE", 10)
     pages = [page(number, f"http://{number}/", f"c{number % 2}", number) for number in range(100)]
     content.claim_texts(pages[:50])
     content.claim_texts(pages[50:], pending=False)

@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import Counts, Source, UrlCapture, Waiting
-from scrapy_dedupe.stores.redis_index_base import IndexScript
+from scrapy_dedupe.stores.redis_index_base import index_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ def lose_answer(index: Any, script: str, between: Callable[[], object] = lambda:
                 raise RedisConnectionError(f"The answer {answer!r} was lost.")
 
             # The first call may be of a script that the server does not know, which is answered as it is.
-            index._client.script_load(IndexScript(script).text)
+            index._client.script_load(index_script(script).text)
             connection.read_response = read_response
         return run(name, *arguments)
 
