@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
@@ -45,23 +45,17 @@ class Alive(Protocol):
     def __call__(self, share: float | None = None) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class EnteredSource:
-    """The result for a source: its counts, the number of possible originals, and the missing WARC files that it names."""
-
-    counts: Counts
-    originals: int
-    absent: tuple[str, ...] = ()
-
-
 class SourceEntry(EntryWriter):
     """The addition of one claimed source.
 
     ``payload_of`` returns the payload mode of a source, given the mode in its metadata or None. ``verify``: the hash of a
     container is compared, not only its size. ``is_only``: its crawl has no other source. Otherwise revisits whose
     original is in another crawl wait, because another source may add the original to the crawl itself, and the order of
-    sources must make no difference. ``on_fault`` is called with a sentence for each skipped line or record.
+    sources must make no difference. ``on_fault`` is called with a sentence for each skipped line or record. ``absent``
+    are the missing WARC files that a CDXJ names.
     """
+
+    absent: Sequence[str] = ()
 
     def __init__(
         self,
@@ -84,8 +78,8 @@ class SourceEntry(EntryWriter):
         self._files: dict[str, None] = {}
         self._rules = EntryRules(source.crawl)
 
-    def enter(self) -> EnteredSource | None:
-        """Add the source completely; return None for a container that its crawl already has under another name.
+    def enter(self) -> Counts | None:
+        """Add the source completely; return its counts, None for a container that its crawl has under another name.
 
         Raises :class:`~scrapy_dedupe.errors.DamagedInput` or :class:`~scrapy_dedupe.errors.ArchiveError` for a broken
         source, and what the index raises: :class:`~scrapy_dedupe.errors.CrawlStateError` if it has lost the source in the
@@ -111,7 +105,7 @@ class SourceEntry(EntryWriter):
                 f"{shown(source.place)} cannot be imported: {error.strerror or error}."
             ) from error
 
-    def _enter_container(self, file: ReadableFile) -> EnteredSource | None:
+    def _enter_container(self, file: ReadableFile) -> Counts | None:
         source = self._source
         wacz = StoredWacz(file)
         size = _checked_size(source, wacz.size_bytes)
@@ -138,7 +132,7 @@ class SourceEntry(EntryWriter):
                 self.take_records(member, lambda offset: self._alive())
         return self._result(size, required(self.index, about.requires, source.crawl))
 
-    def _enter_records(self, file: ReadableFile, size: int) -> EnteredSource:
+    def _enter_records(self, file: ReadableFile, size: int) -> Counts:
         first = first_record(file)
         info = first.info() if first is not None and first.type == "warcinfo" else {}
         own = info.get(PAYLOAD_FIELD)
@@ -146,15 +140,15 @@ class SourceEntry(EntryWriter):
         self.take_records(file, lambda offset: self._alive(offset / size))
         return self._result(size)
 
-    def _enter_lines(self, file: ReadableFile) -> EnteredSource:
+    def _enter_lines(self, file: ReadableFile) -> Counts:
         is_local = isinstance(file, Path)
         with _checked_lines(lambda: cdxj_lines(file), is_local=is_local, alive=self._alive) as lines:
             self._begin(None)
             size = self.take_lines(lines, files_beside(self._source.place))
-        result = self._result(size)
+        counts = self._result(size)
         # Remote files are not checked, to avoid a request for each.
-        absent = (name for name in self._files if not is_url(name) and not Path(name).is_file())
-        return replace(result, absent=tuple(absent))
+        self.absent = [name for name in self._files if not is_url(name) and not Path(name).is_file()]
+        return counts
 
     def _begin(self, own_payload: str | None) -> None:
         wacz_index = self.index.begin_source(self._source, self._payload_of(own_payload))
@@ -198,7 +192,7 @@ class SourceEntry(EntryWriter):
         except OSError as error:
             raise unreadable(file, error) from error
 
-    def _result(self, size_bytes: int, needs: Iterable[Need] = ()) -> EnteredSource:
+    def _result(self, size_bytes: int, needs: Iterable[Need] = ()) -> Counts:
         """Finish the source (see :meth:`finish`).
 
         Raises :class:`~scrapy_dedupe.errors.DamagedInput` for a source without any response or revisit.
@@ -211,8 +205,7 @@ class SourceEntry(EntryWriter):
         # Register files with only revisits too: a check must find them.
         with self._explaining_loss():
             self.index.add_imported(self._source, [], [], list(self._files))
-        counts = self.finish(size_bytes, needs)
-        return EnteredSource(counts, self.added)
+        return self.finish(size_bytes, needs)
 
     def add(self, originals: Sequence[Original], urls: Sequence[UrlCapture]) -> None:
         with self._explaining_loss():
