@@ -229,18 +229,18 @@ class CrawlComparison:
         for one in revisits:
             digest = one.revisit.digest or ""
             other = others.get(digest)
-            if digest in own:
-                url, date, size = own[digest]
-            elif other is not None and other.crawl != self._rules.crawl:
-                url, date, size = other.url, other.date, other.size
-            else:
+            if other is not None and other.crawl == self._rules.crawl:
+                other = None
+            found = own.get(digest, other)
+            if found is None:
                 self.unmet.append(one)
                 continue
-            is_the_one = not one.original_uri or (one.original_uri == url and one.date[:14] == date[:14])
+            is_named = (one.original_uri, one.date[:14]) == (found.url, found.date[:14])
+            is_the_one = is_named or not one.original_uri
             if one.revisit.size != CONSERVES_NOTHING:
-                self.counts += Counts(conserved_size=conserved_size(size, one.revisit.size))
+                self.counts += Counts(conserved_size=conserved_size(found.size, one.revisit.size))
                 self.is_exact = self.is_exact and is_the_one
-            if other is not None and is_the_one and one.original_uri:
+            if other is not None and is_named and one.original_uri:
                 self.needed.add(other.crawl)
 
     def _add_unmet(self, entry: Entry) -> None:

@@ -10,6 +10,7 @@ to the crawl: its warcinfo names the crawl, or it is the imported WACZ, or recor
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -45,17 +46,19 @@ _TRIED_ENTRIES = 10
 
 
 def warcinfo_of(file: ReadableFile) -> dict[str, str]:
-    """The fields of the warcinfo at the beginning of a file, names in lower case; empty if there is none."""
-    try:
-        first = next(read_records(file, on_damage=lambda damage: None), None)
-    except OSError:
-        return {}
+    """The fields of the warcinfo at the beginning of a file, names in lower case; empty if there is none.
+
+    Raises OSError, or :class:`~scrapy_dedupe.errors.ArchiveError` for a remote file.
+    """
+    first = next(read_records(file, on_damage=lambda damage: None), None)
     return first.info() if first is not None and first.type == "warcinfo" else {}
 
 
 def crawl_of(file: ReadableFile) -> str | None:
     """The crawl that the warcinfo of a file names."""
-    return warcinfo_of(file).get("ispartof")
+    with suppress(OSError):
+        return warcinfo_of(file).get("ispartof")
+    return None
 
 
 def payload_of_files(crawl: str, folder: Path) -> str | None:
@@ -65,9 +68,10 @@ def payload_of_files(crawl: str, folder: Path) -> str | None:
     """
     found: dict[str, Path] = {}
     for path in warc_files(folder, unfinished=True):
-        info = warcinfo_of(path)
-        if info.get("ispartof") == crawl:
-            found.setdefault(DECODED if info.get(PAYLOAD_FIELD) == DECODED else STORED, path)
+        with suppress(OSError):
+            info = warcinfo_of(path)
+            if info.get("ispartof") == crawl:
+                found.setdefault(DECODED if info.get(PAYLOAD_FIELD) == DECODED else STORED, path)
     if len(found) > 1:
         raise CrawlStateError(
             f"The crawl {crawl} has files with stored payloads ({found[STORED]}) and with decoded ones"

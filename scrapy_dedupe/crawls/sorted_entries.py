@@ -170,14 +170,10 @@ class SortedEntries:
         """Whether an entry has this location and payload."""
         return any(self._entries('file = ? AND "offset" = ? AND digest = ?', file, offset, digest))
 
-    def find(self, digests: Sequence[str]) -> dict[str, tuple[str, str, int]]:
-        """URL, date and size of the entries with these payloads, if they exist."""
-        found = {}
-        for digest in digests:
-            entry = next(self._entries("digest = ? LIMIT 1", digest), None)
-            if entry is not None:
-                found[digest] = entry.url, entry.date, entry.size
-        return found
+    def find(self, digests: Sequence[str]) -> dict[str, Entry]:
+        """An entry with each of these payloads, if there is one."""
+        rows = (next(self._entries("digest = ? LIMIT 1", digest), None) for digest in digests)
+        return {entry.digest: entry for entry in rows if entry is not None}
 
     def _entries(self, where: str, *values: object) -> Iterator[Entry]:
         rows = self._connection.execute(f"SELECT * FROM entry WHERE {where}", values)  # noqa: S608

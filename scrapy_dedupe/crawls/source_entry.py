@@ -22,11 +22,11 @@ from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import is_url, place_file, shown
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
-from .crawl_files import PAYLOAD_FIELD
+from .crawl_files import PAYLOAD_FIELD, warcinfo_of
 from .entries import EntryRules, derive, entry_of_line
 from .entry_writer import EntryWriter
 from .places import sha256_of, size_of
-from .sources import files_beside, first_record, kind_of, unreadable
+from .sources import files_beside, kind_of, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -133,8 +133,7 @@ class SourceEntry(EntryWriter):
         return self._result(size, required(self.index, about.requires, source.crawl))
 
     def _enter_records(self, file: ReadableFile, size: int) -> Counts:
-        first = first_record(file)
-        info = first.info() if first is not None and first.type == "warcinfo" else {}
+        info = warcinfo_of(file)
         own = info.get(PAYLOAD_FIELD)
         self._begin(own if own in PAYLOAD_MODES else payload_mode(info.get("software")))
         self.take_records(file, lambda offset: self._alive(offset / size))

@@ -29,18 +29,17 @@ from scrapy_dedupe.stores.crawl_index import checked_crawl_id
 from scrapy_dedupe.warc.cdxj_reading import CdxCapture, cdxj_lines, read_cdxj
 from scrapy_dedupe.warc.containers import ZIP_MAGIC
 from scrapy_dedupe.warc.manifests import ListedFile, read_manifest
-from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import check_regular, is_url, place_file, shown
 from scrapy_dedupe.warc.sources import ARC_LINE, GZIP_MAGIC, WARC_START
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
+from .crawl_files import warcinfo_of
 from .places import WACZ_SUFFIX, sha256_of, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
-    from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _WARC_NAME = re.compile(r".+\.w?arc(\.gz)?(\.open)?", re.IGNORECASE | re.DOTALL)
@@ -213,14 +212,6 @@ def kind_of(file: ReadableFile) -> str:
     )
 
 
-def first_record(file: ReadableFile) -> StoredRecord | None:
-    """The first readable record of a WARC or ARC file, None if there is none. Raises ArchiveError."""
-    try:
-        return next(read_records(file, on_damage=lambda damage: None), None)
-    except OSError as error:
-        raise unreadable(file, error) from error
-
-
 def unreadable(file: ReadableFile, error: OSError) -> ArchiveError:
     """The exception for a file that cannot be read."""
     return ArchiveError(
@@ -269,8 +260,10 @@ def _own_crawl(file: ReadableFile, kind: str) -> str:
     if kind == "wacz":
         own = StoredWacz(file).about.crawl
     elif kind == "warc":
-        first = first_record(file)
-        own = first.info().get("ispartof") if first is not None and first.type == "warcinfo" else None
+        try:
+            own = warcinfo_of(file).get("ispartof")
+        except OSError as error:
+            raise unreadable(file, error) from error
     try:
         return checked_crawl_id(own or "")
     except SettingError:
