@@ -167,7 +167,7 @@ class _CheckRun:
             self.add("incomplete", crawl, text)
             return
         checked.entries = self._ledger.counts_by_file()
-        checked.unplaced = self._ledger.without_place()
+        checked.unplaced = self._ledger.count_unmet()
         checked.has_all_files = self._has_all_files(checked, info)
         self._check_emptiness(checked, info)
         self._check_files(checked)

@@ -92,7 +92,7 @@ class CrawlComparison:
         self._ledger = ledger
         self._on_finding = on_finding
         self._has_payloads = has_payloads
-        self._has_unplaced = ledger.without_place() > 0
+        self._has_unplaced = ledger.count_unmet() > 0
         self._watch = watch
         self._revisits: list[ReadRevisit] = []
         self._candidates: dict[str, IndexFinding] = {}
@@ -163,7 +163,7 @@ class CrawlComparison:
         """Whether an entry names this record. An entry with its location but other values becomes a finding."""
         here = queue.at(record.offset)
         if not here:
-            return self._meets_unplaced(record)
+            return self._has_unplaced and bool(record.target_uri) and self._ledger.meet(record)
         digest = known_digest(record)
         same = next((entry for entry in here if entry.digest == digest), here[0])
         found = same.differences(record)
@@ -174,16 +174,6 @@ class CrawlComparison:
         if found:
             self._add_different(same, found)
         return not found
-
-    def _meets_unplaced(self, record: StoredRecord) -> bool:
-        """Whether an entry without a location is the entry of this record."""
-        if not self._has_unplaced or not record.target_uri:
-            return False
-        for number, entry in self._ledger.unmet(plain_url(record.target_uri), digits_of(record.date or "")):
-            if not entry.differences(record):
-                self._ledger.meet(number)
-                return True
-        return False
 
     def _take_candidate(self, name: str, record: StoredRecord, original: Original) -> None:
         text = (

@@ -28,7 +28,7 @@ from scrapy_dedupe.stores.index_values import utc_now
 from scrapy_dedupe.warc.remote import shown
 
 from .purging import missing_crawls, purge_crawls
-from .source_entry import SourceEntry
+from .source_entry import MAX_FAULTS, SourceEntry
 from .sources import FailedSource, KnownSources, find_sources
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ LEASE_S = 120.0
 """How long a source stays claimed by a process that does not renew its claim."""
 
 _POLL_S = 0.25
-_MAX_SENTENCES = 1_000
 _SHOWN = 3
 _LOST = (
     "It is no longer in the queue: another process has failed to import it, or the index has lost it because it was"
@@ -126,7 +125,9 @@ def import_sources(
     found = find_sources(words, crawl=options.crawl, allow_outside=options.allow_outside, check=watch.check)
     run = _Import(index, options, watch)
     try:
-        run.take_up_unfinished()
+        # Queue interrupted sources again. A missing source is dropped only when it is claimed: another process may be
+        # importing it, on a machine that has the file.
+        index.queue_sources(index.unfinished_sources())
         run.queue(found)
         run.work()
         index.resolve()
@@ -155,14 +156,6 @@ class _Import:
     wanted: dict[str, Source] = field(default_factory=dict)
     single: set[str] = field(default_factory=set)
     done: int = 0
-
-    def take_up_unfinished(self) -> None:
-        """Queue interrupted sources again.
-
-        A missing source is dropped only when it is claimed: another process may be importing it, on a machine that has
-        the file.
-        """
-        self.index.queue_sources(self.index.unfinished_sources())
 
     def queue(self, found: FoundSources) -> None:
         """Put the sources that are not known yet into the queue."""
@@ -220,7 +213,13 @@ class _Import:
             time.sleep(_POLL_S)
 
     def _import(self, source: Source, total: int) -> None:
-        self._compare_with_wanted(source)
+        wanted = self.wanted.pop(source.name, source)
+        if wanted.crawl != source.crawl:
+            reason = (
+                f"An earlier import has queued it for the crawl {source.crawl}, not for {wanted.crawl}, so it was imported"
+                f" into {source.crawl}."
+            )
+            self._fail(wanted.place, reason)
         self.crawls.add(source.crawl)
         try:
             self._enter(source, total)
@@ -241,10 +240,6 @@ class _Import:
                 self.index.renew_lease(source, self.options.lease_s)
                 renewed = time.monotonic()
 
-        def on_fault(sentence: str) -> None:
-            faults.add(f"{shown(source.place)}: {sentence}")
-
-        faults = _Faults()
         try:
             entry = SourceEntry(
                 self.index,
@@ -253,7 +248,6 @@ class _Import:
                 verify=self.options.verify,
                 is_only=source.name in self.single,
                 alive=alive,
-                on_fault=on_fault,
             )
             counts = entry.enter()
         except ImportStopped:
@@ -279,22 +273,14 @@ class _Import:
         result = self.result
         result.imported.append(source.name)
         self.taken.discard(source.name)
-        result.skipped += faults.count
-        result.faults += faults.sentences[: _MAX_SENTENCES - len(result.faults)]
+        result.skipped += entry.skipped
+        faults = entry.faults[: MAX_FAULTS - len(result.faults)]
+        result.faults += [f"{shown(source.place)}: {fault}" for fault in faults]
         result.captures += counts.total_urls
         result.revisits += counts.dupe_urls
         result.originals += entry.added
         if entry.absent:
             result.absent.append(_absence(source, entry.absent))
-
-    def _compare_with_wanted(self, source: Source) -> None:
-        wanted = self.wanted.pop(source.name, source)
-        if wanted.crawl != source.crawl:
-            reason = (
-                f"An earlier import has queued it for the crawl {source.crawl}, not for {wanted.crawl}, so it was imported"
-                f" into {source.crawl}."
-            )
-            self._fail(wanted.place, reason)
 
     def look_after_others(self) -> None:
         """Report the fate of sources that this call has queued but not claimed."""
@@ -380,19 +366,6 @@ def _doubt(found: FoundSources) -> str | None:
     if not found.has_manifest:
         return "Nothing was removed: only a manifest defines which crawls should exist, and none was given."
     return None
-
-
-class _Faults:
-    """Collects the first sentences, skipping repetitions: records that share an offset share their fault."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.sentences: list[str] = []
-
-    def add(self, sentence: str) -> None:
-        self.count += 1
-        if len(self.sentences) < _MAX_SENTENCES and sentence not in self.sentences[-1:]:
-            self.sentences.append(sentence)
 
 
 def _absence(source: Source, absent: Sequence[str]) -> str:

@@ -278,29 +278,26 @@ class Recorder:
         closed then, and the crawl stays incomplete.
         """
         try:
-            return self._finish()
+            # The last file stays locked until the index is up to date, so that no other process repairs the crawl.
+            files = self._writer.finish()
+            self._index.flush()
+            index, crawl = self._index.index, self._crawl
+            if self.is_incomplete:
+                state = next((info.state for info in index.crawls() if info.id == crawl), "unknown")
+                if state == "canceled":
+                    raise CrawlStateError(f"The crawl {crawl} was canceled while it ran. Its files stay.")
+                if state != "uncommitted":
+                    # The index was emptied in the meantime and no longer has the crawl.
+                    index.start(crawl, self._payload, concurrent=self._concurrent)
+                    index.mark_incomplete(crawl, True)
+                rebuild(index, crawl, self._writer.folder, self._rules)
+            else:
+                size = sum(file.size_bytes for file in files)
+                index.add(crawl, [], Counts(total_crawl_size=size))
+                index.mark_incomplete(crawl, False)
+            if self._writer.has_unfinished:
+                # That file must be salvaged, and its records added, before the crawl is committed.
+                index.mark_incomplete(crawl, True)
+            return self.paths
         finally:
             self._writer.close()
-
-    def _finish(self) -> list[Path]:
-        # The last file stays locked until the index is up to date, so that no other process repairs the crawl.
-        files = self._writer.finish()
-        self._index.flush()
-        index, crawl = self._index.index, self._crawl
-        if self.is_incomplete:
-            state = next((info.state for info in index.crawls() if info.id == crawl), "unknown")
-            if state == "canceled":
-                raise CrawlStateError(f"The crawl {crawl} was canceled while it ran. Its files stay.")
-            if state != "uncommitted":
-                # The index was emptied in the meantime and no longer has the crawl.
-                index.start(crawl, self._payload, concurrent=self._concurrent)
-                index.mark_incomplete(crawl, True)
-            rebuild(index, crawl, self._writer.folder, self._rules)
-        else:
-            size = sum(file.size_bytes for file in files)
-            index.add(crawl, [], Counts(total_crawl_size=size))
-            index.mark_incomplete(crawl, False)
-        if self._writer.has_unfinished:
-            # That file must be salvaged, and its records added, before the crawl is committed.
-            index.mark_incomplete(crawl, True)
-        return self.paths

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.sources import ReadableFile
     from scrapy_dedupe.warc.wacz import Requirement
 
+MAX_FAULTS = 1_000
+"""The number of faults of which the sentences are kept."""
+
 _BATCH = 1_000
 
 
@@ -51,11 +54,12 @@ class SourceEntry(EntryWriter):
     ``payload_of`` returns the payload mode of a source, given the mode in its metadata or None. ``verify``: the hash of a
     container is compared, not only its size. ``is_only``: its crawl has no other source. Otherwise revisits whose
     original is in another crawl wait, because another source may add the original to the crawl itself, and the order of
-    sources must make no difference. ``on_fault`` is called with a sentence for each skipped line or record. ``absent``
-    are the missing WARC files that a CDXJ names.
+    sources must make no difference. ``skipped`` counts the skipped lines and records, and ``faults`` are the first
+    sentences about them. ``absent`` are the missing WARC files that a CDXJ names.
     """
 
     absent: Sequence[str] = ()
+    skipped = 0
 
     def __init__(
         self,
@@ -66,15 +70,13 @@ class SourceEntry(EntryWriter):
         verify: bool,
         is_only: bool,
         alive: Alive,
-        on_fault: Callable[[str], None],
     ) -> None:
         super().__init__(index, source.crawl, settles_others=is_only)
         self._source = source
         self._payload_of = payload_of
         self._verify = verify
         self._alive = alive
-        self._report_fault = on_fault
-        self._first_fault: str | None = None
+        self.faults: list[str] = []
         self._files: dict[str, None] = {}
         self._rules = EntryRules(source.crawl)
 
@@ -199,7 +201,7 @@ class SourceEntry(EntryWriter):
         if not self.total:
             raise DamagedInput(
                 f"{shown(self._source.place)} holds no record that can be added; nothing was imported."
-                + (f" The first fault: {self._first_fault}" if self._first_fault else "")
+                + (f" The first fault: {self.faults[0]}" if self.faults else "")
             )
         # Register files with only revisits too: a check must find them.
         with self._explaining_loss():
@@ -225,8 +227,10 @@ class SourceEntry(EntryWriter):
         )
 
     def _on_fault(self, sentence: str) -> None:
-        self._first_fault = self._first_fault or sentence
-        self._report_fault(sentence)
+        self.skipped += 1
+        # Records that share an offset share their fault.
+        if len(self.faults) < MAX_FAULTS and sentence not in self.faults[-1:]:
+            self.faults.append(sentence)
 
     @contextmanager
     def _explaining_loss(self) -> Iterator[None]:
