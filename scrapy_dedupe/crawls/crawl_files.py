@@ -136,6 +136,7 @@ class CrawlFiles:
         return bool(self.moved) and not (self.gone or self.unreachable or self.unnamed or self.unfinished)
 
 
+@dataclass(slots=True)
 class FileSearch:
     """Finds the files of a crawl, in *folders* if they are not where the index says.
 
@@ -143,25 +144,17 @@ class FileSearch:
     file to its crawl in the index.
     """
 
-    def __init__(
-        self,
-        info: CrawlInfo,
-        folders: Sequence[Path],
-        ledger: SortedEntries,
-        containers: Sequence[Mapping[str, object]],
-        owners: Mapping[str, str],
-    ) -> None:
-        self._info = info
-        self._folders = folders
-        self._ledger = ledger
-        self._hashes = {str(container.get("filename")): container.get("hash") for container in containers}
-        self._owners = owners
-        self._known: dict[Path, bool] = {}
+    info: CrawlInfo
+    folders: Sequence[Path]
+    ledger: SortedEntries
+    containers: Sequence[Mapping[str, object]]
+    owners: Mapping[str, str]
+    _known: dict[Path, bool] = field(default_factory=dict)
 
     def files(self, strays: Sequence[Path]) -> CrawlFiles:
         """The files of the crawl. ``strays`` are the files in the folders whose warcinfo names it."""
         files = CrawlFiles()
-        for name in self._info.files:
+        for name in self.info.files:
             self._find(files, name)
         known = {file.name.removesuffix(OPEN_SUFFIX) for file in files.present.values()}
         known |= {PurePosixPath(name).name for name in files.unreachable}
@@ -169,9 +162,9 @@ class FileSearch:
             if path.name.removesuffix(OPEN_SUFFIX) not in known:
                 files.present[str(path)] = path
                 # The index does not name imported files without an original.
-                if not self._info.imported:
+                if not self.info.imported:
                     files.unnamed.append(str(path))
-        if self._info.imported:
+        if self.info.imported:
             _add_other_members(files)
         return files
 
@@ -185,7 +178,7 @@ class FileSearch:
                 files.unreachable[name] = str(error)
                 return
         if file is None:
-            candidates = (_in_folder(name, folder) for folder in self._folders)
+            candidates = (_in_folder(name, folder) for folder in self.folders)
             file = next((found for found in candidates if found and self._is_it(name, found)), None)
             if file is None:
                 files.gone.append(name)
@@ -197,23 +190,24 @@ class FileSearch:
 
     def _is_it(self, name: str, file: ReadableFile) -> bool:
         """Whether *file* is the file that is called *name* in the index."""
-        if self._owners.get(str(file).removesuffix(OPEN_SUFFIX), self._info.id) != self._info.id:
+        if self.owners.get(str(file).removesuffix(OPEN_SUFFIX), self.info.id) != self.info.id:
             return False
         try:
             named = crawl_of(file)
-            is_foreign = self._info.imported or self._info.software is None
+            is_foreign = self.info.imported or self.info.software is None
             if named is not None and not is_foreign:
-                return named == self._info.id
-            entries = list(islice(self._ledger.of_file(name), _TRIED_ENTRIES))
+                return named == self.info.id
+            entries = list(islice(self.ledger.of_file(name), _TRIED_ENTRIES))
             if entries:
                 return any(_is_met(entry, file) for entry in entries)
             container = _container(file)
-            return named == self._info.id or (container is not None and self._is_its_container(container))
+            return named == self.info.id or (container is not None and self._is_its_container(container))
         except (DedupeError, OSError):
             return False
 
     def _is_its_container(self, container: Path) -> bool:
-        hash_ = self._hashes.get(container.name)
+        hashes = (known.get("hash") for known in self.containers if known.get("filename") == container.name)
+        hash_ = next(hashes, None)
         if container not in self._known and hash_ is not None:
             self._known[container] = sha256_of(container)[0] == hash_
         return self._known.get(container, False)
