@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -134,12 +135,10 @@ class CrawlComparison:
             if file is None:
                 continue
             self.records += 1
-            try:
+            record = None
+            with suppress(DamagedInput, ArchiveError, OSError):
                 record = read_record(file, entry.offset)
-            except (DamagedInput, ArchiveError, OSError):
-                self._add_unmet(entry)
-                continue
-            if record.type != "response":
+            if record is None or record.type != "response":
                 self._add_unmet(entry)
             elif found := entry.differences(record):
                 self._add_different(entry, found)

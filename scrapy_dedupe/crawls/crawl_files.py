@@ -247,13 +247,9 @@ def _in_folder(name: str, folder: Path) -> ReadableFile | None:
 
 def _add_other_members(files: CrawlFiles) -> None:
     """Add the members of WACZ files that hold no original: the index does not name them, but counts their records."""
-    containers = {
-        str(container): container
-        for file in files.present.values()
-        if (container := _container(file)) is not None
-    }
+    containers = dict.fromkeys(filter(None, map(_container, files.present.values())))
     names = {str(file) for file in files.present.values()}
-    for container in containers.values():
+    for container in containers:
         for member in files_in(container):
             if str(member) not in names:
                 files.present[str(member)] = member

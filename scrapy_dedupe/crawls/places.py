@@ -43,17 +43,12 @@ def readable(file: str) -> ReadableFile | None:
         url = _remote_container(file)
         return RemoteFile(file) if url is None else RemoteMember(url, file[len(url) + 1 :])
     path = present_path(file)
-    if path is not None:
-        return path
-    container = _container(file)
+    container = _container(file) if path is None else None
     if container is None:
-        return None
-    try:
-        return next(
-            (member for member in files_in(container) if str(member) == str(Path(file).absolute())), None
-        )
-    except DedupeError:
-        return None
+        return path
+    with suppress(DedupeError):
+        return _member(files_in(container), str(Path(file).absolute()))
+    return None
 
 
 def size_of(file: ReadableFile) -> int:
@@ -114,14 +109,17 @@ class RemoteMember:
     def open(self, mode: Literal["rb"], /) -> BufferedReader:
         """Return a seekable reader. The directory of the WACZ is read at the first call."""
         if self._found is None:
-            members = files_in(RemoteFile(self._url))
-            self._found = next((member for member in members if str(member) == str(self)), None)
+            self._found = _member(files_in(RemoteFile(self._url)), str(self))
         if self._found is None:
             raise ArchiveError(f"{shown(self._url)} has no {self._member}. Is it the WACZ that was imported?")
         return self._found.open(mode)
 
     def __str__(self) -> str:
         return f"{self._url}/{self._member}"
+
+
+def _member(members: Iterable[ReadableFile], name: str) -> ReadableFile | None:
+    return next((member for member in members if str(member) == name), None)
 
 
 def _container(file: str) -> Path | None:
