@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -292,8 +293,8 @@ class _CheckRun:
             self.result.notes.append(obstacle)
 
     def _check_counts(self, checked: CheckedCrawl, info: CrawlInfo, recount: CrawlComparison) -> None:
-        sizes, known = crawl_sizes(self._index, checked), info.counts.total_crawl_size
-        made = replace(recount.counts, total_crawl_size=known if not sizes or known in sizes else sizes[0])
+        known = info.counts.total_crawl_size
+        made = replace(recount.counts, total_crawl_size=crawl_size(self._index, checked, known, known))
         if not recount.is_exact:
             made = replace(made, conserved_size=info.counts.conserved_size)
         if made != info.counts:
@@ -322,8 +323,7 @@ class _CheckRun:
         strays = self.strays.get(info.id, [])
         if not info.imported:
             return strays
-        done = self._index.done_sources([str(path) for path in strays])
-        return [path for path, is_done in zip(strays, done, strict=True) if is_done]
+        return list(compress(strays, self._index.done_sources([str(path) for path in strays])))
 
     def _check_files(self, checked: CheckedCrawl) -> None:
         crawl, files = checked.id, checked.files
@@ -408,8 +408,8 @@ def _why_not_counted(checked: CheckedCrawl, info: CrawlInfo) -> str | None:
     return None
 
 
-def crawl_sizes(index: CrawlIndex, checked: CheckedCrawl) -> list[int]:
-    """The possible sizes of a crawl on disk, the most likely first; empty if unknown.
+def crawl_size(index: CrawlIndex, checked: CheckedCrawl, known: int, otherwise: int) -> int:
+    """The size of a crawl on disk: *known* if its files may have this size, *otherwise* if their size is unknown.
 
     This is the size of its WACZ files, or of its WARC files if there are no WACZ files or the crawl was packed after
     its commit. An imported CDXJ counts only the records that it names, so the size of such a crawl is unknown.
@@ -417,11 +417,13 @@ def crawl_sizes(index: CrawlIndex, checked: CheckedCrawl) -> list[int]:
     sizes = [container.get("size") for container in index.containers(checked.id)]
     packed = sum(size for size in sizes if isinstance(size, int))
     present = checked.files.present
-    if checked.is_foreign:
-        is_all_packed = all(f"{WACZ_SUFFIX}/" in name for name in present)
-        return [packed] if is_all_packed and None not in sizes else []
-    files = sum(size_of(file) for file in present.values())
-    return [packed, files] if packed else [files]
+    possible = [packed]
+    if not checked.is_foreign:
+        files = sum(size_of(file) for file in present.values())
+        possible = [packed, files] if packed else [files]
+    elif None in sizes or not all(f"{WACZ_SUFFIX}/" in name for name in present):
+        return otherwise
+    return known if known in possible else possible[0]
 
 
 def _counts_text(counts: Counts) -> str:

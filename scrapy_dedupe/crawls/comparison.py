@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, SettingError
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError
 from scrapy_dedupe.stores.base import Counts
 from scrapy_dedupe.stores.normal_forms import known_digest, plain_url
 from scrapy_dedupe.tasks.progress import Reached, counted
@@ -32,7 +32,7 @@ from .dependencies import is_bare
 from .entries import CONSERVES_NOTHING, conserved_size, derive
 from .findings import IndexFinding, number_of
 from .places import readable
-from .sorted_entries import digits_of
+from .sorted_entries import digits_of, plain_or_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -196,7 +196,7 @@ class CrawlComparison:
             # The revisit only states that the client already had the page, and names no original.
             return
         date = digits_of(record.refers_to_date) if record.refers_to_date else ""
-        uri = _plain_or_same(reference.uri or "")
+        uri = plain_or_same(plain_url, reference.uri or "")
         url = record.target_uri or ""
         read = ReadRevisit(self.rules.crawl, name, record.offset, url, uri, date, revisit, reference)
         self._revisits.append(read)
@@ -339,14 +339,6 @@ def _has_its_payload(record: StoredRecord) -> bool:
     label = digest.label
     is_known = label in hashlib.algorithms_available and not label.startswith("shake")
     return not is_known or has_payload(record, str(digest))
-
-
-def _plain_or_same(url: str) -> str:
-    """A URL in the form of the index; unchanged if it has no such form."""
-    try:
-        return plain_url(url)
-    except SettingError:
-        return url
 
 
 def _without_original(revisit: ReadRevisit) -> IndexFinding:

@@ -31,7 +31,7 @@ from .places import WACZ_SUFFIX, readable, sha256_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from scrapy_dedupe.stores.base import CrawlInfo, Original
+    from scrapy_dedupe.stores.base import CrawlInfo
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.framing import Damage
@@ -312,7 +312,12 @@ class CrawlArchive:
         entry = None if digest is None else self._index.find(self._crawl, [digest.value])[0]
         try:
             if entry is not None:
-                return self._indexed(entry, revisit)
+                path = None if entry.file is None else self._present(entry.file)
+                if path is None or entry.offset is None:
+                    return None
+                record = read_record(path, entry.offset)
+                is_it = record.type == "response" and record.payload_digest == digest
+                return record if is_it else None
             # The index knows originals only by their digests.
             if self._captures is None:
                 self._captures = CaptureTable()
@@ -328,14 +333,6 @@ class CrawlArchive:
         """Delete the temporary table of captures."""
         if self._captures is not None:
             self._captures.close()
-
-    def _indexed(self, entry: Original, revisit: StoredRecord) -> StoredRecord | None:
-        path = None if entry.file is None else self._present(entry.file)
-        if path is None or entry.offset is None:
-            return None
-        record = read_record(path, entry.offset)
-        is_it = record.type == "response" and record.payload_digest == revisit.payload_digest
-        return record if is_it else None
 
     def _present(self, name: str) -> ReadableFile | None:
         found = readable(name)

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy_dedupe.errors import (
@@ -161,11 +162,9 @@ class _Import:
         """Put the sources that are not known yet into the queue."""
         self.result.failed.extend(found.failed)
         names = [source.name for source in found.sources]
-        done = self.index.done_sources(names)
-        new = [source for source, is_done in zip(found.sources, done, strict=True) if not is_done]
-        if any(done):
-            old = [source for source, is_done in zip(found.sources, done, strict=True) if is_done]
-            self._sort_out(old)
+        done = set(compress(names, self.index.done_sources(names)))
+        self._sort_out([source for source in found.sources if source.name in done])
+        new = [source for source in found.sources if source.name not in done]
         if not any(self.index.queue_length()):
             counts = Counter(source.crawl for source in new)
             self.single = {source.name for source in new if counts[source.crawl] == 1}
@@ -174,6 +173,8 @@ class _Import:
 
     def _sort_out(self, sources: Sequence[Source]) -> None:
         """Separate known sources from other files with the same name."""
+        if not sources:
+            return
         known = KnownSources(self.index)
         for source in sources:
             self.watch.check()
@@ -285,10 +286,8 @@ class _Import:
     def look_after_others(self) -> None:
         """Report the fate of sources that this call has queued but not claimed."""
         names = [*self.wanted, *self.taken]
-        done = {name for name, is_done in zip(names, self.index.done_sources(names), strict=True) if is_done}
-        others = [source for name, source in self.wanted.items() if name in done]
-        if others:
-            self._sort_out(others)
+        done = set(compress(names, self.index.done_sources(names)))
+        self._sort_out([source for name, source in self.wanted.items() if name in done])
         if self.result.claimed:
             # The remaining names may be among the claimed sources.
             return

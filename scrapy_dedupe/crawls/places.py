@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -88,34 +89,34 @@ def member_name(container: Path, name: str) -> str:
     return f"{container.absolute()}{_FOLDER}{name}"
 
 
+@dataclass(eq=False, slots=True)
 class RemoteMember:
     """A WARC file in a remote WACZ. Opening raises ArchiveError if it is missing, DamagedInput for a broken WACZ."""
 
-    def __init__(self, url: str, member: str) -> None:
-        self._url = url
-        self._member = member
-        self._found: ReadableFile | None = None
+    url: str
+    member: str
+    _found: ReadableFile | None = None
 
     @property
     def name(self) -> str:
         """The file name, without folders."""
-        return PurePosixPath(self._member).name
+        return PurePosixPath(self.member).name
 
     @property
     def suffixes(self) -> list[str]:
         """Like ``Path.suffixes``."""
-        return PurePosixPath(self._member).suffixes
+        return PurePosixPath(self.member).suffixes
 
     def open(self, mode: Literal["rb"], /) -> BufferedReader:
         """Return a seekable reader. The directory of the WACZ is read at the first call."""
         if self._found is None:
-            self._found = _member(files_in(RemoteFile(self._url)), str(self))
+            self._found = _member(files_in(RemoteFile(self.url)), str(self))
         if self._found is None:
-            raise ArchiveError(f"{shown(self._url)} has no {self._member}. Is it the WACZ that was imported?")
+            raise ArchiveError(f"{shown(self.url)} has no {self.member}. Is it the WACZ that was imported?")
         return self._found.open(mode)
 
     def __str__(self) -> str:
-        return f"{self._url}/{self._member}"
+        return f"{self.url}/{self.member}"
 
 
 def _member(members: Iterable[ReadableFile], name: str) -> ReadableFile | None:

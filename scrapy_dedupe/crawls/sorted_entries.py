@@ -22,7 +22,7 @@ from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.references import CaptureTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from scrapy_dedupe.stores.base import Original
     from scrapy_dedupe.warc.reading import StoredRecord
@@ -109,7 +109,16 @@ class SortedEntries:
         self._connection.executemany(
             "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                (one.file, one.offset, _usual(one.digest), one.date, one.url, one.size, one.form, _unmet(one))
+                (
+                    one.file,
+                    one.offset,
+                    plain_or_same(plain_digest, one.digest),
+                    one.date,
+                    one.url,
+                    one.size,
+                    one.form,
+                    _unmet(one),
+                )
                 for one in originals
             ),
         )
@@ -178,12 +187,12 @@ class SortedEntries:
         self.captures.close()
 
 
-def _usual(digest: str) -> str:
+def plain_or_same(plain: Callable[[str], str], text: str) -> str:
+    """A digest or URL in the form of the index; unchanged if it has no such form."""
     try:
-        return plain_digest(digest)
+        return plain(text)
     except SettingError:
-        # A digest of another program in a form that no record has.
-        return digest
+        return text
 
 
 def _unmet(original: Original) -> bytes | None:
