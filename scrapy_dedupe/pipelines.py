@@ -18,8 +18,8 @@ from scrapy import signals
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.python import global_object_name
 
+from .crawls import plain_name
 from .crawls.crawl_files import PAYLOAD_FIELD, files_of
-from .crawls.index import plain_name
 from .crawls.packing import container_name
 from .crawls.rebuilding import mend_others, settle
 from .crawls.recorder import Recorder

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -126,24 +127,25 @@ class Checker:
         return run.result
 
 
+@dataclass(eq=False)
 class _CheckRun:
     """One check."""
 
-    def __init__(self, checker: Checker, strays: dict[str, list[Path]], ledger: SortedEntries) -> None:
-        self.result = Check()
-        self._index = checker.index
-        self._checker = checker
-        self._watch = checker.watch
-        self._thoroughness = checker.thoroughness
-        self._dependencies = Dependencies(checker.index, checker.wacz_folder)
-        self._strays = strays
+    checker: Checker
+    strays: dict[str, list[Path]]
+    ledger: SortedEntries
+    result: Check = field(default_factory=Check)
+
+    def __post_init__(self) -> None:
+        self._index = self.checker.index
+        self._watch = self.checker.watch
+        self._dependencies = Dependencies(self._index, self.checker.wacz_folder)
         self._owners = {
             name: info.id.removesuffix(REPAIR_SUFFIX)
             for info in self._dependencies.crawls.values()
             for name in info.files
         }
-        self._ledger = ledger
-        self._unresolved = UnresolvedRevisits(self._index, ledger, checker.folders)
+        self._unresolved = UnresolvedRevisits(self._index, self.ledger, self.checker.folders)
 
     def check_crawl(self, info: CrawlInfo) -> None:
         crawl = info.id
@@ -158,7 +160,7 @@ class _CheckRun:
             return
         self._take_entries(crawl)
         containers = self._index.containers(crawl)
-        search = FileSearch(info, self._checker.folders, self._ledger, containers, self._owners)
+        search = FileSearch(info, self.checker.folders, self.ledger, containers, self._owners)
         files = search.files(self._strays_of(info))
         checked = CheckedCrawl(crawl, info, files)
         self.result.crawls.append(checked)
@@ -166,22 +168,22 @@ class _CheckRun:
             text = f"Not all records of the crawl {crawl} are in the index. `commit {crawl}` or --repair adds them."
             self.add("incomplete", crawl, text)
             return
-        checked.entries = self._ledger.counts_by_file()
-        checked.unplaced = self._ledger.without_place()
+        checked.entries = self.ledger.counts_by_file()
+        checked.unplaced = self.ledger.count_unmet()
         checked.has_all_files = self._has_all_files(checked, info)
         self._check_emptiness(checked, info)
         self._check_files(checked)
-        revisit_rules = None if checked.is_foreign else self._checker.rules
+        revisit_rules = None if checked.is_foreign else self.checker.rules
         comparison = CrawlComparison(
             self._index,
-            EntryRules(crawl, revisits=revisit_rules, known=self._ledger, has_urls=False),
-            self._ledger,
+            EntryRules(crawl, revisits=revisit_rules, known=self.ledger, has_urls=False),
+            self.ledger,
             self.result.findings.append,
-            has_payloads=self._thoroughness.has_payloads,
+            has_payloads=self.checker.thoroughness.has_payloads,
             watch=self._watch,
         )
-        if self._thoroughness.sample is not None:
-            drawn = self._ledger.sample(self._thoroughness.sample, self._thoroughness.seed)
+        if self.checker.thoroughness.sample is not None:
+            drawn = self.ledger.sample(self.checker.thoroughness.sample, self.checker.thoroughness.seed)
             with part(self._watch, crawl, len(drawn), "records"):
                 comparison.compare_some(drawn, files.present)
         else:
@@ -196,7 +198,7 @@ class _CheckRun:
             if self._is_running(crawl):
                 self.result.passed_over.append(crawl)
                 continue
-            paths = self._strays[crawl]
+            paths = self.strays[crawl]
             text = f"The index does not know the crawl {crawl}, but there is {_files_text(paths)}."
             if crawl in asked or (is_empty and not asked):
                 files = CrawlFiles(present={str(path): path for path in paths}, unnamed=list(map(str, paths)))
@@ -213,7 +215,7 @@ class _CheckRun:
         reported = {
             found.crawl for found in self.result.findings if found.kind in ("revisit", "waiting", "missing")
         }
-        if self._thoroughness.sample is not None:
+        if self.checker.thoroughness.sample is not None:
             return
         for info in (checked.info for checked in self.result.crawls):
             if info is not None and info.waiting and info.id not in reported:
@@ -249,7 +251,7 @@ class _CheckRun:
     def _take_entries(self, crawl: str) -> None:
         before = self._index.unreadable
         with part(self._watch, f"entries of {crawl}", 0, "entries"):
-            self._ledger.take(counted(self._index.records(crawl), self._watch))
+            self.ledger.take(counted(self._index.records(crawl), self._watch))
         self._index.needs(crawl)
         count = self._index.unreadable - before
         if count:
@@ -275,8 +277,8 @@ class _CheckRun:
         comparison.finish()
         self.result.files += len(checked.files.present)
         self._unresolved.revisits += comparison.unmet
-        checked.unplaced = self._ledger.count_unmet()
-        for entry in self._ledger.all_unmet() if checked.has_all_files else ():
+        checked.unplaced = self.ledger.count_unmet()
+        for entry in self.ledger.all_unmet() if checked.has_all_files else ():
             text = (
                 f"The entry of {entry.url} has no file, and no file of the crawl {checked.id} has its record."
             )
@@ -291,8 +293,8 @@ class _CheckRun:
             self.result.notes.append(obstacle)
 
     def _check_counts(self, checked: CheckedCrawl, info: CrawlInfo, recount: CrawlComparison) -> None:
-        sizes, known = crawl_sizes(self._index, checked), info.counts.total_crawl_size
-        made = replace(recount.counts, total_crawl_size=known if not sizes or known in sizes else sizes[0])
+        known = info.counts.total_crawl_size
+        made = replace(recount.counts, total_crawl_size=crawl_size(self._index, checked, known, known))
         if not recount.is_exact:
             made = replace(made, conserved_size=info.counts.conserved_size)
         if made != info.counts:
@@ -318,11 +320,10 @@ class _CheckRun:
 
     def _strays_of(self, info: CrawlInfo) -> list[Path]:
         """The files in the folders whose warcinfo names a crawl; of an imported crawl, only the imported ones."""
-        strays = self._strays.get(info.id, [])
+        strays = self.strays.get(info.id, [])
         if not info.imported:
             return strays
-        done = self._index.done_sources([str(path) for path in strays])
-        return [path for path, is_done in zip(strays, done, strict=True) if is_done]
+        return list(compress(strays, self._index.done_sources([str(path) for path in strays])))
 
     def _check_files(self, checked: CheckedCrawl) -> None:
         crawl, files = checked.id, checked.files
@@ -354,7 +355,7 @@ class _CheckRun:
                 if container.hash or container.size is not None:
                     self.result.notes.append(f"{container.filename} of the crawl {crawl} was not found.")
                 continue
-            digest = container.hash if self._thoroughness.has_payloads else None
+            digest = container.hash if self.checker.thoroughness.has_payloads else None
             fault = _container_fault(container.place, container.size, digest, self._watch)
             if fault:
                 text = f"{container.place} of the crawl {crawl} {fault}."
@@ -362,7 +363,7 @@ class _CheckRun:
 
     def _is_running(self, crawl: str) -> bool:
         try:
-            for folder in self._checker.folders:
+            for folder in self.checker.folders:
                 refuse_running(self._index, crawl, folder)
         except CrawlStateError:
             return True
@@ -407,8 +408,8 @@ def _why_not_counted(checked: CheckedCrawl, info: CrawlInfo) -> str | None:
     return None
 
 
-def crawl_sizes(index: CrawlIndex, checked: CheckedCrawl) -> list[int]:
-    """The possible sizes of a crawl on disk, the most likely first; empty if unknown.
+def crawl_size(index: CrawlIndex, checked: CheckedCrawl, known: int, otherwise: int) -> int:
+    """The size of a crawl on disk: *known* if its files may have this size, *otherwise* if their size is unknown.
 
     This is the size of its WACZ files, or of its WARC files if there are no WACZ files or the crawl was packed after
     its commit. An imported CDXJ counts only the records that it names, so the size of such a crawl is unknown.
@@ -416,11 +417,13 @@ def crawl_sizes(index: CrawlIndex, checked: CheckedCrawl) -> list[int]:
     sizes = [container.get("size") for container in index.containers(checked.id)]
     packed = sum(size for size in sizes if isinstance(size, int))
     present = checked.files.present
-    if checked.is_foreign:
-        is_all_packed = all(f"{WACZ_SUFFIX}/" in name for name in present)
-        return [packed] if is_all_packed and None not in sizes else []
-    files = sum(size_of(file) for file in present.values())
-    return [packed, files] if packed else [files]
+    possible = [packed]
+    if not checked.is_foreign:
+        files = sum(size_of(file) for file in present.values())
+        possible = [packed, files] if packed else [files]
+    elif None in sizes or not all(f"{WACZ_SUFFIX}/" in name for name in present):
+        return otherwise
+    return known if known in possible else possible[0]
 
 
 def _counts_text(counts: Counts) -> str:

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, SettingError
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError
 from scrapy_dedupe.stores.base import Counts
 from scrapy_dedupe.stores.normal_forms import known_digest, plain_url
 from scrapy_dedupe.tasks.progress import Reached, counted
@@ -30,7 +32,7 @@ from .dependencies import is_bare
 from .entries import CONSERVES_NOTHING, conserved_size, derive
 from .findings import IndexFinding, number_of
 from .places import readable
-from .sorted_entries import digits_of
+from .sorted_entries import digits_of, plain_or_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,6 +65,7 @@ class ReadRevisit(NamedTuple):
     reference: Reference[str]
 
 
+@dataclass(eq=False)
 class CrawlComparison:
     """Compares the records of one crawl with its entries in ``ledger``.
 
@@ -72,30 +75,22 @@ class CrawlComparison:
     whose original is not in the index.
     """
 
-    def __init__(
-        self,
-        index: CrawlIndex,
-        rules: EntryRules,
-        ledger: SortedEntries,
-        on_finding: Callable[[IndexFinding], None],
-        *,
-        has_payloads: bool,
-        watch: Progress,
-    ) -> None:
-        self.records = 0
-        self.counts = Counts()
-        self.is_exact = True
-        self.needed: set[str] = set()
-        self.unmet: list[ReadRevisit] = []
-        self._index = index
-        self._rules = rules
-        self._ledger = ledger
-        self._on_finding = on_finding
-        self._has_payloads = has_payloads
-        self._has_unplaced = ledger.without_place() > 0
-        self._watch = watch
-        self._revisits: list[ReadRevisit] = []
-        self._candidates: dict[str, IndexFinding] = {}
+    index: CrawlIndex
+    rules: EntryRules
+    ledger: SortedEntries
+    on_finding: Callable[[IndexFinding], None]
+    has_payloads: bool
+    watch: Progress
+    records: int = 0
+    counts: Counts = field(default_factory=Counts)
+    is_exact: bool = True
+    needed: set[str] = field(default_factory=set)
+    unmet: list[ReadRevisit] = field(default_factory=list)
+    _revisits: list[ReadRevisit] = field(default_factory=list)
+    _candidates: dict[str, IndexFinding] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._has_unplaced = self.ledger.count_unmet() > 0
 
     def read(self, name: str, file: ReadableFile) -> None:
         """Read a file, which is called *name* in the entries."""
@@ -104,11 +99,11 @@ class CrawlComparison:
             text = f"{name}, offset {damage.offset}: {damage.reason} ({damage.length} bytes skipped)."
             self._add("damage", text, name, damage.offset)
 
-        queue = _Queue(self._ledger.of_file(name))
-        reached = Reached(self._watch)
+        queue = _Queue(self.ledger.of_file(name))
+        reached = Reached(self.watch)
         try:
-            records = self._ledger.captures.noted(read_records(file, on_damage=on_damage))
-            for record, entry in derive(records, name, self._rules):
+            records = self.ledger.captures.noted(read_records(file, on_damage=on_damage))
+            for record, entry in derive(records, name, self.rules):
                 reached(record.offset)
                 self.records += 1
                 for passed in queue.before(record.offset):
@@ -135,17 +130,15 @@ class CrawlComparison:
 
     def compare_some(self, entries: Sequence[Entry], files: dict[str, ReadableFile]) -> None:
         """Compare single entries, without reading the rest of their files; entries of absent files are skipped."""
-        for entry in counted(entries, self._watch):
+        for entry in counted(entries, self.watch):
             file = files.get(entry.file)
             if file is None:
                 continue
             self.records += 1
-            try:
+            record = None
+            with suppress(DamagedInput, ArchiveError, OSError):
                 record = read_record(file, entry.offset)
-            except (DamagedInput, ArchiveError, OSError):
-                self._add_unmet(entry)
-                continue
-            if record.type != "response":
+            if record is None or record.type != "response":
                 self._add_unmet(entry)
             elif found := entry.differences(record):
                 self._add_different(entry, found)
@@ -153,7 +146,7 @@ class CrawlComparison:
                 self._check_payload(entry.file, record)
 
     def _check_payload(self, name: str, record: StoredRecord) -> None:
-        if self._has_payloads and not _has_its_payload(record):
+        if self.has_payloads and not _has_its_payload(record):
             text = (
                 f"{name}, offset {record.offset}: the payload does not have the digest that the record gives."
             )
@@ -163,7 +156,7 @@ class CrawlComparison:
         """Whether an entry names this record. An entry with its location but other values becomes a finding."""
         here = queue.at(record.offset)
         if not here:
-            return self._meets_unplaced(record)
+            return self._has_unplaced and bool(record.target_uri) and self.ledger.meet(record)
         digest = known_digest(record)
         same = next((entry for entry in here if entry.digest == digest), here[0])
         found = same.differences(record)
@@ -175,31 +168,21 @@ class CrawlComparison:
             self._add_different(same, found)
         return not found
 
-    def _meets_unplaced(self, record: StoredRecord) -> bool:
-        """Whether an entry without a location is the entry of this record."""
-        if not self._has_unplaced or not record.target_uri:
-            return False
-        for number, entry in self._ledger.unmet(plain_url(record.target_uri), digits_of(record.date or "")):
-            if not entry.differences(record):
-                self._ledger.meet(number)
-                return True
-        return False
-
     def _take_candidate(self, name: str, record: StoredRecord, original: Original) -> None:
         text = (
             f"{name}, offset {record.offset}: the index lacks this record of {record.target_uri}, whose payload is in no"
             " entry of the crawl."
         )
-        finding = IndexFinding("record", self._rules.crawl, text, name, record.offset)
+        finding = IndexFinding("record", self.rules.crawl, text, name, record.offset)
         self._candidates.setdefault(original.digest, finding)
         if len(self._candidates) >= _BATCH:
             self._look_up_candidates()
 
     def _look_up_candidates(self) -> None:
-        found = self._ledger.find(list(self._candidates))
+        found = self.ledger.find(list(self._candidates))
         for digest, finding in self._candidates.items():
             if digest not in found:
-                self._on_finding(finding)
+                self.on_finding(finding)
         self._candidates = {}
 
     def _take_revisit(self, name: str, record: StoredRecord, revisit: Revisit) -> None:
@@ -213,9 +196,9 @@ class CrawlComparison:
             # The revisit only states that the client already had the page, and names no original.
             return
         date = digits_of(record.refers_to_date) if record.refers_to_date else ""
-        uri = _plain_or_same(reference.uri or "")
+        uri = plain_or_same(plain_url, reference.uri or "")
         url = record.target_uri or ""
-        read = ReadRevisit(self._rules.crawl, name, record.offset, url, uri, date, revisit, reference)
+        read = ReadRevisit(self.rules.crawl, name, record.offset, url, uri, date, revisit, reference)
         self._revisits.append(read)
         if len(self._revisits) >= _BATCH:
             self._look_up_revisits()
@@ -223,24 +206,24 @@ class CrawlComparison:
     def _look_up_revisits(self) -> None:
         revisits, self._revisits = self._revisits, []
         digests = list({one.revisit.digest: None for one in revisits if one.revisit.digest is not None})
-        own = self._ledger.find(digests)
+        own = self.ledger.find(digests)
         asked = [digest for digest in digests if digest not in own]
-        others = dict(zip(asked, self._index.find(self._rules.crawl, asked), strict=True)) if asked else {}
+        others = dict(zip(asked, self.index.find(self.rules.crawl, asked), strict=True)) if asked else {}
         for one in revisits:
             digest = one.revisit.digest or ""
             other = others.get(digest)
-            if digest in own:
-                url, date, size = own[digest]
-            elif other is not None and other.crawl != self._rules.crawl:
-                url, date, size = other.url, other.date, other.size
-            else:
+            if other is not None and other.crawl == self.rules.crawl:
+                other = None
+            found = own.get(digest, other)
+            if found is None:
                 self.unmet.append(one)
                 continue
-            is_the_one = not one.original_uri or (one.original_uri == url and one.date[:14] == date[:14])
+            is_named = (one.original_uri, one.date[:14]) == (found.url, found.date[:14])
+            is_the_one = is_named or not one.original_uri
             if one.revisit.size != CONSERVES_NOTHING:
-                self.counts += Counts(conserved_size=conserved_size(size, one.revisit.size))
+                self.counts += Counts(conserved_size=conserved_size(found.size, one.revisit.size))
                 self.is_exact = self.is_exact and is_the_one
-            if other is not None and is_the_one and one.original_uri:
+            if other is not None and is_named and one.original_uri:
                 self.needed.add(other.crawl)
 
     def _add_unmet(self, entry: Entry) -> None:
@@ -253,24 +236,24 @@ class CrawlComparison:
         self._add("entry", text, entry.file, entry.offset)
 
     def _add(self, kind: str, text: str, file: str, offset: int | None = None) -> None:
-        self._on_finding(IndexFinding(kind, self._rules.crawl, text, file, offset))
+        self.on_finding(IndexFinding(kind, self.rules.crawl, text, file, offset))
 
 
+@dataclass(eq=False, slots=True)
 class UnresolvedRevisits:
     """``revisits`` whose original is not in the index. ``read`` names the files whose records are in the ledger."""
 
-    def __init__(self, index: CrawlIndex, ledger: SortedEntries, folders: Sequence[Path]) -> None:
-        self.revisits: list[ReadRevisit] = []
-        self.read: set[str] = set()
-        self._index = index
-        self._ledger = ledger
-        self._folders = folders
+    index: CrawlIndex
+    ledger: SortedEntries
+    folders: Sequence[Path]
+    revisits: list[ReadRevisit] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
 
     def findings(self, crawls: Mapping[str, CrawlInfo]) -> Iterator[IndexFinding]:
         """Report revisits without any original, and the files that hold originals of others."""
         for crawl in dict.fromkeys(revisit.crawl for revisit in self.revisits):
             self._read_needed(crawl)
-        captures = self._ledger.captures
+        captures = self.ledger.captures
         left = [revisit for revisit in self.revisits if captures.original(revisit.reference) is None]
         counts: Counter[tuple[str, str]] = Counter()
         for revisit, file in self._backed_by_other_files(left):
@@ -283,7 +266,7 @@ class UnresolvedRevisits:
 
     def _read_needed(self, crawl: str) -> None:
         """Add the records of the files that a crawl needs to the ledger, unless they were already read."""
-        for need in self._index.needs(crawl):
+        for need in self.index.needs(crawl):
             if need.file is None or is_bare(need.file) or need.file in self.read:
                 continue
             self.read.add(need.file)
@@ -293,8 +276,8 @@ class UnresolvedRevisits:
 
     def _backed_by_other_files(self, left: list[ReadRevisit]) -> Iterator[tuple[ReadRevisit, str | None]]:
         """The file in the folders that holds the original of each of these revisits; None if there is none."""
-        captures = self._ledger.captures
-        for file in files_in_folders(self._folders) if left else ():
+        captures = self.ledger.captures
+        for file in files_in_folders(self.folders) if left else ():
             if str(file) in self.read:
                 continue
             self._read(file)
@@ -313,7 +296,7 @@ class UnresolvedRevisits:
     def _read(self, file: ReadableFile) -> None:
         try:
             for record in read_records(file, on_damage=lambda damage: None):
-                self._ledger.captures.add(record)
+                self.ledger.captures.add(record)
         except (OSError, DedupeError):
             # The check of the crawl to which the file belongs reports the error.
             return
@@ -356,14 +339,6 @@ def _has_its_payload(record: StoredRecord) -> bool:
     label = digest.label
     is_known = label in hashlib.algorithms_available and not label.startswith("shake")
     return not is_known or has_payload(record, str(digest))
-
-
-def _plain_or_same(url: str) -> str:
-    """A URL in the form of the index; unchanged if it has no such form."""
-    try:
-        return plain_url(url)
-    except SettingError:
-        return url
 
 
 def _without_original(revisit: ReadRevisit) -> IndexFinding:

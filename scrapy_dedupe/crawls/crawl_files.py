@@ -10,6 +10,7 @@ to the crawl: its warcinfo names the crawl, or it is the imported WACZ, or recor
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -30,7 +31,7 @@ from .places import WACZ_SUFFIX, readable, sha256_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from scrapy_dedupe.stores.base import CrawlInfo, Original
+    from scrapy_dedupe.stores.base import CrawlInfo
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.framing import Damage
@@ -45,17 +46,19 @@ _TRIED_ENTRIES = 10
 
 
 def warcinfo_of(file: ReadableFile) -> dict[str, str]:
-    """The fields of the warcinfo at the beginning of a file, names in lower case; empty if there is none."""
-    try:
-        first = next(read_records(file, on_damage=lambda damage: None), None)
-    except OSError:
-        return {}
+    """The fields of the warcinfo at the beginning of a file, names in lower case; empty if there is none.
+
+    Raises OSError, or :class:`~scrapy_dedupe.errors.ArchiveError` for a remote file.
+    """
+    first = next(read_records(file, on_damage=lambda damage: None), None)
     return first.info() if first is not None and first.type == "warcinfo" else {}
 
 
 def crawl_of(file: ReadableFile) -> str | None:
     """The crawl that the warcinfo of a file names."""
-    return warcinfo_of(file).get("ispartof")
+    with suppress(OSError):
+        return warcinfo_of(file).get("ispartof")
+    return None
 
 
 def payload_of_files(crawl: str, folder: Path) -> str | None:
@@ -65,9 +68,10 @@ def payload_of_files(crawl: str, folder: Path) -> str | None:
     """
     found: dict[str, Path] = {}
     for path in warc_files(folder, unfinished=True):
-        info = warcinfo_of(path)
-        if info.get("ispartof") == crawl:
-            found.setdefault(DECODED if info.get(PAYLOAD_FIELD) == DECODED else STORED, path)
+        with suppress(OSError):
+            info = warcinfo_of(path)
+            if info.get("ispartof") == crawl:
+                found.setdefault(DECODED if info.get(PAYLOAD_FIELD) == DECODED else STORED, path)
     if len(found) > 1:
         raise CrawlStateError(
             f"The crawl {crawl} has files with stored payloads ({found[STORED]}) and with decoded ones"
@@ -132,6 +136,7 @@ class CrawlFiles:
         return bool(self.moved) and not (self.gone or self.unreachable or self.unnamed or self.unfinished)
 
 
+@dataclass(slots=True)
 class FileSearch:
     """Finds the files of a crawl, in *folders* if they are not where the index says.
 
@@ -139,25 +144,17 @@ class FileSearch:
     file to its crawl in the index.
     """
 
-    def __init__(
-        self,
-        info: CrawlInfo,
-        folders: Sequence[Path],
-        ledger: SortedEntries,
-        containers: Sequence[Mapping[str, object]],
-        owners: Mapping[str, str],
-    ) -> None:
-        self._info = info
-        self._folders = folders
-        self._ledger = ledger
-        self._hashes = {str(container.get("filename")): container.get("hash") for container in containers}
-        self._owners = owners
-        self._known: dict[Path, bool] = {}
+    info: CrawlInfo
+    folders: Sequence[Path]
+    ledger: SortedEntries
+    containers: Sequence[Mapping[str, object]]
+    owners: Mapping[str, str]
+    _known: dict[Path, bool] = field(default_factory=dict)
 
     def files(self, strays: Sequence[Path]) -> CrawlFiles:
         """The files of the crawl. ``strays`` are the files in the folders whose warcinfo names it."""
         files = CrawlFiles()
-        for name in self._info.files:
+        for name in self.info.files:
             self._find(files, name)
         known = {file.name.removesuffix(OPEN_SUFFIX) for file in files.present.values()}
         known |= {PurePosixPath(name).name for name in files.unreachable}
@@ -165,9 +162,9 @@ class FileSearch:
             if path.name.removesuffix(OPEN_SUFFIX) not in known:
                 files.present[str(path)] = path
                 # The index does not name imported files without an original.
-                if not self._info.imported:
+                if not self.info.imported:
                     files.unnamed.append(str(path))
-        if self._info.imported:
+        if self.info.imported:
             _add_other_members(files)
         return files
 
@@ -181,7 +178,7 @@ class FileSearch:
                 files.unreachable[name] = str(error)
                 return
         if file is None:
-            candidates = (_in_folder(name, folder) for folder in self._folders)
+            candidates = (_in_folder(name, folder) for folder in self.folders)
             file = next((found for found in candidates if found and self._is_it(name, found)), None)
             if file is None:
                 files.gone.append(name)
@@ -193,23 +190,24 @@ class FileSearch:
 
     def _is_it(self, name: str, file: ReadableFile) -> bool:
         """Whether *file* is the file that is called *name* in the index."""
-        if self._owners.get(str(file).removesuffix(OPEN_SUFFIX), self._info.id) != self._info.id:
+        if self.owners.get(str(file).removesuffix(OPEN_SUFFIX), self.info.id) != self.info.id:
             return False
         try:
             named = crawl_of(file)
-            is_foreign = self._info.imported or self._info.software is None
+            is_foreign = self.info.imported or self.info.software is None
             if named is not None and not is_foreign:
-                return named == self._info.id
-            entries = list(islice(self._ledger.of_file(name), _TRIED_ENTRIES))
+                return named == self.info.id
+            entries = list(islice(self.ledger.of_file(name), _TRIED_ENTRIES))
             if entries:
                 return any(_is_met(entry, file) for entry in entries)
             container = _container(file)
-            return named == self._info.id or (container is not None and self._is_its_container(container))
+            return named == self.info.id or (container is not None and self._is_its_container(container))
         except (DedupeError, OSError):
             return False
 
     def _is_its_container(self, container: Path) -> bool:
-        hash_ = self._hashes.get(container.name)
+        hashes = (known.get("hash") for known in self.containers if known.get("filename") == container.name)
+        hash_ = next(hashes, None)
         if container not in self._known and hash_ is not None:
             self._known[container] = sha256_of(container)[0] == hash_
         return self._known.get(container, False)
@@ -249,13 +247,9 @@ def _in_folder(name: str, folder: Path) -> ReadableFile | None:
 
 def _add_other_members(files: CrawlFiles) -> None:
     """Add the members of WACZ files that hold no original: the index does not name them, but counts their records."""
-    containers = {
-        str(container): container
-        for file in files.present.values()
-        if (container := _container(file)) is not None
-    }
+    containers = dict.fromkeys(filter(None, map(_container, files.present.values())))
     names = {str(file) for file in files.present.values()}
-    for container in containers.values():
+    for container in containers:
         for member in files_in(container):
             if str(member) not in names:
                 files.present[str(member)] = member
@@ -318,7 +312,12 @@ class CrawlArchive:
         entry = None if digest is None else self._index.find(self._crawl, [digest.value])[0]
         try:
             if entry is not None:
-                return self._indexed(entry, revisit)
+                path = None if entry.file is None else self._present(entry.file)
+                if path is None or entry.offset is None:
+                    return None
+                record = read_record(path, entry.offset)
+                is_it = record.type == "response" and record.payload_digest == digest
+                return record if is_it else None
             # The index knows originals only by their digests.
             if self._captures is None:
                 self._captures = CaptureTable()
@@ -334,14 +333,6 @@ class CrawlArchive:
         """Delete the temporary table of captures."""
         if self._captures is not None:
             self._captures.close()
-
-    def _indexed(self, entry: Original, revisit: StoredRecord) -> StoredRecord | None:
-        path = None if entry.file is None else self._present(entry.file)
-        if path is None or entry.offset is None:
-            return None
-        record = read_record(path, entry.offset)
-        is_it = record.type == "response" and record.payload_digest == revisit.payload_digest
-        return record if is_it else None
 
     def _present(self, name: str) -> ReadableFile | None:
         found = readable(name)

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 
+_PRESENCE = {False: 0, None: 1, True: 2}
+
+
 @dataclass(frozen=True, slots=True)
 class Needed:
     """A container or a WARC file of another crawl that revisits refer to.
@@ -108,7 +111,7 @@ class Dependencies:
             needed = self._needed(need)
             # A container counts as missing if any of its needed files is missing.
             known = found.setdefault((needed.crawl, needed.name), needed)
-            if _presence(needed) < _presence(known):
+            if _PRESENCE[needed.is_present] < _PRESENCE[known.is_present]:
                 found[needed.crawl, needed.name] = needed
         return list(found.values())
 
@@ -335,7 +338,3 @@ def _file_name(file: str) -> str:
     'one.warc.gz'
     """
     return file.partition("?")[0].rpartition("/")[2] if is_url(file) else Path(file).name
-
-
-def _presence(needed: Needed) -> int:
-    return {False: 0, None: 1, True: 2}[needed.is_present]

@@ -123,15 +123,15 @@ def entry_of_capture(
         date = date_digits(written.date)
         url = UrlCapture(capture.target_uri, digest, date, validators_of(capture.response_headers))
         if not is_revisit:
-            original = _original(
-                EntryRules(crawl),
-                file,
-                digest=digest,
-                date=date,
-                url=capture.target_uri,
-                size=location.length,
-                offset=location.offset,
+            original = Original(
+                digest,
+                crawl,
+                date,
+                capture.target_uri,
+                location.length,
                 record_id=written.id,
+                file=file,
+                offset=location.offset,
             )
     if is_revisit:
         revisit = Revisit(digest, CONSERVES_NOTHING if digest is None else location.length)
@@ -153,16 +153,17 @@ def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> Inde
         return IndexEntry(False)
     if file is None or line.offset is None:
         raise DamagedInput("it has no location of the record, which needs a filename and an offset.")
-    original = _original(
-        rules,
-        file,
-        digest=digest,
-        form=form,
-        date=line.date,
-        url=line.url,
-        size=line.length,
+    original = Original(
+        digest,
+        rules.crawl,
+        line.date,
+        line.url,
+        line.length,
+        wacz_index=rules.wacz_index,
+        file=file,
         offset=line.offset,
-        status=line.status,
+        status=None if line.status == 200 else line.status,
+        form=form,
     )
     return IndexEntry(False, original)
 
@@ -204,51 +205,23 @@ def _entry_of_record(record: StoredRecord, method: str, file: str, rules: EntryR
         is_kept = is_own and rules.known is not None and rules.known.has_entry(file, record.offset, digest)
         is_page = digest is not None and (is_kept or may_be_original(record, method, rules.revisits))
         if digest is not None and is_page:
-            original = _original(
-                rules,
-                file,
-                digest=digest,
-                form=form,
-                date=date,
-                url=url,
-                size=record.length,
+            status = None if is_own or record.http_status == 200 else record.http_status
+            original = Original(
+                digest,
+                rules.crawl,
+                date,
+                url,
+                record.length,
+                wacz_index=rules.wacz_index,
+                # The index keeps either the record id, or an unusual status or form.
+                record_id=None if form or status else record.id,
+                file=file,
                 offset=record.offset,
-                record_id=record.id,
-                status=None if is_own else record.http_status,
+                status=status,
+                form=form,
             )
     capture = None
     if rules.has_urls and digest is not None and digest not in EMPTY_PAYLOADS and is_page:
         validators = validators_of(record.http_headers) if is_own or record.http_status == 200 else b""
         capture = UrlCapture(url, digest, date, validators) if validators else None
     return IndexEntry(record.type == "revisit", original, capture, revisit)
-
-
-def _original(
-    rules: EntryRules,
-    file: str,
-    *,
-    digest: str,
-    date: str,
-    url: str,
-    size: int,
-    offset: int,
-    form: str = "",
-    record_id: str | None = None,
-    status: int | None = None,
-) -> Original:
-    status = None if status == 200 else status
-    # The index keeps either the record id, or an unusual status or form.
-    record_id = None if form or status else record_id
-    return Original(
-        digest,
-        rules.crawl,
-        date,
-        url,
-        size,
-        wacz_index=rules.wacz_index,
-        record_id=record_id,
-        file=file,
-        offset=offset,
-        status=status,
-        form=form,
-    )

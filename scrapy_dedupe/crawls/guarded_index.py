@@ -100,12 +100,11 @@ class GuardedIndex:
         """Add the waiting records."""
         if not self._waiting:
             return
-        originals, urls, needs = list(self._originals.values()), list(self._urls.values()), list(self._needs)
-        counts = self._counts
 
         def enter() -> None:
             self._mark()
-            self.index.add(self.crawl, originals, counts, urls, needs)
+            originals, urls = list(self._originals.values()), list(self._urls.values())
+            self.index.add(self.crawl, originals, self._counts, urls, list(self._needs))
 
         self._ask(enter)
         self._waiting, self._counts = 0, Counts()

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import TYPE_CHECKING, Protocol
 
 from scrapy_dedupe.errors import (
@@ -24,12 +25,11 @@ from scrapy_dedupe.errors import (
     StoreUnavailable,
     TakenOver,
 )
-from scrapy_dedupe.stores.base import Counts
 from scrapy_dedupe.stores.index_values import utc_now
 from scrapy_dedupe.warc.remote import shown
 
 from .purging import missing_crawls, purge_crawls
-from .source_entry import SourceEntry
+from .source_entry import MAX_FAULTS, SourceEntry
 from .sources import FailedSource, KnownSources, find_sources
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ LEASE_S = 120.0
 """How long a source stays claimed by a process that does not renew its claim."""
 
 _POLL_S = 0.25
-_MAX_SENTENCES = 1_000
 _SHOWN = 3
 _LOST = (
     "It is no longer in the queue: another process has failed to import it, or the index has lost it because it was"
@@ -87,7 +86,7 @@ class ImportOptions:
     lease_s: float = LEASE_S
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ImportResult:
     """The result of an import.
 
@@ -99,19 +98,19 @@ class ImportResult:
     ``removed`` the purged ones; ``not_removed`` explains why none was purged although requested.
     """
 
-    imported: tuple[str, ...] = ()
-    known: tuple[str, ...] = ()
-    failed: tuple[FailedSource, ...] = ()
+    imported: list[str] = field(default_factory=list)
+    known: list[str] = field(default_factory=list)
+    failed: list[FailedSource] = field(default_factory=list)
     skipped: int = 0
-    faults: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()
+    faults: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
     captures: int = 0
     originals: int = 0
     revisits: int = 0
     waiting: int = 0
     claimed: int = 0
-    missing: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
+    missing: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
     not_removed: str | None = None
 
 
@@ -127,7 +126,9 @@ def import_sources(
     found = find_sources(words, crawl=options.crawl, allow_outside=options.allow_outside, check=watch.check)
     run = _Import(index, options, watch)
     try:
-        run.take_up_unfinished()
+        # Queue interrupted sources again. A missing source is dropped only when it is claimed: another process may be
+        # importing it, on a machine that has the file.
+        index.queue_sources(index.unfinished_sources())
         run.queue(found)
         run.work()
         index.resolve()
@@ -143,45 +144,27 @@ def import_sources(
 class _Import:
     """One call. ``crawls`` are the crawls of its sources; ``taken`` names sources that other processes have taken over;
     ``wanted`` are the sources that it has queued and not processed yet; ``single`` names sources that are the only
-    source of their crawl.
+    source of their crawl; ``refused`` are the refusals by the store among the failures.
     """
 
     index: CrawlIndex
     options: ImportOptions
     watch: ImportObserver
-    imported: list[str] = field(default_factory=list)
-    known: list[str] = field(default_factory=list)
-    failed: list[FailedSource] = field(default_factory=list)
+    result: ImportResult = field(default_factory=ImportResult)
     refused: list[StoreRefused] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    skipped: int = 0
-    counts: Counts = field(default_factory=Counts)
-    originals: int = 0
-    claimed: int = 0
     taken: set[str] = field(default_factory=set)
     crawls: set[str] = field(default_factory=set)
-    absent: list[str] = field(default_factory=list)
     wanted: dict[str, Source] = field(default_factory=dict)
     single: set[str] = field(default_factory=set)
     done: int = 0
 
-    def take_up_unfinished(self) -> None:
-        """Queue interrupted sources again.
-
-        A missing source is dropped only when it is claimed: another process may be importing it, on a machine that has
-        the file.
-        """
-        self.index.queue_sources(self.index.unfinished_sources())
-
     def queue(self, found: FoundSources) -> None:
         """Put the sources that are not known yet into the queue."""
-        self.failed.extend(found.failed)
+        self.result.failed.extend(found.failed)
         names = [source.name for source in found.sources]
-        done = self.index.done_sources(names)
-        new = [source for source, is_done in zip(found.sources, done, strict=True) if not is_done]
-        if any(done):
-            old = [source for source, is_done in zip(found.sources, done, strict=True) if is_done]
-            self._sort_out(old)
+        done = set(compress(names, self.index.done_sources(names)))
+        self._sort_out([source for source in found.sources if source.name in done])
+        new = [source for source in found.sources if source.name not in done]
         if not any(self.index.queue_length()):
             counts = Counter(source.crawl for source in new)
             self.single = {source.name for source in new if counts[source.crawl] == 1}
@@ -190,13 +173,15 @@ class _Import:
 
     def _sort_out(self, sources: Sequence[Source]) -> None:
         """Separate known sources from other files with the same name."""
+        if not sources:
+            return
         known = KnownSources(self.index)
         for source in sources:
             self.watch.check()
             self.crawls.update(known.owners(source))
             reason = known.difference(source, verify=self.options.verify, alive=self.watch.check)
             if reason is None:
-                self.known.append(source.name)
+                self.result.known.append(source.name)
             else:
                 self._fail(source.place, reason)
 
@@ -214,14 +199,14 @@ class _Import:
                 self.done += 1
                 self._note_progress(total)
                 continue
-            self.claimed = sum(self.index.queue_length())
-            if not self.claimed:
+            self.result.claimed = sum(self.index.queue_length())
+            if not self.result.claimed:
                 break
             if deadline is None:
                 # A killed process did not release its claims.
                 deadline = time.monotonic() + self.options.lease_s + 2 * _POLL_S
                 self.watch.tell(
-                    f"{_sources(self.claimed)} claimed by another process, or by one that was killed; waiting at most"
+                    f"{_sources(self.result.claimed)} claimed by another process, or by one that was killed; waiting at most"
                     f" {self.options.lease_s:.0f} s."
                 )
             elif time.monotonic() > deadline:
@@ -229,7 +214,13 @@ class _Import:
             time.sleep(_POLL_S)
 
     def _import(self, source: Source, total: int) -> None:
-        self._compare_with_wanted(source)
+        wanted = self.wanted.pop(source.name, source)
+        if wanted.crawl != source.crawl:
+            reason = (
+                f"An earlier import has queued it for the crawl {source.crawl}, not for {wanted.crawl}, so it was imported"
+                f" into {source.crawl}."
+            )
+            self._fail(wanted.place, reason)
         self.crawls.add(source.crawl)
         try:
             self._enter(source, total)
@@ -250,20 +241,16 @@ class _Import:
                 self.index.renew_lease(source, self.options.lease_s)
                 renewed = time.monotonic()
 
-        def on_fault(sentence: str) -> None:
-            faults.add(f"{shown(source.place)}: {sentence}")
-
-        faults = _Faults()
         try:
-            entered = SourceEntry(
+            entry = SourceEntry(
                 self.index,
                 source,
                 payload_of=self._payload_of,
                 verify=self.options.verify,
                 is_only=source.name in self.single,
                 alive=alive,
-                on_fault=on_fault,
-            ).enter()
+            )
+            counts = entry.enter()
         except ImportStopped:
             with suppress(TakenOver):
                 # Release the claim, so that the next import need not wait until it expires.
@@ -280,36 +267,28 @@ class _Import:
                 self.refused.append(error)
             self._fail(source.place, str(error))
             return
-        if entered is None:
+        if counts is None:
             self._forget(source)
-            self.known.append(source.name)
+            self.result.known.append(source.name)
             return
-        self.imported.append(source.name)
+        result = self.result
+        result.imported.append(source.name)
         self.taken.discard(source.name)
-        self.skipped += faults.count
-        self.faults.extend(faults.sentences[: _MAX_SENTENCES - len(self.faults)])
-        self.counts += entered.counts
-        self.originals += entered.originals
-        if entered.absent:
-            self.absent.append(_absence(source, entered.absent))
-
-    def _compare_with_wanted(self, source: Source) -> None:
-        wanted = self.wanted.pop(source.name, source)
-        if wanted.crawl != source.crawl:
-            reason = (
-                f"An earlier import has queued it for the crawl {source.crawl}, not for {wanted.crawl}, so it was imported"
-                f" into {source.crawl}."
-            )
-            self._fail(wanted.place, reason)
+        result.skipped += entry.skipped
+        faults = entry.faults[: MAX_FAULTS - len(result.faults)]
+        result.faults += [f"{shown(source.place)}: {fault}" for fault in faults]
+        result.captures += counts.total_urls
+        result.revisits += counts.dupe_urls
+        result.originals += entry.added
+        if entry.absent:
+            result.absent.append(_absence(source, entry.absent))
 
     def look_after_others(self) -> None:
         """Report the fate of sources that this call has queued but not claimed."""
         names = [*self.wanted, *self.taken]
-        done = {name for name, is_done in zip(names, self.index.done_sources(names), strict=True) if is_done}
-        others = [source for name, source in self.wanted.items() if name in done]
-        if others:
-            self._sort_out(others)
-        if self.claimed:
+        done = set(compress(names, self.index.done_sources(names)))
+        self._sort_out([source for name, source in self.wanted.items() if name in done])
+        if self.result.claimed:
             # The remaining names may be among the claimed sources.
             return
         for name in names:
@@ -325,7 +304,7 @@ class _Import:
         return next((info.payload for info in crawls), self.options.new_payload)
 
     def _fail(self, place: str, reason: str) -> None:
-        self.failed.append(FailedSource(shown(place), reason))
+        self.result.failed.append(FailedSource(shown(place), reason))
 
     def _forget(self, source: Source) -> None:
         self.index.drop_source(source)
@@ -339,53 +318,41 @@ class _Import:
 
     def finish(self, found: FoundSources) -> ImportResult:
         """Record the end, purge crawls if requested, and return the result."""
-        if self.refused and not self.imported and not self.known and len(self.refused) == len(self.failed):
+        result = self.result
+        is_all_refused = len(self.refused) == len(result.failed) and not (result.imported or result.known)
+        if self.refused and is_all_refused:
             raise StoreRefused(str(self.refused[0]))
-        missing, removed, not_removed = self._removal(found)
-        return ImportResult(
-            imported=tuple(self.imported),
-            known=tuple(self.known),
-            failed=tuple(self.failed),
-            skipped=self.skipped,
-            faults=tuple(self.faults),
-            absent=tuple(self.absent),
-            captures=self.counts.total_urls,
-            originals=self.originals,
-            revisits=self.counts.dupe_urls,
-            waiting=sum(info.waiting for info in self.index.crawls()),
-            claimed=max(self.claimed, len(self.taken)),
-            missing=tuple(missing),
-            removed=tuple(removed),
-            not_removed=not_removed,
-        )
+        self._remove_missing(found)
+        result.waiting = sum(info.waiting for info in self.index.crawls())
+        result.claimed = max(result.claimed, len(self.taken))
+        return result
 
-    def _removal(self, found: FoundSources) -> tuple[list[str], list[str], str | None]:
+    def _remove_missing(self, found: FoundSources) -> None:
+        """Determine the missing crawls, and purge them if requested."""
+        result = self.result
         notes = replace(self.index.import_notes, finished=utc_now())
-        if not self.claimed:
+        if not result.claimed:
             notes = replace(notes, progress=1.0)
-        missing, removed, refusal = [], [], _doubt(found)
+        refusal = _doubt(found)
         if refusal is None:
             try:
+                missing = missing_crawls(self.index, found.listed)
                 # Crawls queued by other processes are kept, and crawls that a failed source may belong to.
-                missing = [
-                    crawl for crawl in missing_crawls(self.index, found.listed) if crawl not in self.crawls
-                ]
+                result.missing = [crawl for crawl in missing if crawl not in self.crawls]
             except CrawlStateError as error:
                 refusal = f"Nothing was removed. {error}"
-        if refusal is None and missing and self.options.remove:
+        if refusal is None and result.missing and self.options.remove:
             try:
-                removed = purge_crawls(self.index, missing, force=self.options.force)
+                result.removed = purge_crawls(self.index, result.missing, force=self.options.force)
             except CrawlStateError as error:
                 refusal = str(error)
-        if missing or refusal is None:
-            left = [
-                info.counts.total_crawl_size
-                for info in self.index.crawls()
-                if info.id in missing and info.id not in removed
-            ]
-            notes = replace(notes, removed_crawls=len(left), removed_size=sum(left))
+        if result.missing or refusal is None:
+            left = set(result.missing) - set(result.removed)
+            sizes = [info.counts.total_crawl_size for info in self.index.crawls() if info.id in left]
+            notes = replace(notes, removed_crawls=len(sizes), removed_size=sum(sizes))
         self.index.note_imports(notes)
-        return missing, removed, refusal if self.options.remove else None
+        if self.options.remove:
+            result.not_removed = refusal
 
 
 def _doubt(found: FoundSources) -> str | None:
@@ -398,19 +365,6 @@ def _doubt(found: FoundSources) -> str | None:
     if not found.has_manifest:
         return "Nothing was removed: only a manifest defines which crawls should exist, and none was given."
     return None
-
-
-class _Faults:
-    """Collects the first sentences, skipping repetitions: records that share an offset share their fault."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.sentences: list[str] = []
-
-    def add(self, sentence: str) -> None:
-        self.count += 1
-        if len(self.sentences) < _MAX_SENTENCES and sentence not in self.sentences[-1:]:
-            self.sentences.append(sentence)
 
 
 def _absence(source: Source, absent: Sequence[str]) -> str:

@@ -155,15 +155,13 @@ class KnownFiles:
         if not is_present(original.file):
             return False
         is_own = original.crawl == self._own
-        return is_own or original.offset is None or self._is_there(original, original.file, original.offset)
+        return is_own or original.offset is None or self._is_there(original.file, original.offset, original)
 
 
-def _is_there(original: Original, file: str, offset: int) -> bool:
+def _is_there(file: str, offset: int, original: Original) -> bool:
     path = readable(file)
-    if path is None:
-        return False
     try:
-        return _is_it(read_record(path, offset), original)
+        return path is not None and _is_it(read_record(path, offset), original)
     except (DedupeError, OSError, ValueError):
         return False
 

@@ -189,15 +189,13 @@ def _remove_earlier(target: Path, crawl: str, files: Sequence[Path]) -> None:
 def _write_manifest(
     folder: Path, crawl: str, wacz: PackedWacz, requires: Sequence[Requirement]
 ) -> tuple[Path, list[str]]:
-    resources = [WaczResource(wacz.path.name, wacz.path.name, wacz.sha256, wacz.size_bytes, crawl)]
-    missing = []
-    for needed in requires:
-        if not (folder / needed.filename).is_file():
-            missing.append(needed.filename)
-        if needed.filename.endswith(WACZ_SUFFIX):
-            resources.append(
-                WaczResource(needed.filename, needed.filename, needed.hash, needed.size, needed.crawl)
-            )
+    own = Requirement(wacz.path.name, crawl, wacz.sha256, wacz.size_bytes)
+    resources = [
+        WaczResource(one.filename, one.filename, one.hash, one.size, one.crawl)
+        for one in (own, *requires)
+        if one.filename.endswith(WACZ_SUFFIX)
+    ]
+    missing = [needed.filename for needed in requires if not (folder / needed.filename).is_file()]
     manifest = folder / manifest_name(crawl)
     write_multi_wacz(manifest, resources)
     return manifest, missing

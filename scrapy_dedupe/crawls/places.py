@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -43,17 +44,12 @@ def readable(file: str) -> ReadableFile | None:
         url = _remote_container(file)
         return RemoteFile(file) if url is None else RemoteMember(url, file[len(url) + 1 :])
     path = present_path(file)
-    if path is not None:
-        return path
-    container = _container(file)
+    container = _container(file) if path is None else None
     if container is None:
-        return None
-    try:
-        return next(
-            (member for member in files_in(container) if str(member) == str(Path(file).absolute())), None
-        )
-    except DedupeError:
-        return None
+        return path
+    with suppress(DedupeError):
+        return _member(files_in(container), str(Path(file).absolute()))
+    return None
 
 
 def size_of(file: ReadableFile) -> int:
@@ -93,35 +89,38 @@ def member_name(container: Path, name: str) -> str:
     return f"{container.absolute()}{_FOLDER}{name}"
 
 
+@dataclass(eq=False, slots=True)
 class RemoteMember:
     """A WARC file in a remote WACZ. Opening raises ArchiveError if it is missing, DamagedInput for a broken WACZ."""
 
-    def __init__(self, url: str, member: str) -> None:
-        self._url = url
-        self._member = member
-        self._found: ReadableFile | None = None
+    url: str
+    member: str
+    _found: ReadableFile | None = None
 
     @property
     def name(self) -> str:
         """The file name, without folders."""
-        return PurePosixPath(self._member).name
+        return PurePosixPath(self.member).name
 
     @property
     def suffixes(self) -> list[str]:
         """Like ``Path.suffixes``."""
-        return PurePosixPath(self._member).suffixes
+        return PurePosixPath(self.member).suffixes
 
     def open(self, mode: Literal["rb"], /) -> BufferedReader:
         """Return a seekable reader. The directory of the WACZ is read at the first call."""
         if self._found is None:
-            members = files_in(RemoteFile(self._url))
-            self._found = next((member for member in members if str(member) == str(self)), None)
+            self._found = _member(files_in(RemoteFile(self.url)), str(self))
         if self._found is None:
-            raise ArchiveError(f"{shown(self._url)} has no {self._member}. Is it the WACZ that was imported?")
+            raise ArchiveError(f"{shown(self.url)} has no {self.member}. Is it the WACZ that was imported?")
         return self._found.open(mode)
 
     def __str__(self) -> str:
-        return f"{self._url}/{self._member}"
+        return f"{self.url}/{self.member}"
+
+
+def _member(members: Iterable[ReadableFile], name: str) -> ReadableFile | None:
+    return next((member for member in members if str(member) == name), None)
 
 
 def _container(file: str) -> Path | None:

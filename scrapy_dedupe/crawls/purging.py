@@ -39,8 +39,7 @@ def purge_crawls(
     left = [crawl for crawl in wanted if crawl not in ended]
     if left:
         check_purge(Dependencies(index), left, force=force)
-        index.purge(left, on_done)
-        _forget_removed(index)
+        _purge(index, left, on_done)
     return wanted
 
 
@@ -48,8 +47,7 @@ def end_unfinished(index: CrawlIndex, on_done: OnDone | None = None) -> list[str
     """Complete an interrupted purge, if there is one; return its crawls."""
     unfinished = index.unfinished_purge()
     if unfinished:
-        index.purge(unfinished, on_done)
-        _forget_removed(index)
+        _purge(index, unfinished, on_done)
     return unfinished
 
 
@@ -139,8 +137,9 @@ def _is_allowed(crawl: str) -> bool:
     return True
 
 
-def _forget_removed(index: CrawlIndex) -> None:
-    """Reset the numbers of missing crawls from the last import; the next import counts them again."""
+def _purge(index: CrawlIndex, crawls: Sequence[str], on_done: OnDone | None) -> None:
+    """Purge crawls, and reset the numbers of missing crawls from the last import; the next import counts them again."""
+    index.purge(crawls, on_done)
     notes = index.import_notes
     if notes.removed_crawls or notes.removed_size:
         index.note_imports(replace(notes, removed_crawls=0, removed_size=0))

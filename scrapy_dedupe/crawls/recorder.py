@@ -14,7 +14,7 @@ A body that no server sent in this form becomes a ``resource`` record, and the i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError
@@ -66,6 +66,7 @@ class Recorded:
     undecodable: str | None = None
 
 
+@dataclass(eq=False)
 class Recorder:
     """The archive of one crawl. Used on one thread, in the order of the exchanges.
 
@@ -76,34 +77,27 @@ class Recorder:
     :meth:`.CrawlIndex.start`. *on_finished* is called with the path of each finished file.
     """
 
-    def __init__(
-        self,
-        writer: WarcWriter,
-        index: CrawlIndex,
-        crawl: str,
-        guard: StoreGuard,
-        *,
-        rules: RevisitRules | None = None,
-        digest: str = "sha256",
-        check_files: bool = True,
-        blackout_s: float | None = None,
-        containers_only: bool = False,
-        payload: str = "stored",
-        concurrent: bool = False,
-        on_finished: Callable[[Path], None] | None = None,
+    writer: WarcWriter
+    index: InitVar[CrawlIndex]
+    crawl: str
+    guard: InitVar[StoreGuard]
+    _: KW_ONLY
+    rules: RevisitRules = field(default_factory=RevisitRules)
+    digest: str = "sha256"
+    check_files: InitVar[bool] = True
+    blackout_s: float | None = None
+    containers_only: InitVar[bool] = False
+    payload: str = "stored"
+    concurrent: bool = False
+    on_finished: Callable[[Path], None] | None = None
+
+    def __post_init__(
+        self, index: CrawlIndex, guard: StoreGuard, check_files: bool, containers_only: bool
     ) -> None:
-        self._writer = writer
-        self._on_finished = on_finished
-        writer.on_new_file = self._add_file
-        writer.on_finished = self._file_finished
-        self._index = GuardedIndex(index, crawl, guard, concurrent=concurrent)
-        self._payload = payload
-        self._concurrent = concurrent
-        self._crawl = crawl
-        self._rules = rules or RevisitRules()
-        self._originals = Originals(self._index, self._rules.statuses, check_files, containers_only)
-        self._digest = digest
-        self._blackout_s = blackout_s
+        self.writer.on_new_file = self._add_file
+        self.writer.on_finished = self._file_finished
+        self._index = GuardedIndex(index, self.crawl, guard, concurrent=self.concurrent)
+        self._originals = Originals(self._index, self.rules.statuses, check_files, containers_only)
 
     @property
     def is_incomplete(self) -> bool:
@@ -113,12 +107,12 @@ class Recorder:
     @property
     def has_unfinished(self) -> bool:
         """Whether a file of this run could not get its final name."""
-        return self._writer.has_unfinished
+        return self.writer.has_unfinished
 
     @property
     def paths(self) -> list[Path]:
         """The finished files of this run."""
-        return [self._writer.folder / file.file for file in self._writer.files]
+        return [self.writer.folder / file.file for file in self.writer.files]
 
     def look_up(self, captures: Sequence[Capture]) -> list[str]:
         """Look up, in one round trip, the payloads of captures that are recorded next, in this order.
@@ -127,11 +121,11 @@ class Recorder:
         decoded first are not looked up, since all their decoded bodies would be held at once.
         """
         digests = [
-            capture.payload_digest(self._digest)
-            if self._rules.enabled
+            capture.payload_digest(self.digest)
+            if self.rules.enabled
             and capture.status != 304
-            and self._rules.admit_capture(capture)
-            and not (self._payload == DECODED and codings.has_coding(capture))
+            and self.rules.admit_capture(capture)
+            and not (self.payload == DECODED and codings.has_coding(capture))
             else ""
             for capture in captures
         ]
@@ -147,34 +141,34 @@ class Recorder:
             return self._record_rendered(capture)
         if capture.status == 304:
             return self._record_unmodified(capture)
-        if self._payload == DECODED and codings.has_coding(capture):
+        if self.payload == DECODED and codings.has_coding(capture):
             if not capture.is_complete:
                 return self._record_as_it_came(capture)
             try:
                 capture = codings.decoded(capture, max_bytes)
             except codings.Undecodable as error:
                 return replace(self._record_as_it_came(capture), undecodable=str(error))
-        digest = digest or capture.payload_digest(self._digest)
-        is_admitted = self._rules.admit_capture(capture)
-        original = self._originals.of_payload(digest) if is_admitted and self._rules.enabled else None
-        labelled = f"{self._digest}:{digest}" if capture.body else ""
+        digest = digest or capture.payload_digest(self.digest)
+        is_admitted = self.rules.admit_capture(capture)
+        original = self._originals.of_payload(digest) if is_admitted and self.rules.enabled else None
+        labelled = f"{self.digest}:{digest}" if capture.body else ""
         if original is None:
             principal = self._response(capture, digest)
-        elif self._blackout_s is not None and self._originals.is_repeated(capture, digest, self._blackout_s):
+        elif self.blackout_s is not None and self._originals.is_repeated(capture, digest, self.blackout_s):
             return Recorded("skipped", "", "", 0, 0, "", labelled, refers_to=original)
         else:
             principal = self._revisit(capture, digest, original)
         return self._write(capture, principal, labelled, original, digest if is_admitted else None)
 
     def _record_as_it_came(self, capture: Capture) -> Recorded:
-        digest = capture.payload_digest(self._digest)
+        digest = capture.payload_digest(self.digest)
         principal = self._response(capture, digest, has_payload_digest=False)
         return self._write(capture, principal, "", None, None)
 
     def _record_rendered(self, capture: Capture) -> Recorded:
-        digest = capture.payload_digest(self._digest)
-        resource = records.resource(capture, digest=digest, warcinfo_id=self._writer.warcinfo_id)
-        (place,) = self._writer.write([resource])
+        digest = capture.payload_digest(self.digest)
+        resource = records.resource(capture, digest=digest, warcinfo_id=self.writer.warcinfo_id)
+        (place,) = self.writer.write([resource])
         return Recorded(
             kind=resource.type,
             record_id=resource.id,
@@ -182,15 +176,15 @@ class Recorder:
             offset=place.offset,
             written=place.length,
             date=resource.date,
-            digest=f"{self._digest}:{digest}",
+            digest=f"{self.digest}:{digest}",
         )
 
     def _record_unmodified(self, capture: Capture) -> Recorded:
-        is_conditional = capture.method == "GET" and self._rules.enabled
+        is_conditional = capture.method == "GET" and self.rules.enabled
         original = self._originals.of_unmodified(capture) if is_conditional else None
         if original is None:
             # The digest of an empty payload is not written.
-            principal = self._response(capture, capture.payload_digest(self._digest))
+            principal = self._response(capture, capture.payload_digest(self.digest))
             return self._write(capture, principal, "", None, None)
         principal = self._revisit(capture, original.digest, original)
         return self._write(capture, principal, str(parse_digest(original.digest)), original, None)
@@ -200,7 +194,7 @@ class Recorder:
             capture,
             digest=digest,
             has_payload_digest=has_payload_digest,
-            warcinfo_id=self._writer.warcinfo_id,
+            warcinfo_id=self.writer.warcinfo_id,
         )
 
     def _revisit(self, capture: Capture, digest: str, original: Original) -> Record:
@@ -215,7 +209,7 @@ class Recorder:
             refers_to_date=date_from_digits(original.date),
             container=self._index.container_of(original),
             original_digest=text,
-            warcinfo_id=self._writer.warcinfo_id,
+            warcinfo_id=self.writer.warcinfo_id,
         )
 
     def _write(
@@ -230,20 +224,20 @@ class Recorder:
         request = records.request(
             capture,
             concurrent_to=principal.id,
-            warcinfo_id=self._writer.warcinfo_id,
-            algorithm=self._digest,
+            warcinfo_id=self.writer.warcinfo_id,
+            algorithm=self.digest,
         )
-        place, request_place = self._writer.write([principal, request])
-        file = str(self._writer.folder / place.file)
-        entry = entry_of_capture(capture, principal, place, file, self._crawl, admitted)
+        place, request_place = self.writer.write([principal, request])
+        file = str(self.writer.folder / place.file)
+        entry = entry_of_capture(capture, principal, place, file, self.crawl, admitted)
         originals = [] if entry.original is None else [entry.original]
         # Without a validator no 304 can confirm the page.
         url = entry.url
-        urls = [] if url is None or not (url.validators or self._blackout_s is not None) else [url]
+        urls = [] if url is None or not (url.validators or self.blackout_s is not None) else [url]
         conserved, needs = 0, []
         if original is not None and entry.revisit is not None:
             conserved = conserved_size(original.size, entry.revisit.size)
-            needs = [need_of(original)] if original.crawl != self._crawl else []
+            needs = [need_of(original)] if original.crawl != self.crawl else []
         self._index.add(originals, entry.counts + Counts(conserved_size=conserved), urls, needs)
         return Recorded(
             kind=principal.type,
@@ -262,13 +256,13 @@ class Recorder:
         self._index.flush()
 
     def _add_file(self, name: str) -> None:
-        self._index.add_file(str(self._writer.folder / name))
+        self._index.add_file(str(self.writer.folder / name))
 
     def _file_finished(self, path: Path) -> None:
         # The index must have all records of the file first: an upload changes the name of the file.
         self.flush()
-        if self._on_finished is not None:
-            self._on_finished(path)
+        if self.on_finished is not None:
+            self.on_finished(path)
 
     def finish(self) -> list[Path]:
         """Close the files and update the index; return the paths of this run's files.
@@ -278,29 +272,26 @@ class Recorder:
         closed then, and the crawl stays incomplete.
         """
         try:
-            return self._finish()
-        finally:
-            self._writer.close()
-
-    def _finish(self) -> list[Path]:
-        # The last file stays locked until the index is up to date, so that no other process repairs the crawl.
-        files = self._writer.finish()
-        self._index.flush()
-        index, crawl = self._index.index, self._crawl
-        if self.is_incomplete:
-            state = next((info.state for info in index.crawls() if info.id == crawl), "unknown")
-            if state == "canceled":
-                raise CrawlStateError(f"The crawl {crawl} was canceled while it ran. Its files stay.")
-            if state != "uncommitted":
-                # The index was emptied in the meantime and no longer has the crawl.
-                index.start(crawl, self._payload, concurrent=self._concurrent)
+            # The last file stays locked until the index is up to date, so that no other process repairs the crawl.
+            files = self.writer.finish()
+            self._index.flush()
+            index, crawl = self._index.index, self.crawl
+            if self.is_incomplete:
+                state = next((info.state for info in index.crawls() if info.id == crawl), "unknown")
+                if state == "canceled":
+                    raise CrawlStateError(f"The crawl {crawl} was canceled while it ran. Its files stay.")
+                if state != "uncommitted":
+                    # The index was emptied in the meantime and no longer has the crawl.
+                    index.start(crawl, self.payload, concurrent=self.concurrent)
+                    index.mark_incomplete(crawl, True)
+                rebuild(index, crawl, self.writer.folder, self.rules)
+            else:
+                size = sum(file.size_bytes for file in files)
+                index.add(crawl, [], Counts(total_crawl_size=size))
+                index.mark_incomplete(crawl, False)
+            if self.writer.has_unfinished:
+                # That file must be salvaged, and its records added, before the crawl is committed.
                 index.mark_incomplete(crawl, True)
-            rebuild(index, crawl, self._writer.folder, self._rules)
-        else:
-            size = sum(file.size_bytes for file in files)
-            index.add(crawl, [], Counts(total_crawl_size=size))
-            index.mark_incomplete(crawl, False)
-        if self._writer.has_unfinished:
-            # That file must be salvaged, and its records added, before the crawl is committed.
-            index.mark_incomplete(crawl, True)
-        return self.paths
+            return self.paths
+        finally:
+            self.writer.close()

@@ -20,7 +20,7 @@ from scrapy_dedupe.stores.crawl_index import REPAIR_SUFFIX
 from scrapy_dedupe.tasks.progress import counted, part
 from scrapy_dedupe.warc.salvage import salvage
 
-from .checking import crawl_sizes
+from .checking import crawl_size
 from .crawl_files import payload_of_files
 from .findings import REBUILT_KINDS, number_of
 from .purging import end_unfinished
@@ -235,10 +235,6 @@ def _build(
             watch=checker.watch,
         )
     known = info.counts.total_crawl_size
-    sizes = crawl_sizes(index, checked)
-    if known in sizes or (is_whole and not sizes):
-        size = known
-    else:
-        size = sizes[0] if sizes else counts.total_crawl_size
+    size = crawl_size(index, checked, known, known if is_whole else counts.total_crawl_size)
     index.set_counts(new, replace(counts, total_crawl_size=size))
     index.mark_incomplete(new, False)

@@ -22,20 +22,26 @@ from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.references import CaptureTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from scrapy_dedupe.stores.base import Original
     from scrapy_dedupe.warc.reading import StoredRecord
 
 _MAX_BLANK_LINES = 8
 
-_SCHEMA = """
+_COLUMNS = 'file, "offset", digest, date, url, size, form'
+_HAS_PLACE = 'file IS NOT NULL AND "offset" IS NOT NULL'
+_NEW_TABLE = """
+DROP TABLE IF EXISTS entry;
 CREATE TABLE entry (file TEXT, "offset" INTEGER, digest TEXT NOT NULL, date TEXT NOT NULL, url TEXT NOT NULL,
-    size INTEGER NOT NULL, form TEXT NOT NULL);
-CREATE VIEW placed AS SELECT rowid AS number, * FROM entry WHERE file IS NOT NULL AND "offset" IS NOT NULL;
-CREATE VIEW unplaced AS SELECT rowid AS number, * FROM entry WHERE file IS NULL OR "offset" IS NULL;
-CREATE TABLE unmet (entry INTEGER PRIMARY KEY, name BLOB NOT NULL);
-CREATE INDEX unmet_name ON unmet (name);
+    size INTEGER NOT NULL, form TEXT NOT NULL,
+    unmet BLOB  -- the hashed URL and date of an entry without a location whose record was not read
+);
+"""
+_CREATE_INDEXES = """
+CREATE INDEX entry_place ON entry (file, "offset");
+CREATE INDEX entry_digest ON entry (digest);
+CREATE INDEX entry_unmet ON entry (unmet) WHERE unmet IS NOT NULL;
 """
 
 
@@ -93,59 +99,55 @@ class SortedEntries:
     def __init__(self) -> None:
         # The empty name makes a temporary file that SQLite removes itself.
         self._connection = sqlite3.connect("", isolation_level=None)
-        self._connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;" + _SCHEMA)
+        self._connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;" + _NEW_TABLE)
         self.captures = CaptureTable()
 
     def take(self, originals: Iterable[Original]) -> None:
         """Replace the entries with those of another crawl."""
-        self._connection.executescript(
-            "DROP INDEX IF EXISTS entry_place; DROP INDEX IF EXISTS entry_digest; DELETE FROM entry; DELETE FROM unmet;"
-        )
+        self._connection.executescript(_NEW_TABLE)
         self._connection.execute("BEGIN")
         self._connection.executemany(
-            "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                (one.file, one.offset, _usual(one.digest), one.date, one.url, one.size, one.form)
+                (
+                    one.file,
+                    one.offset,
+                    plain_or_same(plain_digest, one.digest),
+                    one.date,
+                    one.url,
+                    one.size,
+                    one.form,
+                    _unmet(one),
+                )
                 for one in originals
             ),
         )
         self._connection.execute("COMMIT")
-        self._connection.executescript(
-            'CREATE INDEX entry_place ON entry (file, "offset"); CREATE INDEX entry_digest ON entry (digest);'
-        )
-        unplaced = self._connection.execute("SELECT number, url, date FROM unplaced")
-        self._connection.executemany(
-            "INSERT INTO unmet VALUES (?, ?)", ((rowid, _name(url, date)) for rowid, url, date in unplaced)
-        )
+        self._connection.executescript(_CREATE_INDEXES)
 
     def counts_by_file(self) -> dict[str, int]:
         """How many entries name each file and an offset in it."""
-        rows = self._connection.execute("SELECT file, count(*) FROM placed GROUP BY file")
-        return dict(rows)
-
-    def without_place(self) -> int:
-        """The number of entries without a location."""
-        return self._number("SELECT count(*) FROM unplaced")
-
-    def unmet(self, url: str, date: str) -> list[tuple[int, Entry]]:
-        """The entries without a location, with this URL and date (digits), whose record was not read; with numbers."""
-        rows = self._connection.execute(
-            "SELECT entry.rowid, entry.* FROM unmet JOIN entry ON entry.rowid = unmet.entry WHERE name = ?",
-            (_name(url, date),),
-        )
-        return [(number, Entry(*row)) for number, *row in rows]
-
-    def meet(self, number: int) -> None:
-        """Mark an entry without a location: its record was read."""
-        self._connection.execute("DELETE FROM unmet WHERE entry = ?", (number,))
+        query = f"SELECT file, count(*) FROM entry WHERE {_HAS_PLACE} GROUP BY file"  # noqa: S608
+        return dict(self._connection.execute(query).fetchall())
 
     def count_unmet(self) -> int:
         """The number of entries without a location whose record was not read."""
-        return self._number("SELECT count(*) FROM unmet")
+        (count,) = self._connection.execute("SELECT count(*) FROM entry WHERE unmet IS NOT NULL").fetchone()
+        return int(count)
 
     def all_unmet(self) -> Iterator[Entry]:
         """The entries without a location whose record was not read."""
-        return self._entries("rowid IN (SELECT entry FROM unmet) ORDER BY rowid")
+        return self._entries("unmet IS NOT NULL ORDER BY rowid")
+
+    def meet(self, record: StoredRecord) -> bool:
+        """Mark an entry without a location as read if it is the entry of this record; return whether there is one."""
+        name = _name(plain_url(record.target_uri or ""), digits_of(record.date or ""))
+        query = f"SELECT rowid, {_COLUMNS} FROM entry WHERE unmet = ?"  # noqa: S608
+        for rowid, *row in self._connection.execute(query, (name,)).fetchall():
+            if not Entry(*row).differences(record):
+                self._connection.execute("UPDATE entry SET unmet = NULL WHERE rowid = ?", (rowid,))
+                return True
+        return False
 
     def of_file(self, name: str) -> Iterator[Entry]:
         """The entries of a file in order of offset."""
@@ -153,7 +155,7 @@ class SortedEntries:
 
     def sample(self, count: int, seed: int) -> list[Entry]:
         """At most *count* random entries that have a location, in order of file and offset."""
-        rows = self._connection.execute("SELECT number FROM placed ORDER BY digest")
+        rows = self._connection.execute(f"SELECT rowid FROM entry WHERE {_HAS_PLACE} ORDER BY digest")  # noqa: S608
         rowids = [row[0] for row in rows]
         # Not for secrets: a seed makes the sample reproducible.
         drawn = random.Random(seed).sample(rowids, min(count, len(rowids)))  # noqa: S311
@@ -170,21 +172,14 @@ class SortedEntries:
         """Whether an entry has this location and payload."""
         return any(self._entries('file = ? AND "offset" = ? AND digest = ?', file, offset, digest))
 
-    def find(self, digests: Sequence[str]) -> dict[str, tuple[str, str, int]]:
-        """URL, date and size of the entries with these payloads, if they exist."""
-        found = {}
-        for digest in digests:
-            entry = next(self._entries("digest = ? LIMIT 1", digest), None)
-            if entry is not None:
-                found[digest] = entry.url, entry.date, entry.size
-        return found
+    def find(self, digests: Sequence[str]) -> dict[str, Entry]:
+        """An entry with each of these payloads, if there is one."""
+        rows = (next(self._entries("digest = ? LIMIT 1", digest), None) for digest in digests)
+        return {entry.digest: entry for entry in rows if entry is not None}
 
     def _entries(self, where: str, *values: object) -> Iterator[Entry]:
-        rows = self._connection.execute(f"SELECT * FROM entry WHERE {where}", values)  # noqa: S608
+        rows = self._connection.execute(f"SELECT {_COLUMNS} FROM entry WHERE {where}", values)  # noqa: S608
         return (Entry(*row) for row in rows)
-
-    def _number(self, query: str) -> int:
-        return int(self._connection.execute(query).fetchone()[0])
 
     def close(self) -> None:
         """Delete the temporary files."""
@@ -192,12 +187,17 @@ class SortedEntries:
         self.captures.close()
 
 
-def _usual(digest: str) -> str:
+def plain_or_same(plain: Callable[[str], str], text: str) -> str:
+    """A digest or URL in the form of the index; unchanged if it has no such form."""
     try:
-        return plain_digest(digest)
+        return plain(text)
     except SettingError:
-        # A digest of another program in a form that no record has.
-        return digest
+        return text
+
+
+def _unmet(original: Original) -> bytes | None:
+    has_place = original.file is not None and original.offset is not None
+    return None if has_place else _name(original.url, original.date)
 
 
 def _name(url: str, date: str) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
@@ -22,11 +22,11 @@ from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import is_url, place_file, shown
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
-from .crawl_files import PAYLOAD_FIELD
+from .crawl_files import PAYLOAD_FIELD, warcinfo_of
 from .entries import EntryRules, derive, entry_of_line
 from .entry_writer import EntryWriter
 from .places import sha256_of, size_of
-from .sources import files_beside, first_record, kind_of, unreadable
+from .sources import files_beside, kind_of, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.sources import ReadableFile
     from scrapy_dedupe.warc.wacz import Requirement
+
+MAX_FAULTS = 1_000
+"""The number of faults of which the sentences are kept."""
 
 _BATCH = 1_000
 
@@ -45,23 +48,18 @@ class Alive(Protocol):
     def __call__(self, share: float | None = None) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class EnteredSource:
-    """The result for a source: its counts, the number of possible originals, and the missing WARC files that it names."""
-
-    counts: Counts
-    originals: int
-    absent: tuple[str, ...] = ()
-
-
 class SourceEntry(EntryWriter):
     """The addition of one claimed source.
 
     ``payload_of`` returns the payload mode of a source, given the mode in its metadata or None. ``verify``: the hash of a
     container is compared, not only its size. ``is_only``: its crawl has no other source. Otherwise revisits whose
     original is in another crawl wait, because another source may add the original to the crawl itself, and the order of
-    sources must make no difference. ``on_fault`` is called with a sentence for each skipped line or record.
+    sources must make no difference. ``skipped`` counts the skipped lines and records, and ``faults`` are the first
+    sentences about them. ``absent`` are the missing WARC files that a CDXJ names.
     """
+
+    absent: Sequence[str] = ()
+    skipped = 0
 
     def __init__(
         self,
@@ -72,20 +70,18 @@ class SourceEntry(EntryWriter):
         verify: bool,
         is_only: bool,
         alive: Alive,
-        on_fault: Callable[[str], None],
     ) -> None:
         super().__init__(index, source.crawl, settles_others=is_only)
         self._source = source
         self._payload_of = payload_of
         self._verify = verify
         self._alive = alive
-        self._report_fault = on_fault
-        self._first_fault: str | None = None
+        self.faults: list[str] = []
         self._files: dict[str, None] = {}
         self._rules = EntryRules(source.crawl)
 
-    def enter(self) -> EnteredSource | None:
-        """Add the source completely; return None for a container that its crawl already has under another name.
+    def enter(self) -> Counts | None:
+        """Add the source completely; return its counts, None for a container that its crawl has under another name.
 
         Raises :class:`~scrapy_dedupe.errors.DamagedInput` or :class:`~scrapy_dedupe.errors.ArchiveError` for a broken
         source, and what the index raises: :class:`~scrapy_dedupe.errors.CrawlStateError` if it has lost the source in the
@@ -111,7 +107,7 @@ class SourceEntry(EntryWriter):
                 f"{shown(source.place)} cannot be imported: {error.strerror or error}."
             ) from error
 
-    def _enter_container(self, file: ReadableFile) -> EnteredSource | None:
+    def _enter_container(self, file: ReadableFile) -> Counts | None:
         source = self._source
         wacz = StoredWacz(file)
         size = _checked_size(source, wacz.size_bytes)
@@ -138,23 +134,22 @@ class SourceEntry(EntryWriter):
                 self.take_records(member, lambda offset: self._alive())
         return self._result(size, required(self.index, about.requires, source.crawl))
 
-    def _enter_records(self, file: ReadableFile, size: int) -> EnteredSource:
-        first = first_record(file)
-        info = first.info() if first is not None and first.type == "warcinfo" else {}
+    def _enter_records(self, file: ReadableFile, size: int) -> Counts:
+        info = warcinfo_of(file)
         own = info.get(PAYLOAD_FIELD)
         self._begin(own if own in PAYLOAD_MODES else payload_mode(info.get("software")))
         self.take_records(file, lambda offset: self._alive(offset / size))
         return self._result(size)
 
-    def _enter_lines(self, file: ReadableFile) -> EnteredSource:
+    def _enter_lines(self, file: ReadableFile) -> Counts:
         is_local = isinstance(file, Path)
         with _checked_lines(lambda: cdxj_lines(file), is_local=is_local, alive=self._alive) as lines:
             self._begin(None)
             size = self.take_lines(lines, files_beside(self._source.place))
-        result = self._result(size)
+        counts = self._result(size)
         # Remote files are not checked, to avoid a request for each.
-        absent = (name for name in self._files if not is_url(name) and not Path(name).is_file())
-        return replace(result, absent=tuple(absent))
+        self.absent = [name for name in self._files if not is_url(name) and not Path(name).is_file()]
+        return counts
 
     def _begin(self, own_payload: str | None) -> None:
         wacz_index = self.index.begin_source(self._source, self._payload_of(own_payload))
@@ -198,7 +193,7 @@ class SourceEntry(EntryWriter):
         except OSError as error:
             raise unreadable(file, error) from error
 
-    def _result(self, size_bytes: int, needs: Iterable[Need] = ()) -> EnteredSource:
+    def _result(self, size_bytes: int, needs: Iterable[Need] = ()) -> Counts:
         """Finish the source (see :meth:`finish`).
 
         Raises :class:`~scrapy_dedupe.errors.DamagedInput` for a source without any response or revisit.
@@ -206,13 +201,12 @@ class SourceEntry(EntryWriter):
         if not self.total:
             raise DamagedInput(
                 f"{shown(self._source.place)} holds no record that can be added; nothing was imported."
-                + (f" The first fault: {self._first_fault}" if self._first_fault else "")
+                + (f" The first fault: {self.faults[0]}" if self.faults else "")
             )
         # Register files with only revisits too: a check must find them.
         with self._explaining_loss():
             self.index.add_imported(self._source, [], [], list(self._files))
-        counts = self.finish(size_bytes, needs)
-        return EnteredSource(counts, self.added)
+        return self.finish(size_bytes, needs)
 
     def add(self, originals: Sequence[Original], urls: Sequence[UrlCapture]) -> None:
         with self._explaining_loss():
@@ -233,8 +227,10 @@ class SourceEntry(EntryWriter):
         )
 
     def _on_fault(self, sentence: str) -> None:
-        self._first_fault = self._first_fault or sentence
-        self._report_fault(sentence)
+        self.skipped += 1
+        # Records that share an offset share their fault.
+        if len(self.faults) < MAX_FAULTS and sentence not in self.faults[-1:]:
+            self.faults.append(sentence)
 
     @contextmanager
     def _explaining_loss(self) -> Iterator[None]:

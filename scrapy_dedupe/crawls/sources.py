@@ -18,7 +18,7 @@ import os
 import re
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -29,18 +29,17 @@ from scrapy_dedupe.stores.crawl_index import checked_crawl_id
 from scrapy_dedupe.warc.cdxj_reading import CdxCapture, cdxj_lines, read_cdxj
 from scrapy_dedupe.warc.containers import ZIP_MAGIC
 from scrapy_dedupe.warc.manifests import ListedFile, read_manifest
-from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import check_regular, is_url, place_file, shown
 from scrapy_dedupe.warc.sources import ARC_LINE, GZIP_MAGIC, WARC_START
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
+from .crawl_files import warcinfo_of
 from .places import WACZ_SUFFIX, sha256_of, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
-    from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _WARC_NAME = re.compile(r".+\.w?arc(\.gz)?(\.open)?", re.IGNORECASE | re.DOTALL)
@@ -60,6 +59,7 @@ class FailedSource:
     reason: str
 
 
+@dataclass(slots=True)
 class FoundSources:
     """The sources for the words of a call; ``crawl`` is the crawl id for sources without one in a manifest.
 
@@ -67,15 +67,14 @@ class FoundSources:
     ``has_manifest``: at least one manifest was read. ``doubts`` explain why a manifest may not have named all crawls.
     """
 
-    def __init__(self, crawl: str | None, allow_outside: bool, check: Callable[[], None]) -> None:
-        self.failed: list[FailedSource] = []
-        self.listed: list[ListedFile] = []
-        self.has_manifest = False
-        self.doubts: list[str] = []
-        self._sources: dict[str, Source] = {}
-        self._crawl = crawl
-        self._allow_outside = allow_outside
-        self._check = check
+    crawl: str | None
+    allow_outside: bool
+    check: Callable[[], None]
+    failed: list[FailedSource] = field(default_factory=list)
+    listed: list[ListedFile] = field(default_factory=list)
+    has_manifest: bool = False
+    doubts: list[str] = field(default_factory=list)
+    _sources: dict[str, Source] = field(default_factory=dict)
 
     @property
     def sources(self) -> list[Source]:
@@ -84,12 +83,12 @@ class FoundSources:
 
     def take(self, place: str) -> None:
         """Add a file, or all files that a manifest names."""
-        self._check()
+        self.check()
         try:
             _check_text(place)
             is_manifest = kind_of(place_file(place)) == "manifest"
             if not is_manifest:
-                source = source_at(place, crawl=self._crawl)
+                source = source_at(place, crawl=self.crawl)
                 self.listed.append(ListedFile(source.name, place, source.hash, source.size, source.crawl))
                 self._add(source)
         except DedupeError as error:
@@ -104,22 +103,19 @@ class FoundSources:
 
         self.has_manifest = True
         try:
-            for listed in read_manifest(place, allow_outside=self._allow_outside, on_fault=on_fault):
-                self._check()
-                self._take_listed(listed)
+            for listed in read_manifest(place, allow_outside=self.allow_outside, on_fault=on_fault):
+                self.check()
+                # Add failed sources too: their crawl is not missing from the manifest.
+                crawl = listed.crawl
+                try:
+                    source = source_at(listed.place, listed=listed, crawl=self.crawl)
+                    crawl = source.crawl
+                    self._add(source)
+                except DedupeError as error:
+                    self._fail(listed.place, str(error), is_doubt=False)
+                self.listed.append(replace(listed, crawl=crawl))
         except DedupeError as error:
             on_fault(str(error))
-
-    def _take_listed(self, listed: ListedFile) -> None:
-        # Add failed sources too: their crawl is not missing from the manifest.
-        crawl = listed.crawl
-        try:
-            source = source_at(listed.place, listed=listed, crawl=self._crawl)
-            crawl = source.crawl
-            self._add(source)
-        except DedupeError as error:
-            self._fail(listed.place, str(error), is_doubt=False)
-        self.listed.append(replace(listed, crawl=crawl))
 
     def _add(self, source: Source) -> None:
         other = self._sources.setdefault(source.name, source)
@@ -213,14 +209,6 @@ def kind_of(file: ReadableFile) -> str:
     )
 
 
-def first_record(file: ReadableFile) -> StoredRecord | None:
-    """The first readable record of a WARC or ARC file, None if there is none. Raises ArchiveError."""
-    try:
-        return next(read_records(file, on_damage=lambda damage: None), None)
-    except OSError as error:
-        raise unreadable(file, error) from error
-
-
 def unreadable(file: ReadableFile, error: OSError) -> ArchiveError:
     """The exception for a file that cannot be read."""
     return ArchiveError(
@@ -269,8 +257,10 @@ def _own_crawl(file: ReadableFile, kind: str) -> str:
     if kind == "wacz":
         own = StoredWacz(file).about.crawl
     elif kind == "warc":
-        first = first_record(file)
-        own = first.info().get("ispartof") if first is not None and first.type == "warcinfo" else None
+        try:
+            own = warcinfo_of(file).get("ispartof")
+        except OSError as error:
+            raise unreadable(file, error) from error
     try:
         return checked_crawl_id(own or "")
     except SettingError:

@@ -120,7 +120,7 @@ def test_the_order_of_the_sources_makes_no_difference_to_what_a_crawl_needs(
     write_wacz(tmp_path / "o1.wacz", [line(1), line(2)], crawl="k1")
     write_wacz(tmp_path / "o1b.wacz", [revisit(4, 1), revisit(5, 3), revisit(6, 3)], crawl="k1")
     result = run(index, *(tmp_path / f"{name}.wacz" for name in order))
-    assert (result.failed, result.waiting) == ((), 0)
+    assert (result.failed, result.waiting) == ([], 0)
     assert info_of(index, "k1").counts.conserved_size == 3 * 4_400
     assert info_of(index, "k1").waiting == 0
     assert index.needs("k1") == [Need("k0", 0, next(index.records("k0")).file)]
@@ -177,7 +177,7 @@ def test_a_wacz_without_an_index_is_entered_from_its_warc_files(
         for info in source.infolist():
             if not info.filename.startswith("indexes/"):
                 target.writestr(info, source.read(info))
-    assert run(index, bare).failed == ()
+    assert run(index, bare).failed == []
     counts = info_of(own, "one").counts
     assert info_of(index, "one").counts == replace(counts, total_crawl_size=bare.stat().st_size)
     assert {entry.offset for entry in index.records("one")} == {entry.offset for entry in own.records("one")}
@@ -371,7 +371,7 @@ def test_a_record_whose_chunks_were_cut_is_counted_and_is_no_original(
         + chunked_record(4, b"never was in chunks")
     )
     result = run(index, path)
-    assert (result.failed, result.captures, result.originals, result.skipped) == ((), 4, 2, 0)
+    assert (result.failed, result.captures, result.originals, result.skipped) == ([], 4, 2, 0)
     found = index.find("cut", [sha256(number) for number in range(1, 5)])
     assert [original is not None for original in found] == [False, False, True, True]
 
@@ -384,7 +384,7 @@ def test_records_without_a_digest_are_counted_and_are_no_originals(tmp_path: Pat
         head + b"http://example.org/ 127.0.0.1 20260801120000 text/plain %d\n" % len(answer) + answer + b"\n"
     )
     result = run(index, path)
-    assert (result.failed, result.captures, result.originals, result.skipped) == ((), 1, 0, 0)
+    assert (result.failed, result.captures, result.originals, result.skipped) == ([], 1, 0, 0)
     assert info_of(index, "old").counts == Counts(1, 0, 0, path.stat().st_size)
 
 
@@ -487,7 +487,7 @@ def test_a_bad_line_is_named_and_passed_over_and_the_others_are_imported(
         line(8, url="https://example.com/a b"),
     ]
     result = run(index, write_wacz(tmp_path / "a.wacz", lines))
-    assert (result.imported, result.skipped, result.captures) == (("a.wacz",), 5, 3)
+    assert (result.imported, result.skipped, result.captures) == (["a.wacz"], 5, 3)
     assert f"{tmp_path / 'a.wacz'}: line 2: has no URL" in result.faults
     for words in ("line 3", "sha256:xyz", "which needs a filename", "no file 'other.warc.gz'"):
         assert any(words in fault for fault in result.faults)
@@ -504,7 +504,7 @@ def test_a_broken_source_is_named_and_leaves_the_index_as_it_was(tmp_path: Path,
     (tmp_path / "c.wacz").write_bytes(b"PK\x03\x04 and no more")
     write_wacz(tmp_path / "d.wacz", [line(2)])
     result = run(index, tmp_path)
-    assert result.imported == ("a.wacz", "d.wacz")
+    assert result.imported == ["a.wacz", "d.wacz"]
     assert {Path(failed.source).name for failed in result.failed} == {"b.wacz", "c.wacz"}
     assert all(failed.source in failed.reason for failed in result.failed)
     assert {info.id for info in index.crawls()} == {"a", "d"}
@@ -522,7 +522,7 @@ def test_size_and_hash_are_those_that_the_manifest_says(tmp_path: Path, index: C
     write_manifest(manifest, entry | {"hash": "sha256:" + "0" * 64})
     assert "it is another file, or damaged" in reason(run(index, manifest, verify=True))
     assert index.crawls() == []
-    assert run(index, manifest).imported == ("a.wacz",)
+    assert run(index, manifest).imported == ["a.wacz"]
     assert index.containers("a") == [{"filename": "a.wacz", "hash": "0" * 64, "size": entry["size"]}]
 
 
@@ -545,7 +545,7 @@ def test_a_name_that_is_no_text_fails_that_source_alone(tmp_path: Path, index: C
         except (OSError, UnicodeError):
             pytest.skip("This file system takes UTF-8 alone.")
     result = run(index, tmp_path, tmp_path / "\udcff.warc.gz", tmp_path / "\udcff.json")
-    assert result.imported == ("ok.wacz",)
+    assert result.imported == ["ok.wacz"]
     assert [failed.source for failed in result.failed] == [
         f"{tmp_path}/\\udcff.{suffix}" for suffix in ("wacz", "warc.gz", "json")
     ]
@@ -606,7 +606,7 @@ def test_a_source_without_a_record_fails_and_its_mended_self_is_imported(
     result = run(index, path, new_payload="decoded", crawl="one")
     assert "holds no record that can be added; nothing was imported." in reason(result)
     assert ("The first fault: line 1: has no URL" in reason(result)) == (name == "a.wacz")
-    assert (result.imported, index.crawls(), index.counts) == ((), [], Counts())
+    assert (result.imported, index.crawls(), index.counts) == ([], [], Counts())
     assert index.queue_length() == (0, 0)
     assert index.unfinished_sources() == []
     if name.endswith(".wacz"):
@@ -624,7 +624,7 @@ def test_a_source_without_a_record_leaves_its_crawl_as_it_was(tmp_path: Path, in
 
 
 def test_a_source_of_revisits_alone_is_imported(tmp_path: Path, index: CrawlIndex) -> None:
-    assert run(index, write_wacz(tmp_path / "a.wacz", [revisit(1, 1)])).imported == ("a.wacz",)
+    assert run(index, write_wacz(tmp_path / "a.wacz", [revisit(1, 1)])).imported == ["a.wacz"]
 
 
 def test_a_cdxj_whose_warc_files_are_not_there_is_told(tmp_path: Path, index: CrawlIndex) -> None:
@@ -640,7 +640,7 @@ def test_a_cdxj_whose_warc_files_are_there_is_imported_without_a_word(
     path = tmp_path / "a.cdxj"
     path.write_bytes(line(1))
     (tmp_path / WARC_NAME).write_bytes(b"some")
-    assert run(index, path).absent == ()
+    assert run(index, path).absent == []
 
 
 # What is known already
@@ -655,7 +655,7 @@ def test_what_is_known_is_not_imported_again(tmp_path: Path, index: CrawlIndex) 
     run(index, wacz, warc, cdxj)
     counts = index.counts
     again = run(index, wacz, warc, cdxj, tmp_path / "*.wacz")
-    assert (again.imported, again.known, again.failed) == ((), ("a.wacz", str(warc), str(cdxj)), ())
+    assert (again.imported, again.known, again.failed) == ([], ["a.wacz", str(warc), str(cdxj)], [])
     assert index.counts == counts
 
 
@@ -678,12 +678,12 @@ def test_a_file_of_the_same_name_and_size_is_told_by_its_hash_where_that_is_comp
     path = write_wacz(tmp_path / "a.wacz", [line(1)])
     run(index, path)
     size = path.stat().st_size
-    assert run(index, path, verify=True).known == ("a.wacz",)
+    assert run(index, path, verify=True).known == ["a.wacz"]
     write_wacz(path, [line(1, 7)])
     assert path.stat().st_size == size
-    assert run(index, path).known == ("a.wacz",)
+    assert run(index, path).known == ["a.wacz"]
     result = run(index, path, verify=True)
-    assert (result.known, "has the hash" in reason(result)) == ((), True)
+    assert (result.known, "has the hash" in reason(result)) == ([], True)
 
 
 def test_what_is_verified_and_cannot_be_read_any_more_is_not_known(tmp_path: Path, index: CrawlIndex) -> None:
@@ -691,17 +691,17 @@ def test_what_is_verified_and_cannot_be_read_any_more_is_not_known(tmp_path: Pat
     run(index, path)
     path.unlink()
     manifest = write_manifest(tmp_path / "all.json", {"path": "a.wacz", "crawlId": "a"})
-    assert run(index, manifest).known == ("a.wacz",)
+    assert run(index, manifest).known == ["a.wacz"]
     assert "cannot be compared" in reason(run(index, manifest, verify=True))
 
 
 def test_the_same_file_under_another_name_is_known(tmp_path: Path, index: CrawlIndex) -> None:
     path = write_wacz(tmp_path / "a.wacz", [line(1)], crawl="one")
     manifest = write_manifest(tmp_path / "all.json", {"name": "pretty.wacz", "path": "a.wacz"})
-    assert run(index, manifest).imported == ("pretty.wacz",)
+    assert run(index, manifest).imported == ["pretty.wacz"]
     counts = index.counts
     result = run(index, path)
-    assert (result.imported, result.known, result.failed) == ((), ("a.wacz",), ())
+    assert (result.imported, result.known, result.failed) == ([], ["a.wacz"], [])
     assert index.counts == counts
     assert [container["filename"] for container in index.containers("one")] == ["pretty.wacz"]
     assert index.queue_length() == (0, 0)
@@ -712,7 +712,7 @@ def test_both_names_of_a_file_in_one_import_are_one_source(tmp_path: Path, index
     path = write_wacz(tmp_path / "a.wacz", [line(1)], crawl="one")
     manifest = write_manifest(tmp_path / "all.json", {"name": "pretty.wacz", "path": "a.wacz"})
     result = run(index, manifest, path)
-    assert (result.imported, result.known) == (("pretty.wacz",), ("a.wacz",))
+    assert (result.imported, result.known) == (["pretty.wacz"], ["a.wacz"])
     assert index.counts.total_urls == 1
 
 
@@ -722,7 +722,7 @@ def test_the_same_file_by_a_url_under_another_name_is_known(tmp_path: Path, inde
     run(index, path)
     with fsspec.open("memory://imports/copy.wacz", "wb") as stream:
         stream.write(path.read_bytes())
-    assert run(index, "memory://imports/copy.wacz").known == ("copy.wacz",)
+    assert run(index, "memory://imports/copy.wacz").known == ["copy.wacz"]
     assert index.counts.total_urls == 1
 
 
@@ -734,7 +734,7 @@ def test_a_file_is_one_source_through_whatever_links_it_is_named(tmp_path: Path,
     (real / "y.warc.gz").symlink_to("x.warc.gz")
     manifest = write_manifest(real / "all.json", {"path": "x.warc.gz"})
     words = (link / "all.json", link / "x.warc.gz", real / "x.warc.gz", link / "y.warc.gz")
-    assert run(index, *words, crawl="one").imported == (str(real / "x.warc.gz"),)
+    assert run(index, *words, crawl="one").imported == [str(real / "x.warc.gz")]
     assert index.counts.total_urls == 1
     assert manifest.exists()
 
@@ -742,7 +742,7 @@ def test_a_file_is_one_source_through_whatever_links_it_is_named(tmp_path: Path,
 def test_a_link_to_a_container_has_its_own_name(tmp_path: Path, index: CrawlIndex) -> None:
     write_wacz(tmp_path / "0123abcd", [line(1)])
     (tmp_path / "a.wacz").symlink_to("0123abcd")
-    assert run(index, tmp_path / "a.wacz").imported == ("a.wacz",)
+    assert run(index, tmp_path / "a.wacz").imported == ["a.wacz"]
     assert [info.id for info in index.crawls()] == ["a"]
 
 
@@ -754,8 +754,8 @@ def test_what_was_imported_under_another_crawl_is_an_error_that_names_it(
     path.write_bytes(line(1) if name.endswith("cdxj") else response_record(1, b"1" * 500))
     run(index, path, crawl="x")
     result = run(index, path, crawl="y")
-    assert (result.known, "belongs to the crawl x. Import it into that crawl" in reason(result)) == ((), True)
-    assert run(index, path, crawl="x").known == (str(path),)
+    assert (result.known, "belongs to the crawl x. Import it into that crawl" in reason(result)) == ([], True)
+    assert run(index, path, crawl="x").known == [str(path)]
 
 
 def test_two_crawls_may_have_containers_of_one_name(tmp_path: Path, index: CrawlIndex) -> None:
@@ -767,7 +767,7 @@ def test_two_crawls_may_have_containers_of_one_name(tmp_path: Path, index: Crawl
         )
         index.commit(crawl)
     result = run(index, path)
-    assert (result.known, result.failed) == (("a.wacz",), ())
+    assert (result.known, result.failed) == (["a.wacz"], [])
 
 
 def test_two_files_of_one_name_are_not_one_source(tmp_path: Path, index: CrawlIndex) -> None:
@@ -775,13 +775,13 @@ def test_two_files_of_one_name_are_not_one_source(tmp_path: Path, index: CrawlIn
         (tmp_path / name).mkdir()
         write_wacz(tmp_path / name / "x.wacz", [line(ord(name))])
     result = run(index, tmp_path / "*" / "x.wacz")
-    assert result.imported == ("x.wacz",)
+    assert result.imported == ["x.wacz"]
     assert "has the same name 'x.wacz'" in reason(result)
 
 
 def test_what_was_crawled_here_is_not_imported_into(tmp_path: Path, own: CrawlIndex) -> None:
     (path,) = record_crawl(own, tmp_path, "one", [1, 2], in_wacz=True)
-    assert run(own, path).known == ("one.wacz",)
+    assert run(own, path).known == ["one.wacz"]
     write_wacz(tmp_path / "more.wacz", [line(5)], crawl="one")
     assert "was crawled here" in reason(run(own, tmp_path / "more.wacz"))
     assert info_of(own, "one").counts.total_urls == 2
@@ -820,7 +820,7 @@ def test_an_id_that_is_not_allowed_fails_that_source_alone(tmp_path: Path, index
         write_wacz(tmp_path / f"{name}.wacz", [line(ord(name))])
     write_manifest(tmp_path / "all.json", {"path": "a.wacz", "crawlId": "a b"}, {"path": "b.wacz"})
     result = run(index, tmp_path / "all.json")
-    assert (result.imported, "'a b'" in reason(result)) == (("b.wacz",), True)
+    assert (result.imported, "'a b'" in reason(result)) == (["b.wacz"], True)
 
 
 # Payload mode
@@ -831,13 +831,13 @@ def test_the_software_tells_the_mode_and_a_mixture_is_refused(tmp_path: Path, in
     write_wacz(tmp_path / "b.wacz", [line(2)], software="Heritrix/3.4")
     write_wacz(tmp_path / "c.wacz", [line(3)], software=None)
     result = run(index, tmp_path)
-    assert result.imported == ("a.wacz", "c.wacz")
+    assert result.imported == ["a.wacz", "c.wacz"]
     assert "decoded" in reason(result)
     assert {info.payload for info in index.crawls()} == {"decoded"}
     assert index.find("new", [sha256(2)]) == [None]
     with pytest.raises(StoreRefused, match="decoded"):
         run(index, tmp_path / "b.wacz")
-    assert run(index, tmp_path / "b.wacz", payload="decoded").imported == ("b.wacz",)
+    assert run(index, tmp_path / "b.wacz", payload="decoded").imported == ["b.wacz"]
 
 
 def test_a_new_index_gets_the_mode_of_the_settings_where_nothing_says_another(
@@ -912,7 +912,7 @@ def test_a_killed_import_is_continued_and_counts_once(
     assert index.find("new", [sha256(1)]) == [None]
     assert sum(index.queue_length()) == 1
     watch = Watcher()
-    assert run(index, watch=watch, lease_s=0.5).imported == ("a.wacz",)
+    assert run(index, watch=watch, lease_s=0.5).imported == ["a.wacz"]
     assert info_of(index, "a").counts == Counts(
         4_000, 1_500, 1_500 * 4_400, (tmp_path / "a.wacz").stat().st_size
     )
@@ -947,7 +947,7 @@ def test_two_imports_share_the_queue(tmp_path: Path, index: CrawlIndex, index_ur
         thread.start()
     for thread in threads:
         thread.join()
-    assert [result.failed for result in results] == [(), ()]
+    assert [result.failed for result in results] == [[], []]
     names = [name for result in results for name in result.imported]
     assert sorted(names) == [f"{number}.wacz" for number in range(8)]
     assert index.counts.total_urls == 8 * 700
@@ -966,14 +966,14 @@ def test_the_lease_is_renewed_within_a_member_of_a_wacz(tmp_path: Path, index: C
     assert watch.checks > 300
 
 
-@pytest.mark.parametrize(("crawl", "known"), [("two", ()), ("one", ("a.wacz",))])
+@pytest.mark.parametrize(("crawl", "known"), [("two", []), ("one", ["a.wacz"])])
 def test_a_source_that_another_process_imported_meanwhile_is_told(
     tmp_path: Path,
     index: CrawlIndex,
     index_url: str,
     monkeypatch: pytest.MonkeyPatch,
     crawl: str,
-    known: tuple[str, ...],
+    known: list[str],
 ) -> None:
     path = write_wacz(tmp_path / "a.wacz", [line(1)])
     claim = index.claim_source
@@ -985,13 +985,13 @@ def test_a_source_that_another_process_imported_meanwhile_is_told(
             source = other.claim_source(0.001)
             assert source is not None
             other.release_source(source)
-            assert run(other, path, crawl="one").imported == ("a.wacz",)
+            assert run(other, path, crawl="one").imported == ["a.wacz"]
         return claim(lease_s)
 
     with monkeypatch.context() as patch:
         patch.setattr(index, "claim_source", late)
         result = run(index, path, crawl=crawl)
-    assert (result.imported, result.known) == ((), known)
+    assert (result.imported, result.known) == ([], known)
     if not known:
         assert "a.wacz belongs to the crawl one. Import it into that crawl" in reason(result)
 
@@ -1013,7 +1013,7 @@ def test_a_source_that_another_process_could_not_import_is_not_imported(
     with monkeypatch.context() as patch:
         patch.setattr(index, "claim_source", late)
         result = run(index, path)
-    assert (result.imported, "another process has failed to import it" in reason(result)) == ((), True)
+    assert (result.imported, "another process has failed to import it" in reason(result)) == ([], True)
 
 
 @pytest.mark.parametrize("method", ["begin_source", "add_imported", "end_source"])
@@ -1039,7 +1039,7 @@ def test_an_index_that_is_emptied_while_it_is_imported_into_loses_what_was_queue
         assert "a.wacz" in told or method == "begin_source"
         assert "emptied in the meantime. Import it again." in told["b.wacz"]
         assert "was not begun" not in told.get("a.wacz", "")
-        assert run(index, tmp_path).failed == ()
+        assert run(index, tmp_path).failed == []
         assert index.counts.conserved_size == 2 * 4_400
 
 
@@ -1055,13 +1055,13 @@ def test_a_source_that_another_process_took_over_is_left_to_it(
         def slow(*words: Any) -> Any:
             # This process was silent for longer than its lease.
             time.sleep(0.3)
-            assert run(other, lease_s=20.0).imported == ("a.wacz",)
+            assert run(other, lease_s=20.0).imported == ["a.wacz"]
             return done(*words)
 
         with monkeypatch.context() as patch:
             patch.setattr(index, method, slow)
             result = run(index, path, lease_s=0.2, watch=watch)
-    assert result.failed == ()
+    assert result.failed == []
     assert info_of(index, "a").counts == Counts(2, 1, 4_400, path.stat().st_size)
     assert index.queue_length() == (0, 0)
 
@@ -1082,7 +1082,7 @@ def test_a_source_that_was_taken_over_is_neither_dropped_nor_given_back(
         for method in ("drop_source", "release_source"):
             patch.setattr(index, method, lambda *words: pytest.fail("It is another's."))
         result = run(index, path, lease_s=0.2, watch=watch, crawl="once")
-    assert (result.imported, result.failed, result.claimed) == ((), (), 1)
+    assert (result.imported, result.failed, result.claimed) == ([], [], 1)
     assert f"{path} was taken over by another process and is left to it." in watch.told
 
 
@@ -1109,7 +1109,7 @@ def test_a_source_that_waits_in_the_queue_for_another_crawl_is_told(
     with pytest.raises(ImportStopped):
         run(index, path, crawl="first", watch=Watcher(1))
     result = run(index, path, crawl="second", lease_s=1.0)
-    assert result.imported == ("a.wacz",)
+    assert result.imported == ["a.wacz"]
     assert "for the crawl first, not for second" in reason(result)
     assert [info.id for info in index.crawls()] == ["first"]
 
@@ -1161,14 +1161,14 @@ def test_crawls_that_a_manifest_does_not_name_are_noted_and_purged_on_demand(
 ) -> None:
     resources = three_crawls(tmp_path)
     manifest = tmp_path / "all.json"
-    assert run(index, write_manifest(manifest, *resources)).missing == ()
+    assert run(index, write_manifest(manifest, *resources)).missing == []
     write_manifest(manifest, resources[0])
     result = run(index, manifest)
-    assert (result.missing, result.removed) == (("b", "c"), ())
+    assert (result.missing, result.removed) == (["b", "c"], [])
     notes = index.import_notes
     sizes = sum((tmp_path / f"{name}.wacz").stat().st_size for name in "bc")
     assert (notes.removed_crawls, notes.removed_size) == (2, sizes)
-    assert run(index, manifest, remove=True).removed == ("b", "c")
+    assert run(index, manifest, remove=True).removed == ["b", "c"]
     assert [info.id for info in index.crawls()] == ["a"]
     assert index.import_notes.removed_crawls == 0
 
@@ -1181,7 +1181,7 @@ def test_nothing_is_removed_by_a_manifest_with_a_fault(
     manifest = tmp_path / "all.json"
     run(index, write_manifest(manifest, *resources))
     result = run(index, write_manifest(manifest, resources[0], fault), remove=True)
-    assert (result.removed, len(result.failed)) == ((), 1)
+    assert (result.removed, len(result.failed)) == ([], 1)
     assert any(
         words in (result.not_removed or "") for words in ("a manifest has a fault", "without a crawl id")
     )
@@ -1193,14 +1193,14 @@ def test_a_crawl_whose_source_fails_is_not_missing(tmp_path: Path, index: CrawlI
     manifest = tmp_path / "all.json"
     run(index, write_manifest(manifest, *resources))
     resources[1] |= {"size": 1}
-    assert run(index, write_manifest(manifest, *resources[:2]), remove=True).removed == ("c",)
+    assert run(index, write_manifest(manifest, *resources[:2]), remove=True).removed == ["c"]
 
 
 def test_nothing_is_removed_without_a_manifest(tmp_path: Path, index: CrawlIndex) -> None:
     three_crawls(tmp_path)
     run(index, tmp_path)
     result = run(index, tmp_path / "a.wacz", remove=True)
-    assert (result.missing, result.removed) == ((), ())
+    assert (result.missing, result.removed) == ([], [])
     assert "only a manifest defines which crawls should exist" in (result.not_removed or "")
 
 
@@ -1212,10 +1212,10 @@ def test_a_crawl_that_a_kept_one_needs_is_not_removed_unless_it_is_forced(
     run(index, tmp_path)
     manifest = write_manifest(tmp_path / "all.json", {"path": "b.wacz"})
     result = run(index, manifest, remove=True)
-    assert (result.missing, result.removed) == (("a",), ())
+    assert (result.missing, result.removed) == (["a"], [])
     assert "Nothing was purged, because remaining crawls need" in (result.not_removed or "")
     assert index.import_notes.removed_crawls == 1
-    assert run(index, manifest, remove=True, force=True).removed == ("a",)
+    assert run(index, manifest, remove=True, force=True).removed == ["a"]
 
 
 def test_a_crawl_whose_container_a_manifest_names_is_not_missing_whatever_its_id(
@@ -1226,7 +1226,7 @@ def test_a_crawl_whose_container_a_manifest_names_is_not_missing_whatever_its_id
     run(index, tmp_path / "c.wacz")
     manifest = write_manifest(tmp_path / "all.json", {"path": "a.wacz"}, {"path": "b.wacz"})
     result = run(index, manifest, remove=True)
-    assert (result.imported, result.removed) == (("b.wacz",), ("c",))
+    assert (result.imported, result.removed) == (["b.wacz"], ["c"])
     assert "belongs to the crawl x" in reason(result)
 
 
@@ -1239,13 +1239,13 @@ def test_a_crawl_whose_warc_file_a_manifest_names_is_not_missing_whatever_its_id
     run(index, tmp_path / "b.warc.gz")
     result = run(index, write_manifest(tmp_path / "all.json", {"path": "a.warc.gz"}), remove=True)
     # It names a file of x, and no crawl of its own id is there.
-    assert (result.missing, result.removed, len(result.failed)) == ((), (), 1)
+    assert (result.missing, result.removed, len(result.failed)) == ([], [], 1)
     assert "names none of the 2 committed crawls" in (result.not_removed or "")
     manifest = write_manifest(
         tmp_path / "all.json", {"path": "a.warc.gz"}, {"path": "c.wacz", "crawlId": "c"}
     )
     write_wacz(tmp_path / "c.wacz", [line(3)])
-    assert run(index, manifest, remove=True).removed == ("b",)
+    assert run(index, manifest, remove=True).removed == ["b"]
 
 
 def test_an_id_that_is_not_allowed_takes_no_crawl_for_missing(tmp_path: Path, index: CrawlIndex) -> None:
@@ -1253,11 +1253,11 @@ def test_an_id_that_is_not_allowed_takes_no_crawl_for_missing(tmp_path: Path, in
     run(index, tmp_path)
     resources[1]["crawlId"] = "a\0b"
     result = run(index, write_manifest(tmp_path / "all.json", *resources[:2]), remove=True)
-    assert (len(result.failed), result.missing, result.removed) == (1, ("c",), ("c",))
+    assert (len(result.failed), result.missing, result.removed) == (1, ["c"], ["c"])
     # Of a file that no crawl has nobody knows whose it is.
     resources[1]["path"] = "renamed.wacz"
     result = run(index, write_manifest(tmp_path / "all.json", *resources[:2]), remove=True)
-    assert (len(result.failed), result.missing, result.removed) == (1, (), ())
+    assert (len(result.failed), result.missing, result.removed) == (1, [], [])
     assert "no crawl of the index has it" in (result.not_removed or "")
 
 
@@ -1270,7 +1270,7 @@ def test_a_source_that_fails_makes_the_list_doubtful_for_its_own_crawl_alone(
     # A container that cannot be read any more names its crawl all the same.
     manifest = write_manifest(tmp_path / "all.json", {"path": "a.wacz"}, {"path": "b.wacz"})
     result = run(index, manifest, remove=True)
-    assert (len(result.failed), result.removed) == (1, ("c",))
+    assert (len(result.failed), result.removed) == (1, ["c"])
 
 
 # Places elsewhere
@@ -1283,7 +1283,7 @@ def test_a_manifest_and_containers_at_urls_are_imported(tmp_path: Path, index: C
     for source, target in ((path, "sub/a.wacz"), (manifest, "all.json")):
         with fsspec.open(f"memory://imports/{target}", "wb") as stream:
             stream.write(source.read_bytes())
-    assert run(index, "memory://imports/all.json").failed == ()
+    assert run(index, "memory://imports/all.json").failed == []
     (found,) = index.find("new", [sha256(1)])
     assert found is not None
     assert found.file == f"memory://imports/sub/a.wacz/archive/{WARC_NAME}"
@@ -1295,7 +1295,7 @@ def test_an_index_that_cannot_be_had_fails_its_source_alone(tmp_path: Path, inde
     write_wacz(tmp_path / "a.wacz", [line(1)])
     pytest.importorskip("fsspec")
     result = run(index, "memory://nowhere/x.wacz", tmp_path / "a.wacz")
-    assert result.imported == ("a.wacz",)
+    assert result.imported == ["a.wacz"]
     assert "memory://nowhere/x.wacz" in reason(result)
 
 

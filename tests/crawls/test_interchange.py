@@ -111,10 +111,10 @@ def test_the_order_in_which_wacz_files_come_makes_no_difference(
 ) -> None:
     assert own.counts.conserved_size > 10_000
     if at_once:
-        assert run(index, *(containers[crawl] for crawl in order)).failed == ()
+        assert run(index, *(containers[crawl] for crawl in order)).failed == []
     else:
         for crawl in order:
-            assert run(index, containers[crawl]).failed == ()
+            assert run(index, containers[crawl]).failed == []
     assert_alike(index, own)
 
 
@@ -141,7 +141,7 @@ def test_what_was_imported_before_is_not_counted_again(
 ) -> None:
     run(index, *containers.values())
     again = run(index, *reversed(containers.values()))
-    assert (again.imported, set(again.known)) == ((), {path.name for path in containers.values()})
+    assert (again.imported, set(again.known)) == ([], {path.name for path in containers.values()})
     assert_alike(index, own)
 
 
@@ -150,7 +150,7 @@ def test_warc_files_give_what_their_crawls_entered(
     tmp_path: Path, own: CrawlIndex, index: CrawlIndex, order: tuple[str, ...]
 ) -> None:
     files = {crawl: record_crawl(own, tmp_path, crawl, pages) for crawl, pages in PAGES.items()}
-    assert run(index, *(file for crawl in order for file in files[crawl])).failed == ()
+    assert run(index, *(file for crawl in order for file in files[crawl])).failed == []
     assert_alike(index, own)
     for crawl in PAGES:
         assert {original.record_id for original in index.records(crawl)} == {
@@ -172,7 +172,7 @@ def test_a_cdxj_gives_what_the_crawls_entered_but_for_the_sizes_of_their_files(
 ) -> None:
     files = {crawl: record_crawl(own, tmp_path, crawl, pages)[0] for crawl, pages in PAGES.items()}
     for crawl in order:
-        assert run(index, write_cdxj(files[crawl]), crawl=crawl).failed == ()
+        assert run(index, write_cdxj(files[crawl]), crawl=crawl).failed == []
     for crawl, counts in counts_of(own).items():
         found = counts_of(index)[crawl]
         # What is in no line, such as warcinfo, it does not know.
@@ -194,8 +194,8 @@ def test_two_crawls_of_their_own_are_imported_into_each_others_index(
         (mine,) = record_crawl(index, tmp_path, "mine", [1, 2, 3, 3], in_wacz=True)
         (theirs,) = record_crawl(other, tmp_path, "theirs", [2, 3, 4, 4], in_wacz=True)
         before = {"mine": index.crawls()[0].counts, "theirs": other.crawls()[0].counts}
-        assert run(index, theirs).failed == ()
-        assert run(other, mine).failed == ()
+        assert run(index, theirs).failed == []
+        assert run(other, mine).failed == []
         assert counts_of(index) == counts_of(other) == before
         assert index.counts == other.counts == before["mine"] + before["theirs"]
         assert originals_of(index) == originals_of(other)
@@ -277,7 +277,7 @@ def test_a_wacz_that_was_moved_is_known_by_its_name(
     elsewhere.parent.mkdir()
     shutil.copy(containers["one"], elsewhere)
     result = run(index, elsewhere)
-    assert (result.imported, result.known) == ((), ("one.wacz",))
+    assert (result.imported, result.known) == ([], ["one.wacz"])
     assert counts_of(index)["one"] == counts_of(own)["one"]
 
 
@@ -287,7 +287,7 @@ def test_a_container_that_its_manifest_calls_otherwise_is_referred_to_by_its_fil
     manifest = write_manifest(
         tmp_path / "all.json", {"name": "c1", "path": str(containers["one"].relative_to(tmp_path))}
     )
-    assert run(index, manifest).failed == ()
+    assert run(index, manifest).failed == []
     assert [container["filename"] for info in index.crawls() for container in index.containers(info.id)] == [
         "c1"
     ]
@@ -301,7 +301,7 @@ def test_nobody_is_told_to_pack_a_crawl_that_was_imported(
 ) -> None:
     with open_index(f"sqlite:///{tmp_path / 'other.sqlite'}") as other:
         (file,) = record_crawl(other, tmp_path, "loose", [1])
-    assert run(index, file).failed == ()
+    assert run(index, file).failed == []
     mine, *_ = revisits_of(index, tmp_path / "second", [1])
     assert [row[0] for row in mine] == ["response"]
     assert "has no WACZ through which its records could be replayed" in caplog.text

@@ -163,7 +163,7 @@ def test_odd_records_are_imported_checked_and_made_anew_by_one_rule(
 ) -> None:
     path = write(tmp_path / "warcs", *WITH_REQUEST.values(), *OTHERS.values())
     done = import_sources(index, [str(path)], ImportOptions(), Quiet())
-    assert done.failed == ()
+    assert done.failed == []
     assert originals(index) == EXPECTED
     assert_sound_and_repaired_alike(index, path.parent)
 
@@ -173,7 +173,7 @@ def test_odd_records_are_imported_checked_and_made_anew_by_one_rule(
 def test_each_odd_record_alone(tmp_path: Path, index: CrawlIndex, name: str) -> None:
     first = asked(60, odd(60, BODY, digest="sha1:" + "2" * 32))
     path = write(tmp_path / "warcs", first, WITH_REQUEST.get(name) or OTHERS[name])
-    assert import_sources(index, [str(path)], ImportOptions(), Quiet()).failed == ()
+    assert import_sources(index, [str(path)], ImportOptions(), Quiet()).failed == []
     is_original = name in ODD and ODD[name][1]
     assert len(originals(index)) == 1 + (
         is_original or (name.startswith("revisit") and name in OTHERS and "nothing" not in name)
@@ -221,7 +221,7 @@ def test_a_crawl_refers_to_no_cut_record_that_an_index_alone_was_imported_of(
     lines = line(7, url="http://example.org/7", **place)
     (path.parent / "odd.cdxj").write_bytes(lines)
     done = import_sources(index, [str(path.parent / "odd.cdxj")], ImportOptions(), Quiet())
-    assert (done.failed, done.originals) == ((), 1)
+    assert (done.failed, done.originals) == ([], 1)
     index.start("new")
     writer = WarcWriter(tmp_path / "new", "new", info={"isPartOf": "new"})
     recorder = Recorder(writer, index, "new", OpenGuard())

@@ -474,7 +474,7 @@ def test_it_is_extended_by_an_import(tmp_path: Path, index: CrawlIndex, client: 
         software="Browsertrix-Crawler 1.14.1",
     )
     result = run_import(index, wacz)
-    assert (result.imported, result.failed) == (("bx-1-2.wacz",), ())
+    assert (result.imported, result.failed) == (["bx-1-2.wacz"], [])
     added = Counts(3, 1, 5_800 - 600, wacz.stat().st_size)
     assert counts_of(index, "bx-1") == COUNTS["bx-1"] + added
     assert index.counts == COUNTS["bx-1"] + COUNTS["bx-2"] + added
@@ -509,7 +509,7 @@ def test_what_it_has_finished_is_not_imported_again(
     )
     before = everything(client)
     result = run_import(index, known)
-    assert (result.imported, result.known) == ((), ("bx-1-1.wacz",))
+    assert (result.imported, result.known) == ([], ["bx-1-1.wacz"])
     after = everything(client)
     for key in ("h:bx-1", "h:bx-1:counts", "c:bx-1:wacz", "alldupes", "src:d", "allcrawls"):
         assert after[key] == before[key]
@@ -524,7 +524,7 @@ def test_revisits_that_it_left_waiting_are_credited_as_it_would(
         crawl="late",
         software="Browsertrix-Crawler 1.14.1",
     )
-    assert run_import(index, wacz).failed == ()
+    assert run_import(index, wacz).failed == []
     assert counts_of(index, "bx-2") == COUNTS["bx-2"] + Counts(conserved_size=2 * 5_000 - 1_400)
     assert client.keys("rev:*") == []
     assert_readable(client, unreadable=frozenset({SPACED}))
