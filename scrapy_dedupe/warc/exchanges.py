@@ -6,7 +6,8 @@ that names another record belongs to no other response.
 
 Most programs write the request directly before or after its response; programs with several connections may mix the
 exchanges. So the request is searched in the same file, among the `WINDOW_RECORDS` records before and after the
-response; the nearest one counts. No request has two responses. ARC files have no requests.
+response; the nearest one counts. No request has two responses. ARC files have no requests. Replay also finds the other
+requests whose record, or response, has a WARC-Concurrent-To.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.references import bare_id
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from scrapy_dedupe.warc.reading import StoredRecord
 
@@ -39,10 +40,13 @@ def exchanges(
             yield record, unknown_method if request is None else method_of(request)
 
 
-def paired(records: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, StoredRecord | None]]:
+def paired(
+    records: Iterable[StoredRecord], on_unpaired: Callable[[StoredRecord], None] = lambda request: None
+) -> Iterator[tuple[StoredRecord, StoredRecord | None]]:
     """Yield each record of a file that is not a request, in order, with its request or None.
 
-    If *records* raises DamagedInput, this is raised after the last record.
+    *on_unpaired* is called with each request without a response near it. If *records* raises DamagedInput, this is
+    raised after the last record.
     """
     waiting: deque[_Unpaired] = deque()
     requests: deque[StoredRecord] = deque()  # requests without a response so far
@@ -56,7 +60,7 @@ def paired(records: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, Stor
             else:
                 requests.append(record)
                 if _is_full(requests):
-                    requests.popleft()
+                    on_unpaired(requests.popleft())
             while waiting and (waiting[0].is_settled or _is_full([one.record for one in waiting])):
                 first = waiting.popleft()
                 yield first.record, first.request
@@ -64,6 +68,8 @@ def paired(records: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, Stor
         damage = error
     for one in waiting:
         yield one.record, one.request
+    for request in requests:
+        on_unpaired(request)
     if damage is not None:
         raise damage
 

@@ -27,7 +27,14 @@ from w3lib.url import canonicalize_url
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.warc.exchanges import method_of, paired
 from scrapy_dedupe.warc.reading import read_record, read_records
-from scrapy_dedupe.warc.references import CaptureTable, is_unmodified, milliseconds, reference_of, uri_key
+from scrapy_dedupe.warc.references import (
+    CaptureTable,
+    bare_id,
+    is_unmodified,
+    milliseconds,
+    reference_of,
+    uri_key,
+)
 from scrapy_dedupe.warc.remote import read_errors
 
 if TYPE_CHECKING:
@@ -61,11 +68,24 @@ CREATE TABLE answers (
     date_ms INTEGER NOT NULL, uri BLOB NOT NULL, canonical BLOB NOT NULL,
     method TEXT NOT NULL, body BLOB NOT NULL, cookies BLOB NOT NULL
 );
+-- Answers without a request near them, and requests without an answer near them. The link is the id of the response, or
+-- that of the request, with the letter p or q before it.
+CREATE TABLE lone_answers (link TEXT NOT NULL, number INTEGER NOT NULL);
+CREATE TABLE lone_requests (link TEXT NOT NULL, method TEXT NOT NULL, body BLOB NOT NULL, cookies BLOB NOT NULL);
 """
-_INDEXES = """
+_LINKED = """
+SELECT r.method, r.body, r.cookies FROM lone_answers a JOIN lone_requests r ON r.link = a.link WHERE a.number = answers.number
+"""
+_FINISH = f"""
+CREATE INDEX lone_answers_by_number ON lone_answers (number);
+CREATE INDEX lone_requests_by_link ON lone_requests (link);
+UPDATE answers SET (method, body, cookies) = ({_LINKED} LIMIT 1)
+    WHERE number IN (SELECT a.number FROM lone_answers a JOIN lone_requests r ON r.link = a.link);
+DROP TABLE lone_answers;
+DROP TABLE lone_requests;
 CREATE INDEX answers_by_uri ON answers (uri);
 CREATE INDEX answers_by_canonical ON answers (canonical);
-"""
+"""  # noqa: S608 - constants
 _INSERT = "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SELECT = "SELECT file, offset, block_position, crawl, kind, status, is_partial, cookies FROM answers"
 
@@ -143,7 +163,8 @@ class Playback:
             for number, file in enumerate(self._files):
                 shares_members = False
                 with read_errors(file):
-                    for record, request in paired(read_records(file, on_damage=on_damage)):
+                    records = read_records(file, on_damage=on_damage)
+                    for record, request in paired(records, self._index.add_lone_request):
                         if not is_wanted():
                             return count
                         if self._index.add(number, record, request):
@@ -303,6 +324,8 @@ class _AnswerIndex:
         self._database = sqlite3.connect("", isolation_level=None)
         self._database.executescript(_TABLES)
         self._rows: list[tuple[object, ...]] = []
+        self._lone_answers: list[tuple[str, int]] = []
+        self._lone_requests: list[tuple[object, ...]] = []
         self._number = 0
         self._file = -1
         # Crawls in the order of the files: the name, or the number of the file; and the number of the first original.
@@ -319,8 +342,7 @@ class _AnswerIndex:
             self._enter_crawl(crawl)
         if not (record.target_uri or "").lower().startswith(("http://", "https://")):
             return False
-        http = request.http if request else None
-        method = method_of(request).upper() if request and http else "GET"
+        method = method_of(request).upper() if request and request.http else "GET"
         # The answer to HEAD has no payload.
         if method != "HEAD":
             self._last_original = self.originals.add(record) or self._last_original
@@ -342,19 +364,25 @@ class _AnswerIndex:
                 milliseconds(record.date) or 0,
                 uri_key(uri),
                 _canonical_key(uri),
-                method,
-                _body_key(request.payload()) if request and http else b"",
-                _cookie_key(http.get_all(b"Cookie")) if http else b"",
+                *(_request_keys(request) if request and request.http else ("GET", b"", b"")),
             )
         )
+        if request is None:
+            self._lone_answers += [(link, self._number) for link in _links(record, "p", "q")]
         if len(self._rows) >= _BATCH:
             self._flush()
         return True
 
+    def add_lone_request(self, request: StoredRecord) -> None:
+        """Add a request without a response near it, which `finish` links to a response by their ids."""
+        if request.http:
+            keys = _request_keys(request)
+            self._lone_requests += [(link, *keys) for link in _links(request, "q", "p")]
+
     def finish(self) -> None:
         """Make the answers ready for queries."""
         self._flush()
-        self._database.executescript(_INDEXES)
+        self._database.executescript(_FINISH)
 
     def close(self) -> None:
         """Delete the index."""
@@ -397,8 +425,23 @@ class _AnswerIndex:
     def _flush(self) -> None:
         self._database.execute("BEGIN")
         self._database.executemany(_INSERT, self._rows)
+        self._database.executemany("INSERT INTO lone_answers VALUES (?, ?)", self._lone_answers)
+        self._database.executemany("INSERT INTO lone_requests VALUES (?, ?, ?, ?)", self._lone_requests)
         self._database.execute("COMMIT")
-        self._rows.clear()
+        for rows in (self._rows, self._lone_answers, self._lone_requests):
+            rows.clear()
+
+
+def _request_keys(request: StoredRecord) -> tuple[str, bytes, bytes]:
+    """Return the method of a request, and the keys of its body and cookies."""
+    cookies = request.http.get_all(b"Cookie") if request.http else []
+    return method_of(request).upper(), _body_key(request.payload()), _cookie_key(cookies)
+
+
+def _links(record: StoredRecord, own: str, other: str) -> list[str]:
+    """Return the links of a record: its own id, and the ids in WARC-Concurrent-To, with letters before them."""
+    named = [f"{other}{bare_id(name)}" for name in record.get_all("WARC-Concurrent-To")]
+    return named if record.id is None else [f"{own}{bare_id(record.id)}", *named]
 
 
 def _canonical_key(url: str) -> bytes:

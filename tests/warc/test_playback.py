@@ -195,6 +195,25 @@ def test_the_same_cookies_are_preferred_in_the_newest_crawl_alone(play):
     assert body(playback) == b"new, in"
 
 
+@pytest.mark.parametrize("is_one_file", [True, False])
+@pytest.mark.parametrize("is_named_by_the_response", [True, False])
+def test_a_request_far_from_its_response_is_found_by_their_ids(play, is_one_file, is_named_by_the_response):
+    words = [b"%d" % number for number in range(20)]
+    responses, requests = [], []
+    for word in words:
+        response, request = exchange(captured(word, method="POST", request_body=b"q=" + word))
+        if is_named_by_the_response:
+            request = without(request, "WARC-Concurrent-To")
+            response = Record((*response.headers, ("WARC-Concurrent-To", request.id)), response.block)
+        responses.append(response)
+        requests.append(request)
+    # The date of a request tells nothing here.
+    requests = [changed(request, WARC_Date="2025-01-01T00:00:00Z") for request in requests]
+    playback = play([*responses, *requests]) if is_one_file else play(responses, requests)
+    assert [body(playback, "POST", URL, b"q=" + word) for word in words] == words
+    assert body(playback) is None
+
+
 def test_a_response_without_a_request_answers_get(play):
     playback = play([records.response(captured(), digest=captured().payload_digest())])
     assert body(playback) == b"hello"
