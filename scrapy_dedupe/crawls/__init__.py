@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
-__all__ = ["CrawlIndex", "new_crawl_id", "open_index", "plain_name"]
+__all__ = ["CrawlIndex", "new_crawl_id", "open_index"]
 
 
 def open_index(url: str, *, timeout_s: float = 5.0, create: bool = True) -> CrawlIndex:

@@ -268,6 +268,7 @@ def _container(file: ReadableFile) -> Path | None:
     return container if isinstance(container, Path) else None
 
 
+@dataclass(eq=False)
 class CrawlArchive:
     """The records in the WARC files of one crawl.
 
@@ -279,20 +280,19 @@ class CrawlArchive:
     :class:`~scrapy_dedupe.errors.StoreError`.
     """
 
-    def __init__(
-        self, index: CrawlIndex, crawl: str, folder: Path, on_damage: Callable[[Damage], None]
-    ) -> None:
-        self._index = index
-        self._crawl = crawl
-        self._folder = folder
-        self._on_damage = on_damage
-        named = (self._present(name) for name in named_files(index, crawl))
+    index: CrawlIndex
+    crawl: str
+    folder: Path
+    on_damage: Callable[[Damage], None]
+    _captures: CaptureTable | None = None
+
+    def __post_init__(self) -> None:
+        named = (self._present(name) for name in named_files(self.index, self.crawl))
         found = {str(file): file for file in named if file is not None}
-        for path in warc_files(folder.absolute(), unfinished=True):
-            if str(path) not in found and crawl_of(path) == crawl:
+        for path in warc_files(self.folder.absolute(), unfinished=True):
+            if str(path) not in found and crawl_of(path) == self.crawl:
                 found[str(path)] = path
         self.paths: list[ReadableFile] = list(found.values())
-        self._captures: CaptureTable | None = None
 
     def exchanges(self, urls: Collection[str], watch: Progress = NO_PROGRESS) -> Iterator[StoredRecord]:
         """The ``response`` and ``revisit`` records of *urls*, in the order in which they were written."""
@@ -301,7 +301,7 @@ class CrawlArchive:
             return
         for path in self.paths:
             reached = Reached(watch)
-            for record in read_records(path, on_damage=self._on_damage):
+            for record in read_records(path, on_damage=self.on_damage):
                 reached(record.offset)
                 if record.type in ("response", "revisit") and record.target_uri in wanted:
                     yield record
@@ -309,7 +309,7 @@ class CrawlArchive:
     def original(self, revisit: StoredRecord) -> StoredRecord | None:
         """The record that a revisit refers to; None if it is not where the index says, or in none of the files."""
         digest = revisit.payload_digest
-        entry = None if digest is None else self._index.find(self._crawl, [digest.value])[0]
+        entry = None if digest is None else self.index.find(self.crawl, [digest.value])[0]
         try:
             if entry is not None:
                 path = None if entry.file is None else self._present(entry.file)
@@ -336,4 +336,4 @@ class CrawlArchive:
 
     def _present(self, name: str) -> ReadableFile | None:
         found = readable(name)
-        return readable(str(self._folder.absolute() / Path(name).name)) if found is None else found
+        return readable(str(self.folder.absolute() / Path(name).name)) if found is None else found

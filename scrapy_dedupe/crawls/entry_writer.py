@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import astuple
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any, Self, overload
+from typing import IO, TYPE_CHECKING, Any, overload
 
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
 from scrapy_dedupe.warc.references import CaptureTable, Reference, reference_of
@@ -23,7 +23,6 @@ from .entries import conserved_size, need_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from types import TracebackType
 
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.reading import StoredRecord
@@ -38,7 +37,7 @@ _ROW_BYTES = _DIGEST_WIDTH + _SIZE_WIDTH + 1
 
 
 class EntryWriter:
-    """Adds entries to an uncommitted crawl; a context manager that deletes its temporary files.
+    """Adds entries to an uncommitted crawl. Closed by :meth:`close`.
 
     ``captures`` has the records that a revisit may name. Without *settles_others* revisits whose original is in another
     crawl wait too. Raises the exceptions of the index.
@@ -154,12 +153,8 @@ class EntryWriter:
                 self.on_unnamed(place)
         return digest is None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Delete the temporary files."""
         self._revisits.close()
         self._others.close()
         self.captures.close()

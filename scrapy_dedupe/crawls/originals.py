@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from hashlib import blake2b
@@ -45,6 +46,7 @@ _HASH_BYTES = 8
 _NONE = bytes(_HASH_BYTES)
 
 
+@dataclass(eq=False)
 class Originals:
     """Finds originals in an index.
 
@@ -54,24 +56,20 @@ class Originals:
     WACZ.
     """
 
-    def __init__(
-        self,
-        index: GuardedIndex,
-        statuses: Collection[int],
-        check_files: bool,
-        containers_only: bool,
-    ) -> None:
-        self._index = index
-        self._statuses = statuses
-        self._files = KnownFiles(index.crawl) if check_files else None
-        self._containers_only = containers_only
-        self._has_warned_about_file = False
-        self._warned_crawls: set[str] = set()
+    index: GuardedIndex
+    statuses: Collection[int]
+    check_files: bool
+    containers_only: bool
+    _has_warned_about_file: bool = False
+    _warned_crawls: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._files = KnownFiles(self.index.crawl)
 
     def of_payload(self, digest: str) -> Original | None:
         """The original of a payload."""
-        original = self._index.find(digest)
-        if original is None or (original.status is not None and original.status not in self._statuses):
+        original = self.index.find(digest)
+        if original is None or (original.status is not None and original.status not in self.statuses):
             return None
         if not _can_be_referred_to(original):
             return None
@@ -79,7 +77,7 @@ class Originals:
 
     def of_unmodified(self, capture: Capture) -> Original | None:
         """The original that a 304 confirms; None if there is any doubt."""
-        last = self._index.find_url(capture.target_uri)
+        last = self.index.find_url(capture.target_uri)
         if last is None or not is_confirmed(capture.request_headers, last.validators):
             return None
         if not _says_nothing_else(capture, last.validators):
@@ -88,14 +86,14 @@ class Originals:
 
     def is_repeated(self, capture: Capture, digest: str, seconds: float) -> bool:
         """Whether the same payload of the same URL was recorded within the last *seconds*."""
-        last = self._index.find_url(capture.target_uri)
+        last = self.index.find_url(capture.target_uri)
         if last is None or last.digest != digest:
             return False
         age = capture.date - parse_date(date_from_digits(last.date))
         return timedelta(0) <= age < timedelta(seconds=seconds)
 
     def _has_its_file(self, original: Original) -> bool:
-        if self._files is None or self._files.hold(original):
+        if not self.check_files or self._files.hold(original):
             return True
         if not self._has_warned_about_file:
             self._has_warned_about_file = True
@@ -108,9 +106,9 @@ class Originals:
         return False
 
     def _is_in_a_container(self, original: Original) -> bool:
-        if not self._containers_only or original.crawl == self._index.crawl:
+        if not self.containers_only or original.crawl == self.index.crawl:
             return True
-        if self._index.container_of(original) is not None:
+        if self.index.container_of(original) is not None:
             return True
         if original.crawl not in self._warned_crawls:
             self._warned_crawls.add(original.crawl)
@@ -125,7 +123,7 @@ class Originals:
     def _advice(self, crawl: str) -> str:
         """How a crawl can get a WACZ. An imported crawl can only have the WACZ files that it was imported with."""
         try:
-            info = next((info for info in self._index.index.crawls() if info.id == crawl), None)
+            info = next((info for info in self.index.index.crawls() if info.id == crawl), None)
         except StoreError:
             return ""
         if info is None:

@@ -174,7 +174,7 @@ def enter_files(
         index.add(crawl, [], needs=needs)
     size = 0
     with (
-        EntryWriter(index, crawl, settles_others=in_place_of is None) as writer,
+        closing(EntryWriter(index, crawl, settles_others=in_place_of is None)) as writer,
         part(watch, in_place_of or crawl, sizes_of(files.values())),
     ):
         for name, file in files.items():

@@ -7,7 +7,7 @@ index unpacks to the end. Only then are records added. A WACZ without an index i
 from __future__ import annotations
 
 import tempfile
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
@@ -89,7 +89,7 @@ class SourceEntry(EntryWriter):
         """
         source = self._source
         try:
-            with self:
+            with closing(self):
                 file = place_file(source.place)
                 kind = kind_of(file)
                 if source.is_container != (kind == "wacz") or kind == "manifest":
