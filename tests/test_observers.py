@@ -70,9 +70,9 @@ async def test_all_that_is_decided_is_told(web: WebServer, settings: dict[str, A
     await crawl(watched(listening), settings, urls=web.url())
     assert listening.filtered == [web.url("/a")]
     # Not the PDF and robots.txt, which are not to be judged.
-    assert sorted((page.url, page.status, page.mime, page.size_bytes) for page in listening.judged) == [
-        (web.url(path), 200, "text/html", len(web.pages[path].body)) for path in ("/", "/a", "/copy")
-    ]
+    assert sorted(
+        (page.url, page.response.status, page.mime, len(page.response.body)) for page in listening.judged
+    ) == [(web.url(path), 200, "text/html", len(web.pages[path].body)) for path in ("/", "/a", "/copy")]
     assert sorted((page.verdict.kind, page.dropped) for page in listening.judged) == [
         ("exact", True),
         ("unique", False),

@@ -260,7 +260,7 @@ class PageLimits:
         self._has_dropped = False
         self._is_closing = False
         if self._limit or self._limit_no_item:
-            crawler.signals.connect(self._page_received, signal=signals.response_received)
+            crawler.signals.connect(self._count, signal=signals.response_received)
             crawler.signals.connect(self._item_scraped, signal=signals.item_scraped)
             events.listen(self._page_judged)
 
@@ -268,9 +268,6 @@ class PageLimits:
         if page.dropped:
             self._has_dropped = True
             self._count()
-
-    def _page_received(self) -> None:
-        self._count()
 
     def _item_scraped(self) -> None:
         self._pages_since_item = 0

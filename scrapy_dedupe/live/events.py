@@ -54,22 +54,8 @@ class JudgedPage:
         return self.response.url
 
     @property
-    def status(self) -> int:
-        return self.response.status
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the decoded body."""
-        return len(self.response.body)
-
-    @property
     def verdict(self) -> Verdict:
         return self.judgement.verdict
-
-    @property
-    def is_bare(self) -> bool:
-        """Whether the page is unique, but has almost no words outside the template of its host."""
-        return self.judgement.is_bare
 
     @property
     def is_skipped(self) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.crawls.recorder import Recorded, Recorder
     from scrapy_dedupe.warc.capture import Capture
+    from scrapy_dedupe.warc.playback import Playable
 
     from .session import Session
 
@@ -79,10 +80,12 @@ class Recordings:
         if future is None:
             return
         try:
-            recorded = await self._session.wait_for(future)
+            recorded = await self._session.loop.wait_for(future)
         except Exception:  # noqa: BLE001 - _count() counts and logs the error
             return
-        request.meta[META_KEY] = provenance(recorded)
+        original = recorded.refers_to
+        date = None if original is None else date_from_digits(original.date)
+        request.meta[META_KEY] = provenance(recorded, recorded.kind, date)
 
     def fail(self, error: BaseException) -> None:
         """Count and log an exchange that is missing from the archive. Call only on the event loop."""
@@ -160,26 +163,26 @@ class Recordings:
                 self._session.counters.inc(f"dedupe/warc/{key}", count)
 
 
-def provenance(recorded: Recorded) -> dict[str, Any]:
+def provenance(record: Recorded | Playable, kind: str, original_date: str | None) -> dict[str, Any]:
     """Return the value of ``meta["warc"]``. All values can be serialised to a feed or a disk queue.
 
     For a revisit, ``refers_to`` has the ``record_id``, ``url``, ``date`` and ``crawl`` of the original; otherwise it is
     None.
     """
-    original = recorded.refers_to
+    original = record.refers_to
     return {
-        "type": recorded.kind,
-        "record_id": recorded.record_id or None,
-        "file": recorded.file or None,
-        "offset": recorded.offset if recorded.file else None,
-        "date": recorded.date or None,
-        "digest": recorded.digest or None,
+        "type": kind,
+        "record_id": record.record_id or None,
+        "file": record.file or None,
+        "offset": record.offset if record.file else None,
+        "date": record.date or None,
+        "digest": record.digest or None,
         "refers_to": None
         if original is None
         else {
             "record_id": original.record_id,
             "url": original.url,
-            "date": date_from_digits(original.date),
+            "date": original_date,
             "crawl": original.crawl,
         },
     }

@@ -30,7 +30,6 @@ from .threads import EventLoop, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from concurrent.futures import Future
     from pathlib import Path
 
     from scrapy import Request
@@ -196,11 +195,7 @@ class Session:
 
     async def on_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run *function* on the worker, after all tasks submitted before, and return its result."""
-        return await self.wait_for(self.worker.submit(function, *args, **kwargs))
-
-    async def wait_for(self, future: Future[T]) -> T:
-        """Wait for a future of the worker without blocking the event loop."""
-        return await self.loop.wait_for(future)
+        return await self.loop.wait_for(self.worker.submit(function, *args, **kwargs))
 
     def run_every(self, seconds: float, action: Callable[[], None], layer: str) -> None:
         """Run *action* on the event loop every *seconds* seconds until the engine has stopped.

@@ -120,17 +120,13 @@ class Worker:
     ) -> None:
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any], int] | None] = SimpleQueue()
         self._lock = threading.Lock()
-        self._pending_bytes = 0
+        self.pending_bytes = 0
         self._limit_bytes = limit_bytes
         self._on_limit = on_limit
         self._is_stopped = False
         # A daemon thread: a crawl that fails at startup may not stop its worker, and the process must still exit.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
-
-    @property
-    def pending_bytes(self) -> int:
-        return self._pending_bytes
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run *function* after all tasks submitted before. The future gets its result or exception."""
@@ -144,8 +140,8 @@ class Worker:
         with self._lock:
             if self._is_stopped:
                 raise RuntimeError("The worker of this crawl has stopped.")
-            self._pending_bytes += weight_bytes
-            has_exceeded = self._pending_bytes - weight_bytes <= self._limit_bytes < self._pending_bytes
+            self.pending_bytes += weight_bytes
+            has_exceeded = self.pending_bytes - weight_bytes <= self._limit_bytes < self.pending_bytes
             self._tasks.put((future, lambda: function(*args, **kwargs), weight_bytes))
         if has_exceeded and self._on_limit is not None:
             self._on_limit()
@@ -178,8 +174,8 @@ class Worker:
             del call, future
             if weight_bytes:
                 with self._lock:
-                    self._pending_bytes -= weight_bytes
+                    self.pending_bytes -= weight_bytes
                     low = self._limit_bytes // 2
-                    has_fallen = self._pending_bytes <= low < self._pending_bytes + weight_bytes
+                    has_fallen = self.pending_bytes <= low < self.pending_bytes + weight_bytes
                 if has_fallen and self._on_limit is not None:
                     self._on_limit()

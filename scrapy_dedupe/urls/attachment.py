@@ -19,21 +19,11 @@ if TYPE_CHECKING:
     from redis import Redis
 
 # Tokens with which this process is attached.
-_own_tokens: set[str] = set()
+own_tokens: set[str] = set()
 
 
 def new_token() -> str:
     return f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
-
-
-def register(token: str) -> None:
-    """Record that this process is attached with ``token``."""
-    _own_tokens.add(token)
-
-
-def unregister(token: str) -> None:
-    """Record that this process is no longer attached with ``token``."""
-    _own_tokens.discard(token)
 
 
 def is_gone(token: str) -> bool:
@@ -43,7 +33,7 @@ def is_gone(token: str) -> bool:
         return False
     pid = int(parts[1])
     if pid == os.getpid():
-        return token not in _own_tokens
+        return token not in own_tokens
     if os.name == "nt":
         # On Windows os.kill() with signal 0 sends Ctrl+C.
         return False

@@ -191,7 +191,7 @@ class FallbackSharedFilter:
         self.shared.note_starts(tuple(self._unsent_starts))
         self.shared.add_many(unsent)
 
-    def _go_offline(self, error: StoreError) -> None:
+    def _go_offline(self, error: BaseException) -> None:
         self.is_offline = True
         self._guard.failed(error)
 
@@ -199,8 +199,7 @@ class FallbackSharedFilter:
         error = job.exception()
         if error is not None:
             self._unsent = self._sending + self._unsent
-            self.is_offline = True
-            self._guard.failed(error)
+            self._go_offline(error)
         self._sending = []
         if error is None and self.is_offline and len(self._unsent) <= _MAX_SENT_BY_CALLER:
             self._go_online()

@@ -60,7 +60,7 @@ from typing import TYPE_CHECKING, Any, cast
 from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.stores.redis_faults import redis_faults
 from scrapy_dedupe.stores.scripting import PreparedCall, Script, ScriptCaller
-from scrapy_dedupe.urls.attachment import Attachment, is_gone, new_token, register, unregister
+from scrapy_dedupe.urls.attachment import Attachment, is_gone, new_token, own_tokens
 from scrapy_dedupe.urls.bloom import check_parameters
 from scrapy_dedupe.urls.shared_layers import Description, plan
 
@@ -186,8 +186,8 @@ class SharedBloomFilter:
         if self._is_guest:
             raise RuntimeError("a filter that was opened with existing() cannot be attached to")
         first, _, following = plan(self.capacity, self.error_rate).partition("\n")
-        # Register the token first. Otherwise another thread could mistake it for the token of an ended process.
-        register(self.token)
+        # Add the token first. Otherwise another thread could mistake it for the token of an ended process.
+        own_tokens.add(self.token)
         values, others, discarded, cut = self._run(
             self._member_script, "attach", self.token, self._lease_ms, VERSION, HASH, self.fingerprinter, self.capacity,
             repr(self.error_rate), first, following, uuid.uuid4().hex, self.generation or "",
@@ -245,7 +245,7 @@ class SharedBloomFilter:
         deleted = not self._is_guest and bool(
             self._run(self._member_script, "detach", self.token, 0, deletes, int(cut), *self._tokens_gone())
         )
-        unregister(self.token)
+        own_tokens.discard(self.token)
         self.generation = None
         with self._lock:
             self._seen.clear()

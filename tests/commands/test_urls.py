@@ -21,7 +21,7 @@ from scrapy.utils.request import fingerprint
 
 from scrapy_dedupe.dupefilters import BloomDupeFilter
 from scrapy_dedupe.reports.wording import size
-from scrapy_dedupe.urls.attachment import unregister
+from scrapy_dedupe.urls.attachment import own_tokens
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.folder import FilterFolder
 from scrapy_dedupe.urls.shared import SharedBloomFilter
@@ -542,7 +542,7 @@ def test_an_import_that_the_next_run_would_lose_is_refused(
         shared = SharedBloomFilter(client, "links", 10_000, 1e-6, fingerprinter=FINGERPRINTER, lease_s=600)
         shared.add(b"b")
         if end == "killed":
-            unregister(shared.token)
+            own_tokens.remove(shared.token)
         else:
             shared.detach(cut=True)
         before = keys(redis_url)

@@ -10,7 +10,7 @@ import pytest
 
 from scrapy_dedupe.errors import StoreUnavailable
 from scrapy_dedupe.live.urls.shared import LastAttachment
-from scrapy_dedupe.urls.attachment import is_gone, new_token, register, unregister
+from scrapy_dedupe.urls.attachment import is_gone, new_token, own_tokens
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,9 +20,9 @@ def test_a_token_of_this_process_is_gone_unless_it_is_held() -> None:
     token = new_token()
     assert token.startswith(f"{socket.gethostname()}/{os.getpid()}/")
     assert is_gone(token)
-    register(token)
+    own_tokens.add(token)
     assert not is_gone(token)
-    unregister(token)
+    own_tokens.remove(token)
     assert is_gone(token)
 
 

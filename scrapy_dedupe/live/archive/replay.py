@@ -16,7 +16,7 @@ from scrapy.exceptions import IgnoreRequest, NotConfigured
 from scrapy.http.request import NO_CALLBACK
 
 from scrapy_dedupe.errors import DedupeError, UsageError
-from scrapy_dedupe.live.recordings import META_KEY
+from scrapy_dedupe.live.recordings import META_KEY, provenance
 from scrapy_dedupe.live.responses import flag_of, max_bytes, new_response
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.warc.containers import find_files
@@ -83,7 +83,7 @@ class ReplayMiddleware:
         if request.url.startswith(("data:", "file:")):
             return None
         assert self._reading is not None
-        await self._session.wait_for(self._reading)
+        await self._session.loop.wait_for(self._reading)
         limit = max_bytes(self._crawler, request)
         try:
             found, unresolved = await self._session.on_worker(
@@ -105,7 +105,10 @@ class ReplayMiddleware:
             self._session.counters.inc("dedupe/replay/unresolved", unresolved)
         if found is not None:
             self._session.counters.inc("dedupe/replay/answered")
-            request.meta[META_KEY] = provenance(found)
+            original = found.refers_to
+            request.meta[META_KEY] = provenance(
+                found, found.type, None if original is None else original.date
+            )
             # Download handlers remove the fragment too.
             return response_of(found, request.url.partition("#")[0])
         self._session.counters.inc("dedupe/replay/missing")
@@ -172,27 +175,6 @@ class ReplayMiddleware:
     async def _close(self) -> None:
         if self._playback is not None:
             await self._session.on_worker(self._playback.close)
-
-
-def provenance(found: Playable) -> dict[str, Any]:
-    """Return the value of ``meta["warc"]`` for a replayed record, with the keys of `recordings.provenance`."""
-    original = found.refers_to
-    return {
-        "record_id": found.record_id,
-        "file": found.file,
-        "offset": found.offset,
-        "type": found.type,
-        "date": found.date,
-        "digest": found.digest,
-        "refers_to": None
-        if original is None
-        else {
-            "record_id": original.record_id,
-            "url": original.url,
-            "date": original.date,
-            "crawl": original.crawl,
-        },
-    }
 
 
 def response_of(found: Playable, url: str) -> Response:

@@ -53,7 +53,9 @@ class Uploads:
                 "file" if waiting == 1 else "files",
                 self._storage.shown,
             )
-        stay = [path for path, future in self._pending.items() if not await self._session.wait_for(future)]
+        stay = [
+            path for path, future in self._pending.items() if not await self._session.loop.wait_for(future)
+        ]
         self._mover.close()
         moved = len(self._pending) - len(stay)
         note = f"{moved} {'file' if moved == 1 else 'files'} moved to {self._storage.shown}"

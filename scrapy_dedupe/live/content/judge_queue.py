@@ -56,13 +56,13 @@ class JudgeQueue:
 
         future: Future[Judgement] = Future()
         if len(response.body) >= _LARGE_BYTES:
-            reading = await self._session.wait_for(self._reader.submit(read))
+            reading = await self._session.loop.wait_for(self._reader.submit(read))
             self._waiting.append((future, lambda: reading))
         else:
             self._waiting.append((future, read))
         # This may find the queue empty, if an earlier task took the page in its batch.
         self._session.worker.submit(self._judge_batch)
-        return await self._session.wait_for(future)
+        return await self._session.loop.wait_for(future)
 
     @property
     def _reader(self) -> Worker:

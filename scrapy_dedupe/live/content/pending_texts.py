@@ -108,11 +108,11 @@ class PendingTexts:
         future.set_running_or_notify_cancel()  # Prevents an InvalidStateError after cancellation.
         until = time.monotonic() + _LONGEST_WAIT_S
         self._waiting.setdefault(digest, []).append((until, future))
-        return await self._session.wait_for(future)
+        return await self._session.loop.wait_for(future)
 
     async def settle(self) -> None:
         """Write all known outcomes to the store."""
-        await self._session.wait_for(self._session.worker.submit(self._settle, self._take_outcomes()))
+        await self._session.loop.wait_for(self._session.worker.submit(self._settle, self._take_outcomes()))
 
     async def close(self) -> None:
         """Settle all pages; no page is being processed any more."""

@@ -127,14 +127,14 @@ class ReportExtension(Observer):
             {
                 "url": page.url,
                 "mime": page.mime,
-                "status": page.status,
+                "status": page.response.status,
                 "kind": verdict.kind,
                 "original_url": verdict.original_url,
                 "similarity": verdict.similarity,
                 "dropped": page.dropped,
-                "size_bytes": page.size_bytes,
+                "size_bytes": len(page.response.body),
                 "same_url": verdict.same_url,
-                "is_bare": page.is_bare,
+                "is_bare": page.judgement.is_bare,
             }
         )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.exact import ConfirmedBloomFilter, ExactSet
@@ -15,13 +15,15 @@ from scrapy_dedupe.urls.folder import FilterFolder, LastStop
 from scrapy_dedupe.urls.forgotten import Forgotten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from concurrent.futures import Future
 
     from scrapy_dedupe.live.session import Session
     from scrapy_dedupe.urls.folder import LocalFilter
+    from scrapy_dedupe.urls.journal import Journal
 
 logger = logging.getLogger(__name__)
+
+CONTINUES: Final = "The URL filter continues."
 
 
 class LocalUrls:
@@ -40,7 +42,6 @@ class LocalUrls:
         # New fingerprints that are not in the journals of seen requests and start requests yet.
         self._found: list[bytes] = []
         self._started: list[bytes] = []
-        self._done_requests = DoneRequests(session, self._record_done)
         self._asked_again = 0
         self._is_closed = False
         jobdir = session.jobdir
@@ -48,6 +49,9 @@ class LocalUrls:
             None
             if jobdir is None
             else FilterFolder(jobdir, fingerprinter, confirm=settings.confirm, on_error=self._not_confirmed)
+        )
+        self._done_requests = DoneRequests(
+            session, None if self._folder is None else self._folder.done_journal
         )
         self.keeps_done = self._folder is not None
         self.keeps_failed = self._folder is not None and settings.forget_failed
@@ -113,21 +117,17 @@ class LocalUrls:
         return self._filter is not None and fingerprint in self._filter and fingerprint not in self._forgotten
 
     def keep(self, done: list[bytes], failed: list[bytes]) -> None:
-        folder, submit = self._folder, self._session.worker.submit
+        folder, session = self._folder, self._session
         if self._is_closed:
             return
         if self._exact is not None:
             self._write_exact()
         if folder is None:
             return
-        found, self._found = self._found, []
-        if found:
-            self._watch(submit(folder.seen_journal.append, found))
-        started, self._started = self._started, []
-        if started:
-            self._watch(submit(folder.started_journal.append, started))
-        if failed:
-            self._watch(submit(folder.forgotten_journal.append, failed))
+        append_on_worker(session, folder.seen_journal, self._found)
+        append_on_worker(session, folder.started_journal, self._started)
+        append_on_worker(session, folder.forgotten_journal, failed)
+        self._found, self._started = [], []
         self._done_requests.take(done)
 
     async def close(self, done: list[bytes], failed: list[bytes], lost: int) -> None:
@@ -211,17 +211,10 @@ class LocalUrls:
         finally:
             folder.abandon()
 
-    def _record_done(self, done: list[bytes]) -> None:
-        if self._folder is not None and not self._is_closed:
-            self._watch(self._session.worker.submit(self._folder.done_journal.append, done))
-
     def _write_exact(self) -> None:
         if self._exact is not None and (self._exact_write is None or self._exact_write.done()):
             self._exact_write = self._session.worker.submit(self._exact.write_pending)
-            self._watch(self._exact_write)
-
-    def _watch(self, future: Future[None]) -> None:
-        self._session.counters.error_of(future, "url", "The URL filter continues.")
+            self._session.counters.error_of(self._exact_write, "url", CONTINUES)
 
     def _not_confirmed(self, error: BaseException) -> None:
         self._session.counters.error("url", error, "Requests whose hits cannot be confirmed pass.")
@@ -235,13 +228,13 @@ class LocalUrls:
 class DoneRequests:
     """Holds back the fingerprints of done requests until the archive has written their pages.
 
-    A page that the archive could not write must be requested again. The fingerprints are therefore passed to ``record``,
-    on the event loop, when the worker has finished all earlier jobs and the archive has no write error.
+    A page that the archive could not write must be requested again. The fingerprints are therefore appended to
+    ``journal`` when the worker has finished all earlier jobs and the archive has no write error.
     """
 
-    def __init__(self, session: Session, record: Callable[[list[bytes]], None]) -> None:
+    def __init__(self, session: Session, journal: Journal | None = None) -> None:
+        self.journal = journal
         self._session = session
-        self._record = record
         self._waiting: list[bytes] = []
 
     def take(self, done: list[bytes]) -> None:
@@ -260,8 +253,15 @@ class DoneRequests:
 
     def _archived(self, count: int) -> None:
         done, self._waiting = self._waiting[:count], self._waiting[count:]
-        if done and not self._session.is_spoiled:
-            self._record(done)
+        if self.journal is not None and not self._session.is_spoiled:
+            append_on_worker(self._session, self.journal, done)
+
+
+def append_on_worker(session: Session, journal: Journal, fingerprints: list[bytes]) -> None:
+    """Append to a journal on the worker. An error is counted."""
+    if fingerprints:
+        future = session.worker.submit(journal.append, fingerprints)
+        session.counters.error_of(future, "url", CONTINUES)
 
 
 def lost_requests(count: int) -> str:

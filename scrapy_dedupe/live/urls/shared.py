@@ -27,10 +27,9 @@ from scrapy_dedupe.urls.journal import DONE, FORGOTTEN, Journal, in_parts
 from scrapy_dedupe.urls.scrapy_file import SCRAPY_QUEUE_NAME, set_aside
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
-from .local import DoneRequests, lost_requests
+from .local import CONTINUES, DoneRequests, lost_requests
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
     from pathlib import Path
 
     from scrapy_dedupe.live.session import Session
@@ -101,7 +100,7 @@ class SharedUrls:
         self._done: Journal | None = None
         self._again: Journal | None = None
         self._asked_again = Forgotten()
-        self._done_requests = DoneRequests(session, self._record_done)
+        self._done_requests = DoneRequests(session)
         self._failed: list[bytes] = []
         self._reported_losses = 0
         self._is_closed = False
@@ -241,6 +240,7 @@ class SharedUrls:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._done = journal = Journal(folder / DONE.file_name, self._fingerprinter)
+            self._done_requests.journal = journal
             self._again = asked_again = Journal(folder / FORGOTTEN.file_name, self._fingerprinter, FORGOTTEN)
             journal.open()
             asked_again.open()
@@ -273,10 +273,6 @@ class SharedUrls:
         if self._jobdir is not None and attachment.generation:
             attachment.write(self._attachment_path)
 
-    def _record_done(self, done: list[bytes]) -> None:
-        if self._done is not None and not self._is_closed:
-            self._watch(self._session.worker.submit(self._done.append, done))
-
     def _record_again(self) -> None:
         """Record requests that were made again. Runs on the event loop, and at the end of the crawl on the worker."""
         assert self._filter is not None
@@ -286,7 +282,7 @@ class SharedUrls:
             try:
                 self._again.append(fingerprints)
             except StoreUnavailable as error:
-                self._session.counters.error("url", error, "The URL filter continues.")
+                self._session.counters.error("url", error, CONTINUES)
 
     def _report_loss(self) -> None:
         """Count each loss of the filter on the server, as after ``FLUSHALL``, and log the first one."""
@@ -307,9 +303,6 @@ class SharedUrls:
                 if self._queue_is_shared
                 else "This process keeps filtering its own requests; pages of other processes may be requested again.",
             )
-
-    def _watch(self, future: Future[None]) -> None:
-        self._session.counters.error_of(future, "url", "The URL filter continues.")
 
     def _leave(
         self, filter_: FallbackSharedFilter, done: list[bytes], failed: list[bytes], is_lossy: bool
