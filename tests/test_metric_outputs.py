@@ -143,7 +143,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     taken.mkdir()
     monkeypatch.setattr(whole_file, "temporary_path", lambda path, *args, **options: taken)
     source.reading = {("dedupe_url_seen", ""): 4.0}
-    place.publish_last()
+    place.publish()
     place.close()
     assert file.read_bytes() == before
     (error,) = source.errors

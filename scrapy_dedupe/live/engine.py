@@ -48,15 +48,21 @@ def engine_of(crawler: Crawler) -> Any:
         return None
 
 
+def _engine_slot(crawler: Crawler) -> Any:
+    return getattr(engine_of(crawler), "_slot", None)
+
+
+def _scraper_slot(crawler: Crawler) -> Any:
+    return getattr(getattr(engine_of(crawler), "scraper", None), "slot", None)
+
+
 def requests_in_hand(crawler: Crawler) -> set[Request] | None:
     """The requests that the engine or the scraper is processing; None if Scrapy does not expose them."""
-    engine = engine_of(crawler)
-    slot = getattr(getattr(engine, "scraper", None), "slot", None)
+    slot = _scraper_slot(crawler)
     active, queue = getattr(slot, "active", None), getattr(slot, "queue", None)
     if active is None or queue is None:
         return None
-    in_progress = getattr(getattr(engine, "_slot", None), "inprogress", ())
-    return {*active, *in_progress, *(item[1] for item in queue)}
+    return {*active, *getattr(_engine_slot(crawler), "inprogress", ()), *(item[1] for item in queue)}
 
 
 class PageProgress:
@@ -122,14 +128,13 @@ class PageProgress:
 
     def left_in_memory(self) -> int:
         """Number of a job's requests in memory, because Scrapy's scheduler could not write them to disk."""
-        slot = getattr(engine_of(self._crawler), "_slot", None)
-        return len(getattr(getattr(slot, "scheduler", None), "mqs", None) or ())
+        return len(getattr(getattr(_engine_slot(self._crawler), "scheduler", None), "mqs", None) or ())
 
     def found(self, request: Request) -> None:
         """Record that a scheduled request is new: the page in which it was found is not a leaf."""
         if self._is_start(request):
             return
-        active = getattr(self._scraper_slot, "active", None)
+        active = getattr(_scraper_slot(self._crawler), "active", None)
         url, depth, referer = strip_url(request.url), request.meta.get("depth"), referer_str(request)
         # A link that inherits the meta of a redirect looks like a redirect while the request named in that meta is in
         # progress. In both cases the page of the Referer is the right one: it has the link, or it has the link to
@@ -170,14 +175,8 @@ class PageProgress:
         )
 
     @property
-    def _scraper_slot(self) -> Any:
-        return getattr(getattr(engine_of(self._crawler), "scraper", None), "slot", None)
-
-    @property
     def _in_progress(self) -> Collection[Request]:
-        requests: Collection[Request] = getattr(
-            getattr(engine_of(self._crawler), "_slot", None), "inprogress", ()
-        )
+        requests: Collection[Request] = getattr(_engine_slot(self._crawler), "inprogress", ())
         return requests
 
 
@@ -243,7 +242,7 @@ class Throttle:
             self._has_paused = False
             engine.unpause()
             # Otherwise, an idle engine would take up to five seconds to process the next request.
-            nextcall = getattr(getattr(engine, "_slot", None), "nextcall", None)
+            nextcall = getattr(_engine_slot(self._crawler), "nextcall", None)
             if nextcall is not None:
                 nextcall.schedule()
 

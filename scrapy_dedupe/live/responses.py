@@ -220,24 +220,20 @@ class PageReader:
         seen_ms: int | None = None,
     ) -> Page | str:
         """Return the page, or the reason why it cannot be judged: ``type`` or ``encoding``."""
+        # Scrapy before 2.14 requires the spider argument, but does not use it.
+        spider = () if version_info >= (2, 14) else (None,)
         try:
-            response = self._decoded(url, headers, body)
+            stored = new_response(url, headers, body)
+            response = self._decompression.process_response(Request("data:,"), stored, *spider)
         except Exception:  # noqa: BLE001 - each decompressor raises its own exceptions
             return "encoding"
+        assert isinstance(response, Response)
         if is_coded(response):
             return "encoding"
         page = _decoded_page(response)
         if isinstance(page, str):
             return page
         return Page(url, page.text, crawl, page.kind, mime_of(page.content_type), seen_ms)
-
-    def _decoded(self, url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Response:
-        response = new_response(url, headers, body)
-        # Scrapy before 2.14 requires the spider argument, but does not use it.
-        spider = () if version_info >= (2, 14) else (None,)
-        decoded = self._decompression.process_response(Request("data:,"), response, *spider)
-        assert isinstance(decoded, Response)
-        return decoded
 
 
 def decoded_page(url: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> DecodedPage | str:

@@ -159,9 +159,8 @@ class Worker:
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
             future, call, weight_bytes = task
-            del (
-                task
-            )  # Otherwise the data of the task would stay in memory while the thread waits for the next task.
+            # Otherwise the data of the task would stay in memory while the thread waits for the next task.
+            del task
             if future.set_running_or_notify_cancel():
                 try:
                     result = call()

@@ -178,8 +178,6 @@ def typed_stats(stats: dict[str, Any]) -> dict[str, object]:
     def typed(value: object) -> object:
         if isinstance(value, datetime):
             return value.isoformat()
-        if value is None or isinstance(value, (bool, int, float, str)):
-            return value
         try:
             json.dumps(value)
         except (TypeError, ValueError):

@@ -6,7 +6,7 @@ The page list of the WACZ has an entry for each record that is a page, with its 
 from __future__ import annotations
 
 import logging
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -119,10 +119,8 @@ class PageList:
             return bare
         text = None
         if self._with_text:
-            try:
+            with suppress(HostileMarkup):
                 text = read(page.kind, page.text, "text").text
-            except HostileMarkup:
-                text = None
         return WaczPage(record.target_uri, record.date, title_of(page.text), text)
 
 

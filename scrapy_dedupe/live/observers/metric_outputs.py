@@ -124,8 +124,8 @@ class MetricsOutput:
     def close(self) -> None:
         """Stop publishing. May block for a moment."""
 
-    def publish_last(self) -> None:
-        """Publish final figures. Called when a crawl ends, before it is removed from the board."""
+    def publish(self) -> None:
+        """Publish the current figures. Called when a crawl ends, before it is removed from the board."""
 
 
 class Port(MetricsOutput):
@@ -178,14 +178,11 @@ class MetricsFile(MetricsOutput):
         self._is_closing.set()
         self._thread.join()
 
-    def publish_last(self) -> None:
-        self._write_or_report()
-
     def _run(self) -> None:
         while not self._is_closing.wait(self._every_s):
-            self._write_or_report()
+            self.publish()
 
-    def _write_or_report(self) -> None:
+    def publish(self) -> None:
         try:
             self._write()
         except OSError as error:
@@ -228,7 +225,7 @@ def enter(output: MetricsOutput, key: Hashable, source: MetricsSource) -> Metric
 def leave(output: MetricsOutput, source: MetricsSource) -> None:
     """Remove the crawl; close the output after the last crawl. May block for a moment."""
     with _outputs_lock:
-        output.publish_last()
+        output.publish()
         if output.board.remove(source):
             _open.discard(output)
             output.close()

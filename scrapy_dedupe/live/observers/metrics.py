@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from functools import partial
 from typing import TYPE_CHECKING
 
 from scrapy import signals
@@ -122,4 +121,4 @@ def _leave_later(outputs: list[MetricsOutput], source: CrawlSource) -> None:
 
     source.is_running = False
     for output in outputs:
-        threading.Thread(target=partial(leave, output, source), daemon=True).start()
+        threading.Thread(target=leave, args=(output, source), daemon=True).start()

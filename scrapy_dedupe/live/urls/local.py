@@ -66,12 +66,10 @@ class LocalUrls:
     def open(self) -> None:
         settings, folder = self._settings, self._folder
         if folder is None:
-            bloom = GrowingBloomFilter(settings.capacity, settings.error_rate)
-            self._filter = bloom
             if settings.confirm:
-                exact = ExactSet.open(None, self._fingerprinter)
-                self._filter = ConfirmedBloomFilter(bloom, exact, self._not_confirmed)
-                self._session.at_refusal(exact.close)
+                self._exact = ExactSet.open(None, self._fingerprinter)
+                self._session.at_refusal(self._exact.close)
+            self._filter = self._empty_filter()
         else:
             folder.open(settings.capacity, settings.error_rate)
             self._filter, self._forgotten, self._starts = folder.filter, folder.forgotten, folder.starts
@@ -87,8 +85,8 @@ class LocalUrls:
                 )
             # Opening removed the snapshot. If the start fails, it must be written again.
             self._session.at_refusal(self._undo_open)
-        if isinstance(self._filter, ConfirmedBloomFilter):
-            self._exact = self._filter.exact
+            if isinstance(self._filter, ConfirmedBloomFilter):
+                self._exact = self._filter.exact
 
     def add(self, fingerprint: bytes) -> bool:
         assert self._filter is not None
@@ -157,17 +155,21 @@ class LocalUrls:
             await session.on_worker(self._save, self._folder, done, failed)
 
     def clear(self, *, at_start: bool) -> None:
-        settings = self._settings
-        self._filter = bloom = GrowingBloomFilter(settings.capacity, settings.error_rate)
+        self._filter = self._empty_filter()
         self._found, self._started = [], []
         self._forgotten, self._starts = Forgotten(), Forgotten()
         self._done_requests.rest()
         if self._exact is not None:
             # Not on the worker: it would also remove fingerprints that are recorded before the worker runs.
             self._exact.clear()
-            self._filter = ConfirmedBloomFilter(bloom, self._exact, self._not_confirmed)
         if self._folder is not None:
             self._session.worker.submit(self._folder.clear)
+
+    def _empty_filter(self) -> LocalFilter:
+        bloom = GrowingBloomFilter(self._settings.capacity, self._settings.error_rate)
+        if self._exact is None:
+            return bloom
+        return ConfirmedBloomFilter(bloom, self._exact, self._not_confirmed)
 
     @property
     def layers(self) -> int:
