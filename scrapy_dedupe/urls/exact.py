@@ -69,7 +69,7 @@ class ConfirmedBloomFilter:
         self.false_positives = 0
         self._on_error = on_error
         # Fingerprints that passed unconfirmed.
-        self._passed: GrowingBloomFilter | None = None
+        self._passed = GrowingBloomFilter(_PASSED_CAPACITY, _PASSED_ERROR_RATE)
 
     def add(self, fingerprint: bytes) -> bool:
         """Record the fingerprint; True if it is new."""
@@ -80,7 +80,7 @@ class ConfirmedBloomFilter:
                 return False
             if is_there is not None:
                 self.false_positives += 1
-            if (is_there is None or self.exact.forgotten) and not self._passes_once(fingerprint):
+            if (is_there is None or self.exact.forgotten) and not self._passed.add(fingerprint):
                 return False
         try:
             self.exact.add(fingerprint)
@@ -111,11 +111,6 @@ class ConfirmedBloomFilter:
         """Like :meth:`figures`, for any thread and without access to the exact set."""
         figures = self.bloom.expected_figures()
         return replace(figures, seen=figures.seen + self.false_positives, expected_lost=0.0)
-
-    def _passes_once(self, fingerprint: bytes) -> bool:
-        if self._passed is None:
-            self._passed = GrowingBloomFilter(_PASSED_CAPACITY, _PASSED_ERROR_RATE)
-        return self._passed.add(fingerprint)
 
     def _look_up(self, fingerprint: bytes) -> bool | None:
         try:

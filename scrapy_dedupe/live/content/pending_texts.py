@@ -206,30 +206,27 @@ class PendingTexts:
 
     def _settle(self, outcomes: dict[str, list[SeenText]]) -> None:
         # Runs on the worker.
-        loop = self._session.loop
+        unsettled = outcomes
         try:
-            if self._guard.open:
-                loop.call(self._put_back, outcomes)
-            else:
+            if not self._guard.open:
                 # Detects a store file that was deleted or replaced while open.
                 self._probe()
                 self._judge.settle(**outcomes)
                 self._guard.worked(has_written=True)
+                unsettled = {}
         except StoreError as error:
             self._guard.failed(error)
-            loop.call(self._put_back, outcomes)
         except Exception as error:  # noqa: BLE001 - the texts stay pending, so no page is lost
             self._session.counters.error(
                 "content", error, "Pages with the same texts will be treated as new."
             )
-        loop.call(self._settling_ended)
+            unsettled = {}
+        self._session.loop.call(self._settling_ended, unsettled)
 
-    def _put_back(self, outcomes: dict[str, list[SeenText]]) -> None:
-        for name, earlier in outcomes.items():
-            self._outcomes[name] = [*earlier, *self._outcomes[name]][-_MOST_UNSETTLED:]
-
-    def _settling_ended(self) -> None:
+    def _settling_ended(self, unsettled: dict[str, list[SeenText]]) -> None:
         self._is_settling = False
+        for name, earlier in unsettled.items():
+            self._outcomes[name] = [*earlier, *self._outcomes[name]][-_MOST_UNSETTLED:]
 
 
 def _no_outcomes() -> dict[str, list[SeenText]]:
