@@ -63,9 +63,11 @@ class Board:
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
-    def add(self, source: MetricsSource) -> None:
+    def add(self, source: MetricsSource) -> bool:
+        """Add a crawl. Return True if it is the only crawl."""
         with self._lock:
             self._sources[source] = {}
+            return len(self._sources) == 1
 
     def remove(self, source: MetricsSource) -> bool:
         """Remove a crawl, but keep its counters. Return True if it was the last crawl."""
@@ -200,7 +202,6 @@ class MetricsFile(MetricsOutput):
 
 # Outputs are never removed: they hold the counters of finished crawls.
 _outputs: dict[Hashable, MetricsOutput] = {}
-_open: set[MetricsOutput] = set()
 _outputs_lock = threading.RLock()
 
 
@@ -211,14 +212,12 @@ def enter(output: MetricsOutput, key: Hashable, source: MetricsSource) -> Metric
     """
     with _outputs_lock:
         output = _outputs.setdefault(key, output)
-        output.board.add(source)
-        if output not in _open:
+        if output.board.add(source):
             try:
                 output.open()
             except BaseException:
                 output.board.remove(source)
                 raise
-            _open.add(output)
     return output
 
 
@@ -227,14 +226,7 @@ def leave(output: MetricsOutput, source: MetricsSource) -> None:
     with _outputs_lock:
         output.publish()
         if output.board.remove(source):
-            _open.discard(output)
             output.close()
-
-
-def is_open(key: Hashable) -> bool:
-    """Return True if a running crawl uses the output registered as *key*."""
-    with _outputs_lock:
-        return _outputs.get(key) in _open
 
 
 def _reason(error: Exception) -> str:
