@@ -88,6 +88,10 @@ class ConfirmedBloomFilter:
             self._on_error(error)
         return True
 
+    def add_many(self, fingerprints: Iterable[bytes]) -> list[bool]:
+        """Record fingerprints in order; True for each that is new."""
+        return [self.add(fingerprint) for fingerprint in fingerprints]
+
     def __contains__(self, fingerprint: bytes) -> bool:
         return fingerprint in self.bloom and bool(self._look_up(fingerprint))
 

@@ -87,7 +87,7 @@ def test_it_answers_as_a_plain_set_does(tmp_path: Path, numbers: list[int], writ
 
 
 def test_many_are_answered_in_order(bad: Case) -> None:
-    assert [bad.filter.add(item) for item in (b"a", b"b", b"a")] == [True, True, False]
+    assert bad.filter.add_many([b"a", b"b", b"a"]) == [True, True, False]
 
 
 def test_the_account_is_that_of_the_bloom_filter_but_nothing_is_lost(bad: Case) -> None:
