@@ -552,17 +552,17 @@ def test_seen_is_remembered_within_bounds_and_new_never(client: redis.Redis) -> 
     assert b"unknown" not in shared._seen
 
 
-def add_range(url: str, results: Any) -> None:
+def add_range(url: str, results: Any, all_done: Any) -> None:
     with redis.Redis.from_url(url) as client:
         shared = SharedBloomFilter(client, "spider", 100, 1e-6)
-        items = fingerprints(1500)
-        results.put([item for item in items if shared.add(item)])
+        results.put([item for item in fingerprints(1500) if shared.add(item)])
+        all_done.wait(240)  # If one ended before another attaches, the filter would be recreated.
 
 
 def test_three_processes_at_once_get_each_fingerprint_once(redis_url: str) -> None:
     context = multiprocessing.get_context("forkserver")
-    results = context.Queue()
-    processes = [context.Process(target=add_range, args=(redis_url, results)) for _ in range(3)]
+    results, all_done = context.Queue(), context.Barrier(3)
+    processes = [context.Process(target=add_range, args=(redis_url, results, all_done)) for _ in range(3)]
     for process in processes:
         process.start()
     got = Counter(item for _ in processes for item in results.get(timeout=240))
