@@ -291,7 +291,8 @@ class FilterFolder:
 
     def _take_over(self) -> None:
         """Import Scrapy's own file into the filter of a new job."""
-        added = self._import_scrapy_file(self.seen_journal)
+        # A request that failed may be requested again although Scrapy's file lists it.
+        added = self._import_scrapy_file(self.seen_journal, ends_forgetting=False)
         if added.new:
             self.notes.append(
                 f"Imported {added.new} fingerprints from {self.scrapy_file} into the URL filter."
@@ -560,15 +561,17 @@ class FilterFolder:
         snapshot.write(self.snapshot)
         return snapshot
 
-    def _import_scrapy_file(self, journal: Journal) -> AddedFingerprints:
+    def _import_scrapy_file(self, journal: Journal, *, ends_forgetting: bool = True) -> AddedFingerprints:
         if not self.scrapy_file.exists():
             return AddedFingerprints()
         with self.scrapy_file.open("rb") as file:
-            added = self._record(journal, read_requests_seen(file))
+            added = self._record(journal, read_requests_seen(file), ends_forgetting=ends_forgetting)
             end = unread_from(file)
         return added if end is None else replace(added, damaged=(self.scrapy_file, end))
 
-    def _record(self, journal: Journal, fingerprints: Iterable[bytes]) -> AddedFingerprints:
+    def _record(
+        self, journal: Journal, fingerprints: Iterable[bytes], *, ends_forgetting: bool = True
+    ) -> AddedFingerprints:
         filter_ = self.filter
         total = new = again = 0
         for part in in_parts(fingerprints):
@@ -579,7 +582,7 @@ class FilterFolder:
                 is_new = filter_.add(fingerprint)
                 if is_new:
                     found.append(fingerprint)
-                if self.forgotten.take(fingerprint) and not is_new:
+                if ends_forgetting and self.forgotten.take(fingerprint) and not is_new:
                     again += 1
             try:
                 journal.write(found)

@@ -359,6 +359,17 @@ def test_what_failed_may_be_asked_for_once_more(tmp_path: Path) -> None:
     assert [opened.forgotten.take(item) for item in (b"bad", b"worse")] == [False, True]
 
 
+def test_a_failed_request_in_scrapys_own_file_may_be_requested_again(tmp_path: Path) -> None:
+    log = Journal(tmp_path / "dedupe" / "urls" / "urls.forgotten", MAKER, FORGOTTEN)
+    log.path.parent.mkdir(parents=True)
+    log.lock()
+    log.open()
+    log.append([b"\x01\x02"])
+    log.close()
+    (tmp_path / "requests.seen").write_text("0102\n0304\n")
+    assert folder_at(tmp_path).open(100, 1e-6).forgotten.take(b"\x01\x02")
+
+
 def test_what_fails_again_is_forgotten_again(tmp_path: Path) -> None:
     for _ in range(3):
         folder = folder_at(tmp_path)
