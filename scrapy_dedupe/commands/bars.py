@@ -74,20 +74,23 @@ class Bars:
 
     def advance(self, count: int) -> None:
         if self._bars:
-            self._bars[-1].update(count)
+            with self._drawing():
+                self._bars[-1].update(count)
 
     def reach(self, done: float, total: int) -> None:
         """Set how much of the innermost part is done, and its total, which may have grown."""
         if self._bars:
             bar = self._bars[-1]
-            bar.update(done - bar.n)
-            if bar.total != (total or None):
-                bar.total = total or None
-                bar.refresh()
+            with self._drawing():
+                bar.update(done - bar.n)
+                if bar.total != (total or None):
+                    bar.total = total or None
+                    bar.refresh()
 
     def end(self) -> None:
         if self._bars:
-            self._bars.pop().close()
+            with self._drawing():
+                self._bars.pop().close()
 
     def part(self, title: str, total: int, unit: str = "B") -> AbstractContextManager[None]:
         """Begin a part that ends with the block."""
@@ -138,5 +141,5 @@ class Bars:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         while self._bars:
-            self._bars.pop().close()
+            self.end()
         self._stack.close()

@@ -243,7 +243,7 @@ def _entries(
     with _read_errors(file):
         for record, request in paired(_warc_records(file, on_read)):
             # Only a response to GET is a page.
-            is_page = record.type in INDEXED_TYPES and (request is None or method_of(request) == "GET")
+            is_page = record.type in INDEXED_TYPES and (request is None or method_of(request) in ("GET", ""))
             line = cdx_line(record, file.name, request) if is_indexed(record) else None
             yield line, page_of(record) if is_page else None
 
