@@ -474,11 +474,10 @@ async def test_without_texts_passages_are_told_by_where_they_stand(
 
 KILLED = """
 import json, sys
-from crawling import LinkSpider
-from scrapy.crawler import CrawlerProcess
+from crawling import AsyncCrawlerProcess, LinkSpider
 from scrapy_dedupe.live.observers import passages as passage_indexing
 passage_indexing._FLUSH_S = 0.2
-process = CrawlerProcess(json.loads(sys.argv[1]))
+process = AsyncCrawlerProcess(json.loads(sys.argv[1]))
 process.crawl(LinkSpider, urls=sys.argv[2])
 process.start()
 """
