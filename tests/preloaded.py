@@ -134,6 +134,8 @@ def _become(asked: dict[str, Any]) -> None:
         import atexit
         import threading
 
+        # Twisted logs an error that nobody handled when its Deferred is deleted.
+        gc.collect()
         threading._shutdown()
         atexit._run_exitfuncs()
         sys.stdout.flush()
