@@ -49,6 +49,7 @@ import numpy as np
 
 from scrapy_dedupe.content.canonical import canonical_text
 from scrapy_dedupe.passages import PassageIndex
+from scrapy_dedupe.passages.catalogue import read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -261,7 +262,9 @@ class Prototype:
 
 def sizes(folder: Path) -> tuple[int, int]:
     """The bytes of the stored texts, and of all other files of the index."""
-    blobs = sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".blobs")
+    manifest = read_manifest(folder)
+    assert manifest is not None
+    blobs = sum(entry.texts_size for entry in manifest.segments)
     return blobs, sum(path.stat().st_size for path in folder.iterdir()) - blobs
 
 

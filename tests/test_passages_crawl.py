@@ -376,7 +376,7 @@ async def test_an_index_that_lacks_a_file_costs_no_page(
 ) -> None:
     with PassageIndex(tmp_path / "passages") as index:
         index.add("x", words("x"))
-    (gone,) = (tmp_path / "passages").glob("*.blobs")
+    (gone,) = (tmp_path / "passages").glob("*.segment")
     gone.unlink()
     site(web)
     spider, items = collecting()

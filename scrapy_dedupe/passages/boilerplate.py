@@ -44,7 +44,7 @@ class Templates:
     ) -> tuple[tuple[Numbers, Numbers, Numbers], dict[int, list[int]]]:
         """Find the posts of *keys*, which are sorted and distinct.
 
-        Returns the posts that are not boilerplate, as indexes of keys, texts, and positions or spots, in any order; and
+        Returns the posts that are not boilerplate, as indexes of keys, texts, and ordinals, in any order; and
         for the number of each host, the indexes of the keys that are boilerplate there.
         """
         keys_of_hosts: dict[int, list[int]] = {}

@@ -1,12 +1,11 @@
-"""The contents of an index folder: the manifest, and the lists of deleted documents.
+"""The manifest of an index folder.
 
 The files of an index are never changed, except for two: ``manifest.json``, which is replaced as a whole, and ``lock``
 (see `lock`)::
 
     manifest.json              the contents of the index
     lock                       which process is writing
-    NAME.posts, NAME.blobs     a segment (see `segment_layout`)
-    NAME.deleted-GENERATION    the deleted documents of the segment NAME, valid from that generation on
+    NAME.segment               a segment (see `segment_layout`)
     *.new                      a temporary file, renamed when it is complete and on the disk
 
 A file belongs to the index if the manifest names it. Any other file with such a name was left by a writer that was
@@ -15,21 +14,13 @@ killed, or is no longer needed; the next writer removes it.
 The manifest is JSON in UTF-8, with an indent of 1 and a final newline::
 
     format       "scrapy-dedupe passages"
-    version      1
+    version      2
     generation   an integer that grows by at least one with every change, starting at 1
     parameters   tokeniser, blotter, has_texts, key_bits: the fields of `values.Parameters`
     segments     in the order in which they were added, each with the fields of `segment_layout.SegmentEntry`
-    deleted      an object that maps a segment name to the name of the file with its deleted documents
+    deleted      an object that maps a segment name to its deleted documents: one bit per document, the highest bit of a
+                 byte first, compressed with zlib, in Base85
     checksum     SHA-256 in hex of the members above, as JSON with sorted keys, no spaces and only ASCII characters
-
-A file of deleted documents, all numbers little-endian::
-
-    magic        8 bytes   "sd-gone", a zero
-    version      2 bytes   1
-    zero         2 bytes
-    count        4 bytes
-    documents    4 bytes each: numbers of documents within the segment, ascending
-    checksum     4 bytes   CRC-32 of everything above
 
 A new index gets a manifest without segments, so a folder that has segments but no manifest has lost its manifest. While
 the index is at this first generation, the next writer may replace its parameters.
@@ -37,14 +28,14 @@ the index is at this first generation, the next writer may replace its parameter
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
 import re
-import struct
 import zlib
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,7 +43,7 @@ from scrapy_dedupe.errors import StoreRefused
 
 from .folder_files import NEW_SUFFIX, damaged, other_version, read_file, reading, write_file
 from .lock import LOCK
-from .segment_layout import SegmentEntry, blobs_name, posts_name
+from .segment_layout import SUFFIX, SegmentEntry
 from .values import Parameters
 
 if TYPE_CHECKING:
@@ -61,29 +52,20 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-Made = TypeVar("Made")
-
 FORMAT = "scrapy-dedupe passages"
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 
 _MAX_MANIFEST_BYTES = 16 << 20
-_MAX_INT = 2**63 - 1
-_SEGMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_DELETED_SUFFIX = re.compile(r"deleted-[0-9]{1,19}")
 # Files are removed only if they have a name as made by `segment_name`: users may keep other files in the folder.
 _INDEX_FILE_NAME = re.compile(
-    rf"[0-9]{{8,19}}(?:-[0-9]{{1,19}})?\.(?:posts|blobs|{_DELETED_SUFFIX.pattern})(?:\.new)?|manifest\.json\.new"
+    rf"[0-9]{{8,19}}(?:-[0-9]{{1,19}})?{re.escape(SUFFIX)}(?:\.new)?|manifest\.json\.new"
 )
-_HEAD = struct.Struct("<8sHHI")
-_MAGIC = b"sd-gone\0"
-_DELETED_VERSION = 1
-_CHECKSUM_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The contents of an index. *deleted* maps a segment name to the name of the file with its deleted documents."""
+    """The contents of an index. *deleted* maps a segment name to its deleted documents, encoded."""
 
     generation: int
     parameters: Parameters
@@ -98,10 +80,20 @@ class Manifest:
     @property
     def files(self) -> frozenset[str]:
         """The names of all files of the index, except for the lock."""
-        names = {MANIFEST, *self.deleted.values()}
-        for entry in self.segments:
-            names.update((posts_name(entry.name), blobs_name(entry.name)))
-        return frozenset(names)
+        return frozenset({MANIFEST, *(f"{entry.name}{SUFFIX}" for entry in self.segments)})
+
+    def living(self, entry: SegmentEntry) -> NDArray[np.bool_]:
+        """For each document of a segment, whether it is not deleted."""
+        deleted = self.deleted.get(entry.name)
+        if deleted is None:
+            return np.ones(entry.documents, np.bool_)
+        bits = np.frombuffer(zlib.decompress(base64.b85decode(deleted)), np.uint8)
+        return np.unpackbits(bits, count=entry.documents) == 0
+
+
+def encoded_deleted(is_deleted: NDArray[np.bool_]) -> str:
+    """The deleted documents of a segment, as a manifest has them."""
+    return base64.b85encode(zlib.compress(np.packbits(is_deleted).tobytes())).decode()
 
 
 def segment_name(generation: int, number: int = 0) -> str:
@@ -155,7 +147,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
     try:
         return _manifest_of(json.loads(data), path)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise damaged(path, "is not valid JSON of a manifest") from error
 
 
@@ -219,47 +211,6 @@ def remove_orphans(folder: Path, *manifests: Manifest) -> list[str]:
     return removed
 
 
-def write_deleted(folder: Path, segment: str, generation: int, documents: NDArray[np.int64]) -> str:
-    """Write the numbers of the deleted documents of a segment to a new file, and return its name.
-
-    The file belongs to the index as soon as the manifest of *generation* names it. Raises StoreUnavailable.
-    """
-    numbers = np.unique(np.asarray(documents, np.int64))
-    if numbers.size and not 0 <= int(numbers[0]) <= int(numbers[-1]) < 2**32:
-        raise ValueError(f"document numbers must fit 32 bits, not {numbers[0]} to {numbers[-1]}")
-    data = _HEAD.pack(_MAGIC, _DELETED_VERSION, 0, numbers.size) + numbers.astype("<u4").tobytes()
-    name = f"{segment}.deleted-{generation}"
-    write_file(folder / name, data + zlib.crc32(data).to_bytes(_CHECKSUM_BYTES, "little"))
-    return name
-
-
-def read_deleted(folder: Path, name: str, documents: int) -> NDArray[np.int64]:
-    """The numbers of the deleted documents in a file, ascending; the segment has *documents* documents.
-
-    Raises StoreRefused if the file is damaged, FileNotFoundError if it is missing.
-    """
-    path = folder / name
-    frame = _HEAD.size + _CHECKSUM_BYTES
-    data = read_file(path, frame + 4 * documents)
-    if len(data) < frame:
-        raise damaged(path, "is truncated")
-    magic, version, zero, count = _HEAD.unpack_from(data)
-    if magic == _MAGIC and version != _DELETED_VERSION:
-        raise other_version(path, version, _DELETED_VERSION)
-    body = data[:-_CHECKSUM_BYTES]
-    if (
-        magic != _MAGIC
-        or zero
-        or len(data) != frame + 4 * count
-        or zlib.crc32(body) != int.from_bytes(data[-_CHECKSUM_BYTES:], "little")
-    ):
-        raise damaged(path, "has a wrong header or checksum")
-    numbers = np.frombuffer(body, "<u4", offset=_HEAD.size).astype(np.int64)
-    if numbers.size and (bool((np.diff(numbers) <= 0).any()) or int(numbers[-1]) >= documents):
-        raise damaged(path, f"names documents outside of the {documents} of its segment, or is not sorted")
-    return numbers
-
-
 def _refuse_other_content(folder: Path) -> None:
     """Raise StoreRefused if a folder without a manifest is not empty."""
     try:
@@ -298,58 +249,11 @@ def _manifest_of(value: object, path: Path) -> Manifest:
     version = value.get("version")
     if version != VERSION and isinstance(version, int):
         raise other_version(path, version, VERSION)
-    checksum = value.pop("checksum", None)
-    if checksum != _checksum(value):
+    if value.pop("checksum", None) != _checksum(value):
         raise damaged(path, "has a wrong checksum")
-    try:
-        if set(value) != {"format", "version", "generation", "parameters", "segments", "deleted"}:
-            raise _InvalidValue("fields")
-        if not _is_valid(value["generation"]):
-            raise _InvalidValue("generation")
-        for name, kind in (("segments", list), ("deleted", dict)):
-            if not isinstance(value[name], kind):
-                raise _InvalidValue(name)
-        parameters = _made(Parameters, value["parameters"], "parameters")
-        if not 1 <= parameters.key_bits <= 64:
-            raise _InvalidValue("parameters, key_bits")
-        segments = tuple(_made(SegmentEntry, entry, "segments") for entry in value["segments"])
-        manifest = Manifest(value["generation"], parameters, segments, value["deleted"])
-        _check_names(manifest)
-    except _InvalidValue as error:
-        raise damaged(path, f"has an invalid value in: {error}") from error
-    return manifest
-
-
-class _InvalidValue(Exception):
-    """A value in a manifest is invalid; the message names its field."""
-
-
-def _made(kind: type[Made], value: object, name: str) -> Made:
-    """The dataclass *kind* from a JSON object with exactly its fields. *name* is the member of the manifest."""
-    items = fields(cast("Any", kind))
-    if not isinstance(value, dict) or set(value) != {item.name for item in items}:
-        raise _InvalidValue(name)
-    for item in items:
-        found = value[item.name]
-        if type(found).__name__ != item.type.partition("[")[0] or (
-            item.type == "int" and not _is_valid(found)
-        ):
-            raise _InvalidValue(f"{name}, {item.name}")
-    return kind(**value)
-
-
-def _check_names(manifest: Manifest) -> None:
-    names = [entry.name for entry in manifest.segments]
-    if len(set(names)) < len(names) or not all(map(_SEGMENT_NAME.fullmatch, names)):
-        raise _InvalidValue("segments, name")
-    for segment, file in manifest.deleted.items():
-        name, _, suffix = file.partition(".") if isinstance(file, str) else ("", "", "")
-        if segment not in names or name != segment or not _DELETED_SUFFIX.fullmatch(suffix):
-            raise _InvalidValue("deleted")
-
-
-def _is_valid(number: object) -> bool:
-    return type(number) is int and 0 <= number <= _MAX_INT
+    parameters = Parameters(**value["parameters"])
+    segments = tuple(SegmentEntry(**entry) for entry in value["segments"])
+    return Manifest(value["generation"], parameters, segments, value["deleted"])
 
 
 def _checksum(value: Mapping[str, Any]) -> str:

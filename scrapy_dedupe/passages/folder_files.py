@@ -6,10 +6,9 @@ Files are written atomically. A new file gets its name only when it is complete 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
@@ -18,49 +17,6 @@ from scrapy_dedupe.files import whole_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-class NewFile:
-    """Writes the temporary file NAME.new, which `rename` renames to NAME. Raises StoreUnavailable."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size = 0
-        self._new = whole_file.temporary_path(path, NEW_SUFFIX)
-        self._is_renamed = False
-        with writing(path):
-            self._file = self._new.open("wb", buffering=1 << 20)
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Append *data*."""
-        with writing(self.path):
-            self._file.write(data)
-        self.size += len(data)
-
-    def pad(self) -> None:
-        """Append zeros up to a multiple of 8."""
-        self.write(bytes(-self.size % 8))
-
-    def finish(self, header: bytes) -> None:
-        """Write *header* at the beginning, sync and close the file."""
-        with writing(self.path):
-            self._file.seek(0)
-            self._file.write(header)
-            whole_file.sync(self._file)
-            self._file.close()
-
-    def rename(self) -> None:
-        """Rename the temporary file."""
-        with writing(self.path):
-            whole_file.put_in_place(self._new, self.path, durable=False)
-        self._is_renamed = True
-
-    def remove(self) -> None:
-        """Remove the file, whether it was renamed or not."""
-        with suppress(OSError):  # closing may fail to write buffered data again
-            self._file.close()
-        with suppress(OSError):
-            (self.path if self._is_renamed else self._new).unlink()
 
 
 @contextmanager
@@ -84,19 +40,21 @@ def read_file(path: Path, max_bytes: int) -> bytes:
     Raises FileNotFoundError or NotADirectoryError if it does not exist; StoreRefused if it is larger, or not a regular
     file; StoreUnavailable if it cannot be read.
     """
-    with reading(path):
-        # O_NONBLOCK: opening a FIFO would block.
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise damaged(path, "is not a regular file")
-            with open(fd, "rb", closefd=False) as file:
-                data = file.read(max_bytes + 1)
-        finally:
-            os.close(fd)
+    with reading(path), open(open_regular(path), "rb") as file:
+        data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise damaged(path, f"has more than {max_bytes} bytes")
     return data
+
+
+def open_regular(path: Path) -> int:
+    """Open a file for reading, and return its descriptor. Raises OSError, and StoreRefused if it is not a regular file."""
+    # O_NONBLOCK: opening a FIFO would block.
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise damaged(path, "is not a regular file")
+    return fd
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -118,7 +76,7 @@ def write_file(path: Path, data: bytes) -> None:
         ) from error
 
 
-@contextlib.contextmanager
+@contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Raise StoreUnavailable for any OSError of the block, except for missing files and folders."""
     try:

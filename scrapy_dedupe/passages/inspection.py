@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InspectedSegment:
-    """The counts of one segment, including deleted documents, and the sizes of its two files."""
+    """The counts of one segment, including deleted documents, and the sizes of its posts and names, and of its texts."""
 
     name: str
     documents: int
@@ -51,7 +51,7 @@ class Inspected:
     deviation) are over all different keys. *boilerplate_keys* are keys that are boilerplate on at least one host; they
     have *boilerplate_posts* posts there.
 
-    *posts_bytes* is the size of the posts files, *texts_bytes* the size of the stored texts or of the outlines.
+    *texts_bytes* is the size of the stored texts or of the outlines, *posts_bytes* that of everything else.
     *share_of_text* is *posts_bytes*, in an index without texts plus *texts_bytes*, divided by the number of characters of
     all texts.
     """
@@ -86,13 +86,15 @@ def inspect(snapshot: IndexSnapshot, boilerplate_share: float = SHARE) -> Inspec
         InspectedSegment(
             entry.name,
             entry.documents,
-            len(snapshot.deleted[number]),
+            int(np.count_nonzero(~living_documents)),
             entry.texts,
             entry.posts,
-            entry.posts_size,
-            entry.blobs_size,
+            entry.size - entry.texts_size,
+            entry.texts_size,
         )
-        for number, entry in enumerate(snapshot.manifest.segments)
+        for entry, living_documents in zip(
+            snapshot.manifest.segments, snapshot.living_parts()[0], strict=True
+        )
     ]
     posts_bytes = sum(segment.posts_bytes for segment in segments)
     texts_bytes = sum(segment.texts_bytes for segment in segments)

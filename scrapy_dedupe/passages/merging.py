@@ -21,8 +21,8 @@ import numpy as np
 
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 
-from .segment_layout import DIGEST_SIZE, SPOT_BITS, SegmentEntry
-from .segment_writing import SegmentWriter
+from .segment_layout import DIGEST_SIZE, SegmentEntry
+from .segment_writing import new_segment
 from .segments import Segment, key_bounds
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.tasks.progress import Progress
 
+    from .segment_writing import SegmentWriter
     from .values import Parameters, Posts
 
 FAN_IN = 8
@@ -120,7 +121,7 @@ def merge(
     for segment in segments:
         segment.refuse_damage()
     numbers = _number_texts(segments, texts_alive)
-    with SegmentWriter(folder, name, parameters) as writer:
+    with new_segment(folder, name, parameters) as writer:
         with part(watch, "merge texts", numbers.count, "texts"):
             for segment, kept in zip(segments, numbers.kept, strict=True):
                 _copy_texts(segment, kept, writer, watch)
@@ -130,7 +131,7 @@ def merge(
                 segment.forget()
                 watch.advance(len(alive[place]))
         _merge_posts(segments, numbers, parameters, writer, watch)
-        return writer.close()
+    return writer.entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class _Numbers:
 
 def _number_texts(segments: Sequence[Segment], texts_alive: Sequence[NDArray[np.bool_]]) -> _Numbers:
     digests = np.concatenate(
-        [np.zeros((0, DIGEST_SIZE), np.uint8), *(segment.digests.array for segment in segments)]
+        [np.zeros((0, DIGEST_SIZE), np.uint8), *(segment.digests for segment in segments)]
     )
     is_alive = np.concatenate([np.zeros(0, np.bool_), *texts_alive])
     if len(is_alive) != len(digests):
@@ -168,14 +169,15 @@ def _number_texts(segments: Sequence[Segment], texts_alive: Sequence[NDArray[np.
 
 def _copy_texts(segment: Segment, kept: NDArray[np.bool_], writer: SegmentWriter, watch: Progress) -> None:
     for start, stop in _runs(kept):
-        blobs, sizes, raw_sizes, checksums = segment.blobs.stored_many(start, stop)
-        counts = np.stack(
-            [
-                column[start:stop]
-                for column in (segment.token_counts, segment.char_counts, segment.post_counts)
-            ]
+        ends = segment.section("blob ends")[start:stop].astype(np.int64)
+        blobs = segment.stored_blobs(start, stop)
+        columns = (
+            *(segment.section(f"{kind} counts")[start:stop] for kind in ("token", "char", "post")),
+            np.diff(ends, prepend=ends[-1] - len(blobs)),
+            segment.section("blob sizes")[start:stop],
+            segment.section("blob checksums")[start:stop],
         )
-        writer.add_stored_texts(segment.digests.array[start:stop], counts, blobs, sizes, raw_sizes, checksums)
+        writer.add_texts(segment.digests[start:stop].tobytes(), columns, blobs)
         segment.forget()
         watch.advance(stop - start)
 
@@ -224,7 +226,7 @@ def _numbers_of(
     """The new numbers of the texts with these digests; -1 for digests that no segment holds."""
     found = np.full(len(digests), -1, np.int64)
     for segment, new in zip(segments, numbers.new, strict=True):
-        texts = segment.digests.texts_of(digests)
+        texts = segment.texts_of(digests)
         is_here = texts >= 0
         found[is_here] = np.maximum(found[is_here], new[texts[is_here]])
     return found
@@ -241,10 +243,11 @@ def _merge_posts(
     sources = [
         np.where(kept, new, -1).astype(np.int32) for new, kept in zip(numbers.new, numbers.kept, strict=True)
     ]
-    counts = [segment.post_counts[kept] for segment, kept in zip(segments, numbers.kept, strict=True)]
+    counts = [
+        segment.section("post counts")[kept] for segment, kept in zip(segments, numbers.kept, strict=True)
+    ]
     first_ordinals = np.cumsum(np.concatenate([np.zeros(1, np.int64), *counts]), dtype=np.int64)
     n_posts = int(first_ordinals[-1])
-    n_values = numbers.count << SPOT_BITS if parameters.has_texts else n_posts
     bounds = key_bounds(segments, _POSTS)
     with part(watch, "merge posts", n_posts, "posts"):
         for low_key, high_key in pairwise(bounds):
@@ -257,7 +260,7 @@ def _merge_posts(
                 keys.append(some_keys)
                 values.append(some_values)
                 segment.forget()
-            writer.add_sorted_posts(np.concatenate(keys), np.concatenate(values), n_posts, n_values)
+            writer.add_sorted_posts(np.concatenate(keys), np.concatenate(values))
             watch.advance(sum(map(len, keys)))
 
 
@@ -268,4 +271,4 @@ def _renumbered(
     stays = texts >= 0
     if not stays.all():
         posts, texts = posts.picked(stays), texts[stays]
-    return posts.keys, (texts << SPOT_BITS if first_ordinals is None else first_ordinals[texts]) + posts.where
+    return posts.keys, texts if first_ordinals is None else first_ordinals[texts] + posts.where

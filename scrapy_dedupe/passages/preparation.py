@@ -23,7 +23,8 @@ from deflate import deflate_compress
 from scrapy_dedupe.errors import SettingError
 
 from .blots import blotter_of, keys
-from .segment_layout import DIGEST_SIZE, PART_BITS, encode_outline, parts_of, spots_between
+from .groups import group_bounds
+from .segment_layout import DIGEST_SIZE, encode_outline
 from .tokens import tokeniser_named, tokens_of_all
 from .values import Outline
 
@@ -45,9 +46,6 @@ LONGEST_NAME = 8_192
 LARGEST_TEXT = (1 << 32) - 1
 """The maximum length of a text, in bytes of UTF-8."""
 
-SORTED_BITS = 64
-"""The number of bits of the integers as which keys are sorted."""
-
 # Level 1 takes 8 ns per byte. Level 6 takes twice the time and saves a sixteenth of the space.
 _LEVEL = 1
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -67,7 +65,7 @@ class Prepared:
     offsets in *blobs*), all int64.
 
     *keys* (uint64) are the keys of all texts, one text after another. In an index with texts, the keys of a text are
-    sorted and distinct, with *spots* (uint8). In an index without texts, all keys are in text order, without spots.
+    sorted and distinct. In an index without texts, all keys are in text order.
     """
 
     doc_ids: tuple[str, ...]
@@ -82,7 +80,6 @@ class Prepared:
     blob_checksums: NDArray[np.int64]
     blob_bounds: NDArray[np.int64]
     keys: NDArray[np.uint64]
-    spots: NDArray[np.uint8]
     blobs: bytes
 
 
@@ -127,10 +124,8 @@ def prepare(batch: Sequence[tuple[str, str | None, str]], parameters: Parameters
     first_blots = np.searchsorted(blots.starts, bounds)
     post_counts = np.diff(first_blots)
     char_counts = np.array([len(text) for text in texts], np.int64)
-    spots = np.zeros(0, np.uint8)
     if parameters.has_texts:
-        parts = parts_of(tokens.starts[blots.starts], np.repeat(char_counts, post_counts))
-        stored, spots, post_counts = _each_once(stored, parts, post_counts, parameters.key_bits)
+        stored, post_counts = _each_once(stored, post_counts, parameters.key_bits)
         raw = encoded
     else:
         raw = _outlines(tokens, bounds, blots, first_blots, blotter)
@@ -148,7 +143,6 @@ def prepare(batch: Sequence[tuple[str, str | None, str]], parameters: Parameters
         np.array([crc32(blob) for blob in blobs], np.int64),
         np.array([0, *accumulate(map(len, blobs))], np.int64),
         stored,
-        spots,
         b"".join(blobs),
     )
 
@@ -239,34 +233,18 @@ def _utf8(text: str) -> tuple[str, bytes]:
 
 
 def _each_once(
-    stored: NDArray[np.uint64], parts: NDArray[np.int64], counts: NDArray[np.int64], key_bits: int
-) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.int64]]:
-    """Sort the keys of each text and remove duplicates. The spot of a key covers all *parts* of the text with the key."""
-    # Text, key and part are sorted as one integer, which limits the number of texts per call.
-    most = 1 << (SORTED_BITS - PART_BITS - key_bits)
-    if len(counts) > most:
-        bounds = np.cumsum(np.append(0, counts))
-        pieces = []
-        for first in range(0, len(counts), most):
-            own = slice(bounds[first], bounds[min(first + most, len(counts))])
-            pieces.append(_each_once(stored[own], parts[own], counts[first : first + most], key_bits))
-        keys_, spots, kept = (np.concatenate(column) for column in zip(*pieces, strict=True))
-        return keys_, spots, kept
+    stored: NDArray[np.uint64], counts: NDArray[np.int64], key_bits: int
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Sort the keys of each text and remove duplicates. Returns the keys, and how many each text has."""
+    # Text and key are sorted as one integer.
     shift = np.uint64(key_bits)
     packed = np.repeat(np.arange(len(counts), dtype=np.uint64) << shift, counts)
     packed |= stored
-    packed <<= np.uint64(PART_BITS)
-    packed |= parts.view(np.uint64)
     packed.sort()
-    found = (packed & np.uint64((1 << PART_BITS) - 1)).astype(np.uint8)
-    packed >>= np.uint64(PART_BITS)
-    is_new = np.ones(len(packed) + 1, bool)  # one more for the end
-    np.not_equal(packed[1:], packed[:-1], out=is_new[1:-1])
-    spots = spots_between(found[is_new[:-1]], found[is_new[1:]])
-    packed = packed[is_new[:-1]]
+    packed = packed[group_bounds(packed[1:] != packed[:-1], len(packed))[:-1]]
     firsts = np.searchsorted(packed, np.arange(len(counts) + 1, dtype=np.uint64) << shift)
     packed &= np.uint64((1 << key_bits) - 1)
-    return packed, spots, np.diff(firsts)
+    return packed, np.diff(firsts)
 
 
 def _outlines(

@@ -25,7 +25,6 @@ from .boilerplate import SHARE, templates_of
 from .occurrences import Occurrences
 from .preparation import digest_of
 from .shared_passages import QueryText, SharedPassage, shares_in_outline, shares_in_texts
-from .text_ranges import tokens_before
 from .tokens import tokeniser_named
 from .values import Hit, Passage, Place
 
@@ -130,7 +129,6 @@ class _Search:
         self._snapshot = snapshot
         self._query = query
         self._hidden: dict[int, NDArray[np.bool_]] = {}
-        self._numbers = np.zeros(snapshot.text_count, np.int32)
         self._keys_of_text, self._key_of_blot = np.unique(
             keys(query.blots, query.blotter), return_inverse=True
         )
@@ -267,7 +265,6 @@ class _Search:
                     self._query,
                     [self._snapshot.text(text) for text in group],
                     hidden[group[0]],
-                    self._spots_in(group),
                 )
                 yield from zip(group, shares, strict=True)
             return
@@ -281,34 +278,13 @@ class _Search:
                 shares_in_outline(self._query, outline, blots, self._where[own[posts]], hidden[text]),
             )
 
-    def _spots_in(self, texts: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """The spots of the shared blots: indexes in *texts*, and spots. None if the whole texts must be read."""
-        if self._query.min_tokens < self._query.blotter.guarantee:
-            return None  # the index may have no blot of such a short run
-        self._numbers[texts] = np.arange(1, len(texts) + 1)
-        numbers = self._numbers[self._texts]
-        self._numbers[texts] = 0
-        own = np.flatnonzero(numbers)
-        return numbers[own].astype(np.int64) - 1, self._where[own]
-
     def _best(self, found: list[_Found], top: int) -> Iterator[Hit]:
         ranked = [(-one.covered, number, one) for one in found for number in one.documents]
         ranked.sort(key=itemgetter(0, 1))
-        shares: dict[int, list[SharedPassage]] = {}
         for _, number, one in ranked[:top]:
-            if one.text not in shares:
-                shares[one.text] = self._counted(one.text, one.shares)
             name = self._snapshot.doc_id(number)
             score = one.covered / len(self._query.tokens.hashes)
-            yield Hit(name, score, tuple(share.passage_in(name) for share in shares[one.text]))
-
-    def _counted(self, text: int, shares: list[SharedPassage]) -> list[SharedPassage]:
-        """The passages with tokens counted from the beginning of the text."""
-        anchors = {anchor for share in shares for anchor in share.anchors}
-        before = {0: 0}
-        if anchors - {0}:
-            before = tokens_before(self._snapshot.text(text), anchors, self._query.tokeniser)
-        return [share.counted(before) if share.anchors else share for share in shares]
+            yield Hit(name, score, tuple(share.passage_in(name) for share in one.shares))
 
 
 def blots_of(text: str, parameters: Parameters, *, every: bool = False) -> list[BlotRow]:

@@ -1,33 +1,42 @@
-"""Reading a segment: its files are mapped into memory, and only the parts that a query needs are read.
+"""Reading a segment: its file is mapped into memory, and only the parts that a query needs are read.
 
-Opening reads the two headers and compares them with the entry in the manifest. All other data is compared with its
-checksum on first use: tables as a whole, posts by the block, blobs one by one. A query therefore refuses only damage in
-data that it needs, and names what is damaged. Every number from the files is range-checked before use, as protection
-against crafted files. `checking.check_segment` reads everything. The layout is described in `segment_layout`.
+All data is compared with its checksum on first use: sections as a whole, posts by the block, blobs one by one. A query
+therefore refuses only damage in data that it needs, and names what is damaged. `checking.check_segment` reads everything.
+The layout is described in `segment_layout`.
 """
 
 from __future__ import annotations
 
-import threading
-from functools import cached_property
-from typing import TYPE_CHECKING
+import mmap
+import os
+import zlib
+from contextlib import suppress
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from deflate import DeflateError, deflate_decompress
+from deflate import deflate_decompress
 
-from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 
-from .segment_files import Blobs, PostsFile
+from .folder_files import damaged, open_regular
+from .groups import ranges
 from .segment_layout import (
+    BLOBS,
+    BLOCK_SIZE,
+    BUCKETS,
     DIGEST_SIZE,
-    GROUP_BITS,
-    MAX_INFLATION,
+    MAGIC,
     NAMES_PER_BLOCK,
-    SPOT_BITS,
-    Section,
+    POST_CHECKSUMS,
+    POSTS,
+    SUFFIX,
+    TYPES,
     SegmentEntry,
     decode_outline,
     name_head,
+    post_width,
+    value_bits_for,
 )
 from .values import Outline, Parameters, Posts
 
@@ -37,66 +46,122 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from .packing import CheckedBlocks
-
-_KEPT_BLOCKS = 64
-
-
 __all__ = ["Segment", "SegmentEntry", "key_bounds"]
 
-_SCAN = 64  # buckets of up to this many posts are read completely; larger ones are searched for a key
+_KEPT_BLOCKS = 64
 _SPLIT_BITS = 16  # key bounds are multiples of 2 ** -16 of the key space
 _NOTHING: NDArray[np.int64] = np.zeros(0, np.int64)
-_READ = ("_packed", "_blocks", "_bases", "_buckets", "post_counts", "documents", "digests")
 
 
 class Segment:
     """The segment of *entry* in *folder*.
 
-    Raises FileNotFoundError if one of its files is missing, StoreRefused for a file that is not the one of the entry, is
-    damaged, or was made with other parameters.
+    Raises FileNotFoundError if its file is missing, StoreRefused for a file that has another size or is not a segment,
+    StoreUnavailable if it cannot be read.
     """
 
     def __init__(self, folder: Path, entry: SegmentEntry, parameters: Parameters) -> None:
+        self.path = folder / f"{entry.name}{SUFFIX}"
         self.entry = entry
         self.name = entry.name
-        self.has_texts = parameters.has_texts
+        self.has_texts, self.key_bits = parameters.has_texts, parameters.key_bits
         self.post_count, self.text_count, self.document_count = entry.posts, entry.texts, entry.documents
-        self._file = PostsFile(folder, entry)
-        try:
-            self.blobs = Blobs(folder, entry)
-        except BaseException:
-            self._file.close()
-            raise
-        layout = self._file.layout
-        if (layout.has_texts, layout.key_bits) != (parameters.has_texts, parameters.key_bits):
-            self.close()
-            raise StoreRefused(
-                f"{self.path} was written {'with' if layout.has_texts else 'without'} texts and with keys of"
-                f" {layout.key_bits} bits, the index {'with' if self.has_texts else 'without'} texts and with keys of"
-                f" {parameters.key_bits} bits. Restore the right segment from a backup."
-            )
-        self.key_bits = layout.key_bits
-        self._low_bits, self._value_bits = np.uint64(layout.low_bits), np.uint64(layout.value_bits)
-        self._low_mask = np.uint64((1 << layout.low_bits) - 1)
-        self._value_mask = np.uint64((1 << layout.value_bits) - 1)
-        self._packed = self._file.posts()
-        self.documents = Documents(self._file)
-        self.digests = Digests(self._file)
+        value_bits = value_bits_for(entry.texts if self.has_texts else entry.posts)
+        low_bits = self.key_bits - entry.bucket_bits
+        self._width = post_width(low_bits, value_bits)
+        self._low_bits, self._value_bits = np.uint64(low_bits), np.uint64(value_bits)
+        self._low_mask, self._value_mask = (np.uint64((1 << bits) - 1) for bits in (low_bits, value_bits))
+        self._post_mask = np.uint64((1 << (low_bits + value_bits)) - 1)
+        self._map = self._mapped()
+        if self._map[: len(MAGIC)] != MAGIC:
+            self._map.close()
+            self.refuse("its beginning is damaged, or it has another format")
+        self._sections: dict[str, NDArray[Any]] = {}
+        # Words of 8 bytes that overlap: the array is a view and takes no memory.
+        self._words: NDArray[np.uint64] = np.ndarray(
+            (entry.posts,), "<u8", self._map, entry.sections[POSTS][0], (self._width,)
+        )
+        self._is_sound_block = np.zeros(entry.sections[POST_CHECKSUMS][1] // 4, np.bool_)
+        self.documents = Documents(self)
 
-    @property
-    def path(self) -> Path:
-        """The path of the posts file."""
-        return self._file.path
+    def _mapped(self) -> mmap.mmap:
+        size = self.entry.size
+        try:
+            fd = open_regular(self.path)
+            try:
+                found = os.fstat(fd).st_size
+                if found != size:
+                    raise damaged(self.path, f"has {found} bytes instead of {size}")
+                return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreUnavailable(
+                f"{self.path} cannot be read: {error.strerror or error}. Check its permissions."
+            ) from error
 
     def close(self) -> None:
-        """Close the files. Arrays that were returned stay readable; the segment cannot be used any more."""
-        if "documents" in self.__dict__:
-            self.documents.close()
-        for name in _READ:
+        """Close the file. Arrays that were returned stay readable; the segment cannot be used any more."""
+        self.documents.close()
+        self._sections.clear()
+        for name in ("_words", "first_ordinals"):
             self.__dict__.pop(name, None)
-        self.blobs.close()
-        self._file.close()
+        # Arrays in use keep the mapping until they are released.
+        with suppress(BufferError):
+            self._map.close()
+        del self._map
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise StoreRefused; *what* describes the problem."""
+        raise StoreRefused(
+            f"{self.path} cannot be used: {what}. Restore the index from a backup, or create it again from its sources."
+        )
+
+    def section(self, section: str) -> NDArray[Any]:
+        """Return the numbers of a section without copying. Raises StoreRefused if its checksum is wrong."""
+        found = self._sections.get(section)
+        if found is None:
+            if not self._is_sound(section):
+                self.refuse_section(section)
+            offset, size, _ = self.entry.sections[section]
+            dtype = np.dtype(TYPES.get(section, "<u4"))
+            found = np.ndarray((size // dtype.itemsize,), dtype, self._map, offset)
+            self._sections[section] = found
+        return found
+
+    def refuse_section(self, section: str) -> NoReturn:
+        """Raise StoreRefused for the damaged *section*."""
+        self.refuse(f"its section {section!r} is damaged")
+
+    def forget(self) -> None:
+        """Let the operating system free the memory of pages that were read; they are read again when needed."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def damage(self) -> str | None:
+        """Compare everything except the blobs with its checksum, and describe the first damage; None if there is none."""
+        stop = len(MAGIC)
+        for section, (offset, size, _) in self.entry.sections.items():
+            if section != BLOBS and not self._is_sound(section):
+                return f"its section {section!r} is damaged"
+            if any(self._map[stop:offset]):
+                return f"the bytes before its section {section!r} are damaged"
+            stop = offset + size
+        return None
+
+    def refuse_damage(self) -> None:
+        """Compare everything except the blobs with its checksum. Raises StoreRefused for damage."""
+        if problem := self.damage():
+            self.refuse(problem)
+
+    def _view(self, section: str) -> memoryview:
+        offset, size, _ = self.entry.sections[section]
+        return memoryview(self._map)[offset : offset + size]
+
+    def _is_sound(self, section: str) -> bool:
+        return zlib.crc32(self._view(section)) == self.entry.sections[section][2]
 
     # Posts
 
@@ -109,29 +174,14 @@ class Segment:
         """
         if not len(keys) or not self.post_count:
             return _NOTHING, _NOTHING, _NOTHING
-        if int(keys[-1]) >> self.key_bits:
-            raise ValueError("a key is too large")
-        starts, stops = self._bounds_of((keys >> self._low_bits).astype(np.int64))
-        low_keys = keys & self._low_mask
-        sizes = stops - starts
-        if int(sizes.max()) > _SCAN:
-            large = np.flatnonzero(sizes > _SCAN)
-            wanted = low_keys[large] << self._value_bits
-            both = np.concatenate((wanted, (wanted | self._value_mask) + np.uint64(1)))
-            found = self._search(np.tile(starts[large], 2), np.tile(stops[large], 2), both)
-            starts[large] = found[: len(large)]
-            # A crafted file may be unsorted: the stop must still not be before the start.
-            stops[large] = np.maximum(found[len(large) :], starts[large])
-            sizes = stops - starts
+        buckets = (keys >> self._low_bits).astype(np.int64)
+        starts, stops = self._starts_of(buckets), self._starts_of(buckets + 1)
         self._check_posts(starts, stops)
-        ends = sizes.cumsum()
-        positions = np.repeat(starts - (ends - sizes), sizes)
-        positions += np.arange(len(positions))
-        posts = self._packed.gather(positions)
+        sizes = stops - starts
+        posts = self._words[ranges(starts, sizes)] & self._post_mask
         numbers = np.repeat(np.arange(len(keys)), sizes)
-        found = np.flatnonzero(posts >> self._value_bits == low_keys[numbers])
-        values = (posts[found] & self._value_mask).view(np.int64)
-        return numbers[found], *self._texts_and_where(values)
+        found = np.flatnonzero(posts >> self._value_bits == (keys & self._low_mask)[numbers])
+        return numbers[found], *self._texts_and_where(posts[found])
 
     def posts_between(self, low_key: int, high_key: int) -> Posts:
         """Return the posts with keys in ``[low_key, high_key)``, sorted by key, then text, then `where`."""
@@ -140,139 +190,90 @@ class Segment:
             return Posts(np.zeros(0, np.uint64), _NOTHING, _NOTHING)
         low_bits = int(self._low_bits)
         buckets = np.arange(low_key >> low_bits, ((high_key - 1) >> low_bits) + 2)
-        starts = self._start_of(buckets)
-        if starts[0] < 0 or starts[-1] > self.post_count or np.any(starts[1:] < starts[:-1]):
-            self._file.refuse_section(Section.BUCKETS)
+        starts = self._starts_of(buckets)
         self._check_posts(starts[:1], starts[-1:])
-        posts = self._packed.range(int(starts[0]), int(starts[-1]))
+        posts = self._words[starts[0] : starts[-1]] & self._post_mask
         keys = np.repeat(buckets[:-1].astype(np.uint64) << self._low_bits, np.diff(starts))
         keys |= posts >> self._value_bits
         # Posts in the first and the last bucket may be outside of the range.
-        bounds = keys.searchsorted(np.array([low_key, high_key], np.uint64))
-        inside = slice(int(bounds[0]), int(bounds[1]))
-        values = (posts[inside] & self._value_mask).view(np.int64)
-        return Posts(keys[inside], *self._texts_and_where(values))
+        inside = slice(*keys.searchsorted(np.array([low_key, high_key], np.uint64)).tolist())
+        return Posts(keys[inside], *self._texts_and_where(posts[inside]))
 
     def posts_below(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return lower and upper bounds of the number of posts with keys smaller than each of *keys*."""
-        if not self.post_count:
-            return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
         low_bits = int(self._low_bits)
-        return self._start_of(keys >> low_bits), self._start_of(-(-keys >> low_bits))
+        return self._starts_of(keys >> low_bits), self._starts_of(-(-keys >> low_bits))
 
     @cached_property
     def first_ordinals(self) -> NDArray[np.int64]:
         """For each text, the number of its first blot in the segment, and a final item: the count of all blots."""
-        return np.concatenate((np.zeros(1, np.int64), np.cumsum(self.post_counts, dtype=np.int64)))
+        return np.append(0, np.cumsum(self.section("post counts"), dtype=np.int64))
+
+    def _starts_of(self, buckets: NDArray[np.int64]) -> NDArray[np.int64]:
+        starts: NDArray[np.int64] = self.section(BUCKETS)[buckets].astype(np.int64)
+        return starts
+
+    def _check_posts(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
+        """Compare the blocks of posts with their checksums. Must be called before the posts are used."""
+        has_posts = stops > starts
+        first = starts[has_posts] * self._width // BLOCK_SIZE
+        last = (stops[has_posts] * self._width - 1) // BLOCK_SIZE
+        blocks = ranges(first, last - first + 1)
+        data, checksums = self._view(POSTS), self.section(POST_CHECKSUMS)
+        for block in np.unique(blocks[~self._is_sound_block[blocks]]).tolist():
+            if zlib.crc32(data[block * BLOCK_SIZE : (block + 1) * BLOCK_SIZE]) != checksums[block]:
+                self.refuse_section(POSTS)
+            self._is_sound_block[block] = True
+
+    def _texts_and_where(self, posts: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        values = (posts & self._value_mask).view(np.int64)
+        if self.has_texts:
+            return values, np.zeros(len(values), np.int64)
+        texts = self.first_ordinals.searchsorted(values, side="right") - 1
+        return texts, values - self.first_ordinals[texts]
 
     # Texts
 
-    @property
-    def token_counts(self) -> NDArray[np.uint32]:
-        """How many tokens each text has."""
-        return self._file.section(Section.TOKEN_COUNTS, "<u4")
+    def blob(self, text: int) -> bytes:
+        """Return the decompressed blob of a text."""
+        size = int(self.section("blob sizes")[text])
+        data = self.stored_blobs(text, text + 1)
+        if zlib.crc32(data) != self.section("blob checksums")[text]:
+            self.refuse(f"the blob of text {text} is damaged")
+        return bytes(deflate_decompress(data, size))
 
-    @property
-    def char_counts(self) -> NDArray[np.uint32]:
-        """How many characters each text has."""
-        return self._file.section(Section.CHAR_COUNTS, "<u4")
-
-    @cached_property
-    def post_counts(self) -> NDArray[np.uint32]:
-        """How many posts each text has."""
-        counts = self._file.section(Section.POST_COUNTS, "<u4")
-        if int(counts.sum(dtype=np.uint64)) != self.post_count:
-            self._file.refuse_section(Section.POST_COUNTS)
-        return counts
+    def stored_blobs(self, start: int, stop: int) -> memoryview:
+        """Return the blobs of consecutive texts as stored. They are not compared with their checksums."""
+        ends = self.section("blob ends")
+        first = int(ends[start - 1]) if start else 0
+        return self._view(BLOBS)[first : int(ends[stop - 1])]
 
     def outline(self, text: int) -> Outline:
         """Return the outline of a text. Only for an index without texts."""
-        if self.has_texts:
-            raise ValueError("an index that stores its texts has no outlines")
-        try:
-            outline = decode_outline(self.blobs.inflated(text))
-        except ValueError:
-            self.blobs.refuse_text(text)
-        if len(outline.token_starts) != int(self.post_counts[text]):
-            self.blobs.refuse_text(text)
-        return outline
+        return decode_outline(self.blob(text))
 
-    # Checks
+    @property
+    def digests(self) -> NDArray[np.uint8]:
+        """The digests of the texts, n x 16."""
+        return self.section("digests").reshape(-1, DIGEST_SIZE)
 
-    def damage(self) -> Iterator[str]:
-        """Compare everything except the blobs with its checksum, and yield a sentence for each damaged file."""
-        if problem := self._file.damage():
-            yield f"{self.path}: {problem}."
-        if problem := self.blobs.damage():
-            yield f"{self.blobs.file.path}: {problem}."
+    def texts_of(self, digests: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Return the numbers of the texts with these digests, n x 16; -1 for a digest that is not in this segment."""
+        heads = np.ascontiguousarray(digests[:, :4]).view(">u4").reshape(-1).astype(np.uint32)
+        asked, numbers = self.with_heads("digest", heads)
+        is_same = (self.digests[numbers] == digests[asked]).all(axis=1)
+        texts = np.full(len(digests), -1, np.int64)
+        texts[asked[is_same]] = numbers[is_same]
+        return texts
 
-    def refuse_damage(self) -> None:
-        """Compare everything except the blobs with its checksum. Raises StoreRefused for damage."""
-        if problem := self._file.damage():
-            self._file.refuse(problem)
-        if problem := self.blobs.damage():
-            self.blobs.file.refuse(problem)
-
-    def forget(self) -> None:
-        """Let the operating system free the memory of pages that were read; they are read again when needed."""
-        self._file.forget()
-        self.blobs.file.forget()
-
-    @cached_property
-    def _bases(self) -> NDArray[np.int64]:
-        return self._file.section(Section.BASES, "<i8")
-
-    @cached_property
-    def _buckets(self) -> NDArray[np.unsignedinteger]:
-        return self._file.section(Section.BUCKETS, f"<u{self._file.layout.bucket_item}")
-
-    @cached_property
-    def _blocks(self) -> CheckedBlocks:
-        return self._file.post_blocks()
-
-    def _check_posts(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
-        """Compare posts with their checksums. Must be called before the posts are used."""
-        width = self._packed.width
-        self._blocks.check(starts * width >> 3, (stops * width + 7) >> 3)
-
-    def _start_of(self, buckets: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._bases[buckets >> GROUP_BITS] + self._buckets[buckets]
-
-    def _bounds_of(self, buckets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        starts, stops = self._start_of(buckets), self._start_of(buckets + 1)
-        if int(starts.min()) < 0 or int(stops.max()) > self.post_count or np.any(stops < starts):
-            self._file.refuse_section(Section.BUCKETS)
-        return starts, stops
-
-    def _search(
-        self, starts: NDArray[np.int64], stops: NDArray[np.int64], posts: NDArray[np.uint64]
-    ) -> NDArray[np.int64]:
-        """Return, for each of *posts*, the first position between its start and stop whose post is not smaller."""
-        low, high = starts, stops
-        every = []
-        for _ in range(int((stops - starts).max()).bit_length()):
-            middle = (low + high) >> 1
-            looked_at = np.minimum(middle, self.post_count - 1)
-            every.append(looked_at)
-            is_smaller = (self._packed.gather(looked_at) < posts) & (low < high)
-            low = np.where(is_smaller, middle + 1, low)
-            high = np.where(is_smaller, high, middle)
-        # Check all probed posts together: a corrupt one can misdirect the search but not leave the range.
-        looked_at = np.concatenate(every)
-        self._check_posts(looked_at, looked_at + 1)
-        return low
-
-    def _texts_and_where(self, values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        most = self.text_count << SPOT_BITS if self.has_texts else int(self.first_ordinals[-1])
-        if len(values) and int(values.max()) >= most:
-            self._file.refuse_section(Section.POSTS)
-        if self.has_texts:
-            spots = values & ((1 << SPOT_BITS) - 1)
-            if not spots.all():
-                self._file.refuse_section(Section.POSTS)
-            return values >> SPOT_BITS, spots
-        texts = self.first_ordinals.searchsorted(values, side="right") - 1
-        return texts, values - self.first_ordinals[texts]
+    def with_heads(
+        self, kind: str, heads: NDArray[np.uint32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+        """Find digests or names (*kind* is ``digest`` or ``name``) by their heads: pairs of index in *heads*, and number."""
+        own = self.section(f"{kind} heads")
+        firsts = own.searchsorted(heads)
+        counts = own.searchsorted(heads, "right") - firsts
+        return np.repeat(np.arange(len(heads)), counts), self.section(f"{kind} order")[ranges(firsts, counts)]
 
 
 def key_bounds(segments: Sequence[Segment], most_posts: int) -> list[int]:
@@ -302,157 +303,69 @@ def key_bounds(segments: Sequence[Segment], most_posts: int) -> list[int]:
 
 
 class Documents:
-    """The documents of a segment: their ids, hosts and texts. Raises StoreRefused where they are damaged."""
+    """The documents of a segment: their ids, hosts and texts."""
 
-    def __init__(self, file: PostsFile) -> None:
-        self._file = file
-        self._count = file.layout.documents
-        self._blocks: dict[int, list[str]] = {}
-        # Threads that share a snapshot add and remove blocks at the same time.
-        self._blocks_lock = threading.Lock()
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._names = lru_cache(_KEPT_BLOCKS)(self._read_names)
 
     def doc_id(self, number: int) -> str:
         """Return the doc id of a document."""
-        if not 0 <= number < self._count:
-            raise IndexError(f"there is no document {number}")
         block, place = divmod(number, NAMES_PER_BLOCK)
-        return self._block(block)[place]
+        return self._names(block)[place]
 
     def doc_ids(self) -> Iterator[str]:
         """Yield all doc ids, in the order of their numbers."""
-        for block in range(-(-self._count // NAMES_PER_BLOCK)):
-            yield from self._block(block)
+        for block in range(len(self._segment.section("name ends"))):
+            yield from self._names(block)
 
     def named(self, doc_ids: Sequence[str]) -> dict[int, int]:
         """Return the numbers of the documents with these ids, by position in *doc_ids*; the last document of each id."""
-        found: dict[int, int] = {}
-        if not self._count or not doc_ids:
-            return found
-        sorted_heads, order = self.sorted_names()
         # A string that cannot be encoded is not the id of any document: "surrogatepass" gives bytes that no stored id
         # has.
-        names = (doc_id.encode(errors="surrogatepass") for doc_id in doc_ids)
-        heads = np.array([name_head(name) for name in names], np.uint32)
-        places = np.searchsorted(sorted_heads, heads)
-        places[places == self._count] = 0
-        for asked in np.flatnonzero(sorted_heads[places] == heads).tolist():
-            place = int(places[asked])
-            while place < self._count and sorted_heads[place] == heads[asked]:
-                number = int(order[place])
-                if number >= self._count:
-                    self._file.refuse_section(Section.NAME_ORDER)
-                if self.doc_id(number) == doc_ids[asked]:
-                    found[asked] = max(number, found.get(asked, -1))
-                place += 1
-        return found
+        heads = [name_head(doc_id.encode(errors="surrogatepass")) for doc_id in doc_ids]
+        asked, numbers = self._segment.with_heads("name", np.array(heads, np.uint32))
+        # Documents with the same id are in the order of their numbers.
+        return {
+            place: number
+            for place, number in zip(asked.tolist(), numbers.tolist(), strict=True)
+            if self.doc_id(number) == doc_ids[place]
+        }
 
     def number_of(self, doc_id: str) -> int | None:
         """Return the number of the last document with this doc id."""
         return self.named([doc_id]).get(0)
 
-    def sorted_names(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        """Return the sorted heads of the doc ids, and the document numbers in this order."""
-        return self._file.section(Section.NAME_HEADS, "<u4"), self._file.section(Section.NAME_ORDER, "<u4")
-
     @cached_property
     def hosts(self) -> list[str]:
         """The hosts, by their numbers."""
-        data = self._file.section(Section.HOSTS, "u1").tobytes()
-        return self._split(data, self._file.layout.hosts, Section.HOSTS)
+        return self._split(self._segment.section("hosts").tobytes())
 
     @cached_property
     def texts(self) -> NDArray[np.int64]:
         """For each document the number of its text, or -1 - i for the i-th foreign digest."""
-        texts = self._file.section(Section.DOCUMENT_TEXTS, "<i4").astype(np.int64)
-        layout = self._file.layout
-        if len(texts) and (texts.min() < -layout.foreign or texts.max() >= layout.texts):
-            self._file.refuse_section(Section.DOCUMENT_TEXTS)
-        return texts
+        return self._segment.section("document texts").astype(np.int64)
 
-    @cached_property
-    def host_numbers(self) -> NDArray[np.int32]:
+    @property
+    def host_numbers(self) -> NDArray[np.uint32]:
         """For each document the number of its host."""
-        hosts = self._file.section(Section.DOCUMENT_HOSTS, "<u4")
-        if len(hosts) and hosts.max() >= self._file.layout.hosts:
-            self._file.refuse_section(Section.DOCUMENT_HOSTS)
-        return hosts.astype(np.int32)
+        return self._segment.section("document hosts")
 
     @property
     def foreign(self) -> NDArray[np.uint8]:
         """The digests of texts that other segments hold, n x 16."""
-        return self._file.section(Section.FOREIGN, "u1").reshape(-1, DIGEST_SIZE)
+        return self._segment.section("foreign digests").reshape(-1, DIGEST_SIZE)
 
     def close(self) -> None:
         """Discard the cached doc ids."""
-        with self._blocks_lock:
-            self._blocks.clear()
+        self._names.cache_clear()
 
-    def _block(self, block: int) -> list[str]:
-        names = self._blocks.get(block)
-        if names is None:
-            names = self._read_block(block)
-            with self._blocks_lock:
-                if len(self._blocks) >= _KEPT_BLOCKS:
-                    del self._blocks[next(iter(self._blocks))]  # the block that was read first
-                self._blocks[block] = names
-        return names
-
-    def _read_block(self, block: int) -> list[str]:
-        ends: NDArray[np.uint64] = self._file.section(Section.NAME_ENDS, "<u8")
-        sizes: NDArray[np.uint32] = self._file.section(Section.NAME_SIZES, "<u4")
+    def _read_names(self, block: int) -> list[str]:
+        ends = self._segment.section("name ends")
         start = int(ends[block - 1]) if block else 0
-        stop, size = int(ends[block]), int(sizes[block])
-        data = self._file.section(Section.NAMES, "u1")
-        if not start <= stop <= len(data) or size > (stop - start) * MAX_INFLATION:
-            self._file.refuse_section(Section.NAME_ENDS)
-        try:
-            raw = deflate_decompress(data[start:stop].tobytes(), size)
-        except DeflateError:
-            self._file.refuse_section(Section.NAMES)
-        count = min(NAMES_PER_BLOCK, self._count - block * NAMES_PER_BLOCK)
-        return self._split(bytes(raw), count, Section.NAMES)
+        data = self._segment.section("names")[start : int(ends[block])].tobytes()
+        return self._split(bytes(deflate_decompress(data, int(self._segment.section("name sizes")[block]))))
 
-    def _split(self, data: bytes, count: int, section: Section) -> list[str]:
-        try:
-            names = data.decode().split("\0")
-        except UnicodeDecodeError:
-            self._file.refuse_section(section)
-        if len(names) != count + 1 or names.pop():
-            self._file.refuse_section(section)
-        return names
-
-
-class Digests:
-    """The digests of a segment's texts, and the lookup of texts by digest."""
-
-    def __init__(self, file: PostsFile) -> None:
-        self._file = file
-
-    @property
-    def array(self) -> NDArray[np.uint8]:
-        """The digests, n x 16."""
-        return self._file.section(Section.DIGESTS, "u1").reshape(-1, DIGEST_SIZE)
-
-    def texts_of(self, digests: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the numbers of the texts with these digests, n x 16; -1 for a digest that is not in this segment."""
-        count = self._file.layout.texts
-        texts = np.full(len(digests), -1, np.int64)
-        if not len(digests) or not count:
-            return texts
-        heads = np.ascontiguousarray(digests[:, :4]).view(">u4").reshape(-1).astype(np.uint32)
-        own, sorted_heads = self.array, self._file.section(Section.DIGEST_HEADS, "<u4")
-        order = self._file.section(Section.DIGEST_ORDER, "<u4")
-        places = np.searchsorted(sorted_heads, heads)
-        asked = np.arange(len(digests))
-        while len(asked):  # repeat for the few digests whose head another digest shares
-            inside = places < count
-            asked, places = asked[inside], places[inside]
-            same = sorted_heads[places] == heads[asked]
-            asked, places = asked[same], places[same]
-            candidates = order[places].astype(np.int64)
-            if len(candidates) and candidates.max() >= count:
-                self._file.refuse_section(Section.DIGEST_ORDER)
-            found = (own[candidates] == digests[asked]).all(axis=1)
-            texts[asked[found]] = candidates[found]
-            asked, places = asked[~found], places[~found] + 1
-        return texts
+    @staticmethod
+    def _split(data: bytes) -> list[str]:
+        return data.decode().split("\0")[:-1]

@@ -8,7 +8,7 @@ tokens too short at either end, and only blots have been compared.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -16,12 +16,12 @@ import numpy as np
 from .alignment import AlignedRuns, Chains, PartWindows, Windows, outermost, thinned
 from .blots import keys
 from .groups import covered, group_bounds
-from .text_ranges import ReadRanges, TextRanges
+from .tokens import tokens_of_all
 from .values import Passage, Place
 from .winnowing import windows as joined_windows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     Mask = NDArray[np.bool_]
     Numbers = NDArray[np.int64]
-    Pair = tuple[Span, Span, int, int]
-    """The spans of a run in the query text and in the indexed text, and the token and character of an anchor there."""
+    Pair = tuple[Span, Span]
+    """The spans of a run in the query text and in the indexed text."""
 
 _COMPARED_TOGETHER = 32
 _MOST_KEPT = 1 << 20  # tokens whose windows are cached for the next text, about 40 bytes each
@@ -40,33 +40,21 @@ _PIECE = 1 << 20
 # For query texts with more tokens, only the windows around shared blots are used.
 _SHORT = 1 << 15
 _TABLE_BITS = 22
+# It equals no token, except with a probability of 2^-64.
+_BARRIER = np.uint64(0xA24BAED4963EE407)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPassage:
-    """A passage of the query text and its *spans* in one indexed text; *text* is its wording in the first span.
-
-    The tokens of a span are counted from its anchor, a character, because only parts of long texts are read. If there are
-    no *anchors*, all tokens are counted from the beginning of the text.
-    """
+    """A passage of the query text and its *spans* in one indexed text; *text* is its wording in the first span."""
 
     query: Place
     text: str | None
     spans: tuple[Span, ...]
-    anchors: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
         return self.query.token_end - self.query.token_start
-
-    def counted(self, tokens_before: Mapping[int, int]) -> SharedPassage:
-        """The passage with all tokens counted from the beginning, given the number of tokens before each anchor."""
-        before = [tokens_before[anchor] for anchor in self.anchors]
-        spans = [
-            (start + count, end + count, char_start, char_end)
-            for (start, end, char_start, char_end), count in zip(self.spans, before, strict=True)
-        ]
-        return SharedPassage(self.query, self.text, tuple(spans))
 
     def passage_in(self, doc_id: str) -> Passage:
         """The passage in a document that has the text."""
@@ -198,77 +186,42 @@ class QueryText:
         return count
 
 
-def shares_in_texts(
-    query: QueryText, texts: Sequence[str], hidden: Mask, spots: tuple[Numbers, Numbers] | None = None
-) -> list[list[SharedPassage]]:
+def shares_in_texts(query: QueryText, texts: Sequence[str], hidden: Mask) -> list[list[SharedPassage]]:
     """Return the passages that each of *texts* shares with the query text, the longest first.
-
-    *spots* locate shared blots: indexes in *texts*, and spots. If *spots* is given, every run of `min_tokens` tokens must
-    contain such a blot, and only the parts of long texts around them are read. If it is None, all texts are read fully.
 
     Texts are processed together, because the fixed cost per call is higher than that of a typical text.
     """
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    result: list[list[SharedPassage]] = [[] for _ in texts]
-    if spots is None:
-        ranges = TextRanges.whole(lengths)
-    else:
-        ranges = TextRanges.around(lengths, *spots, query.min_tokens)
-    while len(ranges):
-        read = ReadRanges(texts, lengths, ranges, query.tokeniser)
-        runs = query.windows(hidden, read.hashes).runs_in(read.hashes, read.groups)
-        wider = read.wider(runs, query.min_tokens)
-        own = read.ranges_of(runs.b_starts)
-        of_text = ranges.texts[own]
-        order = of_text.argsort(kind="stable")
-        runs = AlignedRuns(runs.a_starts, runs.b_starts - own, runs.lengths).picked(order)
-        bounds = of_text[order].searchsorted(np.arange(len(texts) + 1)).tolist()
-        again = set() if wider is None else set(wider.texts.tolist())
-        found = {
-            text: outermost(thinned(runs.picked(slice(begin, end))))
-            for text, (begin, end) in enumerate(pairwise(bounds))
-            if begin < end and text not in again
-        }
-        for text, pairs in zip(found, _pairs(query, read, list(found.values())), strict=True):
-            result[text] = _shares_in(query, texts[text], read.tokens, pairs)
-        if wider is None:
-            break
-        ranges = wider
+    tokens, bounds = tokens_of_all(texts, query.tokeniser)
+    # A token that equals nothing separates the texts.
+    hashes = np.insert(tokens.hashes, bounds[1:-1], _BARRIER)
+    owners = np.repeat(np.arange(len(texts)), np.diff(bounds) + 1)[: len(hashes)]
+    runs = query.windows(hidden, hashes).runs_in(hashes, owners)
+    own = owners[runs.b_starts]
+    order = own.argsort(kind="stable")
+    runs = AlignedRuns(runs.a_starts, runs.b_starts - own - bounds[own], runs.lengths).picked(order)
+    limits = own[order].searchsorted(np.arange(len(texts) + 1)).tolist()
+    result = []
+    for number, (begin, end) in enumerate(pairwise(limits)):
+        found = outermost(thinned(runs.picked(slice(begin, end))))
+        own_tokens = tokens.picked(slice(bounds[number], bounds[number + 1]))
+        pairs = zip(
+            query.tokens.spans(found.a_starts, found.a_starts + found.lengths),
+            own_tokens.spans(found.b_starts, found.b_starts + found.lengths),
+            strict=True,
+        )
+        result.append(_shares_in(query, texts[number], own_tokens, pairs))
     return result
 
 
-def _pairs(query: QueryText, read: ReadRanges, runs_of_texts: Sequence[AlignedRuns]) -> Iterator[list[Pair]]:
-    """The runs of each text as pairs."""
-    if not runs_of_texts:
-        return
-    runs = AlignedRuns.joined(runs_of_texts)
-    pairs = zip(
-        query.tokens.spans(runs.a_starts, runs.a_starts + runs.lengths),
-        read.tokens.spans(runs.b_starts, runs.b_starts + runs.lengths),
-        *read.anchors(read.bounds.searchsorted(runs.b_starts, "right") - 1),
-        strict=True,
+def _shares_in(query: QueryText, text: str, tokens: Tokens, pairs: Iterable[Pair]) -> list[SharedPassage]:
+    shared: dict[Span, list[Span]] = {}
+    # Sorted, so that the spans of one place are in the order of the indexed text.
+    for own, there in sorted(part for whole in pairs for part in _equal_parts(query, text, tokens, whole)):
+        shared.setdefault(own, []).append(there)
+    return _longest_first(
+        SharedPassage(Place("", *own), text[spans[0][2] : spans[0][3]], tuple(spans))
+        for own, spans in shared.items()
     )
-    for of_text in runs_of_texts:
-        yield list(islice(pairs, len(of_text)))
-
-
-def _shares_in(query: QueryText, text: str, tokens: Tokens, pairs: Sequence[Pair]) -> list[SharedPassage]:
-    shared: dict[Span, list[Pair]] = {}
-    # Sorted, so that the pairs of one place are in the order of the indexed text.
-    for pair in sorted(part for whole in pairs for part in _equal_parts(query, text, tokens, whole)):
-        shared.setdefault(pair[0], []).append(pair)
-    shares = []
-    for span, there in shared.items():
-        _, (_, _, char_start, char_end), _, _ = there[0]
-        shares.append(
-            SharedPassage(
-                Place("", *span),
-                text[char_start:char_end],
-                tuple((b[0] - first, b[1] - first, b[2], b[3]) for _, b, first, _ in there),
-                tuple(anchor for *_, anchor in there),
-            )
-        )
-    return _longest_first(shares)
 
 
 def shares_in_outline(
@@ -313,19 +266,14 @@ def shares_in_outline(
 
 def _equal_parts(query: QueryText, text: str, tokens: Tokens, pair: Pair) -> Iterator[Pair]:
     """The pair, if its words are equal. Otherwise (a hash collision) the parts with equal words that are long enough."""
-    (a, a_end, *own), (b, _, *there), first, anchor = pair
+    (a, a_end, *own), (b, _, *there) = pair
     if query.text[own[0] : own[1]] == text[there[0] : there[1]]:
         yield pair
         return
     begin, length = 0, a_end - a
     for differs in (*_differences(query, text, tokens, a, b, length), length):
         if differs - begin >= query.min_tokens:
-            yield (
-                _span(query.tokens, a + begin, a + differs),
-                _span(tokens, b + begin, b + differs),
-                first,
-                anchor,
-            )
+            yield _span(query.tokens, a + begin, a + differs), _span(tokens, b + begin, b + differs)
         begin = differs + 1
 
 

@@ -25,15 +25,14 @@ import numpy as np
 from scrapy_dedupe.errors import SettingError, StoreRefused
 
 from .blots import blotter_of, key_bits
-from .catalogue import read_deleted, read_manifest
+from .catalogue import read_manifest
 from .folder_files import damaged, missing_file
-from .segment_layout import blobs_name
 from .segments import Segment, key_bounds
 from .tokens import tokeniser_named
 from .values import IndexedDocument, Posts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -71,11 +70,12 @@ class IndexSnapshot:
                 for entry in manifest.segments
             )
             self._bases = [0, *accumulate(segment.text_count for segment in self.segments)]
-            self._document_bases = [0, *accumulate(segment.document_count for segment in self.segments)]
+            self.document_bases = [0, *accumulate(segment.document_count for segment in self.segments)]
+            """The number of the first document of each segment, and the number of all documents."""
             self._spans = [slice(*bounds) for bounds in pairwise(self._bases)]
-            self.deleted = tuple(map(self._deleted_of, self.segments))
-            """For each segment, the numbers of its deleted documents, ascending."""
-            self.is_alive_document: NDArray[np.bool_] = self._living_documents()
+            self.is_alive_document: NDArray[np.bool_] = _joined(
+                [manifest.living(entry) for entry in manifest.segments], np.bool_
+            )
             self.text_numbers: NDArray[np.int64] = self._text_numbers()
             self.is_alive: NDArray[np.bool_] = self._living_texts()
             self._has_dead = [not bool(self.is_alive[span].all()) for span in self._spans]
@@ -119,12 +119,12 @@ class IndexSnapshot:
     @cached_property
     def token_counts(self) -> NDArray[np.uint32]:
         """How many tokens each text has."""
-        return _joined([segment.token_counts for segment in self.segments], np.uint32)
+        return _joined([segment.section("token counts") for segment in self.segments], np.uint32)
 
     @cached_property
     def char_counts(self) -> NDArray[np.uint32]:
         """How many characters (code points) each text has."""
-        return _joined([segment.char_counts for segment in self.segments], np.uint32)
+        return _joined([segment.section("char counts") for segment in self.segments], np.uint32)
 
     @cached_property
     def document_counts(self) -> NDArray[np.int64]:
@@ -140,11 +140,9 @@ class IndexSnapshot:
             )
         segment, own = self._segment_and_number(number)
         try:
-            return segment.blobs.inflated(own).decode()
+            return segment.blob(own).decode()
         except UnicodeDecodeError as error:
-            raise damaged(
-                self.folder / blobs_name(segment.name), f"has invalid UTF-8 in text {own}"
-            ) from error
+            raise damaged(segment.path, f"has invalid UTF-8 in text {own}") from error
 
     def outline(self, number: int) -> Outline:
         """The positions of the blots of a text, in an index without texts. Raises StoreRefused if it is damaged."""
@@ -163,7 +161,7 @@ class IndexSnapshot:
             left = np.flatnonzero(numbers < 0)
             if not left.size:
                 break
-            own = segment.digests.texts_of(digests[left])
+            own = segment.texts_of(digests[left])
             numbers[left] = np.where(own < 0, -1, own + base)
         return numbers
 
@@ -181,8 +179,8 @@ class IndexSnapshot:
 
     def doc_id(self, number: int) -> str:
         """The id of a document, given its number across all segments."""
-        segment = bisect.bisect_right(self._document_bases, number) - 1
-        return self.segments[segment].documents.doc_id(number - self._document_bases[segment])
+        segment = bisect.bisect_right(self.document_bases, number) - 1
+        return self.segments[segment].documents.doc_id(number - self.document_bases[segment])
 
     def text_of_document(self, doc_id: str) -> int | None:
         """The number of the text of the document with this id; None if there is no such document."""
@@ -191,11 +189,22 @@ class IndexSnapshot:
 
     def document_number(self, doc_id: str) -> int | None:
         """The number, across all segments, of the document with this id; None if there is no such document."""
-        for first, segment in zip(reversed(self._document_bases[:-1]), reversed(self.segments), strict=True):
-            own = segment.documents.number_of(doc_id)
-            if own is not None and self.is_alive_document[first + own]:
-                return first + own
-        return None
+        return self.numbers_of([doc_id]).get(doc_id)
+
+    def numbers_of(self, doc_ids: Iterable[str]) -> dict[str, int]:
+        """The numbers, across all segments, of the documents with these ids, without ids that have no document."""
+        asked = list(doc_ids)
+        found: dict[str, int] = {}
+        for first, segment in zip(self.document_bases, self.segments, strict=False):
+            for place, number in segment.documents.named(asked).items():
+                if self.is_alive_document[first + number]:
+                    found[asked[place]] = first + number
+        return found
+
+    def digest_of_document(self, number: int) -> bytes:
+        """The digest of the text of a document, given its number across all segments."""
+        segment, own = self._segment_and_number(int(self.text_numbers[number]))
+        return segment.digests[own].tobytes()
 
     def host_of_document(self, number: int) -> str:
         """The host of a document, given its number across all segments; "" if it has none."""
@@ -299,17 +308,10 @@ class IndexSnapshot:
         order = np.argsort(keys, kind="stable")
         return keys[order], texts[order], where[order]
 
-    def _deleted_of(self, segment: Segment) -> NDArray[np.int64]:
-        name = self.manifest.deleted.get(segment.name)
-        if name is None:
-            return np.zeros(0, np.int64)
-        return read_deleted(self.folder, name, segment.document_count)
-
-    def _living_documents(self) -> NDArray[np.bool_]:
-        living = np.ones(self._document_bases[-1], np.bool_)
-        for first, deleted in zip(self._document_bases, self.deleted, strict=False):
-            living[first + deleted] = False
-        return living
+    def living_parts(self) -> tuple[list[NDArray[np.bool_]], list[NDArray[np.bool_]]]:
+        """For each segment which of its documents, and which of its texts, are alive."""
+        documents = [self.is_alive_document[start:stop] for start, stop in pairwise(self.document_bases)]
+        return documents, [self.is_alive[span] for span in self._spans]
 
     def _text_numbers(self) -> NDArray[np.int64]:
         """For each document, the number of its text across all segments; -1 if no segment holds it."""
@@ -326,8 +328,8 @@ class IndexSnapshot:
         living = self.text_numbers[self.is_alive_document]
         if living.size and int(living.min()) < 0:
             document = int(np.flatnonzero(self.is_alive_document & (self.text_numbers < 0))[0])
-            number = bisect.bisect_right(self._document_bases, document) - 1
-            own = document - self._document_bases[number]
+            number = bisect.bisect_right(self.document_bases, document) - 1
+            own = document - self.document_bases[number]
             raise damaged(
                 self.folder,
                 f"has no text for document {own} of the segment {self.manifest.segments[number].name}",

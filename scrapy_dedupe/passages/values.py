@@ -124,8 +124,8 @@ class Posts(Columns):
     """Which keys occur in which texts: three arrays of the same length.
 
     *keys* are uint64; *texts* int64 text numbers; *where* int64. If the index stores texts, a text has one post per key,
-    and *where* is the spot of the key (see `segment_layout`). Otherwise a text has one post per blot, and *where* is the
-    ordinal: the number of the blot among all blots of its text, in the order of the text.
+    and *where* is 0. Otherwise a text has one post per blot, and *where* is the ordinal: the number of the blot among all
+    blots of its text, in the order of the text.
     """
 
     keys: NDArray[np.uint64]

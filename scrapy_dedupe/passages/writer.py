@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,21 +22,22 @@ from scrapy_dedupe.errors import StoreError, StoreUnavailable
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
 
 from . import catalogue
-from .catalogue import Manifest, segment_name
+from .catalogue import Manifest, encoded_deleted, segment_name
 from .folder_files import missing_file
 from .merging import LARGEST, fewest, merge, next_merge
 from .segment_layout import DIGEST_SIZE
-from .segment_writing import SegmentWriter
-from .segments import Segment
+from .segment_writing import new_segment
+from .snapshot import IndexSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from .preparation import Prepared
-    from .segments import SegmentEntry
+    from .segment_layout import SegmentEntry
+    from .segment_writing import SegmentWriter
     from .values import Parameters
 
     HostAndDigest = tuple[str, bytes]
@@ -87,8 +88,7 @@ class IndexWriter:
         self._is_state_unknown = False
         self._has_leftovers = False
         self._number = 0
-        self._segments: dict[str, Segment] = {}
-        self._living_of: dict[str, NDArray[np.bool_]] = {}
+        self._snapshot: IndexSnapshot | None = None
 
     @property
     def is_committed(self) -> bool:
@@ -115,13 +115,13 @@ class IndexWriter:
         """
         self.check_usable()
         named, given, superseded = _last_by_id(batches)
-        replaced: dict[str, list[int]] = {}
-        for doc_id, found in self._find_all(named).items():
-            segment, number = found
-            if _host_and_digest(segment, number) == named[doc_id]:
+        current = self._current()
+        replaced = []
+        for doc_id, number in current.numbers_of(named).items():
+            if (current.host_of_document(number), current.digest_of_document(number)) == named[doc_id]:
                 del named[doc_id]
             else:
-                replaced.setdefault(segment.name, []).append(number)
+                replaced.append(number)
         if not named:
             on_commit(AddedDocuments(documents=superseded, replaced=superseded, unchanged=given - superseded))
             return
@@ -129,7 +129,7 @@ class IndexWriter:
         added = replace(
             added,
             documents=len(named) + superseded,
-            replaced=sum(map(len, replaced.values())) + superseded,
+            replaced=len(replaced) + superseded,
             unchanged=given - len(named) - superseded,
             copies=len(named) - added.texts,
         )
@@ -139,12 +139,9 @@ class IndexWriter:
         """Delete documents. Returns for each whether it existed. Raises StoreUnavailable."""
         self.check_usable()
         asked = list(doc_ids)
-        found = self._find_all(dict.fromkeys(asked))
-        numbers: dict[str, list[int]] = {}
-        for segment, number in found.values():
-            numbers.setdefault(segment.name, []).append(number)
-        if numbers:
-            self._switch_to(self.manifest.segments, numbers)
+        found = self._current().numbers_of(asked)
+        if found:
+            self._switch_to(self.manifest.segments, list(found.values()))
         # An id that is given twice is deleted once.
         return [found.pop(doc_id, None) is not None for doc_id in asked]
 
@@ -155,7 +152,12 @@ class IndexWriter:
         damaged segment; the content of the index is unchanged then.
         """
         self.check_usable()
-        needed = tuple(entry for entry in self.manifest.segments if self._living(entry).any())
+        current = self._current()
+        needed = tuple(
+            entry
+            for entry, *living in zip(self.manifest.segments, *current.living_parts(), strict=True)
+            if any(map(np.any, living))
+        )
         if len(needed) < len(self.manifest.segments):
             self._switch_to(needed)
         while (chosen := next_merge(self._sizes(), largest)) is not None:
@@ -170,7 +172,8 @@ class IndexWriter:
         is_changed = False
         for chosen in reversed(fewest(self._sizes())):
             entries = self.manifest.segments[chosen]
-            if len(entries) > 1 or not self._living(entries[0]).all():
+            living = [part for parts in self._current().living_parts() for part in parts[chosen]]
+            if len(entries) > 1 or not all(map(np.all, living)):
                 self._merge(chosen)
                 is_changed = True
         return is_changed
@@ -184,9 +187,7 @@ class IndexWriter:
 
     def close(self) -> None:
         """Close the files, and remove uncommitted ones. Ignores errors of the operating system."""
-        for segment in self._segments.values():
-            segment.close()
-        self._segments.clear()
+        self._forget_snapshot()
         if self._has_leftovers and self._pid == os.getpid():
             self.manifest = self._committed
             self._remove_leftovers()
@@ -215,53 +216,31 @@ class IndexWriter:
                 catalogue.remove_orphans(self.folder, found, self._committed, self.manifest)
                 self._has_leftovers = not self.is_committed
 
-    def _segment(self, entry: SegmentEntry) -> Segment:
-        segment = self._segments.get(entry.name)
-        if segment is None:
+    def _current(self) -> IndexSnapshot:
+        """The index with the changes that are not committed yet."""
+        if self._snapshot is None:
             # Only the lock holder removes files, so a missing file is lost.
             try:
-                segment = self._segments[entry.name] = Segment(self.folder, entry, self.parameters)
+                self._snapshot = IndexSnapshot(self.folder, self.manifest)
             except FileNotFoundError as error:
                 raise missing_file(self.folder, error) from error
-        return segment
+        return self._snapshot
 
-    def _all_segments(self) -> list[Segment]:
-        return [self._segment(entry) for entry in self.manifest.segments]
-
-    def _living_documents(self, segment: Segment) -> NDArray[np.bool_]:
-        """For each document of a segment, whether it is not deleted."""
-        name = segment.name
-        living = self._living_of.get(name)
-        if living is None:
-            living = np.ones(segment.document_count, bool)
-            file = self.manifest.deleted.get(name)
-            if file is not None:
-                try:
-                    living[catalogue.read_deleted(self.folder, file, segment.document_count)] = False
-                except FileNotFoundError as error:
-                    raise missing_file(self.folder, error) from error
-            self._living_of[name] = living
-        return living
-
-    def _find_all(self, doc_ids: Iterable[str]) -> dict[str, tuple[Segment, int]]:
-        """The segments and numbers of the documents with these ids that are not deleted."""
-        asked = list(doc_ids)
-        found: dict[str, tuple[Segment, int]] = {}
-        for segment in self._all_segments():
-            living = self._living_documents(segment)
-            for place, number in segment.documents.named(asked).items():
-                if living[number]:
-                    found[asked[place]] = segment, number
-        return found
+    def _forget_snapshot(self) -> None:
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            snapshot.close()
 
     def _write_segment(
         self, batches: Sequence[Prepared], named: dict[str, HostAndDigest]
     ) -> tuple[SegmentEntry, AddedDocuments]:
         """Write a segment with these documents, and with their texts that the index does not hold."""
         wanted = dict.fromkeys((digest for _, digest in named.values()), -1)
-        held = self._stored_digests(list(wanted))
+        digests = np.frombuffer(b"".join(wanted), np.uint8).reshape(-1, DIGEST_SIZE)
+        is_held = self._current().texts_of_digests(digests) >= 0
+        held = {digest for digest, is_there in zip(wanted, is_held.tolist(), strict=True) if is_there}
         added = AddedDocuments()
-        with SegmentWriter(self.folder, self._new_name(), self.parameters) as writer:
+        with new_segment(self.folder, self._new_name(), self.parameters) as writer:
             for batch in batches:
                 chosen: list[int] = []
                 for text, digest in enumerate(_digests(batch)):
@@ -272,50 +251,35 @@ class IndexWriter:
                     added += _add_texts(writer, batch, np.array(chosen))
             for doc_id, (host, digest) in named.items():
                 writer.add_document(doc_id, host, digest if digest in held else wanted[digest])
-            return writer.close(), added
-
-    def _stored_digests(self, digests: list[bytes]) -> set[bytes]:
-        """The digests whose texts the index holds, including texts of deleted documents."""
-        array = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_SIZE)
-        is_held = np.zeros(len(digests), bool)
-        for segment in self._all_segments():
-            is_held |= segment.digests.texts_of(array) >= 0
-        return {digests[number] for number in np.flatnonzero(is_held)}
+        return writer.entry, added
 
     def _switch_to(
         self,
         segments: tuple[SegmentEntry, ...],
-        deleted: Mapping[str, list[int]] = MappingProxyType({}),
+        deleted: Sequence[int] = (),
         on_commit: Callable[[], object] = lambda: None,
     ) -> None:
-        """Switch to these segments. *deleted* has the numbers of more deleted documents by the name of their segment."""
+        """Switch to these segments. *deleted* are the numbers of more deleted documents, across all present segments."""
         names = {entry.name for entry in segments}
-        files = {name: file for name, file in self.manifest.deleted.items() if name in names}
-        changed: dict[str, NDArray[np.bool_]] = {}
-        generation = self.manifest.generation + 1
-        manifest = None
+        parts = {name: part for name, part in self.manifest.deleted.items() if name in names}
+        if deleted:
+            current = self._current()
+            living = current.is_alive_document.copy()
+            living[deleted] = False
+            for entry, (start, stop) in zip(
+                self.manifest.segments, pairwise(current.document_bases), strict=True
+            ):
+                if entry.name in names and not living[start:stop].all():
+                    parts[entry.name] = encoded_deleted(~living[start:stop])
+        manifest = Manifest(self.manifest.generation + 1, self.parameters, segments, parts)
         try:
-            for entry in self.manifest.segments:
-                if numbers := deleted.get(entry.name):
-                    living = self._living_documents(self._segment(entry)).copy()
-                    living[numbers] = False
-                    self._has_leftovers = True
-                    files[entry.name] = catalogue.write_deleted(
-                        self.folder, entry.name, generation, np.flatnonzero(~living)
-                    )
-                    changed[entry.name] = living
-            manifest = Manifest(generation, self.parameters, segments, files)
             if not self.is_atomic:
                 self._replace_manifest(manifest)
         finally:
-            if manifest is not None and (self.is_atomic or self._committed is manifest):
+            if self.is_atomic or self._committed is manifest:
                 self.manifest = manifest
                 self._number = 0
-                self._living_of.update(changed)
-                for name in self._segments.keys() - names:
-                    self._segments.pop(name).close()
-                for name in self._living_of.keys() - names:
-                    del self._living_of[name]
+                self._forget_snapshot()
                 on_commit()
             # Files of a failed change, or of segments that were merged before they were committed. Removing them may free
             # the space that was missing.
@@ -323,12 +287,11 @@ class IndexWriter:
 
     def _merge(self, chosen: slice) -> None:
         entries = self.manifest.segments
-        segments = [self._segment(entry) for entry in entries[chosen]]
-        living = [self._living_documents(segment) for segment in segments]
-        texts = self._living_texts(segments)
+        current = self._current()
+        living, texts = (parts[chosen] for parts in current.living_parts())
         merged: tuple[SegmentEntry, ...] = ()
         if any(map(np.any, (*living, *texts))):
-            name = self._new_name()
+            segments, name = current.segments[chosen], self._new_name()
             merged = (merge(segments, living, texts, self.folder, name, self.parameters, self.watch),)
         start, stop, _ = chosen.indices(len(entries))
         self._switch_to((*entries[:start], *merged, *entries[stop:]))
@@ -336,38 +299,12 @@ class IndexWriter:
     def _sizes(self) -> list[int]:
         return [entry.posts + entry.documents for entry in self.manifest.segments]
 
-    def _living(self, entry: SegmentEntry) -> NDArray[np.bool_]:
-        """For each document and then for each text of a segment, whether it is needed."""
-        segment = self._segment(entry)
-        return np.concatenate((self._living_documents(segment), *self._living_texts([segment])))
-
-    def _living_texts(self, segments: Sequence[Segment]) -> list[NDArray[np.bool_]]:
-        """For each text of these segments, whether any segment has a document with this text that is not deleted."""
-        living = [np.zeros(segment.text_count, bool) for segment in segments]
-        for segment, texts in zip(segments, living, strict=True):
-            own = segment.documents.texts[self._living_documents(segment)]
-            texts[own[own >= 0]] = True
-        for other in self._all_segments():
-            own = other.documents.texts[self._living_documents(other)]
-            digests = other.documents.foreign[np.unique(-1 - own[own < 0])]
-            for segment, texts in zip(segments, living, strict=True):
-                found = segment.digests.texts_of(digests)
-                texts[found[found >= 0]] = True
-        return living
-
     def _new_name(self) -> str:
         """A name for a segment of the next manifest."""
         name = segment_name(self.manifest.generation + 1, self._number)
         self._number += 1
         self._has_leftovers = True
         return name
-
-
-def _host_and_digest(segment: Segment, number: int) -> HostAndDigest:
-    documents = segment.documents
-    text = int(documents.texts[number])
-    digest = documents.foreign[-1 - text] if text < 0 else segment.digests.array[text]
-    return documents.hosts[documents.host_numbers[number]], digest.tobytes()
 
 
 def _last_by_id(batches: Sequence[Prepared]) -> tuple[dict[str, HostAndDigest], int, int]:
@@ -398,24 +335,17 @@ def _add_texts(writer: SegmentWriter, batch: Prepared, chosen: NDArray[np.int64]
     """Add some texts of a batch, with their posts."""
     first = writer.text_count
     sizes = np.diff(batch.blob_bounds)
-    counts = np.stack([batch.token_counts, batch.char_counts, batch.post_counts])[:, chosen]
+    counts = (batch.token_counts[chosen], batch.char_counts[chosen], batch.post_counts[chosen])
     of_texts = np.full(len(sizes), -1, np.int64)
     of_texts[chosen] = first + np.arange(len(chosen))
     of_posts = np.repeat(of_texts, batch.post_counts)
-    keys, spots, blobs = batch.keys, batch.spots, batch.blobs
+    keys, blobs = batch.keys, batch.blobs
     if len(chosen) < len(sizes):
         is_chosen = of_posts >= 0
         of_posts, keys = of_posts[is_chosen], keys[is_chosen]
-        spots = spots[is_chosen] if len(spots) else spots
         blobs = b"".join(blobs[batch.blob_bounds[text] : batch.blob_bounds[text + 1]] for text in chosen)
-    writer.add_stored_texts(
-        batch.digests[chosen],
-        counts,
-        memoryview(blobs),
-        sizes[chosen],
-        batch.raw_sizes[chosen],
-        batch.blob_checksums[chosen],
-    )
-    writer.add_posts(keys, of_posts, spots if len(spots) else None)
+    columns = (*counts, sizes[chosen], batch.raw_sizes[chosen], batch.blob_checksums[chosen])
+    writer.add_texts(batch.digests[chosen].tobytes(), columns, blobs)
+    writer.add_posts(keys, of_posts)
     tokens, characters, posts = (int(column.sum()) for column in counts)
     return AddedDocuments(texts=len(chosen), tokens=tokens, characters=characters, posts=posts)

@@ -23,8 +23,8 @@ def test_segments_become_one_and_deleted_documents_give_back_their_room(call: Ca
     result = call("passages", "compact", "--root", "index", "--json").json
     assert (result["was_done"], result["segments_before"], result["segments"]) == (True, 3, 1)
     assert result["size_bytes"] < result["bytes_before"]
-    sizes = [path.stat().st_size for path in Path("index").iterdir() if path.suffix in (".posts", ".blobs")]
-    assert (len(sizes), sum(sizes)) == (2, result["size_bytes"])
+    sizes = [path.stat().st_size for path in Path("index").iterdir() if path.suffix == ".segment"]
+    assert (len(sizes), sum(sizes)) == (1, result["size_bytes"])
     with PassageIndex("index", create=False) as index:
         assert [document.doc_id for document in index.documents] == [
             "a beside",
@@ -49,7 +49,7 @@ def test_an_index_without_a_living_document_takes_no_room(call: Callable[..., Ca
     call("passages", "delete", "a", "--root", "index")
     result = call("passages", "compact", "--root", "index", "--json").json
     assert (result["segments"], result["size_bytes"]) == (0, 0)
-    assert not list(Path("index").glob("*.posts"))
+    assert not list(Path("index").glob("*.segment"))
     assert call("passages", "check", "--root", "index").code == 0
 
 

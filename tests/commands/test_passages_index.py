@@ -18,6 +18,7 @@ from programs import run_program
 from scrapy_dedupe.commands.passages.index import BLOTTERS, TOKENISERS
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.passages.blots import BLOTTERS as ALL_BLOTTERS
+from scrapy_dedupe.passages.catalogue import read_manifest
 from scrapy_dedupe.passages.tokens import TOKENISERS as ALL_TOKENISERS
 
 if TYPE_CHECKING:
@@ -198,9 +199,11 @@ def test_a_merge_that_fails_is_told_and_costs_no_document(call: Callable[..., Ca
     for number in range(7):
         with PassageIndex("index") as index:
             index.add(f"d{number}", " ".join(f"w{number}-{word}" for word in range(60)))
-    damaged = min(Path("index").glob("*.posts"))
+    damaged = min(Path("index").glob("*.segment"))
+    manifest = read_manifest(Path("index"))
+    assert manifest is not None
     data = bytearray(damaged.read_bytes())
-    data[600] ^= 1
+    data[manifest.segments[0].sections["posts"][0]] ^= 1
     damaged.write_bytes(bytes(data))
     write("a.jsonl", line("b", f"{WORDS} b") + line("a", WORDS))
     called = call("passages", "index", "a.jsonl", "--root", "index", "--append")

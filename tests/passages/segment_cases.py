@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from deflate import deflate_compress
 from hypothesis import strategies as st
 
 from scrapy_dedupe.passages.segment_layout import encode_outline
-from scrapy_dedupe.passages.segment_writing import SegmentWriter
+from scrapy_dedupe.passages.segment_writing import SegmentWriter, new_segment
 from scrapy_dedupe.passages.segments import Segment, SegmentEntry
 from scrapy_dedupe.passages.values import Outline, Parameters
 
@@ -52,21 +53,14 @@ class Case:
     documents: tuple[Name, ...]
 
     def posts(self, *, has_texts: bool) -> list[tuple[int, int, int]]:
-        """Key, text and spot or ordinal of all posts, sorted."""
+        """Key, text and ordinal (with texts: 0) of all posts, sorted."""
         if has_texts:
-            return sorted(
-                {(key, number, spot_of(key)) for number, text in enumerate(self.texts) for key in text.keys}
-            )
+            return sorted({(key, number, 0) for number, text in enumerate(self.texts) for key in text.keys})
         return sorted(
             (key, number, ordinal)
             for number, text in enumerate(self.texts)
             for ordinal, key in enumerate(text.keys)
         )
-
-
-def spot_of(key: int) -> int:
-    """The made-up spot of a key."""
-    return 1 + key % 255
 
 
 def parameters(*, has_texts: bool, key_bits: int = KEY_BITS) -> Parameters:
@@ -78,20 +72,33 @@ def outline_of(text: Text) -> Outline:
     return Outline(starts * 3, starts * 20, starts * 20 + 45)
 
 
+def add_text(
+    writer: SegmentWriter, digest: bytes, tokens: int, chars: int, posts: int, blob: bytes, size: int
+) -> int:
+    """Add one text, and return its number."""
+    columns = [np.array([number]) for number in (tokens, chars, posts, len(blob), size, zlib.crc32(blob))]
+    writer.add_texts(digest, columns, blob)
+    return writer.text_count - 1
+
+
 def write(folder: Path, name: str, case: Case, *, has_texts: bool) -> SegmentEntry:
-    with SegmentWriter(folder, name, parameters(has_texts=has_texts)) as writer:
-        for number, text in enumerate(case.texts):
+    with new_segment(folder, name, parameters(has_texts=has_texts)) as writer:
+        for text in case.texts:
             raw = text.text.encode() if has_texts else encode_outline(outline_of(text))
             keys = _keys_of(text, has_texts=has_texts)
-            added = writer.add_text(
-                text.digest, 3 * len(text.text), len(text.text), len(keys), deflate_compress(raw), len(raw)
+            number = add_text(
+                writer,
+                text.digest,
+                3 * len(text.text),
+                len(text.text),
+                len(keys),
+                deflate_compress(raw),
+                len(raw),
             )
-            assert added == number
-            spots = np.array([spot_of(int(key)) for key in keys], np.uint8)
-            writer.add_posts(keys, np.full(len(keys), number), spots if has_texts else None)
+            writer.add_posts(keys, np.full(len(keys), number))
         for document in case.documents:
             writer.add_document(document.doc_id, document.host, document.text)
-        return writer.close()
+    return writer.entry
 
 
 def written(folder: Path, case: Case, *, has_texts: bool, name: str = "one") -> Segment:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from deflate import deflate_compress
+from passages.segment_cases import add_text
 
-from scrapy_dedupe.passages.catalogue import Manifest, replace_manifest
+from scrapy_dedupe.passages.catalogue import Manifest, encoded_deleted, replace_manifest
 from scrapy_dedupe.passages.segment_layout import encode_outline
-from scrapy_dedupe.passages.segment_writing import SegmentWriter
+from scrapy_dedupe.passages.segment_writing import new_segment
 from scrapy_dedupe.passages.values import Outline, Parameters
 
 if TYPE_CHECKING:
@@ -50,18 +51,23 @@ def write_segment(
     documents: Sequence[tuple[str, str, str]],
 ) -> SegmentEntry:
     """A segment that holds *texts*; *documents* are doc id, host and text, which may stand in another segment."""
-    with SegmentWriter(folder, name, parameters) as writer:
+    with new_segment(folder, name, parameters) as writer:
         numbers = {}
         for text in texts:
             keys = stored_keys(text, parameters)
             raw = text.encode() if parameters.has_texts else encode_outline(outline_of(text))
-            numbers[text] = writer.add_text(
-                digest_of(text), len(text), len(text), len(keys), deflate_compress(raw, 1), len(raw)
+            numbers[text] = add_text(
+                writer, digest_of(text), len(text), len(text), len(keys), deflate_compress(raw, 1), len(raw)
             )
             writer.add_posts(np.array(keys, np.uint64), np.full(len(keys), numbers[text], np.int64))
         for doc_id, host, text in documents:
             writer.add_document(doc_id, host, numbers.get(text, digest_of(text)))
-        return writer.close()
+    return writer.entry
+
+
+def deleted(documents: int, *numbers: int) -> str:
+    """What a manifest has of a segment of so many documents, of which some are deleted."""
+    return encoded_deleted(np.isin(np.arange(documents), numbers))
 
 
 def write_index(

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from deflate import deflate_compress
-from passages.small_segments import WITH_TEXTS, digest_of, write_index, write_segment
+from passages.segment_cases import add_text
+from passages.small_segments import WITH_TEXTS, deleted, digest_of, write_index, write_segment
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.passages import checking, snapshot
-from scrapy_dedupe.passages.catalogue import MANIFEST, begin, read_manifest, write_deleted
+from scrapy_dedupe.passages.catalogue import MANIFEST, begin, read_manifest
 from scrapy_dedupe.passages.checking import check
 from scrapy_dedupe.passages.preparation import prepare
-from scrapy_dedupe.passages.segment_writing import SegmentWriter
+from scrapy_dedupe.passages.segment_writing import new_segment
 from scrapy_dedupe.passages.snapshot import IndexSnapshot
 from scrapy_dedupe.passages.values import Parameters
 
@@ -27,18 +28,14 @@ WORDS = [f"word{number}" for number in range(40)]
 TEXTS = [" ".join(WORDS), " ".join(WORDS[5:] * 3), "", "short", " ".join(reversed(WORDS))]
 
 
-def write_real(
-    folder: Path, parameters: Parameters, *, shift: int = 0, tokens: int = 0, spot: int = 0
-) -> SegmentEntry:
-    """A segment of TEXTS, the posts of which have keys that are *shift* too large; *tokens* are told too many.
-
-    All keys are said to stand at *spot*, if that is given.
-    """
+def write_real(folder: Path, parameters: Parameters, *, shift: int = 0, tokens: int = 0) -> SegmentEntry:
+    """A segment of TEXTS, the posts of which have keys that are *shift* too large; *tokens* are told too many."""
     prepared = prepare([(f"d{number}", "", text) for number, text in enumerate(TEXTS)], parameters)
-    with SegmentWriter(folder, "s", parameters) as writer:
+    with new_segment(folder, "s", parameters) as writer:
         for number, digest in enumerate(prepared.digests):
             start, stop = prepared.blob_bounds[number : number + 2].tolist()
-            writer.add_text(
+            add_text(
+                writer,
                 digest.tobytes(),
                 int(prepared.token_counts[number]) + tokens,
                 int(prepared.char_counts[number]),
@@ -47,18 +44,17 @@ def write_real(
                 int(prepared.raw_sizes[number]),
             )
         texts = np.repeat(np.arange(len(TEXTS)), prepared.post_counts)
-        spots = np.full(len(texts), spot, np.uint8) if spot else prepared.spots
-        writer.add_posts(prepared.keys ^ np.uint64(shift), texts, spots if parameters.has_texts else None)
+        writer.add_posts(prepared.keys ^ np.uint64(shift), texts)
         for number in range(len(TEXTS)):
             writer.add_document(f"d{number}", "", number)
-        return writer.close()
+    return writer.entry
 
 
 @pytest.mark.parametrize("has_texts", [True, False])
 def test_a_sound_index_has_no_problems(tmp_path: Path, has_texts: bool) -> None:
     parameters = Parameters("words/1", {"name": "rolling/1", "k": 8, "window": 8}, has_texts)
     entry = write_real(tmp_path, parameters)
-    write_index(tmp_path, parameters, [entry], {"s": write_deleted(tmp_path, "s", 1, np.array([1]))})
+    write_index(tmp_path, parameters, [entry], {"s": deleted(len(TEXTS), 1)})
     for full in (False, True):
         checked = check(tmp_path, full)
         assert checked.problems == ()
@@ -88,14 +84,6 @@ def test_posts_of_other_blots_are_found_in_full_alone(tmp_path: Path) -> None:
     assert problems[0].startswith("s, text 0: its posts do not match its blots")
 
 
-def test_posts_with_other_spots_are_found_in_full_alone(tmp_path: Path) -> None:
-    write_index(tmp_path, WITH_TEXTS, [write_real(tmp_path, WITH_TEXTS, spot=200)])
-    assert check(tmp_path).problems == ()
-    problems = check(tmp_path, full=True).problems
-    assert len(problems) == 3
-    assert problems[0].startswith("s, text 0: its posts do not match its blots")
-
-
 def test_a_wrong_count_of_tokens_is_found_in_full(tmp_path: Path) -> None:
     write_index(tmp_path, WITH_TEXTS, [write_real(tmp_path, WITH_TEXTS, tokens=1)])
     problems = check(tmp_path, full=True).problems
@@ -103,11 +91,10 @@ def test_a_wrong_count_of_tokens_is_found_in_full(tmp_path: Path) -> None:
     assert len(problems) == len(TEXTS)
 
 
-@pytest.mark.parametrize("suffix", ["posts", "blobs", "deleted-1"])
-def test_a_damaged_file_is_a_problem_that_names_it(tmp_path: Path, suffix: str) -> None:
+def test_a_damaged_file_is_a_problem_that_names_it(tmp_path: Path) -> None:
     entry = write_real(tmp_path, WITH_TEXTS)
-    write_index(tmp_path, WITH_TEXTS, [entry], {"s": write_deleted(tmp_path, "s", 1, np.array([1]))})
-    path = tmp_path / f"s.{suffix}"
+    write_index(tmp_path, WITH_TEXTS, [entry], {"s": deleted(len(TEXTS), 1)})
+    path = tmp_path / "s.segment"
     data = path.read_bytes()
     spoilt = {
         "flipped": data[:-3] + bytes([data[-3] ^ 4]) + data[-2:],
@@ -139,16 +126,15 @@ def test_a_name_that_is_there_twice_is_a_problem_unless_one_is_deleted(tmp_path:
     write_index(tmp_path, WITH_TEXTS, [first, second])
     (problem,) = check(tmp_path).problems
     assert problem.endswith("the document 'a' occurs more than once")
-    write_index(tmp_path, WITH_TEXTS, [first, second], {"s": write_deleted(tmp_path, "s", 2, np.array([0]))})
+    write_index(tmp_path, WITH_TEXTS, [first, second], {"s": deleted(2, 0)})
     assert check(tmp_path).problems == ()
 
 
 def test_a_text_that_is_not_that_of_its_digest_is_a_problem(tmp_path: Path) -> None:
-    with SegmentWriter(tmp_path, "s", WITH_TEXTS) as writer:
-        writer.add_text(digest_of("other"), 0, 3, 0, deflate_compress(b"abc", 1), 3)
+    with new_segment(tmp_path, "s", WITH_TEXTS) as writer:
+        add_text(writer, digest_of("other"), 0, 3, 0, deflate_compress(b"abc", 1), 3)
         writer.add_document("a", "", 0)
-        entry = writer.close()
-    write_index(tmp_path, WITH_TEXTS, [entry])
+    write_index(tmp_path, WITH_TEXTS, [writer.entry])
     assert check(tmp_path).problems
 
 
@@ -188,8 +174,7 @@ class Writer:
             self.turns += 1
             entry = write_segment(folder, f"s{self.turns}", WITH_TEXTS, ["abc"], [("a", "", "abc")])
             write_index(folder, WITH_TEXTS, [entry], generation=1 + self.turns)
-            for suffix in ("posts", "blobs"):
-                (folder / f"s{self.turns - 1}.{suffix}").unlink()
+            (folder / f"s{self.turns - 1}.segment").unlink()
         return found
 
 
@@ -214,7 +199,7 @@ def test_an_index_that_is_written_without_end_is_given_up(
 
 def test_damage_is_told_at_once_whoever_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = write_segment(tmp_path, "damaged", WITH_TEXTS, ["de"], [("b", "", "de")])
-    (tmp_path / "damaged.posts").write_bytes(bytes(damaged.posts_size))
+    (tmp_path / "damaged.segment").write_bytes(bytes(damaged.size))
     reads = 0
 
     def read(folder: Path) -> Manifest | None:
@@ -225,13 +210,13 @@ def test_damage_is_told_at_once_whoever_writes(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(checking, "read_manifest", read)
     (problem,) = check(tmp_path).problems
-    assert "damaged.posts" in problem
+    assert "damaged.segment" in problem
     assert reads == 2
 
 
 def test_what_a_killed_writer_left_is_told_and_is_no_problem(tmp_path: Path) -> None:
     begin(tmp_path, WITH_TEXTS)
-    (tmp_path / "00000009.posts.new").touch()
+    (tmp_path / "00000009.segment.new").touch()
     checked = check(tmp_path)
     assert checked.problems == ()
-    assert checked.orphans == ("00000009.posts.new",)
+    assert checked.orphans == ("00000009.segment.new",)

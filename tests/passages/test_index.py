@@ -287,7 +287,7 @@ def test_three_hundred_single_additions_leave_few_segments(tmp_path: Path) -> No
             index.add(f"https://a.example/{number}", f"{words(number)} {COPIED if number % 100 == 7 else ''}")
         most = max(most, segments(tmp_path))
     assert most <= 12
-    assert len(files(tmp_path)) == 1 + 2 * segments(tmp_path)
+    assert len(files(tmp_path)) == 1 + segments(tmp_path)
     with PassageIndex(tmp_path) as index:
         assert list(found(index, COPIED)) == [f"https://a.example/{number}" for number in (7, 107, 207)]
         assert len(index) == 300
@@ -554,7 +554,7 @@ def test_two_indexes_of_one_folder_see_what_the_other_writes(tmp_path: Path) -> 
 
 def test_a_killed_writer_leaves_what_it_had_written_and_no_lock(tmp_path: Path) -> None:
     with writer(tmp_path) as first:
-        (tmp_path / "00000099.posts.new").write_bytes(b"half")
+        (tmp_path / "00000099.segment.new").write_bytes(b"half")
         first.send_signal(signal.SIGKILL)
         first.wait(240)
     with PassageIndex(tmp_path) as index:
@@ -562,7 +562,7 @@ def test_a_killed_writer_leaves_what_it_had_written_and_no_lock(tmp_path: Path) 
         assert index.check(full=True).problems == ()
         index.add("next", COPIED)
         index.flush()
-        assert not (tmp_path / "00000099.posts.new").exists()
+        assert not (tmp_path / "00000099.segment.new").exists()
 
 
 def test_a_snapshot_stays_as_it_is(tmp_path: Path) -> None:

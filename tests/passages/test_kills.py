@@ -188,7 +188,7 @@ class Ground:
         kinds = sorted(
             path.name if "." not in path.name else path.name.split(".", 1)[1] for path in _files(folder)
         )
-        assert kinds == ["blobs", "json", "lock", "posts"]
+        assert kinds == ["json", "lock", "segment"]
 
 
 def _files(folder: Path) -> list[Path]:

@@ -6,7 +6,6 @@ import sys
 import tempfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from passages.segment_cases import (
     Case,
     Name,
     Text,
+    add_text,
     cases,
     outline_of,
     parameters,
@@ -31,15 +31,12 @@ from sampling import examples
 
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.passages.checking import check_segment
-from scrapy_dedupe.passages.packing import PackedArray, pack
-from scrapy_dedupe.passages.segment_layout import Section, encode_outline
-from scrapy_dedupe.passages.segment_writing import SegmentWriter
+from scrapy_dedupe.passages.segment_layout import encode_outline
+from scrapy_dedupe.passages.segment_writing import new_segment
 from scrapy_dedupe.passages.segments import Segment, key_bounds
 from scrapy_dedupe.passages.values import Parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from scrapy_dedupe.passages.segment_layout import SegmentEntry
 
 D1, D2, D3 = bytes.fromhex("f0" * 16), bytes.fromhex("0102030405060708090a0b0c0d0e0f10"), b"another segment."
@@ -54,93 +51,78 @@ def stored(data: bytes) -> bytes:
     return b"\x01" + struct.pack("<HH", len(data), len(data) ^ 0xFFFF) + data
 
 
-def sections_of(data: bytes) -> list[bytes]:
-    table = [struct.unpack_from("<QQII", data, 72 + 24 * number) for number in range(19)]
-    sections = [data[offset : offset + size] for offset, size, _, _ in table]
-    assert [checksum for _, _, checksum, _ in table] == [zlib.crc32(section) for section in sections]
-    assert all(offset % 8 == 0 and not zero for offset, _, _, zero in table)
+def sections_of(folder: Path, entry: SegmentEntry) -> dict[str, bytes]:
+    """The bytes of each section. Between them are only zeros, up to the next multiple of 8."""
+    data = (folder / f"{entry.name}.segment").read_bytes()
+    assert data[:16] == b"sd-segment 2\0\0\0\0"
+    sections, stop = {}, 16
+    for name, (offset, size, checksum) in entry.sections.items():
+        assert offset % 8 == 0
+        assert data[stop:offset] == bytes(-stop % 8)
+        stop = offset + size
+        sections[name] = data[offset:stop]
+        assert checksum == zlib.crc32(sections[name])
+    assert stop == len(data) == entry.size
     return sections
 
 
-def write_golden(folder: Path, *, has_texts: bool) -> None:
-    with SegmentWriter(folder, "g", Parameters("words/1", {}, has_texts, 8)) as writer:
-        writer.add_text(D1, 5, 30, 2, stored(b"text one"), 8)
-        writer.add_text(D2, 6, 40, 3, stored(b"text two"), 8)
+def write_golden(folder: Path, *, has_texts: bool) -> SegmentEntry:
+    with new_segment(folder, "g", Parameters("words/1", {}, has_texts, 8)) as writer:
+        add_text(writer, D1, 5, 30, 2, stored(b"text one"), 8)
+        add_text(writer, D2, 6, 40, 3, stored(b"text two"), 8)
         writer.add_document("http://a/1", "a", 0)
         writer.add_document("http://b/2", "b", 1)
         writer.add_document("http://a/3", "a", D3)
-        one, other = (np.array(spots, np.uint8) if has_texts else None for spots in ((1, 2), (3, 255, 128)))
-        writer.add_posts(np.array([0x80, 3], np.uint64), np.array([0, 0]), one)
-        writer.add_posts(np.array([0xFF, 3, 4], np.uint64), np.array([1, 1, 1]), other)
-        writer.close()
+        writer.add_posts(np.array([0x80, 3], np.uint64), np.array([0, 0]))
+        writer.add_posts(np.array([0xFF, 3, 4], np.uint64), np.array([1, 1, 1]))
+    return writer.entry
 
 
 def test_the_bytes_of_a_segment_with_texts(tmp_path: Path) -> None:
-    write_golden(tmp_path, has_texts=True)
-    data = (tmp_path / "g.posts").read_bytes()
-    assert data[:8] == b"sd-posts"
-    #                                                version, texts, key, bucket, value bits, bucket item
-    assert struct.unpack_from("<6I", data, 8) == (1, 1, 8, 0, 9, 2)
-    #                                                 posts, texts, documents, hosts, foreign digests
-    assert struct.unpack_from("<5Q", data, 32) == (5, 2, 3, 2, 1)
-    assert data[528:532] == bytes(4)
-    assert struct.unpack_from("<I", data, 532) == (zlib.crc32(data[:532]),)
-    # 17 bits each: key, text, spot
-    posts = 0
-    for place, (key, text, spot) in enumerate(
-        [(3, 0, 2), (3, 1, 255), (4, 1, 128), (128, 0, 1), (255, 1, 3)]
-    ):
-        posts |= (key << 9 | text << 8 | spot) << (17 * place)
-    names = b"http://a/1\0http://b/2\0http://a/3\0"
-    sections = sections_of(data)
-    stream = sections.pop(Section.NAMES)
-    assert zlib.decompress(stream, -15) == names
-    assert sections == [
-        posts.to_bytes(16, "little") + bytes(8),
-        bytes(8),  # the base of the only bucket
-        b"\0\0\5\0",  # its first post, and its end
-        D1 + D2,
-        bytes.fromhex("04030201 f0f0f0f0"),
-        bytes.fromhex("01000000 00000000"),
-        bytes.fromhex("05000000 06000000"),
-        bytes.fromhex("1e000000 28000000"),
-        bytes.fromhex("02000000 03000000"),
-        bytes.fromhex("00000000 01000000 ffffffff"),
-        bytes.fromhex("00000000 01000000 00000000"),
-        D3,
-        struct.pack("<Q", len(stream)),
-        struct.pack("<I", 33),
-        # SHA-256 of the names begins with 93e96c2c, c84dcc97 and 06b853f0
-        bytes.fromhex("f053b806 2c6ce993 97cc4dc8"),
-        bytes.fromhex("02000000 00000000 01000000"),
-        b"a\0b\0",
-        struct.pack("<I", zlib.crc32(sections[Section.POSTS])),
-    ]
-
-
-def test_the_bytes_of_a_segment_without_texts(tmp_path: Path) -> None:
-    write_golden(tmp_path, has_texts=False)
-    data = (tmp_path / "g.posts").read_bytes()
-    assert struct.unpack_from("<6I", data, 8) == (1, 0, 8, 0, 3, 2)
-    # 11 bits each, the value is the number of the blot: (3, 1), (3, 3), (4, 4), (128, 0), (255, 2)
-    posts = 0
-    for place, (key, value) in enumerate([(3, 1), (3, 3), (4, 4), (128, 0), (255, 2)]):
-        posts |= (key << 3 | value) << (11 * place)
-    assert sections_of(data)[Section.POSTS] == posts.to_bytes(8, "little") + bytes(8)
-
-
-def test_the_bytes_of_blobs(tmp_path: Path) -> None:
-    write_golden(tmp_path, has_texts=True)
+    entry = write_golden(tmp_path, has_texts=True)
+    assert (entry.posts, entry.texts, entry.documents, entry.bucket_bits) == (5, 2, 3, 1)
+    sections = sections_of(tmp_path, entry)
+    stream = sections.pop("names")
+    assert zlib.decompress(stream, -15) == b"http://a/1\0http://b/2\0http://a/3\0"
     blobs = [b"\x01\x08\x00\xf7\xfftext one", b"\x01\x08\x00\xf7\xfftext two"]
-    table = (
-        struct.pack("<QQ", 13, 26)
-        + struct.pack("<II", 8, 8)
-        + struct.pack("<II", *(zlib.crc32(blob) for blob in blobs))
-    )
-    head = b"sd-blobs" + struct.pack("<IIQQ", 1, zlib.crc32(table), 2, 26) + bytes(28)
-    assert (tmp_path / "g.blobs").read_bytes() == (
-        head + struct.pack("<I", zlib.crc32(head)) + b"".join(blobs) + bytes(6) + table
-    )
+    # 7 bits of the key and 1 bit of the text: (3, 0), (3, 1), (4, 1), and in the second bucket (128, 0), (255, 1)
+    posts = bytes([6, 7, 9, 0, 255]) + bytes(8)
+    assert sections == {
+        "blobs": b"".join(blobs),
+        "posts": posts,
+        "post checksums": struct.pack("<I", zlib.crc32(posts)),
+        "buckets": struct.pack("<III", 0, 3, 5),
+        "blob ends": struct.pack("<QQ", 13, 26),
+        "blob sizes": struct.pack("<II", 8, 8),
+        "blob checksums": struct.pack("<II", *map(zlib.crc32, blobs)),
+        "digests": D1 + D2,
+        "digest heads": bytes.fromhex("04030201 f0f0f0f0"),
+        "digest order": bytes.fromhex("01000000 00000000"),
+        "token counts": bytes.fromhex("05000000 06000000"),
+        "char counts": bytes.fromhex("1e000000 28000000"),
+        "post counts": bytes.fromhex("02000000 03000000"),
+        "document texts": bytes.fromhex("00000000 01000000 ffffffff"),
+        "document hosts": bytes.fromhex("00000000 01000000 00000000"),
+        "foreign digests": D3,
+        "name ends": struct.pack("<Q", len(stream)),
+        "name sizes": struct.pack("<I", 33),
+        # SHA-256 of the names begins with 93e96c2c, c84dcc97 and 06b853f0
+        "name heads": bytes.fromhex("f053b806 2c6ce993 97cc4dc8"),
+        "name order": bytes.fromhex("02000000 00000000 01000000"),
+        "hosts": b"a\0b\0",
+    }
+
+
+def test_the_bytes_of_posts_without_texts(tmp_path: Path) -> None:
+    entry = write_golden(tmp_path, has_texts=False)
+    # 3 bits of the value, which is the number of the blot: (3, 1), (3, 3), (4, 4), (128, 0), (255, 2)
+    low_bits = 8 - entry.bucket_bits
+    posts = [
+        (key % (1 << low_bits)) << 3 | value for key, value in [(3, 1), (3, 3), (4, 4), (128, 0), (255, 2)]
+    ]
+    width = (low_bits + 3 + 7) // 8
+    stored_posts = b"".join(post.to_bytes(width, "little") for post in posts)
+    assert sections_of(tmp_path, entry)["posts"] == stored_posts + bytes(8)
 
 
 @given(cases(), st.booleans())
@@ -159,15 +141,15 @@ def test_a_segment_is_read_as_it_was_written(case: Case, has_texts: bool) -> Non
             len(case.documents),
         )
         for number, text in enumerate(case.texts):
-            assert segment.digests.texts_of(row(text.digest)) == number
-            assert segment.char_counts[number] == len(text.text)
-            assert segment.token_counts[number] == 3 * len(text.text)
+            assert segment.texts_of(row(text.digest)) == number
+            assert segment.section("char counts")[number] == len(text.text)
+            assert segment.section("token counts")[number] == 3 * len(text.text)
             if has_texts:
-                assert segment.blobs.inflated(number).decode() == text.text
+                assert segment.blob(number).decode() == text.text
             else:
-                assert segment.blobs.inflated(number) == encode_outline(outline_of(text))
+                assert segment.blob(number) == encode_outline(outline_of(text))
                 assert np.array_equal(segment.outline(number).char_ends, outline_of(text).char_ends)
-        assert segment.digests.texts_of(row(bytes(16))) == -1
+        assert segment.texts_of(row(bytes(16))) == -1
         hosts, texts, foreign = segment.documents.hosts, segment.documents.texts, segment.documents.foreign
         assert list(segment.documents.doc_ids()) == [document.doc_id for document in case.documents]
         for number, document in enumerate(case.documents):
@@ -223,14 +205,16 @@ def many_posts(folder: Path, *, has_texts: bool) -> tuple[Segment, list[tuple[in
     texts, keys = pairs[0], pairs[1].astype(np.uint64)
     counts = np.bincount(texts, minlength=20_000)
     given_parameters = parameters(has_texts=has_texts, key_bits=40)
-    with SegmentWriter(folder, "many", given_parameters) as writer:
+    with new_segment(folder, "many", given_parameters) as writer:
         for number, count in enumerate(counts.tolist()):
-            writer.add_text(number.to_bytes(16, "big"), 1, 1, count, b"", 0)
+            add_text(writer, number.to_bytes(16, "big"), 1, 1, count, b"", 0)
         for start in range(0, len(keys), 7_777):
             writer.add_posts(keys[start : start + 7_777], texts[start : start + 7_777])
-        segment = Segment(folder, writer.close(), given_parameters)
+    segment = Segment(folder, writer.entry, given_parameters)
     where = (
-        np.arange(len(keys)) - (np.cumsum(counts) - counts)[texts] if not has_texts else np.full(len(keys), 1)
+        np.arange(len(keys)) - (np.cumsum(counts) - counts)[texts]
+        if not has_texts
+        else np.zeros(len(keys), np.int64)
     )
     return segment, sorted(posts_of(keys, texts, where))
 
@@ -246,20 +230,6 @@ def test_a_key_with_very_many_posts_hides_no_other(tmp_path: Path, has_texts: bo
         for key in keys[:5, None]
     ]
     assert [post for some in single for post in some] == [post for post in posts if post[0] <= int(keys[4])]
-
-
-def test_many_posts_of_a_key_that_are_out_of_order_are_looked_through_to_an_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    segment, posts = many_posts(tmp_path, has_texts=True)
-    keys = np.unique(np.array([key for key, _, _ in posts], np.uint64))
-    packed = segment._packed
-    values = packed.range(0, segment.post_count)
-    for order in (np.arange(len(values))[::-1], np.random.default_rng(1).permutation(len(values))):
-        shuffled = PackedArray(pack(values[order], packed.width), packed.width, len(values))
-        monkeypatch.setattr(segment, "_packed", shuffled)
-        numbers, texts, where = segment.find(keys)
-        assert len(numbers) == len(texts) == len(where) <= len(posts)
 
 
 @pytest.mark.parametrize("has_texts", [True, False])
@@ -280,21 +250,21 @@ def test_a_document_that_is_there_twice_is_told_by_its_last_number(tmp_path: Pat
 
 def test_digests_with_the_same_head_are_told_apart(tmp_path: Path) -> None:
     digests = [b"head" + bytes([n]) * 12 for n in (3, 1, 2)]
-    with SegmentWriter(tmp_path, "one", parameters(has_texts=True)) as writer:
+    with new_segment(tmp_path, "one", parameters(has_texts=True)) as writer:
         for digest in digests:
-            writer.add_text(digest, 0, 0, 0, b"", 0)
-        segment = Segment(tmp_path, writer.close(), parameters(has_texts=True))
+            add_text(writer, digest, 0, 0, 0, b"", 0)
+    segment = Segment(tmp_path, writer.entry, parameters(has_texts=True))
     asked = np.frombuffer(b"".join([*digests, b"head" + bytes(12)]), np.uint8).reshape(-1, 16)
-    assert segment.digests.texts_of(asked).tolist() == [0, 1, 2, -1]
+    assert segment.texts_of(asked).tolist() == [0, 1, 2, -1]
 
 
 def test_keys_of_all_bits_in_the_directory_need_none_in_the_posts(tmp_path: Path) -> None:
     given_parameters = parameters(has_texts=True, key_bits=3)
-    with SegmentWriter(tmp_path, "one", given_parameters) as writer:
+    with new_segment(tmp_path, "one", given_parameters) as writer:
         for number in range(100):
-            writer.add_text(bytes([number]) * 16, 0, 0, 8, b"", 0)
+            add_text(writer, bytes([number]) * 16, 0, 0, 8, b"", 0)
             writer.add_posts(np.arange(8, dtype=np.uint64), np.full(8, number))
-        segment = Segment(tmp_path, writer.close(), given_parameters)
+    segment = Segment(tmp_path, writer.entry, given_parameters)
     numbers, texts, _ = segment.find(np.array([2, 7], np.uint64))
     assert numbers.tolist() == [0] * 100 + [1] * 100
     assert texts.tolist() == 2 * list(range(100))
@@ -313,108 +283,80 @@ CASE = Case(
 
 def test_a_segment_that_is_gone_is_told_as_such(tmp_path: Path) -> None:
     entry = write(tmp_path, "one", CASE, has_texts=True)
-    for name in ("one.blobs", "one.posts"):
-        (tmp_path / name).unlink()
-        with pytest.raises(FileNotFoundError):
-            Segment(tmp_path, entry, parameters(has_texts=True))
-
-
-@pytest.mark.parametrize("changed", [{"has_texts": False}, {"has_texts": True, "key_bits": 40}])
-def test_a_segment_of_other_parameters_is_refused(tmp_path: Path, changed: dict[str, int]) -> None:
-    entry = write(tmp_path, "one", CASE, has_texts=True)
-    with pytest.raises(StoreRefused, match=r"one\.posts was written with texts and with keys of 12 bits"):
-        Segment(tmp_path, entry, parameters(**changed))  # type: ignore[arg-type]
-
-
-def test_a_segment_that_is_not_the_one_of_the_manifest_is_refused(tmp_path: Path) -> None:
-    entry = write(tmp_path, "one", CASE, has_texts=True)
-    other = replace(CASE, documents=(*CASE.documents[:-1], Name("Other", "b.org", D3)))
-    assert write(tmp_path, "one", other, has_texts=True).posts_size == entry.posts_size
-    with pytest.raises(StoreRefused, match="it is not the file that the manifest names"):
+    (tmp_path / "one.segment").unlink()
+    with pytest.raises(FileNotFoundError):
         Segment(tmp_path, entry, parameters(has_texts=True))
 
 
-def test_a_segment_of_a_later_version_is_refused_with_both_versions(tmp_path: Path) -> None:
+def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
     entry = write(tmp_path, "one", CASE, has_texts=True)
-    path = tmp_path / "one.blobs"
-    data = bytearray(path.read_bytes())
-    data[8] = 2
-    path.write_bytes(data)
-    with pytest.raises(StoreRefused, match="it has format version 2, but this program reads version 1"):
+    path = tmp_path / "one.segment"
+    path.write_bytes(path.read_bytes().replace(b"segment 2", b"segment 1"))
+    with pytest.raises(StoreRefused, match="its beginning is damaged, or it has another format"):
         Segment(tmp_path, entry, parameters(has_texts=True))
 
 
 def test_a_damaged_text_is_named_when_it_is_read_and_by_the_check(tmp_path: Path) -> None:
     entry = write(tmp_path, "one", CASE, has_texts=True)
-    path = tmp_path / "one.blobs"
+    path = tmp_path / "one.segment"
     data = bytearray(path.read_bytes())
-    data[64 + 3] ^= 0x10
+    data[16 + 3] ^= 0x10
     path.write_bytes(data)
     segment = Segment(tmp_path, entry, parameters(has_texts=True))
-    with pytest.raises(
-        StoreRefused, match=r"one\.blobs cannot be used: the blob of text 0 at byte 64 is damaged"
-    ):
-        segment.blobs.inflated(0)
-    assert segment.blobs.inflated(1) == b"that is"
+    with pytest.raises(StoreRefused, match=r"one\.segment cannot be used: the blob of text 0 is damaged"):
+        segment.blob(0)
+    assert segment.blob(1) == b"that is"
     (problem,) = check_segment(segment)
-    assert "the blob of text 0 at byte 64 is damaged" in problem
-
-
-@pytest.mark.parametrize("section", [section for section in Section if section is not Section.HOSTS])
-def test_the_check_names_the_section_that_is_damaged(tmp_path: Path, section: Section) -> None:
-    entry = write(tmp_path, "one", CASE, has_texts=True)
-    path = tmp_path / "one.posts"
-    data = bytearray(path.read_bytes())
-    offset, size = struct.unpack_from("<QQ", data, 72 + 24 * section)
-    data[offset + size // 2] ^= 1
-    path.write_bytes(data)
-    segment = Segment(tmp_path, entry, parameters(has_texts=True))
-    assert list(check_segment(segment)) == [f"{path}: its section '{section.title}' is damaged."]
-    with pytest.raises(StoreRefused, match=f"its section '{section.title}' is damaged"):
-        segment.refuse_damage()
+    assert "the blob of text 0 is damaged" in problem
 
 
 USES = {
-    Section.POSTS: lambda segment: segment.find(np.arange(1 << KEY_BITS, dtype=np.uint64)),
-    Section.POST_CHECKSUMS: lambda segment: segment.find(np.array([7], np.uint64)),
-    Section.BASES: lambda segment: segment.posts_between(0, 9),
-    Section.BUCKETS: lambda segment: segment.find(np.array([7], np.uint64)),
-    Section.DIGESTS: lambda segment: segment.digests.array,
-    Section.DIGEST_HEADS: lambda segment: segment.digests.texts_of(row(D1)),
-    Section.DIGEST_ORDER: lambda segment: segment.digests.texts_of(row(D1)),
-    Section.TOKEN_COUNTS: lambda segment: segment.token_counts,
-    Section.CHAR_COUNTS: lambda segment: segment.char_counts,
-    Section.POST_COUNTS: lambda segment: segment.find(np.array([7], np.uint64)),
-    Section.DOCUMENT_TEXTS: lambda segment: segment.documents.texts,
-    Section.DOCUMENT_HOSTS: lambda segment: segment.documents.host_numbers,
-    Section.FOREIGN: lambda segment: segment.documents.foreign,
-    Section.NAMES: lambda segment: segment.documents.doc_id(0),
-    Section.NAME_ENDS: lambda segment: segment.documents.doc_id(0),
-    Section.NAME_SIZES: lambda segment: list(segment.documents.doc_ids()),
-    Section.NAME_HEADS: lambda segment: segment.documents.number_of("other"),
-    Section.NAME_ORDER: lambda segment: segment.documents.number_of("other"),
-    Section.HOSTS: lambda segment: segment.documents.hosts,
+    "blob ends": lambda segment: segment.blob(0),
+    "blob sizes": lambda segment: segment.blob(0),
+    "blob checksums": lambda segment: segment.blob(0),
+    "posts": lambda segment: segment.find(np.arange(1 << KEY_BITS, dtype=np.uint64)),
+    "post checksums": lambda segment: segment.find(np.array([7], np.uint64)),
+    "buckets": lambda segment: segment.find(np.array([7], np.uint64)),
+    "digests": lambda segment: segment.digests,
+    "digest heads": lambda segment: segment.texts_of(row(D1)),
+    "digest order": lambda segment: segment.texts_of(row(D1)),
+    "token counts": lambda segment: segment.section("token counts"),
+    "char counts": lambda segment: segment.section("char counts"),
+    "post counts": lambda segment: segment.find(np.array([7], np.uint64)),
+    "document texts": lambda segment: segment.documents.texts,
+    "document hosts": lambda segment: segment.documents.host_numbers,
+    "foreign digests": lambda segment: segment.documents.foreign,
+    "names": lambda segment: segment.documents.doc_id(0),
+    "name ends": lambda segment: segment.documents.doc_id(0),
+    "name sizes": lambda segment: list(segment.documents.doc_ids()),
+    "name heads": lambda segment: segment.documents.number_of("other"),
+    "name order": lambda segment: segment.documents.number_of("other"),
+    "hosts": lambda segment: segment.documents.hosts,
 }
 
 
-@pytest.mark.parametrize("section", Section)
-def test_no_answer_is_made_of_a_damaged_section(tmp_path: Path, section: Section) -> None:
+@pytest.mark.parametrize("section", USES)
+def test_a_damaged_section_is_named_and_no_answer_is_made_of_it(tmp_path: Path, section: str) -> None:
     entry = write(tmp_path, "one", CASE, has_texts=False)
-    path = tmp_path / "one.posts"
+    assert set(USES) == set(entry.sections) - {"blobs"}
+    path = tmp_path / "one.segment"
     data = path.read_bytes()
-    offset, size = struct.unpack_from("<QQ", data, 72 + 24 * section)
+    offset, size, _ = entry.sections[section]
     for at in {offset, offset + size // 2}:
         path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
         segment = Segment(tmp_path, entry, parameters(has_texts=False))
-        with pytest.raises(StoreRefused, match=f"its section '{section.title}' is damaged"):
+        with pytest.raises(StoreRefused, match=f"its section '{section}' is damaged"):
             USES[section](segment)
+        assert list(check_segment(segment)) == [f"{path}: its section '{section}' is damaged."]
+        with pytest.raises(StoreRefused, match=f"its section '{section}' is damaged"):
+            segment.refuse_damage()
 
 
 def test_damage_in_a_block_of_posts_is_refused_where_it_is_read_and_only_there(tmp_path: Path) -> None:
     segment, posts = many_posts(tmp_path, has_texts=False)
     path = segment.path
     data = bytearray(path.read_bytes())
-    offset, size = struct.unpack_from("<QQ", data, 72)
+    offset, size, _ = segment.entry.sections["posts"]
     assert size > 100 * 4096
     data[offset + size - 100] ^= 1  # among the last keys
     path.write_bytes(data)
@@ -426,97 +368,6 @@ def test_damage_in_a_block_of_posts_is_refused_where_it_is_read_and_only_there(t
     for question in (lambda: damaged.find(last), lambda: damaged.posts_between(half, 1 << 40)):
         with pytest.raises(StoreRefused, match="its section 'posts' is damaged"):
             question()
-
-
-def test_a_damaged_table_of_blobs_is_refused_before_a_text_is_read(tmp_path: Path) -> None:
-    entry = write(tmp_path, "one", CASE, has_texts=True)
-    path = tmp_path / "one.blobs"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1  # of the checksum of the last text
-    path.write_bytes(data)
-    segment = Segment(tmp_path, entry, parameters(has_texts=True))
-    with pytest.raises(StoreRefused, match=r"one\.blobs cannot be used: its table is damaged"):
-        segment.blobs.inflated(0)
-
-
-def forged(folder: Path, entry: SegmentEntry, change: Callable[[bytearray], object]) -> SegmentEntry:
-    """The entry of the segment whose header is changed, with a good checksum."""
-    path = folder / "one.posts"
-    data = bytearray(path.read_bytes())
-    change(data)
-    struct.pack_into("<I", data, 532, zlib.crc32(data[:532]))
-    path.write_bytes(data)
-    posts, texts, documents = struct.unpack_from("<3Q", data, 32)
-    return replace(
-        entry,
-        posts=posts,
-        texts=texts,
-        documents=documents,
-        posts_size=len(data),
-        posts_checksum=zlib.crc32(data[:532]),
-    )
-
-
-FORGERIES: dict[str, tuple[str, int, int]] = {
-    "neither with texts nor without": ("<I", 12, 2),
-    "no bits in a key": ("<I", 16, 0),
-    "keys of very many bits": ("<I", 16, 0xFFFFFFFF),
-    "more bits for buckets than a key has": ("<I", 20, 0xFFFFFFFF),
-    "values too wide": ("<I", 24, 60),
-    "values too narrow": ("<I", 24, 1),
-    "no such item of buckets": ("<I", 28, 3),
-    "more posts than texts have keys": ("<Q", 32, 3 << KEY_BITS | 1),
-    "very many posts": ("<Q", 32, 1 << 40),
-    "very many texts": ("<Q", 40, 1 << 62),
-    "very many documents": ("<Q", 48, 1 << 62),
-    "very many digests": ("<Q", 64, 1 << 62),
-    "a section outside": ("<Q", 72, 1 << 62),
-    "a section over another": ("<Q", 72 + 24 * Section.CHAR_COUNTS, 536),
-    "a section over the header": ("<Q", 72, 0),
-    "a very large section": ("<Q", 80 + 24 * Section.HOSTS, 1 << 62),
-}
-
-
-@pytest.mark.parametrize("what", FORGERIES)
-def test_a_header_that_cannot_be_is_refused_at_once(tmp_path: Path, what: str) -> None:
-    entry = write(tmp_path, "one", CASE, has_texts=True)
-    form, place, value = FORGERIES[what]
-    entry = forged(tmp_path, entry, lambda data: struct.pack_into(form, data, place, value))
-    with pytest.raises(StoreRefused, match=r"one\.posts cannot be used"):
-        Segment(tmp_path, entry, parameters(has_texts=True))
-
-
-def test_bytes_behind_the_last_section_are_refused(tmp_path: Path) -> None:
-    entry = forged(tmp_path, write(tmp_path, "one", CASE, has_texts=True), lambda data: data.extend(bytes(8)))
-    with pytest.raises(StoreRefused, match="its header is inconsistent"):
-        Segment(tmp_path, entry, parameters(has_texts=True))
-
-
-def test_posts_that_fit_no_bits_are_no_more_than_one(tmp_path: Path) -> None:
-    """Any number of posts of no bits would fit a file of a few bytes."""
-    one = Case((Text("a", ()),), ())
-    entry = write(tmp_path, "one", one, has_texts=False)
-
-    def change(data: bytearray) -> None:
-        struct.pack_into("<2I", data, 16, 8, 8)
-        struct.pack_into("<Q", data, 32, 1 << 40)
-
-    with pytest.raises(StoreRefused, match="its header is inconsistent"):
-        Segment(tmp_path, forged(tmp_path, entry, change), parameters(has_texts=False, key_bits=8))
-
-
-def test_counts_of_posts_that_are_not_all_posts_are_refused(tmp_path: Path) -> None:
-    entry = write(tmp_path, "one", CASE, has_texts=False)
-
-    def change(data: bytearray) -> None:
-        place = 72 + 24 * Section.POST_COUNTS
-        offset, size = struct.unpack_from("<QQ", data, place)
-        data[offset] ^= 4
-        struct.pack_into("<I", data, place + 16, zlib.crc32(data[offset : offset + size]))
-
-    segment = Segment(tmp_path, forged(tmp_path, entry, change), parameters(has_texts=False))
-    with pytest.raises(StoreRefused, match="its section 'post counts' is damaged"):
-        segment.find(np.array([7], np.uint64))
 
 
 def test_an_id_that_cannot_be_encoded_names_no_document(tmp_path: Path) -> None:
@@ -542,14 +393,12 @@ def test_threads_may_ask_one_segment_for_names(tmp_path: Path) -> None:
         sys.setswitchinterval(before)
 
 
-@given(st.sampled_from(["one.posts", "one.blobs"]), st.integers(0), st.integers(1, 255), st.booleans())
+@given(st.integers(0), st.integers(1, 255), st.booleans())
 @settings(deadline=None, max_examples=examples(80))
-def test_a_changed_byte_is_found_and_breaks_no_reader(
-    name: str, place: int, change: int, has_texts: bool
-) -> None:
+def test_a_changed_byte_is_found_and_breaks_no_reader(place: int, change: int, has_texts: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         entry = write(Path(folder), "one", CASE, has_texts=has_texts)
-        path = Path(folder, name)
+        path = Path(folder, "one.segment")
         data = bytearray(path.read_bytes())
         data[place % len(data)] ^= change
         path.write_bytes(data)
@@ -570,28 +419,26 @@ def test_a_changed_byte_is_found_and_breaks_no_reader(
 def test_much_damage_breaks_no_reader(changes: list[tuple[int, bytes]], has_texts: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         entry = write(Path(folder), "one", CASE, has_texts=has_texts)
-        for name in ("one.posts", "one.blobs"):
-            path = Path(folder, name)
-            data = bytearray(path.read_bytes())
-            first = 536 if name == "one.posts" else 64  # a changed header is refused: see above
-            for place, new in changes:
-                start = first + place % (len(data) - first)
-                data[start : start + len(new)] = new[: len(data) - start]
-            path.write_bytes(data)
+        path = Path(folder, "one.segment")
+        data = bytearray(path.read_bytes())
+        for place, new in changes:
+            start = 16 + place % (len(data) - 16)
+            data[start : start + len(new)] = new[: len(data) - start]
+        path.write_bytes(data)
         segment = Segment(Path(folder), entry, parameters(has_texts=has_texts))
         read_everything(segment)
         segment.close()
 
 
-@given(st.sampled_from(["one.posts", "one.blobs"]), st.integers(0))
+@given(st.integers(0))
 @settings(deadline=None, max_examples=examples(50))
-def test_a_file_that_was_cut_is_refused(name: str, size: int) -> None:
+def test_a_file_that_was_cut_is_refused(size: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         entry = write(Path(folder), "one", CASE, has_texts=True)
-        path = Path(folder, name)
+        path = Path(folder, "one.segment")
         data = path.read_bytes()
         path.write_bytes(data[: size % len(data)])
-        with pytest.raises(StoreRefused, match=rf"{name} has \d+ bytes instead of"):
+        with pytest.raises(StoreRefused, match=r"one\.segment has \d+ bytes instead of"):
             Segment(Path(folder), entry, parameters(has_texts=True))
 
 
@@ -604,17 +451,17 @@ def read_everything(segment: Segment) -> None:
         lambda: segment.posts_between(0, 1 << KEY_BITS),
         lambda: segment.posts_between(100, 1000),
         lambda: [segment.posts_between(*pair) for pair in pairwise(key_bounds([segment], 50))],
-        lambda: segment.digests.texts_of(digests),
-        lambda: segment.digests.texts_of(segment.digests.array),
+        lambda: segment.texts_of(digests),
+        lambda: segment.texts_of(segment.digests),
         lambda: segment.documents.hosts,
         lambda: segment.documents.texts,
         lambda: segment.documents.host_numbers,
         lambda: segment.documents.foreign,
         lambda: list(segment.documents.doc_ids()),
         lambda: segment.documents.named([document.doc_id for document in CASE.documents]),
-        lambda: segment.blobs.stored_many(0, 3),
+        lambda: segment.stored_blobs(0, 3),
         *(lambda number=number: segment.documents.doc_id(number) for number in range(151)),
-        *(lambda text=text: segment.blobs.inflated(text) for text in range(3)),
+        *(lambda text=text: segment.blob(text) for text in range(3)),
         *(lambda text=text: segment.has_texts or segment.outline(text) for text in range(3)),
     ]
     for question in questions:

@@ -11,9 +11,11 @@ import pytest
 from deflate import deflate_compress
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from passages.segment_cases import add_text
 from passages.small_segments import (
     WITH_TEXTS,
     WITHOUT_TEXTS,
+    deleted,
     digest_of,
     keys_of,
     outline_of,
@@ -31,10 +33,9 @@ from scrapy_dedupe.passages.catalogue import (
     remove_orphans,
     replace_manifest,
     segment_name,
-    write_deleted,
 )
 from scrapy_dedupe.passages.merging import merge
-from scrapy_dedupe.passages.segment_writing import SegmentWriter
+from scrapy_dedupe.passages.segment_writing import new_segment
 from scrapy_dedupe.passages.snapshot import IndexSnapshot
 from scrapy_dedupe.passages.values import IndexedDocument
 
@@ -93,11 +94,8 @@ class Model:
 
     def _replace(self, segments: tuple) -> None:
         generation = self.manifest.generation + 1
-        files = {
-            name: write_deleted(self.folder, name, generation, np.array(sorted(numbers)))
-            for name, numbers in self.deleted.items()
-            if numbers
-        }
+        counts = {entry.name: entry.documents for entry in segments}
+        files = {name: deleted(counts[name], *numbers) for name, numbers in self.deleted.items() if numbers}
         self.manifest = Manifest(generation, self.parameters, segments, files)
         replace_manifest(self.folder, self.manifest)
         remove_orphans(self.folder, self.manifest)
@@ -151,7 +149,7 @@ def assert_same_posts(snapshot: IndexSnapshot, model: Model, alive: dict[str, in
     expected = []
     for text, number in alive.items():
         for ordinal, key in enumerate(stored_keys(text, model.parameters)):
-            expected.append((key, number, 1 if model.parameters.has_texts else ordinal))
+            expected.append((key, number, 0 if model.parameters.has_texts else ordinal))
     expected.sort()
     wanted = np.unique(np.array([*keys_of(ALL_CHARACTERS), 3, (1 << 40) - 1], np.uint64))
     keys, texts, where = snapshot.find(wanted)
@@ -202,11 +200,11 @@ def test_a_scan_gives_pieces_of_about_the_size_that_was_asked_for(tmp_path: Path
     for number in range(3):
         name = f"s{number}"
         keys = np.arange(number, 1 << 40, 1 << 26, dtype=np.uint64)  # 16,384 of them
-        with SegmentWriter(tmp_path, name, WITH_TEXTS) as writer:
-            writer.add_text(bytes([number]) * 16, 1, 1, len(keys), deflate_compress(b"x", 1), 1)
+        with new_segment(tmp_path, name, WITH_TEXTS) as writer:
+            add_text(writer, bytes([number]) * 16, 1, 1, len(keys), deflate_compress(b"x", 1), 1)
             writer.add_posts(keys, np.zeros(len(keys), np.int64))
             writer.add_document(name, "", 0)
-            entries.append(writer.close())
+        entries.append(writer.entry)
     write_index(tmp_path, WITH_TEXTS, entries)
     with IndexSnapshot.open(tmp_path) as snapshot:
         pieces = list(snapshot.scan(2_000))
@@ -245,7 +243,6 @@ def test_a_text_lives_on_in_the_segment_of_another_name(tmp_path: Path) -> None:
         assert list(map(snapshot.doc_id, snapshot.document_numbers_of(0))) == ["b"]
         assert snapshot.is_alive_document.tolist() == [False, True]
         assert snapshot.is_alive.tolist() == [True]
-        assert snapshot.deleted[0].tolist() == [0]
         assert len(snapshot.find(np.unique(np.array(keys_of("abc"), np.uint64)))[0]) == 3
     model.delete("b")
     with IndexSnapshot.open(tmp_path) as snapshot:
@@ -262,7 +259,7 @@ def test_a_text_that_no_segment_holds_is_damage_only_if_a_document_has_it(tmp_pa
     write_index(tmp_path, WITH_TEXTS, [entry])
     with pytest.raises(StoreRefused, match="has no text for document 1 of the segment s"):
         IndexSnapshot.open(tmp_path)
-    write_index(tmp_path, WITH_TEXTS, [entry], {"s": write_deleted(tmp_path, "s", 2, np.array([1]))}, 2)
+    write_index(tmp_path, WITH_TEXTS, [entry], {"s": deleted(2, 1)}, 2)
     with IndexSnapshot.open(tmp_path) as snapshot:
         assert snapshot.text_numbers.tolist() == [0, -1]
         assert [document.doc_id for document in snapshot.iter_documents()] == ["a"]
@@ -300,7 +297,7 @@ def test_a_snapshot_stays_as_it_is(tmp_path: Path) -> None:
             WITH_TEXTS,
         )
         remove_orphans(tmp_path, write_index(tmp_path, WITH_TEXTS, [entry], generation=9))
-        assert not (tmp_path / "00000002.posts").exists()
+        assert not (tmp_path / "00000002.segment").exists()
         after = list(snapshot.scan())
         assert [posts.keys.tolist() for posts in before] == [posts.keys.tolist() for posts in after]
         assert snapshot.text(0) == "abc"

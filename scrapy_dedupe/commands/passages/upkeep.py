@@ -183,7 +183,7 @@ def _size(root: Path) -> tuple[int, int]:
     """The number of segments, and the size of their files in bytes."""
     manifest = read_manifest(root)
     segments = () if manifest is None else manifest.segments
-    return len(segments), sum(entry.posts_size + entry.blobs_size for entry in segments)
+    return len(segments), sum(entry.size for entry in segments)
 
 
 def _compact_lines(result: CompactResult) -> Iterator[str]:
