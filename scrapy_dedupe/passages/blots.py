@@ -32,7 +32,7 @@ from scrapy_dedupe.errors import SettingError
 from .characters import mixed
 from .groups import ranges
 from .values import KEY_BITS, Columns
-from .winnowing import windows, winnowed
+from .winnowing import smallest_of_windows, windows, without_ties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -141,23 +141,24 @@ class Rolling(Blotter):
                 starts, counts = _starts(texts - begin, self.span)
                 if len(starts):
                     values = self._values(hashes[begin:end])[starts]
-                    kept = winnowed(values, counts, self.window)
+                    kept = smallest_of_windows(values, counts, self.window)
                     parts.append(Blots(values[kept], starts[kept] + begin))
             else:
-                parts += self._in_pieces(hashes[begin:end], begin, windows)
-        return Blots.joined(parts or [_NO_BLOTS])
+                parts.append(self._in_pieces(hashes[begin:end], begin, windows))
+        blots = Blots.joined(parts or [_NO_BLOTS])
+        return blots.picked(without_ties(blots.values, blots.starts, bounds, self.window))
 
-    def _in_pieces(self, hashes: NDArray[np.uint64], begin: int, windows: int) -> Iterator[Blots]:
-        """The blots of one long text, computed in pieces."""
-        before = -1
+    def _in_pieces(self, hashes: NDArray[np.uint64], begin: int, windows: int) -> Blots:
+        """The smallest blots of one long text, computed in pieces."""
+        parts = []
         for at in range(0, windows, _PIECE):
             stop = min(at + _PIECE, windows)
             values = self._values(hashes[at : stop + self.guarantee - 1])
-            kept = winnowed(values, np.array([len(values)]), self.window, before - at)
-            kept = kept[kept != before - at]
-            if len(kept):
-                before = int(kept[-1]) + at
-                yield Blots(values[kept], kept + (begin + at))
+            kept = smallest_of_windows(values, np.array([len(values)]), self.window)
+            parts.append(Blots(values[kept], kept + (begin + at)))
+        blots = Blots.joined(parts)
+        # The pieces overlap.
+        return blots.picked(np.unique(blots.starts, return_index=True)[1])
 
     def _values(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return mixed(windows(hashes, self.k, 1, weighed))
