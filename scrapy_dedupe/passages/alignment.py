@@ -169,7 +169,7 @@ class Windows:
         self._sums = _sums(hashes)
         # Index the text in pieces, so that the memory for sorting does not grow with the text.
         self._pieces = [
-            (begin, Occurrences(_windows(self._sums, size, begin, begin + _PIECE), size))
+            (begin, Occurrences(_windows(self._sums, size, begin, begin + _PIECE)))
             for begin in range(0, max(1, len(hashes) - size + 1), _PIECE)
         ]
 
