@@ -21,7 +21,7 @@ import numpy as np
 from scrapy_dedupe.errors import SettingError
 
 from .blots import blotter_of, keys
-from .boilerplate import SHARE, templates_of
+from .boilerplate import SHARE, Boilerplate
 from .occurrences import Occurrences
 from .preparation import digest_of
 from .shared_passages import QueryText, SharedPassage, shares_in_outline, shares_in_texts
@@ -132,35 +132,30 @@ class _Search:
         self._keys_of_text, self._key_of_blot = np.unique(
             keys(query.blots, query.blotter), return_inverse=True
         )
-        self._templates: dict[int, list[int]] = {}
-        parts: list[tuple[NDArray[np.int64], ...]] = []
+        boilerplate = None if boilerplate_share is None else Boilerplate(snapshot, boilerplate_share)
+        parts, templates = [], [np.zeros((2, 0), np.int64)]
         for begin in range(0, max(1, len(self._keys_of_text)), _MOST_KEYS):
-            numbers, texts, where = self._posts(begin, boilerplate_share)
-            parts.append((numbers + begin, texts, where))
-        self._keys, self._texts, self._where = (
-            np.concatenate([part[i] for part in parts]) if len(parts) > 1 else parts[0][i] for i in range(3)
-        )
+            some = self._keys_of_text[begin : begin + _MOST_KEYS]
+            numbers, texts, where = snapshot.find(some, in_order=False)
+            is_template = np.zeros(len(numbers), np.bool_)
+            if boilerplate is not None:
+                is_template = boilerplate.is_boilerplate(numbers, texts)
+            numbers = numbers + begin
+            templates.append(np.stack((snapshot.text_host[texts[is_template]], numbers[is_template])))
+            parts.append([column[~is_template] for column in (numbers, texts, where)])
+        # Pairs of a host, and the number of a key that is boilerplate there.
+        self._templates = np.concatenate(templates, axis=1)
         # The numbers of the keys that are boilerplate on the host of the query text.
-        self._own_templates: list[int] = []
+        self._own_templates = np.zeros(0, np.int64)
         if host and host in snapshot.host_names:
-            self._own_templates = self._templates.get(snapshot.host_names.index(host), [])
-        if self._own_templates:
-            others = ~np.isin(self._keys, self._own_templates)
-            self._keys, self._texts, self._where = (
-                self._keys[others],
-                self._texts[others],
-                self._where[others],
-            )
+            self._own_templates = self._templates_on(snapshot.host_names.index(host))
+        self._keys, self._texts, self._where = (np.concatenate(column) for column in zip(*parts, strict=True))
+        others = ~np.isin(self._keys, self._own_templates)
+        self._keys, self._texts, self._where = self._keys[others], self._texts[others], self._where[others]
 
-    def _posts(self, begin: int, share: float | None) -> tuple[NDArray[np.int64], ...]:
-        """The posts of the keys from number *begin* on; their key numbers are relative to *begin*."""
-        some = self._keys_of_text[begin : begin + _MOST_KEYS]
-        if share is None:
-            return self._snapshot.find(some, in_order=False)
-        posts, keys_of_hosts = templates_of(self._snapshot, share).find(self._snapshot, some)
-        for host, numbers in keys_of_hosts.items():
-            self._templates.setdefault(host, []).extend(begin + number for number in numbers)
-        return posts
+    def _templates_on(self, host: int) -> NDArray[np.int64]:
+        hosts, numbers = self._templates
+        return numbers[hosts == host]
 
     def hits(self, top: int, left_out: Container[str]) -> list[Hit]:
         candidates, most = self._candidates()
@@ -249,7 +244,7 @@ class _Search:
         """The query tokens that no passage may contain in texts of *host*: boilerplate there, and taboo tokens."""
         if host not in self._hidden:
             is_template = np.zeros(len(self._keys_of_text), np.bool_)
-            is_template[self._templates.get(host, [])] = True
+            is_template[self._templates_on(host)] = True
             is_template[self._own_templates] = True
             self._hidden[host] = self._query.hidden_by(np.flatnonzero(is_template[self._key_of_blot]))
         return self._hidden[host]
