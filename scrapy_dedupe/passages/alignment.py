@@ -145,7 +145,6 @@ _INVERSE = pow(_MULTIPLIER, -1, 1 << 64)
 _LONGEST = 256
 _LAYERS = 8
 _BLOCK = 1 << 14
-_NOWHERE = np.uint64(0xD1342543DE82EF95)
 _PIECE = 1 << 20
 
 _POWERS: Final = {base: powers_of(base, _BLOCK) for base in (_MULTIPLIER, _INVERSE)}
@@ -188,37 +187,6 @@ class Windows:
             np.concatenate([b for _, (_, b) in found]),
         )
         return _runs(self.hashes, self._sums, other, sums, seeds, self.size)
-
-
-class PartWindows:
-    """Like `Windows`, but only for the parts of a text from *begins* to *ends*. No run crosses the end of a part.
-
-    The parts are in order and do not touch. No run contains a token that is marked in *hidden*.
-    """
-
-    def __init__(
-        self, hashes: Hashes, hidden: NDArray[np.bool_], begins: Positions, ends: Positions, size: int
-    ) -> None:
-        # + 1: a token that equals nothing follows each part.
-        lengths = ends - begins + 1
-        self._firsts = lengths.cumsum() - lengths
-        self._shifts = begins - self._firsts
-        places = np.arange(int(lengths.sum())) + self._shifts.repeat(lengths)
-        # Hashes that equal no token, except with a probability of 2^-64.
-        joined = (places.astype(np.uint64) + np.uint64(1)) * _NOWHERE
-        is_used = places < ends.repeat(lengths)
-        is_used[is_used] = ~hidden[places[is_used]]
-        joined[is_used] = hashes[places[is_used]]
-        del places, is_used
-        self._windows = Windows(joined, size)
-
-    def runs_in(self, other: Hashes, groups: Positions | None = None) -> AlignedRuns:
-        """The runs that *other* shares, with places counted in the whole text."""
-        runs = self._windows.runs_in(other, groups)
-        if not len(runs):
-            return runs
-        parts = self._firsts.searchsorted(runs.a_starts, "right") - 1
-        return AlignedRuns(runs.a_starts + self._shifts[parts], runs.b_starts, runs.lengths)
 
 
 def thinned(runs: AlignedRuns) -> AlignedRuns:

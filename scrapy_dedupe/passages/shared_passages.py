@@ -7,13 +7,13 @@ tokens too short at either end, and only blots have been compared.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from .alignment import AlignedRuns, Chains, PartWindows, Windows, outermost, thinned
+from .alignment import AlignedRuns, Chains, Windows, outermost, thinned
 from .blots import keys
 from .groups import covered, group_bounds
 from .tokens import tokens_of_all
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 _COMPARED_TOGETHER = 32
 _MOST_KEPT = 1 << 20  # tokens whose windows are cached for the next text, about 40 bytes each
 _PIECE = 1 << 20
-# For query texts with more tokens, only the windows around shared blots are used.
-_SHORT = 1 << 15
-_TABLE_BITS = 22
 # It equals no token, except with a probability of 2^-64.
 _BARRIER = np.uint64(0xA24BAED4963EE407)
 
@@ -77,14 +74,14 @@ class QueryText:
     taboo: Mask
     blots: NDArray[np.uint64]
     blot_starts: Numbers
-    _windows: dict[bytes, Windows | PartWindows] = field(default_factory=dict)
+    _windows: dict[bytes, Windows] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls, text: str, tokeniser: Tokeniser, blotter: Blotter, taboo: Sequence[str], min_tokens: int
     ) -> QueryText:
         """Prepare a query for runs of at least *min_tokens* tokens. A lone surrogate counts as U+FFFD, as in the index."""
-        tokens = _compact(tokeniser.tokens(text), len(text))
+        tokens = tokeniser.tokens(text)
         bounds = np.array([0, len(tokens.hashes)], np.int64)
         # Both texts keep the smallest blot of a fully shared window. Of a shorter run, the index may have any blot.
         make = blotter.blots if min_tokens >= blotter.guarantee else blotter.all_blots
@@ -134,43 +131,17 @@ class QueryText:
             len(self.taboo), self.blot_starts[blots], self.blot_starts[blots] + self.blotter.span
         )
 
-    def windows(self, hidden: Mask, other: NDArray[np.uint64]) -> Windows | PartWindows:
-        """The windows of tokens to compare with another text, which has the hashes *other*.
-
-        For a short query text, all windows; they are cached, since pages of one host usually hide the same tokens. For a
-        long query text, the windows around the blots that the other text has too: every run of sufficient length contains
-        one of these blots.
-        """
+    def windows(self, hidden: Mask) -> Windows:
+        """The windows of tokens to compare with other texts. They are cached: pages of one host hide the same tokens."""
         hashes = self.tokens.hashes
-        if len(hashes) > _SHORT and self.min_tokens >= self.blotter.span:
-            starts = self.blot_starts[self._is_blot_of(other)]
-            begins = np.maximum(starts - (self.window - 1), 0)
-            ends = np.minimum(starts + self.blotter.guarantee, len(hashes))
-            parts = group_bounds(begins[1:] > ends[:-1], len(begins))
-            return PartWindows(hashes, hidden, begins[parts[:-1]], ends[parts[1:] - 1], self.min_tokens)
         key = np.packbits(hidden).tobytes() if hidden.any() else b""
         if key not in self._windows:
             if len(hashes) * len(self._windows) > _MOST_KEPT:
                 self._windows.clear()
-            whole = np.array([0], np.int64), np.array([len(hashes)], np.int64)
-            if key:
-                self._windows[key] = PartWindows(hashes, hidden, *whole, self.min_tokens)
-            else:
-                self._windows[key] = Windows(hashes, self.min_tokens)
+            # Hidden tokens get hashes that equal no token and no barrier.
+            unlike = np.arange(2, len(hashes) + 2, dtype=np.uint64) * _BARRIER
+            self._windows[key] = Windows(np.where(hidden, unlike, hashes) if key else hashes, self.min_tokens)
         return self._windows[key]
-
-    def _is_blot_of(self, other: NDArray[np.uint64]) -> Mask:
-        """Which of the blots the other text has in any of its windows."""
-        values = np.unique(self.blotter.all_blots(other, np.array([0, len(other)], np.int64)).values)
-        # Most blots are not in the other text. A table of some bits rejects them quickly.
-        may_be_there = np.zeros(1 << _TABLE_BITS, np.bool_)
-        may_be_there[_table_places(values)] = True
-        found = np.zeros(len(self.blots), np.bool_)
-        for begin in range(0, len(self.blots), _PIECE):
-            piece = self.blots[begin : begin + _PIECE]
-            may_be = np.flatnonzero(may_be_there[_table_places(piece)])
-            found[begin + may_be] = np.isin(piece[may_be], values)
-        return found
 
     def place(self, token_start: int, token_end: int) -> Place:
         """The place of a passage in this text."""
@@ -195,7 +166,7 @@ def shares_in_texts(query: QueryText, texts: Sequence[str], hidden: Mask) -> lis
     # A token that equals nothing separates the texts.
     hashes = np.insert(tokens.hashes, bounds[1:-1], _BARRIER)
     owners = np.repeat(np.arange(len(texts)), np.diff(bounds) + 1)[: len(hashes)]
-    runs = query.windows(hidden, hashes).runs_in(hashes, owners)
+    runs = query.windows(hidden).runs_in(hashes, owners)
     own = owners[runs.b_starts]
     order = own.argsort(kind="stable")
     runs = AlignedRuns(runs.a_starts, runs.b_starts - own - bounds[own], runs.lengths).picked(order)
@@ -306,18 +277,6 @@ def _rows(runs: AlignedRuns) -> Iterator[tuple[int, int, int]]:
 
 def _longest_first(shares: Iterable[SharedPassage]) -> list[SharedPassage]:
     return sorted(shares, key=lambda share: (-share.tokens, share.query.token_start))
-
-
-def _compact(tokens: Tokens, characters: int) -> Tokens:
-    """Store the places in int32 for a long text, to save memory while it is compared."""
-    if len(tokens.hashes) <= _SHORT or characters > np.iinfo(np.int32).max:
-        return tokens
-    starts, ends = (cast("Numbers", side.astype(np.int32)) for side in (tokens.starts, tokens.ends))
-    return replace(tokens, starts=starts, ends=ends)
-
-
-def _table_places(blots: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    return (blots * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _TABLE_BITS)
 
 
 def _touching(starts: Numbers, span: int | Numbers, tokens: Mask) -> Mask:

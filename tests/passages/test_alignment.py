@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from scrapy_dedupe.passages.alignment import (
     AlignedRuns,
-    PartWindows,
     Windows,
     _runs,
     _sums,
@@ -156,22 +155,6 @@ def test_thinned_runs_cover_in_both_texts_what_all_do(rows: list[tuple[int, int,
             {place for row in some for place in range(row[side], row[side] + row[2])} for some in (rows, left)
         ]
         assert spans[0] == spans[1]
-
-
-@given(FEW_WORDS, FEW_WORDS, st.integers(1, 6), st.data())
-def test_of_parts_the_runs_are_told_that_lie_in_one_and_have_nothing_hidden(
-    a: list[int], b: list[int], least: int, data: st.DataObject
-) -> None:
-    cuts = sorted(data.draw(st.sets(st.integers(0, len(a)), max_size=8)))
-    cuts = cuts[: len(cuts) // 2 * 2]
-    hidden = np.array(data.draw(st.lists(st.booleans(), min_size=len(a), max_size=len(a))), np.bool_)
-    begins, ends = np.array(cuts[::2], np.int64), np.array(cuts[1::2], np.int64)
-    expected = []
-    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        own = [-1 if hidden[i] else a[i] for i in range(begin, end)]
-        expected += [(begin + i, j, length) for i, j, length in all_runs(own, b, least)]
-    runs = PartWindows(hashes(a), hidden, begins, ends, least).runs_in(hashes(b))
-    assert triples(runs) == expected
 
 
 def test_runs_of_texts_of_many_pieces_are_found_wherever_they_stand() -> None:
