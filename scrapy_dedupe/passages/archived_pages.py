@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
@@ -34,23 +34,22 @@ if TYPE_CHECKING:
 _SPOOL_BYTES: Final = 4 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class PageRules:
-    """*kind_of* returns the kind of a page for a Content-Type, None if it is not a text type."""
-
-    kind_of: Callable[[str], str | None]
-
-
 class Pages:
     """The pages in the files of a run. Only the identifying fields of captures and revisits are kept, on disk.
 
-    Closed by `close`.
+    *kind_of* returns the kind of a page for a Content-Type, None if it is not a text type. Closed by `close`.
     """
 
     def __init__(
-        self, rules: PageRules, *, host: str | None, max_bytes: int, faults: Faults, skipped: Skipped
+        self,
+        kind_of: Callable[[str], str | None],
+        *,
+        host: str | None,
+        max_bytes: int,
+        faults: Faults,
+        skipped: Skipped,
     ) -> None:
-        self._rules = rules
+        self._kind_of = kind_of
         self._host = host
         self._max_bytes = max_bytes
         self._faults = faults
@@ -122,7 +121,7 @@ class Pages:
             self._skipped.add(reason)
             return
         content_type = _content_type(revisit) if has_head else None
-        if content_type and self._rules.kind_of(content_type) is None:
+        if content_type and self._kind_of(content_type) is None:
             self._skipped.add("type")
             return
         self._count += 1
@@ -134,7 +133,7 @@ class Pages:
     ) -> Iterator[RawDocument]:
         """Yield the page of *url* with the payload of *source*, unless it cannot be indexed."""
         # The body decides about a page without Content-Type.
-        if content_type and self._rules.kind_of(content_type) is None:
+        if content_type and self._kind_of(content_type) is None:
             self._skipped.add("type")
             return
         try:

@@ -37,7 +37,7 @@ from .groups import covered
 from .periods import Periods
 from .repeats import PADDING, PrefixSums
 from .seeds import Seeds, mapped
-from .tokens import Tokens, tokeniser_named, tokens_of_all
+from .tokens import tokeniser_named, tokens_of_all
 from .winnowing import windows
 from .work_files import Items, WrittenTexts
 
@@ -216,46 +216,10 @@ class TokenMaterial(_Sequence):
         texts = [self._snapshot.text(number) for number in self.texts[first:end].tolist()]
         self._texts.add(texts)
         hosts = self._snapshot.text_host[self.texts[first:end]]
-        if len(texts) > 1:
-            tokens, bounds = tokens_of_all(texts, self._tokeniser)
-            self.text_starts[first:end] = self.size + bounds[:-1] + np.arange(1, len(texts) + 1)
-            self._write(tokens, bounds, len(tokens), 1, hosts, outputs)
-            return
-        self.text_starts[first] = self.size + 1
-        for number, (tokens, count) in enumerate(self._parts(texts[0])):
-            self._write(tokens, np.array([0, len(tokens)]), count, int(not number), hosts, outputs)
-
-    def _parts(self, text: str) -> Iterator[tuple[Tokens, int]]:
-        """The tokens of a long text in parts, each with the number of tokens to write.
-
-        The tokens after this number belong to the next part; they are needed for the blots at the end of this part.
-        """
-        at, size = 0, _BATCH_CHARS
-        while at < len(text) or not at:
-            stop = min(at + size, len(text))
-            tokens = self._tokeniser.tokens(text[at:stop])
-            if stop == len(text):
-                yield tokens.moved(at), len(tokens)
-                return
-            # The last token may be cut off at the end of the part.
-            count = len(tokens) - self._blotter.span
-            if count <= 0:
-                size *= 2
-                continue
-            yield tokens.picked(slice(-1)).moved(at), count
-            at, size = at + int(tokens.starts[count]), _BATCH_CHARS
-
-    def _write(
-        self,
-        tokens: Tokens,
-        bounds: Numbers,
-        count: int,
-        zeros_before: int,
-        hosts: Numbers,
-        outputs: list[BinaryIO],
-    ) -> None:
-        """Write *count* tokens, with *zeros_before* zeros before each text."""
-        owners = np.repeat(np.arange(len(hosts)), np.diff(bounds))
+        tokens, bounds = tokens_of_all(texts, self._tokeniser)
+        owners = np.repeat(np.arange(len(texts)), np.diff(bounds))
+        at = np.arange(len(tokens)) + owners + 1
+        self.text_starts[first:end] = self.size + bounds[:-1] + np.arange(1, len(texts) + 1)
         blots = self._blotter.all_blots(tokens.hashes, bounds)
         wanted = keys(blots.values, self._blotter)
         marks = np.zeros(len(tokens), np.uint8)
@@ -267,12 +231,11 @@ class TokenMaterial(_Sequence):
             marks[blots.starts[self._seeds.taboo.find(wanted)[0]]] |= _LEFT_OUT
         values = (tokens.hashes & _LOW).astype(np.uint32)
         values[values == 0] = 1
-        at = np.arange(count) + (owners[:count] + 1) * zeros_before
-        size = count + len(hosts) * zeros_before
+        size = len(tokens) + len(texts)
         arrays: tuple[NDArray[Any], ...] = (values, tokens.starts, tokens.ends, marks)
         for file, items in zip(outputs, arrays, strict=True):
             spaced = np.zeros(size, np.uint8 if items is marks else np.uint32)
-            spaced[at] = items[:count]
+            spaced[at] = items
             file.write(spaced.tobytes())
         self.size += size
 

@@ -42,13 +42,13 @@ from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.remote import is_url, place_file, shown
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
-from .archived_pages import PageRules, Pages
+from .archived_pages import Pages
 from .catalogue import MANIFEST, read_manifest
 from .preparation import checked_name
 from .text_reading import ARCHIVE, BINARY, LINES, OPEN, PLAIN, START_BYTES, RawDocument, form_of, has_nul
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from io import BufferedReader
 
     from scrapy_dedupe.tasks.faults import Faults
@@ -62,15 +62,18 @@ _WILDCARDS: Final = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Options of reading. *host* is the host of all documents; None derives it from their ids.
+    """Options of reading.
+
+    *kind_of* is that of `archived_pages.Pages`. *url_field* and *text_field* are fields of JSON lines. *host* is the host of all documents; None derives it from their ids.
 
     The ids of files are relative to *base*. *without* is a folder to exclude, such as the index itself. Documents larger
     than *max_bytes* are skipped.
     """
 
-    rules: PageRules
-    fields: LineFields
+    kind_of: Callable[[str], str | None]
     max_bytes: int
+    url_field: str = "url"
+    text_field: str = "text"
     host: str | None = None
     base: Path | None = None
     without: Path | None = None
@@ -102,7 +105,7 @@ class DocumentSources:
         """Yield the documents once, in the order of the sources. Raises the exceptions of `Faults.add`."""
         with closing(
             Pages(
-                self._options.rules,
+                self._options.kind_of,
                 host=self._options.host,
                 max_bytes=self._options.max_bytes,
                 faults=self._faults,
@@ -245,7 +248,7 @@ class DocumentSources:
                 continue
             try:
                 value, is_replaced = _parsed(line)
-                doc_id, text = _values(value, options.fields)
+                doc_id, text = _values(value, options)
             except ValueError as error:
                 self._faults.add(where, str(error))
                 continue
@@ -357,14 +360,6 @@ class _Number(str):
 _DECODER: Final = json.JSONDecoder(parse_int=_Number, parse_float=_Number)
 
 
-@dataclass(frozen=True, slots=True)
-class LineFields:
-    """The names of the fields of id and text."""
-
-    url: str = "url"
-    text: str = "text"
-
-
 def _lines_of(file: IO[bytes], max_bytes: int) -> Iterator[bytes | None]:
     """Yield the lines with their line ends; None for a line that is too long."""
     while line := file.readline(max_bytes + 2):
@@ -407,15 +402,17 @@ def _parsed(line: bytes) -> tuple[Any, bool]:
         raise ValueError(f"it is not valid JSON ({error})") from error
 
 
-def _values(value: Any, fields: LineFields) -> tuple[str, str]:
+def _values(value: Any, options: SourceOptions) -> tuple[str, str]:
     """The id and the text of a line. Raises ValueError (such as SettingError) with the reason."""
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")  # noqa: TRY004 - of the input, not of the call
     found = []
-    for name, option in ((fields.url, "--url-field"), (fields.text, "--text-field")):
+    for name, option in ((options.url_field, "--url-field"), (options.text_field, "--text-field")):
         if name not in value:
             raise ValueError(f"it has no field {name!r}; choose another field with {option}")
-        if not isinstance(value[name], str) or (name == fields.text and isinstance(value[name], _Number)):
+        if not isinstance(value[name], str) or (
+            name == options.text_field and isinstance(value[name], _Number)
+        ):
             raise ValueError(f"its field {name!r} is not a string; choose another field with {option}")
         found.append(str(value[name]))
     doc_id, text = found

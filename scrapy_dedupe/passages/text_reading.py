@@ -20,13 +20,14 @@ import re
 import sys
 import zlib
 from codecs import BOM_UTF8
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from w3lib.encoding import html_to_unicode, read_bom
 
-from scrapy_dedupe.tasks.faults import Fault
+from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.warc.codings import (
     DecodedPage,
     Undecodable,
@@ -176,7 +177,6 @@ REPORTED_REASONS: Final[dict[str, str]] = {
 }
 """Reasons for skipping that the user must know about, with a description."""
 
-_KEPT: Final = 1_000
 _BATCH_BYTES: Final = 2 << 20
 _BATCH_DOCUMENTS: Final = 1_000
 # How many characters are prepared together.
@@ -201,44 +201,36 @@ class RawDocument:
 
 @dataclass(slots=True)
 class Skipped:
-    """Counts of skipped documents by reason. *named* has the first thousand of the *to_name* documents to be reported.
+    """Counts of skipped documents by reason, and the documents to be reported.
 
     *replaced* counts documents that were indexed with U+FFFD for invalid bytes; they are reported as well.
     """
 
-    counts: dict[str, int] = field(default_factory=dict)
-    named: list[Fault] = field(default_factory=list)
-    to_name: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    reported: Faults = field(default_factory=lambda: Faults(keep_going=True))
     replaced: int = 0
 
     def add(self, reason: str, place: str = "", sentence: str = "") -> None:
         """Count a skipped document; with a *place* it is also reported."""
-        self.counts[reason] = self.counts.get(reason, 0) + 1
+        self.counts[reason] += 1
         if place:
-            self._name(place, sentence.rstrip(".") or (COUNTED_REASONS | REPORTED_REASONS)[reason])
+            self.reported.add(place, sentence or (COUNTED_REASONS | REPORTED_REASONS)[reason])
 
     def add_replaced(self, place: str) -> None:
         """Count and report a document that has U+FFFD for invalid bytes."""
         self.replaced += 1
-        self._name(place, "it has invalid bytes in its encoding, replaced by U+FFFD")
-
-    def _name(self, place: str, reason: str) -> None:
-        self.to_name += 1
-        if len(self.named) < _KEPT:
-            self.named.append(Fault(place, reason))
+        self.reported.add(place, "it has invalid bytes in its encoding, replaced by U+FFFD")
 
     def merge(self, other: Skipped) -> None:
         """Add the counts of *other*."""
-        for reason, count in other.counts.items():
-            self.counts[reason] = self.counts.get(reason, 0) + count
-        self.named += other.named[: max(0, _KEPT - len(self.named))]
-        self.to_name += other.to_name
+        self.counts.update(other.counts)
+        self.reported.take(other.reported.count, tuple(other.reported.first))
         self.replaced += other.replaced
 
     @property
     def loud(self) -> int:
         """How many documents were skipped for a reason that the user must know about."""
-        return sum(self.counts.get(reason, 0) for reason in REPORTED_REASONS)
+        return sum(self.counts[reason] for reason in REPORTED_REASONS)
 
 
 @dataclass(frozen=True, slots=True)

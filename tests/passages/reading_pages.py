@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from scrapy_dedupe.live.responses import decoded_page
-from scrapy_dedupe.passages.archived_pages import PageRules
 from scrapy_dedupe.passages.text_reading import ReadingOptions
 
 
@@ -20,9 +19,6 @@ def canonical(kind: str, text: str) -> str:
 def kind_of(content_type: str) -> str | None:
     mime = content_type.partition(";")[0]
     return {"text/html": "html", "text/plain": "text"}.get(mime)
-
-
-RULES = PageRules(kind_of)
 
 
 def reading(max_bytes: int = 1_000_000) -> ReadingOptions:

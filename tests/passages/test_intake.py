@@ -80,14 +80,14 @@ def test_a_long_page_is_not_read_by_a_codec_that_takes_time_without_bounds(chars
     for body, content_type in ((text, "text/html"), (text[50:], f"text/html; charset={charset}")):
         texts, skipped = read_all([page(body.encode(), content_type)], reading())
         assert (texts, skipped.counts, skipped.loud) == ([], {"encoding": 1}, 1)
-        assert str(skipped.named[0]) == "a place: its declared encoding is not a known charset"
+        assert str(skipped.reported.first[0]) == "a place: its declared encoding is not a known charset"
 
 
 def test_pages_are_told_by_the_function_that_was_given_and_plain_texts_are_left_alone() -> None:
     batch = [document(b" a  b\r\n"), document(b"<p>", "html"), document("c"), document(b"d", "text")]
     texts, skipped = read_all(batch, reading())
     assert [text for _, _, text in texts] == [" a  b\r\n", "html:<p>", "c", "text:d"]
-    assert skipped == Skipped()
+    assert (skipped.counts, skipped.reported.count) == ({}, 0)
 
 
 def test_codings_are_undone() -> None:
@@ -108,14 +108,17 @@ def test_a_body_that_cannot_be_unpacked_or_swells_is_named_and_counted(body: byt
     assert texts == []
     assert skipped.counts == {"coding": 1}
     assert skipped.loud == 1
-    assert reason in str(skipped.named[0])
-    assert str(skipped.named[0]).startswith("a place: ")
+    assert reason in str(skipped.reported.first[0])
+    assert str(skipped.reported.first[0]).startswith("a place: ")
 
 
 def test_hostile_markup_is_named_and_counted() -> None:
     texts, skipped = read_all([document(b"hostile", "html"), document(b"kind", "html")], reading())
     assert len(texts) == 1
-    assert (skipped.counts, str(skipped.named[0])) == ({"hostile": 1}, "a place: It would take too long")
+    assert (skipped.counts, str(skipped.reported.first[0])) == (
+        {"hostile": 1},
+        "a place: It would take too long",
+    )
 
 
 @pytest.mark.parametrize("content_type", ["", "text/plain; charset=utf-8", "text/html"])
@@ -128,8 +131,8 @@ def test_what_a_server_calls_text_and_is_none_is_counted(content_type: str, body
 def test_texts_with_replaced_characters_are_counted() -> None:
     wrong = [document(b"\xff"), document(b"\xfe", "html"), page(b"\xff", "text/html; charset=utf-8")]
     texts, skipped = read_all([*wrong, document(b"a")], reading())
-    assert (len(texts), skipped.counts, skipped.replaced, skipped.to_name) == (4, {}, 3, 3)
-    assert {str(one) for one in skipped.named} == {
+    assert (len(texts), skipped.counts, skipped.replaced, skipped.reported.count) == (4, {}, 3, 3)
+    assert {str(one) for one in skipped.reported.first} == {
         "a place: it has invalid bytes in its encoding, replaced by U+FFFD"
     }
 
@@ -146,7 +149,7 @@ def test_what_two_processes_have_passed_over_is_added_up() -> None:
     other.replaced = 3
     one.merge(other)
     assert (one.counts, one.loud, one.replaced) == ({"large": 2, "binary": 1}, 2, 3)
-    assert [fault.place for fault in one.named] == ["a", "b"]
+    assert [fault.place for fault in one.reported.first] == ["a", "b"]
 
 
 def test_bodies_that_swell_are_prepared_as_they_are_read() -> None:

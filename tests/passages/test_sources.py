@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from passages.raw_archives import exchange, record, response
-from passages.reading_pages import RULES
+from passages.reading_pages import kind_of
 
 from scrapy_dedupe.errors import DamagedInput, UsageError
-from scrapy_dedupe.passages.sources import DocumentSources, LineFields, SourceOptions
+from scrapy_dedupe.passages.sources import DocumentSources, SourceOptions
 from scrapy_dedupe.passages.text_reading import RawDocument, Skipped
 from scrapy_dedupe.tasks.faults import Faults
 
@@ -32,14 +32,13 @@ class Found:
         max_bytes: int = 1_000_000,
         keep_going: bool = True,
         stdin: bytes = b"",
-        fields: LineFields | None = None,
         **options: Any,
     ) -> None:
         self.faults = Faults(keep_going=keep_going)
         self.skipped = Skipped()
         sources = DocumentSources(
             [str(word) for word in words],
-            SourceOptions(RULES, fields or LineFields(), max_bytes, **options),
+            SourceOptions(kind_of, max_bytes, **options),
             faults=self.faults,
             skipped=self.skipped,
             standard_input=io.BytesIO(stdin),
@@ -104,7 +103,7 @@ def test_binary_files_in_a_folder_are_counted_and_one_that_is_named_is_told(here
     assert not found.skipped.loud
     found = Found("docs/a.png")
     assert found.skipped.loud == 1
-    assert str(found.skipped.named[0]).startswith("docs/a.png: it is not text")
+    assert str(found.skipped.reported.first[0]).startswith("docs/a.png: it is not text")
 
 
 def test_a_loop_of_links_ends(here: Path) -> None:
@@ -125,7 +124,7 @@ def test_pipes_and_sockets_are_never_opened(here: Path) -> None:
         listener.bind("docs/socket")
         found = Found("docs")
     assert (found.ids, found.skipped.counts) == (["docs/a.txt"], {"special": 2})
-    assert [fault.place for fault in found.skipped.named] == ["docs/pipe", "docs/socket"]
+    assert [fault.place for fault in found.skipped.reported.first] == ["docs/pipe", "docs/socket"]
     assert not found.skipped.loud
     assert Found("docs/pipe").skipped.loud == 1
 
@@ -203,7 +202,7 @@ def test_a_document_that_is_too_large_or_swells_is_named_and_never_held(here: Pa
     tracemalloc.stop()
     assert found.ids == ["c.txt"]
     assert found.skipped.counts == {"large": 2}
-    assert str(found.skipped.named[1]) == "b.txt: it has more than 1000 bytes"
+    assert str(found.skipped.reported.first[1]) == "b.txt: it has more than 1000 bytes"
     assert peak < 5_000_000
 
 
@@ -233,7 +232,7 @@ def test_json_lines_give_ids_and_texts(here: Path) -> None:
 
 
 def test_the_fields_can_have_other_names(here: Path) -> None:
-    found = Found("-", stdin=lines({"id": "a", "body": "b"}), fields=LineFields("id", "body"))
+    found = Found("-", stdin=lines({"id": "a", "body": "b"}), url_field="id", text_field="body")
     assert [(document.doc_id, document.data) for document in found.documents] == [("a", "b")]
 
 
@@ -284,7 +283,7 @@ def test_a_line_that_is_too_long_is_named_and_never_held() -> None:
     tracemalloc.stop()
     assert found.ids == ["b"]
     assert found.skipped.counts == {"large": 2}
-    assert found.skipped.named[0].place == "standard input, line 1"
+    assert found.skipped.reported.first[0].place == "standard input, line 1"
     assert peak < 5_000_000
 
 
@@ -330,7 +329,7 @@ def test_a_line_of_many_small_things_is_named_and_never_made_objects(
     tracemalloc.stop()
     assert found.ids == ["b"]
     assert found.skipped.counts == {"large": 1}
-    assert "outside of strings" in found.skipped.named[0].reason
+    assert "outside of strings" in found.skipped.reported.first[0].reason
     assert peak < 4 * len(long)
 
 
@@ -438,7 +437,7 @@ def test_a_page_that_is_too_large_is_named(here: Path) -> None:
     write("a.warc", response("http://a/", b"a" * 1_001) + response("http://b/", b"a" * 1_000))
     found = Found("a.warc", max_bytes=1_000)
     assert found.ids == ["http://b/"]
-    assert "http://a/ has more than 1000 bytes" in str(found.skipped.named[0])
+    assert "http://a/ has more than 1000 bytes" in str(found.skipped.reported.first[0])
 
 
 def test_damage_in_an_archive_is_named_and_what_is_whole_is_taken(here: Path) -> None:

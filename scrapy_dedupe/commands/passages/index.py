@@ -18,9 +18,8 @@ from scrapy_dedupe.content.markup import HostileMarkup
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.live.responses import decoded_page
 from scrapy_dedupe.passages import PassageIndex
-from scrapy_dedupe.passages.archived_pages import PageRules
 from scrapy_dedupe.passages.preparation import host_named
-from scrapy_dedupe.passages.sources import DocumentSources, LineFields, SourceOptions
+from scrapy_dedupe.passages.sources import DocumentSources, SourceOptions
 from scrapy_dedupe.passages.text_reading import (
     COUNTED_REASONS,
     REPORTED_REASONS,
@@ -96,8 +95,8 @@ def _index(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
         "undecodable": skipped.replaced,
         "skipped": skipped.counts,
         "loud": skipped.loud,
-        "to_name": skipped.to_name,
-        "named": skipped.named,
+        "to_name": skipped.reported.count,
+        "named": skipped.reported.first,
         "fault_count": faults.count,
         "faults": faults.first,
         # The reason why small segments could not be merged. The documents are in the index nevertheless.
@@ -107,9 +106,10 @@ def _index(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
 
 def _sources(opts: argparse.Namespace, root: Path, faults: Faults, skipped: Skipped) -> DocumentSources:
     options = SourceOptions(
-        PageRules(kind_of),
-        LineFields(opts.url_field, opts.text_field),
+        kind_of,
         opts.max_bytes,
+        opts.url_field,
+        opts.text_field,
         host=opts.host,
         base=opts.base,
         without=root,
