@@ -163,9 +163,7 @@ class _Search:
         found: list[_Found] = []
         # The sort keys of the documents found so far, the best first.
         ranks: list[tuple[int, int]] = []
-        documents: dict[int, list[int]] = {}
-        shares: dict[int, list[SharedPassage]] = {}
-        begin, size, read = 0, max(top, _FEW), 0
+        begin, size = 0, max(top, _FEW)
         while begin < len(candidates):
             if len(ranks) >= top and (
                 begin >= _LOOKED_INTO * top
@@ -173,19 +171,16 @@ class _Search:
             ):
                 break
             end = self._end(candidates, begin, size)
-            if end > read:
-                # When enough documents have been found, usually two more rounds follow. Reading them together is faster.
-                read = self._end(candidates, begin, 2 * size if len(ranks) >= top else size)
-                documents = self._documents_of(candidates[begin:read], left_out)
-                shares = dict(self._shares(list(documents)))
-            for text in candidates[begin:end]:
-                if shares.get(text):
-                    covered = self._query.tokens_covered(shares[text])
-                    found.append(_Found(covered, text, shares[text], documents[text][:top]))
+            documents = self._documents_of(candidates[begin:end], left_out)
+            for text, shares in self._shares(list(documents)):
+                if shares:
+                    covered = self._query.tokens_covered(shares)
+                    found.append(_Found(covered, text, shares, documents[text][:top]))
                     ranks += [(-covered, int(order[text]))] * len(found[-1].documents)
-            begin = end
             ranks.sort()
-            size = self._next_size(size, begin, len(ranks), top)
+            begin, size = end, min(2 * size, _MOST_AT_ONCE)
+            if len(ranks) >= top:
+                size = min(size, max(1, _LOOKED_INTO * top - begin))
         return list(self._best(found, top))
 
     def _documents_of(self, texts: list[int], left_out: Container[str]) -> dict[int, list[int]]:
@@ -198,17 +193,6 @@ class _Search:
                 if (own := [number for number in numbers if self._snapshot.doc_id(number) not in left_out])
             }
         return documents
-
-    @staticmethod
-    def _next_size(size: int, looked_into: int, documents: int, top: int) -> int:
-        """The number of candidates to compare next, after a round of *size* candidates.
-
-        So far *looked_into* candidates have given *documents* hits. The result is the number that gives the missing hits
-        if the hit rate stays the same, within limits.
-        """
-        least = max(top, _FEW) // 2
-        wanted = -(-(top - documents) * looked_into // documents) if documents else 2 * size
-        return min(max(wanted, least), 2 * size, _MOST_AT_ONCE)
 
     def _end(self, candidates: list[int], begin: int, size: int) -> int:
         """The end of the range of candidates that are compared together, from *begin* on."""

@@ -31,14 +31,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from .blots import blotter_of, keys, weighed
+from .blots import blotter_of, keys, weighed, windows
 from .characters import mixed
 from .groups import covered
 from .periods import Periods
 from .repeats import PADDING, PrefixSums
 from .seeds import Seeds, mapped
 from .tokens import tokeniser_named, tokens_of_all
-from .winnowing import windows
 from .work_files import Items, WrittenTexts
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ import numpy as np
 
 from .alignment import AlignedRuns, Chains, Windows, outermost, thinned
 from .blots import keys
+from .blots import windows as joined_windows
 from .groups import covered, group_bounds
 from .tokens import tokens_of_all
 from .values import Passage, Place
-from .winnowing import windows as joined_windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -12,7 +12,7 @@ from sampling import examples
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.passages.index import PassageIndex
-from scrapy_dedupe.passages.queries import _Search, blots_of, like, unblot
+from scrapy_dedupe.passages.queries import blots_of, like, unblot
 from scrapy_dedupe.passages.tokens import tokeniser_named
 
 if TYPE_CHECKING:
@@ -200,24 +200,6 @@ def test_a_run_is_found_whatever_many_others_share_shorter_ones(
         f"{asked} {text_of(950, 20)} {shared(run)} {text_of(951, 20)}", top, min_tokens=least
     )
     assert [(hit.doc_id, hit.passages[0].tokens) for hit in hits] == [("copy", run)]
-
-
-@pytest.mark.parametrize(
-    ("size", "looked_into", "documents", "top", "expected"),
-    [
-        (10, 10, 9, 10, 5),  # one is wanted, which two will bring; five are the fewest at once
-        (10, 10, 5, 10, 10),
-        (10, 10, 1, 10, 20),  # ninety would bring them
-        (10, 10, 0, 10, 20),
-        (10, 10, 10, 10, 5),  # others may be better
-        (40, 70, 35, 100, 80),
-        (640, 2000, 0, 10, 640),
-    ],
-)
-def test_as_many_more_texts_are_looked_into_as_will_bring_what_is_wanted(
-    size: int, looked_into: int, documents: int, top: int, expected: int
-) -> None:
-    assert _Search._next_size(size, looked_into, documents, top) == expected
 
 
 def test_a_line_or_a_word_without_end_is_told_in_few_passages(with_texts: PassageIndex) -> None:
