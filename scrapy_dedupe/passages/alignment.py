@@ -181,7 +181,7 @@ class Windows:
         sums = _sums(other)
         values = _windows(sums, self.size)
         own = None if groups is None else groups[: len(values)]
-        found = [(begin, piece.pairs_with(values, own, begins_only=True)) for begin, piece in self._pieces]
+        found = [(begin, piece.pairs_with(values, own, are_extended=True)) for begin, piece in self._pieces]
         seeds = (
             np.concatenate([a + begin for begin, (a, _) in found]),
             np.concatenate([b for _, (_, b) in found]),

@@ -1,17 +1,16 @@
 """The pages in WARC and ARC files, as stored.
 
 A revisit is indexed under its own URL with the payload of its original. The original may be in a file that is read later,
-so revisits wait in a temporary file until all files have been read.
+so revisits wait in a temporary SQLite file until all files have been read. A page with the same URL that is read later
+replaces them.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-import tempfile
 from dataclasses import asdict
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput, SettingError
 from scrapy_dedupe.warc.exchanges import exchanges
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.sources import ReadableFile
 
     from .text_reading import Skipped
-
-_SPOOL_BYTES: Final = 4 << 20
 
 
 class Pages:
@@ -55,20 +52,19 @@ class Pages:
         self._faults = faults
         self._skipped = skipped
         self._captures = CaptureTable()
-        self._waiting = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8")  # noqa: SIM115
-        self._count = 0
         # The empty name makes a temporary file that SQLite removes itself.
-        self._taken = sqlite3.connect("", isolation_level=None)
-        self._taken.executescript(
+        self._waiting = sqlite3.connect("", isolation_level=None)
+        self._waiting.executescript(
             "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
-            "CREATE TABLE taken (id BLOB PRIMARY KEY, count INTEGER) WITHOUT ROWID;"
+            "CREATE TABLE revisits (url BLOB, fields TEXT);"
+            "CREATE INDEX by_url ON revisits (url);"
         )
+        self._has_revisits = False
 
     def close(self) -> None:
         """Delete the temporary data."""
         self._captures.close()
         self._waiting.close()
-        self._taken.close()
 
     def in_file(self, file: ReadableFile) -> Iterator[RawDocument]:
         """Yield the responses to GET requests with status 200 and a text Content-Type, in the order of the file.
@@ -88,20 +84,16 @@ class Pages:
 
     def note(self, doc_id: str) -> None:
         """Record that a document was indexed, so that no older revisit replaces it."""
-        if self._count:
-            self._taken.execute("INSERT OR REPLACE INTO taken VALUES (?, ?)", (_key(doc_id), self._count))
+        if self._has_revisits:
+            self._waiting.execute("DELETE FROM revisits WHERE url = ?", (_bytes(doc_id),))
 
     def of_revisits(self) -> Iterator[RawDocument]:
         """Yield the pages of the revisits. Call it after all files have been read."""
-        self._waiting.seek(0)
-        for number, line in enumerate(self._waiting, 1):
-            url, content_type, place, values = json.loads(line)
+        for (fields,) in self._waiting.execute("SELECT fields FROM revisits ORDER BY rowid"):
+            url, content_type, place, values = json.loads(fields)
             found = self._captures.original(Reference(**values))
             if found is None:
                 self._skipped.add("revisit")
-                continue
-            newer = self._taken.execute("SELECT count FROM taken WHERE id = ?", (_key(url),)).fetchone()
-            if newer is not None and newer[0] >= number:
                 continue
             try:
                 original = self._captures.record_of(found)
@@ -124,9 +116,10 @@ class Pages:
         if content_type and self._kind_of(content_type) is None:
             self._skipped.add("type")
             return
-        self._count += 1
-        row = [revisit.target_uri or "", content_type, place, asdict(reference)]
-        self._waiting.write(json.dumps(row) + "\n")
+        self._has_revisits = True
+        url = revisit.target_uri or ""
+        fields = json.dumps([url, content_type, place, asdict(reference)])
+        self._waiting.execute("INSERT INTO revisits VALUES (?, ?)", (_bytes(url), fields))
 
     def _document(
         self, url: str, content_type: str, source: StoredRecord, place: str
@@ -179,5 +172,5 @@ def _reason_against_method(method: str) -> str | None:
     return None if method.upper() == "GET" else "method"
 
 
-def _key(doc_id: str) -> bytes:
-    return blake2b(doc_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def _bytes(url: str) -> bytes:
+    return url.encode("utf-8", "surrogatepass")

@@ -4,16 +4,11 @@ The number of pairs is limited. A value with p places in one text and q places i
 together have more than four million pairs, the most frequent values have fewer: the first place in each text is paired
 with all places in the other text. Their pairs then grow with p + q.
 
-With ``begins_only``, for callers that extend pairs to runs, fewer pairs are returned:
-
-*   A value has all its pairs only if these are at most 1024.
-*   A pair is left out if it follows from the pair of the places before it, because the same value precedes all places in
-    the first text.
+A caller that extends pairs to runs (*are_extended*) needs fewer: a value has all its pairs only if these are at most 1024.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,32 +40,14 @@ class Occurrences:
         self._may_be_there = np.zeros(1 << (64 - int(self._shift)), np.bool_)
         self._may_be_there[values >> self._shift] = True
 
-    @cached_property
-    def _before(self) -> Positions:
-        """For each value, the value that precedes it, or -1 if no value or different values precede its places.
-
-        Values are identified by the index of their first place in sorted order; other items of the array are unused.
-        """
-        bounds = group_bounds(self._values[1:] != self._values[:-1], len(self._values))
-        firsts = bounds[:-1]
-        first_of = firsts.repeat(np.diff(bounds))
-        at = np.empty(len(self._places), np.int64)
-        at[self._places] = first_of
-        before = np.append(-1, at)[self._places]
-        before[firsts] = np.where(
-            np.minimum.reduceat(before, firsts) == np.maximum.reduceat(before, firsts), before[firsts], -1
-        )
-        return before
-
     def pairs_with(
-        self, values: Hashes, groups: Positions | None = None, *, begins_only: bool = False
+        self, values: Hashes, groups: Positions | None = None, *, are_extended: bool = False
     ) -> tuple[Positions, Positions]:
         """Pairs of places with equal values: the place here and the place in *values*.
 
         Their number is limited, as described at the top of the module.
 
         *groups* is the ascending number of the text of each of *values*. Each text is treated independently.
-        *begins_only* returns only the pairs that are needed to find all runs by extending pairs.
         """
         if not len(self._values):
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -84,14 +61,11 @@ class Occurrences:
             return found, found
         counts = self._values.searchsorted(values, side="right") - low
         rank, total = self._ranks(low, counts, found, groups)
-        for limit in _LIMITS if begins_only else _LIMITS_UNEXTENDED:
+        for limit in _LIMITS if are_extended else _LIMITS_UNEXTENDED:
             is_many = counts * total > limit
-            left = np.arange(len(found))
-            if begins_only:
-                left = self._begins(low, counts, found, total, is_many, groups)
-            if int(counts[left][~is_many[left]].sum()) <= _MOST_PAIRS:
+            if int(counts[~is_many].sum()) <= _MOST_PAIRS:
                 break
-        few, many = left[~is_many[left]], left[is_many[left]]
+        few, many = np.flatnonzero(~is_many), np.flatnonzero(is_many)
         # Of frequent values, one side has only the first place of each text.
         is_first = rank[many] == 0
         first, others = many[is_first], many[~is_first]
@@ -120,25 +94,6 @@ class Occurrences:
             rank[several[order]] = np.arange(len(order)) - bounds[:-1].repeat(times)
             total[several[order]] = times.repeat(times)
         return rank, total
-
-    def _begins(
-        self,
-        low: Positions,
-        counts: Positions,
-        found: Positions,
-        total: Positions,
-        is_many: NDArray[np.bool_],
-        groups: Positions | None,
-    ) -> Positions:
-        """The found items whose pairs do not follow from the pairs of the previous item."""
-        follows = found[1:] == found[:-1] + 1
-        if groups is not None:
-            follows &= groups[found[1:]] == groups[found[:-1]]
-        follows &= self._before[low[1:]] == low[:-1]
-        # A frequent value does not have all its pairs. The next value's pairs follow from it only if both have the same
-        # number of places.
-        follows &= ~is_many[:-1] | ((counts[1:] == counts[:-1]) & (total[1:] == total[:-1]))
-        return group_bounds(~follows, len(found))[:-1]
 
     def _pairs(self, low: Positions, counts: Positions, others: Positions) -> tuple[Positions, Positions]:
         return self._places[ranges(low, counts)], others.repeat(counts)

@@ -123,15 +123,6 @@ def test_texts_that_share_nothing_or_are_empty_have_no_runs() -> None:
         assert len(outermost(Windows(a, 2).runs_in(b))) == 0
 
 
-@given(st.lists(st.integers(0, 2), max_size=150), st.lists(st.integers(0, 2), max_size=150))
-def test_the_first_pairs_of_runs_are_enough_to_find_all(a: list[int], b: list[int]) -> None:
-    values = Occurrences(hashes(a))
-    every, first = (values.pairs_with(hashes(b), begins_only=only) for only in (False, True))
-    assert len(first[0]) <= len(every[0])
-    if all(a.count(value) * b.count(value) <= 1024 for value in set(a)):
-        assert triples(shared_runs(hashes(a), hashes(b), first, 1)) == all_runs(a, b, 1)
-
-
 def test_a_line_without_end_is_told_as_often_as_covers_it() -> None:
     line = list(range(100, 110))
     a, b = hashes(line * 20_000), hashes([1, *line * 20])
