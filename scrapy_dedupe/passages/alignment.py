@@ -74,7 +74,7 @@ class Chains:
         open_ends = np.append(begins[1:], self._count)[: len(links)]
         at_texts, at_links = self._links_of(keys, texts, links, is_common, places)
         step = len(links) + 1
-        codes = np.sort(_narrow(at_texts * step + at_links, (int(texts.max()) + 1) * step))
+        codes = np.sort(at_texts * step + at_links)
         chains = group_bounds(np.diff(codes) > 1, len(codes))
         firsts, lasts = chains[:-1], chains[1:] - 1
         of_text = codes[firsts] // step
@@ -121,23 +121,8 @@ class Chains:
         order = order[int(link_keys[order].searchsorted(0)) :]
         own = np.where(is_common, 0, places)
         starts = own.cumsum() - own
-        # Most keys have one place, so handle these separately.
-        only = np.full(len(own), -1, np.int64)
-        only[own == 1] = order[starts[own == 1]]
-        own_links = only[keys]
-        ones = np.flatnonzero(own_links >= 0)
-        several = np.flatnonzero((own > 1)[keys])
-        counts = own[keys[several]]
-        places_of = ranges(starts[keys[several]], counts)
-        return (
-            np.concatenate((texts[ones], texts[several].repeat(counts))),
-            np.concatenate((own_links[ones], order[places_of])),
-        )
-
-
-def _narrow(codes: Numbers, end: int) -> NDArray[np.integer]:
-    """Convert to uint32 if all codes are below *end* <= 2^32: sorting then takes half the time."""
-    return codes.astype(np.uint32) if end < 1 << 32 else codes
+        counts = own[keys]
+        return texts.repeat(counts), order[ranges(starts[keys], counts)]
 
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
