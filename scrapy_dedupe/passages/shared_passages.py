@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     Pair = tuple[Span, Span]
     """The spans of a run in the query text and in the indexed text."""
 
-_COMPARED_TOGETHER = 32
 _MOST_KEPT = 1 << 20  # tokens whose windows are cached for the next text, about 40 bytes each
 _PIECE = 1 << 20
 # It equals no token, except with a probability of 2^-64.
@@ -249,22 +248,13 @@ def _equal_parts(query: QueryText, text: str, tokens: Tokens, pair: Pair) -> Ite
 
 
 def _differences(query: QueryText, text: str, tokens: Tokens, a: int, b: int, length: int) -> Iterator[int]:
-    """The tokens of a run that differ as words. Most are written identically, so many are compared at once first."""
-    for begin in range(0, length, _COMPARED_TOGETHER):
-        end = min(begin + _COMPARED_TOGETHER, length)
-        if _written(query.text, query.tokens, a + begin, a + end) == _written(
-            text, tokens, b + begin, b + end
-        ):
-            continue
-        for at in range(begin, end):
-            own = _written(query.text, query.tokens, a + at, a + at + 1)
-            there = _written(text, tokens, b + at, b + at + 1)
-            if own != there and query.tokeniser.words(own) != query.tokeniser.words(there):
-                yield at
-
-
-def _written(text: str, tokens: Tokens, start: int, end: int) -> str:
-    return text[tokens.starts[start] : tokens.ends[end - 1]]
+    """The tokens of a run that differ as words. Most are written identically."""
+    own, there = query.tokens.picked(slice(a, a + length)), tokens.picked(slice(b, b + length))
+    columns = (column.tolist() for column in (own.starts, own.ends, there.starts, there.ends))
+    for at, (start, end, other_start, other_end) in enumerate(zip(*columns, strict=True)):
+        word, other = query.text[start:end], text[other_start:other_end]
+        if word != other and query.tokeniser.words(word) != query.tokeniser.words(other):
+            yield at
 
 
 def _span(tokens: Tokens, start: int, end: int) -> Span:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import glob
 import gzip
-import io
 import json
 import os
 import re
@@ -321,14 +320,8 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 def _decompressed(file: BufferedReader, start: bytes) -> IO[bytes]:
     """The decompressed content of a file from its beginning. *start* was already read."""
-    if len(start) < START_BYTES:
-        stored: IO[bytes] = io.BytesIO(start)
-    else:
-        file.seek(0)
-        stored = file
-    if start.startswith(GZIP_MAGIC):
-        return cast("IO[bytes]", gzip.GzipFile(fileobj=stored))
-    return stored
+    file.seek(0)
+    return cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if start.startswith(GZIP_MAGIC) else file
 
 
 def _unreadable(error: OSError) -> str:
