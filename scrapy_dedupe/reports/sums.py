@@ -16,12 +16,11 @@ from .observations import (
     KINDS,
     SHARE_COLUMNS,
     SUMMED_STATS,
-    TIME_COLUMNS,
     Observations,
     iso_time,
 )
 from .parsing import is_number
-from .tallies import Tally
+from .tallies import Row
 from .wording import moment
 
 if TYPE_CHECKING:
@@ -121,9 +120,7 @@ def report_of(
             },
         ),
         timeline=[
-            TimeSlice(
-                iso_time(second), whole.timeline.seconds, **dict(zip(TIME_COLUMNS, counts, strict=True))
-            )
+            TimeSlice(iso_time(second), whole.timeline.seconds, *counts)
             for second, counts in whole.timeline.slices()
         ],
         hosts=hosts,
@@ -274,16 +271,12 @@ def _named(crawls: Sequence[str]) -> str:
 def _shares(tallies: Tallies, most: int) -> list[Share]:
     """The most frequent names, and a row for all others if there are any."""
     ranked = sorted(tallies, key=lambda item: (-item[1].calls, item[0]))
-    shares = [_share(name, row, is_bound=row.missed > 0) for name, row in ranked[:most]]
-    others = Tally(len(SHARE_COLUMNS))
+    shares = [Share(name, *row.counts, is_bound=row.missed > 0) for name, row in ranked[:most]]
+    others = Row(len(SHARE_COLUMNS))
     others.add(tallies.others)
     for _, row in ranked[most:]:
         others.add(row)
-    return [*shares, _share(OTHERS, others)] if others.calls else shares
-
-
-def _share(name: str, row: Tally, *, is_bound: bool = False) -> Share:
-    return Share(name, **dict(zip(SHARE_COLUMNS, row.counts, strict=True)), is_bound=is_bound)
+    return [*shares, Share(OTHERS, *others.counts)] if others.calls else shares
 
 
 def _bins(similarities: Sequence[int]) -> list[Bin]:
