@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,18 +34,7 @@ _DEFAULT_FORMAT: Final = "binary" if version_info >= (2, 19) else "text"
 _JOURNAL: Final = b"sd-"
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """Counts of fingerprints: ``written`` to the file, and ``lacking``: in the filter, but not in its list."""
-
-    filter: str
-    file: str
-    format: str
-    written: int
-    lacking: int
-
-
-def _export(stores: CommandStores, opts: argparse.Namespace) -> Exported:
+def _export(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     target, as_text = FilterTarget(stores, opts), opts.format == "text"
     if target.is_shared:
         raise StoreError(
@@ -64,7 +52,9 @@ def _export(stores: CommandStores, opts: argparse.Namespace) -> Exported:
             sys.stdout.buffer.flush()
         else:
             written = _write(Path(opts.output), fingerprints, as_text=as_text, force=opts.force)
-    return Exported(target.name, opts.output, opts.format, written, lacking)
+    # "lacking": fingerprints that are in the filter, but not in its list.
+    counts = {"written": written, "lacking": lacking}
+    return {"filter": target.name, "file": opts.output, **picked(opts, "format"), **counts}
 
 
 def _write(path: Path, fingerprints: Iterator[bytes], *, as_text: bool, force: bool) -> int:
@@ -75,17 +65,21 @@ def _write(path: Path, fingerprints: Iterator[bytes], *, as_text: bool, force: b
         return write_requests_seen(file, fingerprints, as_text=as_text)
 
 
-def _export_lines(result: Exported) -> Iterator[str]:
-    if result.file != "-":
-        yield f"{counted(result.written, 'fingerprint was', 'fingerprints were')} written to {result.file}."
+def _export_lines(result: dict[str, Any]) -> Iterator[str]:
+    if result["file"] != "-":
+        yield f"{_written(result)} written to {result['file']}."
 
 
-def _export_caveats(result: Exported) -> Iterator[str]:
-    if result.lacking:
+def _export_caveats(result: dict[str, Any]) -> Iterator[str]:
+    if result["lacking"]:
         yield (
-            f"The list of the filter is damaged: {counted(result.written, 'fingerprint was', 'fingerprints were')}"
-            f" written, {number(result.lacking)} more are in the filter, but cannot be read from it"
+            f"The list of the filter is damaged: {_written(result)} written, {number(result['lacking'])} more are in the"
+            " filter, but cannot be read from it"
         )
+
+
+def _written(result: dict[str, Any]) -> str:
+    return counted(result["written"], "fingerprint was", "fingerprints were")
 
 
 EXPORT = Verb(
@@ -107,21 +101,12 @@ EXPORT = Verb(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedFile:
-    """``damaged_at`` is the offset in bytes from which the file is truncated or damaged and was not imported, or None."""
-
-    file: str
-    fingerprints: int
-    damaged_at: int | None
-
-
 def _import(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     target = FilterTarget(stores, opts)
     # Check all files before anything is changed.
     for path in opts.files:
         _check(path)
-    files: list[ImportedFile] = []
+    files: list[dict[str, Any]] = []
     with Bars(opts) as bars, target.open(create=True) as found:
         made = found.is_new
         with bars.part("import", sizes_of(opts.files)):
@@ -129,7 +114,7 @@ def _import(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
                 fingerprint for path in opts.files for fingerprint in _read(path, files, Reached(bars))
             )
     if added.damaged is not None:
-        files.append(ImportedFile(str(added.damaged[0]), added.taken_over, added.damaged[1]))
+        files.append(_file(added.damaged[0], added.taken_over, added.damaged[1]))
     counts = picked(added, "taken_over new again known")
     # "made": the job had no filter, and one was created.
     return {"filter": target.name, "made": made, **counts, "files": files}
@@ -147,7 +132,7 @@ def _check(path: Path) -> None:
         )
 
 
-def _read(path: Path, files: list[ImportedFile], reached: Reached) -> Iterator[bytes]:
+def _read(path: Path, files: list[dict[str, Any]], reached: Reached) -> Iterator[bytes]:
     """The fingerprints in the file. The result for the file is added to ``files`` at the end."""
     count = 0
     with reading(path), path.open("rb") as file:
@@ -156,7 +141,12 @@ def _read(path: Path, files: list[ImportedFile], reached: Reached) -> Iterator[b
             reached(file.tell())
             yield fingerprint
         damaged_at = unread_from(file)
-    files.append(ImportedFile(str(path), count, damaged_at))
+    files.append(_file(path, count, damaged_at))
+
+
+def _file(path: Path, fingerprints: int, damaged_at: int | None) -> dict[str, Any]:
+    """A file in the result. From the offset *damaged_at* it is truncated or damaged, and was not imported."""
+    return {"file": str(path), "fingerprints": fingerprints, "damaged_at": damaged_at}
 
 
 def _import_lines(result: dict[str, Any]) -> Iterator[str]:
@@ -174,9 +164,9 @@ def _import_lines(result: dict[str, Any]) -> Iterator[str]:
 
 
 def _import_caveats(result: dict[str, Any]) -> Iterator[str]:
-    damaged = [item for item in result["files"] if item.damaged_at is not None]
+    damaged = [item for item in result["files"] if item["damaged_at"] is not None]
     if damaged:
-        places = ", ".join(f"{item.file} at byte {number(item.damaged_at)}" for item in damaged)
+        places = ", ".join(f"{item['file']} at byte {number(item['damaged_at'])}" for item in damaged)
         yield f"Damaged files were imported only up to the damage: {places}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.bars import Bars
@@ -29,30 +28,14 @@ _STOPS: Final = {
 URLS: Final = Option("urls", "URL", "- reads URLs from standard input, one a line", nargs="+")
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedUrl:
-    """``state`` is "seen", "new" or "forgotten"; ``fingerprint`` is in hexadecimal digits."""
-
-    url: str
-    state: str
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
-class UrlCheck:
-    """The states of URLs in a filter. ``error_bound``: the maximum share of new URLs that are reported as seen."""
-
-    filter: str
-    error_bound: float
-    urls: list[CheckedUrl]
-
-
-def _check(stores: CommandStores, opts: argparse.Namespace) -> UrlCheck:
+def _check(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     target = FilterTarget(stores, opts)
     with Bars(opts) as bars:
         fingerprints = _fingerprints(opts.urls, target, bars)
         with target.open() as found:
-            return UrlCheck(found.name, found.error_bound, _states(found, fingerprints, bars))
+            # "error_bound": the maximum share of new URLs that are reported as seen.
+            urls = _states(found, fingerprints, bars)
+            return {"filter": target.name, "error_bound": found.error_bound, "urls": urls}
 
 
 def _fingerprints(words: list[str], target: FilterTarget, bars: Bars) -> list[tuple[str, bytes]]:
@@ -72,25 +55,25 @@ def _given(words: Iterable[str]) -> Iterator[str]:
             yield word
 
 
-def _states(found: OpenFilter, fingerprints: list[tuple[str, bytes]], bars: Bars) -> list[CheckedUrl]:
+def _states(found: OpenFilter, fingerprints: list[tuple[str, bytes]], bars: Bars) -> list[dict[str, str]]:
     result = []
     with bars.part("check", len(fingerprints), "URLs"):
         for begin in range(0, len(fingerprints), _BATCH):
             some = fingerprints[begin : begin + _BATCH]
             states = found.states([fingerprint for _, fingerprint in some])
             result += [
-                CheckedUrl(url, state, fingerprint.hex())
+                {"url": url, "state": state, "fingerprint": fingerprint.hex()}
                 for (url, fingerprint), state in zip(some, states, strict=True)
             ]
             bars.advance(len(some))
     return result
 
 
-def _check_lines(result: UrlCheck) -> Iterator[str]:
-    for item in result.urls:
-        yield f"{item.state:9}  {item.fingerprint}  {item.url}"
-    if result.error_bound:
-        yield f'"seen" is wrong for at most 1 in {number(round(1 / result.error_bound))} new URLs.'
+def _check_lines(result: dict[str, Any]) -> Iterator[str]:
+    for item in result["urls"]:
+        yield f"{item['state']:9}  {item['fingerprint']}  {item['url']}"
+    if bound := result["error_bound"]:
+        yield f'"seen" is wrong for at most 1 in {number(round(1 / bound))} new URLs.'
     else:
         yield '"seen" is exact.'
 
@@ -98,16 +81,7 @@ def _check_lines(result: UrlCheck) -> Iterator[str]:
 CHECK = Verb(_check, _check_lines, [*FILTER, URLS])
 
 
-@dataclass(frozen=True, slots=True)
-class Forgot:
-    """``forgotten`` is the number of URLs that were seen and are forgotten now; ``urls`` has their earlier states."""
-
-    filter: str
-    forgotten: int
-    urls: list[CheckedUrl]
-
-
-def _forget(stores: CommandStores, opts: argparse.Namespace) -> Forgot:
+def _forget(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     target = FilterTarget(stores, opts)
     with Bars(opts) as bars:
         fingerprints = _fingerprints(opts.urls, target, bars)
@@ -115,13 +89,13 @@ def _forget(stores: CommandStores, opts: argparse.Namespace) -> Forgot:
             before = _states(found, fingerprints, bars)
             wanted = [fingerprint for _, fingerprint in fingerprints]
             forgotten = found.forget(bars.counted(wanted, "forget", len(wanted), "URLs"))
-            return Forgot(found.name, forgotten, before)
+            return {"filter": target.name, "forgotten": forgotten, "urls": before}
 
 
-def _forget_lines(result: Forgot) -> Iterator[str]:
-    yield f"{counted(result.forgotten, 'URL')} may be requested again."
-    yield from (f"Not seen before: {item.url}" for item in result.urls if item.state == "new")
-    yield from (f"Already forgotten: {item.url}" for item in result.urls if item.state == "forgotten")
+def _forget_lines(result: dict[str, Any]) -> Iterator[str]:
+    yield f"{counted(result['forgotten'], 'URL')} may be requested again."
+    for state, words in (("new", "Not seen before"), ("forgotten", "Already forgotten")):
+        yield from (f"{words}: {item['url']}" for item in result["urls"] if item["state"] == state)
 
 
 FORGET = Verb(_forget, _forget_lines, [*FILTER, URLS])
@@ -130,7 +104,7 @@ FORGET = Verb(_forget, _forget_lines, [*FILTER, URLS])
 def _stats(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     target = FilterTarget(stores, opts)
     with Bars(opts) as bars, bars.part("stats", 0, "fingerprints"), target.open() as found:
-        return found.stats(bars.advance)
+        return {"filter": target.name, **found.stats(bars.advance)}
 
 
 def _stats_lines(stats: dict[str, Any]) -> Iterator[str]:
