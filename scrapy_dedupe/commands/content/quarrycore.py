@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sqlite3
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,19 +34,7 @@ _AT_ONCE: Final = 1_000
 _END_S: Final = 253_402_300_800
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedTexts:
-    """The numbers of ``new`` rows, of ``known`` rows (stored before), and of ``skipped`` rows (damaged)."""
-
-    file: str
-    store: str
-    crawl: str
-    new: int
-    known: int
-    skipped: int
-
-
-def _import(stores: CommandStores, opts: argparse.Namespace) -> ImportedTexts:
+def _import(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     crawl = checked_crawl_id(opts.crawl_id)
     new = known = skipped = 0
     # Check the file before a store is created.
@@ -67,7 +54,14 @@ def _import(stores: CommandStores, opts: argparse.Namespace) -> ImportedTexts:
                 known += len(found) - found.count(None)
                 bars.advance(len(some))
             store.content.flush()
-    return ImportedTexts(str(opts.file), stores.shown(stores.content_url), crawl, new, known, skipped)
+    return {
+        "file": str(opts.file),
+        "store": stores.shown(stores.content_url),
+        "crawl": crawl,
+        "new": new,
+        "known": known,
+        "skipped": skipped,
+    }
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -135,16 +129,16 @@ def _capture(row: tuple[Any, ...], crawl: str) -> SeenText | None:
     return SeenText(key_of(hash_), url, crawl, round(time_s * 1000))
 
 
-def _lines(result: ImportedTexts) -> Iterator[str]:
-    new = counted(result.new, "text is", "texts are")
-    known = counted(result.known, "was", "were")
-    yield f"{new} new to {result.store}, {known} known. New ones are stored under the crawl {result.crawl}."
+def _lines(result: dict[str, Any]) -> Iterator[str]:
+    new = counted(result["new"], "text is", "texts are")
+    known = counted(result["known"], "was", "were")
+    yield f"{new} new to {result['store']}, {known} known. New ones are stored under the crawl {result['crawl']}."
 
 
-def _caveats(result: ImportedTexts) -> Iterator[str]:
-    if result.skipped:
-        were = "was" if result.skipped == 1 else "were"
-        yield f"{counted(result.skipped, 'row')} of {result.file} had no valid hash, URL or time and {were} skipped"
+def _caveats(result: dict[str, Any]) -> Iterator[str]:
+    if count := result["skipped"]:
+        were = "was" if count == 1 else "were"
+        yield f"{counted(count, 'row')} of {result['file']} had no valid hash, URL or time and {were} skipped"
 
 
 IMPORT = Verb(
