@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import CRAWL_ID, WARC_DIR, flag
+from scrapy_dedupe.commands.output import picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.crawl_files import payload_of_files
 from scrapy_dedupe.crawls.dependencies import Dependencies
@@ -23,30 +23,11 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.crawls import CrawlIndex
-    from scrapy_dedupe.stores.base import Counts, CrawlInfo
+    from scrapy_dedupe.stores.base import CrawlInfo
     from scrapy_dedupe.tasks.progress import Progress
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """The committed crawl. ``rebuilt``: its entries were first read from its files.
-
-    ``wacz`` is the container that was packed first, for a crawl that was started with DEDUPE_WACZ. ``upload_url`` is
-    the storage to which its files can be moved; this verb does not move them. ``missing`` are files that were absent
-    when the entries were read.
-    """
-
-    id: str
-    state: str
-    committed: str | None
-    counts: Counts
-    rebuilt: bool
-    wacz: str | None
-    upload_url: str | None
-    missing: list[str]
-
-
-def _commit(stores: CommandStores, opts: argparse.Namespace) -> Committed:
+def _commit(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     with stores.open_index() as index, Bars(opts) as bars:
         before = _info(index, opts.id)
         if before is None:
@@ -66,8 +47,15 @@ def _commit(stores: CommandStores, opts: argparse.Namespace) -> Committed:
             index.commit(opts.id, on_done=on_done)
         info = _info(index, opts.id)
     assert info is not None
-    upload_url = stores.settings.warc.upload_url if is_changed and stores.given_store is None else None
-    return Committed(info.id, info.state, info.committed, info.counts, is_rebuilt, wacz, upload_url, missing)
+    return {
+        **picked(info, "id state committed counts"),
+        # Whether the entries were first read from the files; then "missing" are the absent ones of them.
+        "rebuilt": is_rebuilt,
+        "wacz": wacz,
+        # This verb does not move the files there.
+        "upload_url": stores.settings.warc.upload_url if is_changed and stores.given_store is None else None,
+        "missing": missing,
+    }
 
 
 def _info(index: CrawlIndex, crawl: str) -> CrawlInfo | None:
@@ -120,22 +108,22 @@ def settle_one(
     return missing
 
 
-def _commit_lines(result: Committed) -> Iterator[str]:
-    sentences = [f"The crawl {result.id} is committed."]
-    if result.rebuilt:
+def _commit_lines(result: dict[str, Any]) -> Iterator[str]:
+    sentences = [f"The crawl {result['id']} is committed."]
+    if result["rebuilt"]:
         sentences.append("Missing entries were read from its files.")
-    if result.wacz:
-        sentences.append(f"It was packed as {result.wacz}.")
-    if result.upload_url:
-        sentences.append(f"Move its files with `scrapy dedupe warc upload {result.upload_url}`.")
+    if result["wacz"]:
+        sentences.append(f"It was packed as {result['wacz']}.")
+    if result["upload_url"]:
+        sentences.append(f"Move its files with `scrapy dedupe warc upload {result['upload_url']}`.")
     yield " ".join(sentences)
 
 
-def _commit_caveats(result: Committed) -> Iterator[str]:
-    if result.missing:
+def _commit_caveats(result: dict[str, Any]) -> Iterator[str]:
+    if missing := result["missing"]:
         yield (
-            f"The entries of {', '.join(result.missing)} could not be read, since the file is missing. If it held"
-            " records, no crawl can refer to them"
+            f"The entries of {', '.join(missing)} could not be read, since the file is missing. If it held records, no"
+            " crawl can refer to them"
         )
 
 

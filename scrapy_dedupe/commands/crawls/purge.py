@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import CRAWL_IDS, DRY_RUN, Option, flag, time_before
+from scrapy_dedupe.commands.output import picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.dependencies import Dependencies
 from scrapy_dedupe.crawls.purging import check_purge, end_unfinished, missing_crawls, purge_crawls
@@ -23,45 +23,9 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.crawls import CrawlIndex
-    from scrapy_dedupe.stores.base import Counts
 
 
-@dataclass(frozen=True, slots=True)
-class PurgedCrawl:
-    """A purged crawl. ``files`` are its WARC files, ``containers`` its WACZ files, by path or URL where known.
-
-    Files that a remaining crawl has or needs are left out, so the listed ones can be deleted. A WARC file inside a
-    container is not listed separately.
-    """
-
-    id: str
-    state: str
-    committed: str | None
-    counts: Counts
-    files: list[str]
-    containers: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class PurgedCrawls:
-    """The crawls that were purged, or with ``dry_run`` would be purged.
-
-    ``before`` is the limit that ``--older-than`` sets, ISO 8601 in UTC; ``undated`` are crawls that were kept because
-    their commit time is unknown. ``ended`` are the crawls of an earlier, interrupted purge that was completed now.
-    ``needed`` lists remaining crawls that have lost originals, with ``--force``.
-    """
-
-    store: str
-    before: str | None
-    manifest: str | None
-    crawls: list[PurgedCrawl]
-    needed: list[str]
-    undated: list[str]
-    ended: list[str]
-    dry_run: bool
-
-
-def _purge(stores: CommandStores, opts: argparse.Namespace) -> PurgedCrawls:
+def _purge(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     selections = bool(opts.ids) + (opts.missing_from is not None) + (opts.older_than is not None)
     if not selections:
         raise UsageError("No crawls are named. Give their ids, or use --missing-from or --older-than.")
@@ -83,16 +47,19 @@ def _purge(stores: CommandStores, opts: argparse.Namespace) -> PurgedCrawls:
         else:
             wanted = [crawl for crawl in dict.fromkeys(opts.ids) if crawl not in ended]
         check_purge(dependencies, wanted, force=opts.force)
-        result = PurgedCrawls(
-            store=stores.shown(stores.index_url),
-            before=None if before is None else f"{before:%Y-%m-%dT%H:%M:%SZ}",
-            manifest=opts.missing_from,
-            crawls=_purged(dependencies, wanted),
-            needed=[f"{other} needs {needed}" for other, needed in dependencies.dependants(wanted)],
-            undated=[info.id for info in committed if before is not None and info.committed is None],
-            ended=ended,
-            dry_run=opts.dry_run,
-        )
+        result = {
+            "store": stores.shown(stores.index_url),
+            "before": None if before is None else f"{before:%Y-%m-%dT%H:%M:%SZ}",
+            "manifest": opts.missing_from,
+            "crawls": _purged(dependencies, wanted),
+            # With --force: remaining crawls that lose originals.
+            "needed": [f"{other} needs {needed}" for other, needed in dependencies.dependants(wanted)],
+            # Kept, since their commit time is unknown.
+            "undated": [info.id for info in committed if before is not None and info.committed is None],
+            # Crawls of an earlier, interrupted purge.
+            "ended": ended,
+            "dry_run": opts.dry_run,
+        }
         if not opts.dry_run:
             purge_crawls(index, wanted, force=opts.force, on_done=on_done)
     return result
@@ -107,7 +74,12 @@ def _missing_from(index: CrawlIndex, manifest: str, *, allow_outside: bool) -> l
     return missing_crawls(index, listed)
 
 
-def _purged(dependencies: Dependencies, crawls: list[str]) -> list[PurgedCrawl]:
+def _purged(dependencies: Dependencies, crawls: list[str]) -> list[dict[str, Any]]:
+    """The crawls with their WARC files and their containers, by path or URL where known.
+
+    Files that a remaining crawl has or needs are left out, so the listed ones can be deleted. A WARC file inside a
+    container is not listed separately.
+    """
     kept = [info for info in dependencies.crawls.values() if info.id not in crawls]
     named = {file for info in kept for file in info.files}
     for info in kept:
@@ -127,7 +99,7 @@ def _purged(dependencies: Dependencies, crawls: list[str]) -> list[PurgedCrawl]:
             for place in places
             if _real(place) not in in_use and not any(_is_in(file, _real(place)) for file in in_use)
         ]
-        purged.append(PurgedCrawl(info.id, info.state, info.committed, info.counts, files, containers))
+        purged.append({**picked(info, "id state committed counts"), "files": files, "containers": containers})
     return purged
 
 
@@ -140,24 +112,25 @@ def _is_in(file: str, container: str) -> bool:
     return file.startswith(f"{container}/")
 
 
-def _lines(result: PurgedCrawls) -> Iterator[str]:
-    if result.ended:
-        yield f"An interrupted purge was completed: {', '.join(result.ended)}."
-    if result.crawls:
-        total = size(sum(crawl.counts.total_crawl_size for crawl in result.crawls))
-        names = ", ".join(crawl.id for crawl in result.crawls)
-        were = "would be" if result.dry_run else "was" if len(result.crawls) == 1 else "were"
-        yield f"{counted(len(result.crawls), 'crawl')} of {total} {were} purged: {names}."
-        files = sum(len(crawl.files) + len(crawl.containers) for crawl in result.crawls)
-        kept = "would be kept" if result.dry_run else "were kept"
+def _lines(result: dict[str, Any]) -> Iterator[str]:
+    crawls, ended, dry_run = result["crawls"], result["ended"], result["dry_run"]
+    if ended:
+        yield f"An interrupted purge was completed: {', '.join(ended)}."
+    if crawls:
+        total = size(sum(crawl["counts"].total_crawl_size for crawl in crawls))
+        names = ", ".join(crawl["id"] for crawl in crawls)
+        were = "would be" if dry_run else "was" if len(crawls) == 1 else "were"
+        yield f"{counted(len(crawls), 'crawl')} of {total} {were} purged: {names}."
+        files = sum(len(crawl["files"]) + len(crawl["containers"]) for crawl in crawls)
+        kept = "would be kept" if dry_run else "were kept"
         yield f"Their files {kept}; {number(files)} {'is' if files == 1 else 'are'} no longer needed, see --json."
-    elif not result.ended:
+    elif not ended:
         yield "There are no crawls to purge."
-    if result.needed:
+    if result["needed"]:
         yield "Revisits of remaining crawls lose their originals in the index:"
-        yield from result.needed
-    if result.undated:
-        yield f"Kept, since their commit time is unknown: {', '.join(result.undated)}. Purge them by id."
+        yield from result["needed"]
+    if result["undated"]:
+        yield f"Kept, since their commit time is unknown: {', '.join(result['undated'])}. Purge them by id."
 
 
 PURGE = Verb(
