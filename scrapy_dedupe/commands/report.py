@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,16 +37,7 @@ _MOST_CHARS: Final = 100
 _LEAST_LOST: Final = 0.001
 
 
-@dataclass(frozen=True, slots=True)
-class MadeReport:
-    """The report. ``output`` is the page that was written, ``unreadable`` the crawls whose details cannot be read."""
-
-    report: Report
-    output: str | None
-    unreadable: list[str]
-
-
-def _report(stores: CommandStores, opts: argparse.Namespace) -> MadeReport:
+def _report(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     output: Path | None = opts.output
     file = None if output is None or is_standard_output(opts) else _checked(output)
     with Bars(opts) as bars, ExitStack() as stack:
@@ -59,7 +49,12 @@ def _report(stores: CommandStores, opts: argparse.Namespace) -> MadeReport:
             whole_file.replace(file, page(report).encode(), durable=False)
     elif output is not None:
         sys.stdout.buffer.write(page(report).encode())
-    return MadeReport(report, None if output is None else str(output), found.unreadable)
+    # "unreadable": the crawls whose details cannot be read.
+    return {
+        "report": report,
+        "output": None if output is None else str(output),
+        "unreadable": found.unreadable,
+    }
 
 
 def _opened(stores: CommandStores, stack: ExitStack) -> list[Store]:
@@ -90,23 +85,20 @@ def _checked(path: Path) -> Path:
     return found
 
 
-def _lines(made: MadeReport) -> Iterator[str]:
-    if made.output is None:
-        yield from table(made.report)
-    elif made.output not in ("-", "/dev/stdout"):
-        yield f"The report on {counted(len(made.report.crawls), 'crawl')} is in {made.output}."
+def _lines(made: dict[str, Any]) -> Iterator[str]:
+    report, output = made["report"], made["output"]
+    if output is None:
+        yield from table(report)
+    elif output not in ("-", "/dev/stdout"):
+        yield f"The report on {counted(len(report.crawls), 'crawl')} is in {output}."
 
 
-def _caveats(made: MadeReport) -> Iterator[str]:
-    if made.unreadable:
+def _caveats(made: dict[str, Any]) -> Iterator[str]:
+    if unreadable := made["unreadable"]:
         yield (
-            f"the details of {counted(len(made.unreadable), 'crawl was', 'crawls were')} not read: damaged, or of a"
-            f" newer version. The first one is {made.unreadable[0]}"
+            f"the details of {counted(len(unreadable), 'crawl was', 'crawls were')} not read: damaged, or of a newer"
+            f" version. The first one is {unreadable[0]}"
         )
-
-
-def _as_json(made: MadeReport) -> dict[str, Any]:
-    return {**as_json(made.report), "output": made.output, "unreadable": made.unreadable}
 
 
 REPORT = Verb(
@@ -116,7 +108,7 @@ REPORT = Verb(
         CRAWL_IDS,
         Option("-o --output", "FILE", "write the report as an HTML page; - is standard output", type=Path),
     ],
-    json=_as_json,
+    json=lambda made: as_json(made["report"]) | {name: made[name] for name in ("output", "unreadable")},
     caveats=_caveats,
 )
 

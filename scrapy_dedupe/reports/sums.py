@@ -271,12 +271,16 @@ def _named(crawls: Sequence[str]) -> str:
 def _shares(tallies: Tallies, most: int) -> list[Share]:
     """The most frequent names, and a row for all others if there are any."""
     ranked = sorted(tallies, key=lambda item: (-item[1].calls, item[0]))
-    shares = [Share(name, *row.counts, is_bound=row.missed > 0) for name, row in ranked[:most]]
+    shares = [_share(name, row, is_bound=row.missed > 0) for name, row in ranked[:most]]
     others = Row(len(SHARE_COLUMNS))
     others.add(tallies.others)
     for _, row in ranked[most:]:
         others.add(row)
-    return [*shares, Share(OTHERS, *others.counts)] if others.calls else shares
+    return [*shares, _share(OTHERS, others)] if others.calls else shares
+
+
+def _share(name: str, row: Row, *, is_bound: bool = False) -> Share:
+    return Share(name, **dict(zip(SHARE_COLUMNS, row.counts, strict=True)), is_bound=is_bound)
 
 
 def _bins(similarities: Sequence[int]) -> list[Bin]:

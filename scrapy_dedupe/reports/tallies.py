@@ -254,7 +254,7 @@ class Groups(HeavyHitters[Group]):
             DuplicateGroup(
                 group.url,
                 group.calls,
-                *group.counts,
+                **dict(zip(_GROUP_KINDS, group.counts, strict=True)),
                 least_similarity=round(group.least, 4),
                 examples=[Example(url, *details) for url, details in group.examples.items()],
                 is_bound=group.missed > 0,

@@ -267,8 +267,8 @@ def _graph(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     edges: dict[tuple[str, str], dict[str, Any]] = {}
     for crawl, needed in needs.items():
         for need in needed:
-            edge = {"crawl": crawl, "needs": need.crawl, "names": [], "missing": [], "is_missing": False}
-            edge = edges.setdefault((crawl, need.crawl), edge)
+            new = {"crawl": crawl, "needs": need.crawl, "names": [], "missing": [], "is_missing": False}
+            edge = edges.setdefault((crawl, need.crawl), new)
             edge["is_missing"] |= need.is_missing
             if need.name:
                 edge["names"].append(need.name)

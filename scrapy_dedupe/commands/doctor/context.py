@@ -8,6 +8,7 @@ import sqlite3
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -165,20 +166,7 @@ class Finding:
     is_disk_full: bool = False
 
 
-def ok(sentence: str) -> Finding:
-    return Finding("ok", sentence)
-
-
-def note(sentence: str, remedy: str = "") -> Finding:
-    return Finding("note", sentence, remedy)
-
-
-def warning(sentence: str, remedy: str) -> Finding:
-    return Finding("warning", sentence, remedy)
-
-
-def problem(sentence: str, remedy: str) -> Finding:
-    return Finding("problem", sentence, remedy)
+problem, warning, note, ok = (partial(Finding, level) for level in LEVELS)
 
 
 def from_error(error: Exception, remedy: str = "") -> Finding:
