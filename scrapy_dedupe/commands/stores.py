@@ -18,7 +18,9 @@ from scrapy_dedupe.stores import open_store, parse_store_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
+    from scrapy.spiderloader import SpiderLoader
 
     from scrapy_dedupe.settings.specs import Settings
     from scrapy_dedupe.stores.base import Store
@@ -52,6 +54,27 @@ def _where(error: BaseException) -> str:
         if not frame.filename.startswith(("<", *libraries))
     ]
     return f", {own[-1].filename}, line {own[-1].lineno}" if own else ""
+
+
+def spider_loader(settings: BaseSettings) -> SpiderLoader:
+    """Return the spider loader of the project. A CrawlerRunner would load the add-ons first, which may be faulty."""
+    from scrapy.utils.misc import load_object
+
+    loader: SpiderLoader = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
+    return loader
+
+
+def crawler_of(settings: BaseSettings, spider: str | None) -> Crawler:
+    """Return a crawler of the spider with this name or, if the project has none, of a spider without settings."""
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from scrapy.settings import Settings as ScrapySettings
+
+    assert isinstance(settings, ScrapySettings)
+    cls = type("AnySpider", (Spider,), {"name": spider or "any"})
+    if spider is not None and spider in (loader := spider_loader(settings)).list():
+        cls = loader.load(spider)
+    return Crawler(cls, settings)
 
 
 class CommandStores:

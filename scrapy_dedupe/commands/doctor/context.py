@@ -12,13 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from scrapy import Spider
-from scrapy.crawler import Crawler
-from scrapy.settings import Settings as ScrapySettings
 from scrapy.utils.conf import closest_scrapy_cfg
-from scrapy.utils.misc import load_object
 
-from scrapy_dedupe.commands.stores import CommandStores, loading_settings
+from scrapy_dedupe.commands.stores import CommandStores, crawler_of, loading_settings, spider_loader
 from scrapy_dedupe.errors import DedupeError, UsageError
 from scrapy_dedupe.files.folders import folder_fault
 from scrapy_dedupe.settings.placement import named_components
@@ -29,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
-    from scrapy.spiderloader import SpiderLoader
 
     from scrapy_dedupe.settings.specs import Settings
 
@@ -114,12 +110,6 @@ class DoctorContext:
         return urls
 
 
-def spider_loader(settings: BaseSettings) -> SpiderLoader:
-    """Return the spider loader of the project. A CrawlerRunner would load the add-ons first, which may be faulty."""
-    loader: SpiderLoader = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
-    return loader
-
-
 def loading_spiders() -> AbstractContextManager[None]:
     """Report exceptions of spider modules. Loading one spider imports all modules of SPIDER_MODULES."""
     return loading_settings("A module of spiders")
@@ -141,19 +131,15 @@ def without_new_data_folder() -> Iterator[None]:
 
 
 def _crawler(settings: BaseSettings, spider: str | None) -> Crawler:
-    assert isinstance(settings, ScrapySettings)
-    if spider is None:
-        with loading_settings():
-            return Crawler(type("AnySpider", (Spider,), {"name": "any"}), settings)
-    with loading_spiders():
-        loader = spider_loader(settings)
-        names = loader.list()
-    if spider not in names:
-        nearest = get_close_matches(spider, names, n=1)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ". `scrapy list` lists its spiders."
-        raise UsageError(f"The project has no spider {spider!r}{hint}")
+    if spider is not None:
+        with loading_spiders():
+            names = spider_loader(settings).list()
+        if spider not in names:
+            nearest = get_close_matches(spider, names, n=1)
+            hint = f"; did you mean {nearest[0]}?" if nearest else ". `scrapy list` lists its spiders."
+            raise UsageError(f"The project has no spider {spider!r}{hint}")
     with loading_settings():
-        return Crawler(loader.load(spider), settings)
+        return crawler_of(settings, spider)
 
 
 @dataclass(frozen=True, slots=True)

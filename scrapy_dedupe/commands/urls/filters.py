@@ -7,14 +7,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from scrapy import Request, Spider
-from scrapy.crawler import Crawler, CrawlerRunner
-from scrapy.settings import Settings
+from scrapy import Request
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_dedupe.commands.options import Option
 from scrapy_dedupe.commands.output import picked
-from scrapy_dedupe.commands.stores import loading_settings
+from scrapy_dedupe.commands.stores import crawler_of, loading_settings
 from scrapy_dedupe.errors import SettingError, StoreError, StoreRefused, StoreUnavailable, UsageError
 from scrapy_dedupe.settings.specs import read_settings
 from scrapy_dedupe.stores import parse_store_url
@@ -143,7 +141,7 @@ class Fingerprinter:
 
     def __init__(self, settings: BaseSettings, spider: str | None) -> None:
         with loading_settings():
-            self._crawler = crawler = _crawler(settings, spider)
+            self._crawler = crawler = crawler_of(settings, spider)
             self.settings = read_settings(crawler.settings)
             # Add-ons may set the class.
             crawler.addons.load_settings(crawler.settings)
@@ -200,7 +198,12 @@ class FilterTarget:
             store = parse_store_url(settings.urls.store_url)
         self._store = store
         if store is not None:
-            self._key = self._key_for(opts.spider) if opts.key is None else opts.key
+            if opts.key is None and opts.spider is None and "%(spider)s" in settings.urls.key:
+                raise UsageError(
+                    f"The name of the filter in Redis, {settings.urls.key!r} (DEDUPE_URL_KEY), contains the name of a"
+                    " spider. Name the spider with --spider, or the filter with --key."
+                )
+            self._key = settings.urls.key_for(opts.spider or "") if opts.key is None else opts.key
             self.name = f"{self._key} in {store.shown}"
             return
         if opts.key is not None:
@@ -264,21 +267,3 @@ class FilterTarget:
             yield shared
         finally:
             client.close()
-
-    def _key_for(self, spider: str | None) -> str:
-        key = self._settings.urls.key
-        if spider is None and "%(spider)s" in key:
-            raise UsageError(
-                f"The name of the filter in Redis, {key!r} (DEDUPE_URL_KEY), contains the name of a spider. Name the "
-                "spider with --spider, or the filter with --key."
-            )
-        return self._settings.urls.key_for(spider or "")
-
-
-def _crawler(settings: BaseSettings, spider: str | None) -> Crawler:
-    assert isinstance(settings, Settings)
-    if spider is not None:
-        runner = CrawlerRunner(settings)
-        if spider in runner.spider_loader.list():
-            return runner.create_crawler(spider)
-    return Crawler(type("AnySpider", (Spider,), {"name": spider or "any"}), settings)
