@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sqlite3
 from contextlib import ExitStack, closing, contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,16 +36,17 @@ _END_S: Final = 253_402_300_800
 def _import(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     crawl = checked_crawl_id(opts.crawl_id)
     new = known = skipped = 0
-    # Check the file before a store is created.
     with closing(_open(opts.file)) as table, Bars(opts) as bars:
-        rows = _rows(opts.file, table)
-        total = _count(opts.file, table)
+        # Read the file before a store is created.
+        with _reporting_damage(opts.file, "Nothing was imported"):
+            (total,) = table.execute(f"SELECT count(*) FROM {_TABLE}").fetchone()  # noqa: S608
+            rows = table.execute(f"SELECT {', '.join(_COLUMNS)} FROM {_TABLE}")  # noqa: S608
         with (
             closing(open_store(stores.content_url, timeout_s=stores.timeout_s)) as store,
             bars.part("import", total, "rows"),
         ):
             store.content.check_parameters(PARAMETERS)
-            while some := list(islice(rows, _AT_ONCE)):
+            while some := _next_rows(opts.file, rows):
                 captures = [capture for row in some if (capture := _capture(row, crawl)) is not None]
                 found = store.content.claim_texts(captures, pending=False)
                 skipped += len(some) - len(captures)
@@ -92,14 +92,9 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _rows(path: Path, connection: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
+def _next_rows(path: Path, rows: sqlite3.Cursor) -> list[tuple[Any, ...]]:
     with _reporting_damage(path, "The rows before that position were imported"):
-        yield from connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM {_TABLE}")  # noqa: S608
-
-
-def _count(path: Path, connection: sqlite3.Connection) -> int:
-    with _reporting_damage(path, "Nothing was imported"):
-        return int(connection.execute(f"SELECT count(*) FROM {_TABLE}").fetchone()[0])  # noqa: S608
+        return rows.fetchmany(_AT_ONCE)
 
 
 @contextmanager

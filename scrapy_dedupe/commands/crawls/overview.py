@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.commands.options import CRAWL_ID, Option, flag
 from scrapy_dedupe.commands.output import as_json, picked
@@ -139,8 +138,7 @@ def _state(info: CrawlInfo) -> str:
 CRAWLS = Verb(_list, _list_lines, json=_list_json)
 
 
-@dataclass(frozen=True, slots=True)
-class ShownCrawl:
+class ShownCrawl(NamedTuple):
     """A crawl with its files, and whether each is present. A file at a URL counts as present, since it was moved there.
 
     ``needs_unknown`` is the reason why the index may not know all of its needs; None if it knows them.
