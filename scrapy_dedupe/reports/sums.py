@@ -79,9 +79,18 @@ def report_of(
     figures = [_crawl_figures(crawl) for crawl in seen]
     own_notes = [*notes, *_notes(seen)]
     url_filters = [found for crawl in seen if (found := _url_filter(crawl.id, _stats(crawl))) is not None]
-    dropped = sum(_dropped(crawl) for crawl in seen)
+    dropped = sum(
+        _count_in(_stats(crawl), "dedupe/content/dropped")
+        if crawl.observations is None
+        else crawl.observations.totals["dropped"]
+        for crawl in seen
+    )
     # Merging changes the first observations, so it must come last.
-    whole = _merged(seen)
+    whole, *others = [crawl.observations for crawl in seen if crawl.observations is not None] or [
+        Observations()
+    ]
+    for other in others:
+        whole.merge(other)
     hosts = _shares(whole.hosts, MOST_HOSTS)
     # A filtered request has no response.
     mime_types, statuses = (
@@ -135,14 +144,6 @@ def report_of(
         traps=whole.url_patterns.traps(MOST_TRAPS),
         notes=own_notes,
     )
-
-
-def _merged(crawls: Sequence[CrawlSeen]) -> Observations:
-    known = [crawl.observations for crawl in crawls if crawl.observations is not None]
-    whole, *others = known or [Observations()]
-    for other in others:
-        whole.merge(other)
-    return whole
 
 
 def _stats(crawl: CrawlSeen) -> dict[str, object]:
@@ -218,12 +219,6 @@ def _has_unknown_size(crawl: CrawlSeen) -> bool:
     if crawl.info is None or not (crawl.observations is None or _is_incomplete(crawl)):
         return False
     return crawl.info.counts.total_urls > 0 and crawl.info.counts.total_crawl_size == 0
-
-
-def _dropped(crawl: CrawlSeen) -> int:
-    if crawl.observations is not None:
-        return crawl.observations.totals["dropped"]
-    return _count_in(_stats(crawl), "dedupe/content/dropped")
 
 
 def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:

@@ -36,7 +36,6 @@ _MOST_PARTS = 12
 _MOST_PART_CHARS = 60
 _MOST_NAMES = 8
 _MOST_PAIRS = 20
-_LONGEST_PERIOD = 4
 _REPEATED = "{repeated}"
 _NAME = "{name}"
 
@@ -47,6 +46,8 @@ _HEX = re.compile(
     r"(?=[^0-9]*[0-9])(?=[^a-f]*[a-f])[0-9a-f]{8,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE
 )
 _TOKEN = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_~%+=.()-]{24,}")
+# One to four parts of a path, not only numbers, that are repeated immediately.
+_REPETITIONS = re.compile(r"(?<![^/])((?:[0-9]*+/){0,3}?[0-9]*+[^/0-9][^/]*+/(?:[^/]*+/){0,3}?)\1+")
 _WORDS = re.compile(r"[a-z]+(?:[-_][a-z0-9]+)+", re.IGNORECASE)
 
 
@@ -242,10 +243,15 @@ def patterns_of(url: str) -> Patterns:
     path, _, query = rest[:_READ_CHARS].partition("#")[0].partition("?")
     # The part after a semicolon is a parameter, too: ;jsessionid=12AB.
     path, _, path_parameters = path.partition(";")
-    parts = path[1:].split("/", 200)
-    repeats = len(set(parts)) < len(parts)
-    wide = [f"{host}/…/{{repeated}}/…"] if repeats and _has_repeated(parts) else []
-    shown_parts = _path(_without_repeats(parts) if repeats else parts)
+    path = path[1:]
+    # Equal numbers are ignored: they may be a day and a month.
+    words = [part for part in path.split("/") if part and not part.isdigit()]
+    wide = []
+    if len(set(words)) < len(words):
+        wide.append(f"{host}/…/{_REPEATED}/…")
+        path = _REPETITIONS.sub(rf"\1{_REPEATED}/", f"{path}/")[:-1]
+    parts = path.split("/")
+    shown_parts = [*map(_part, parts[:_MOST_PARTS]), *(["…"] if len(parts) > _MOST_PARTS else [])]
     place = f"{host}/{'/'.join(shown_parts)}"
     pairs = [*_pairs(query, ""), *_pairs(path_parameters, ";")]
     if not pairs:
@@ -299,17 +305,6 @@ def _folder(host: str, parts: Sequence[str]) -> str | None:
     return "/".join([host, *parts[:-end], _NAME, *([""] if end == 2 else [])])
 
 
-def _path(parts: list[str]) -> list[str]:
-    shown = [_part(part) for part in parts[:_MOST_PARTS]]
-    return [*shown, "…"] if len(parts) > _MOST_PARTS else shown
-
-
-def _has_repeated(parts: Sequence[str]) -> bool:
-    # Equal numbers are ignored: they may be a day and a month.
-    words = [part for part in parts if part and not part.isdigit()]
-    return len(set(words)) < len(words)
-
-
 def _part(part: str) -> str:
     """One part of a path, with numbers and random strings replaced.
 
@@ -323,37 +318,3 @@ def _part(part: str) -> str:
     if len(part) >= 24 and not _WORDS.match(part) and _TOKEN.fullmatch(part):
         return "{token}"
     return _DIGITS.sub("{n}", harmless(part, _MOST_PART_CHARS))
-
-
-def _without_repeats(parts: list[str]) -> list[str]:
-    """The parts of a path, with {repeated} in place of immediate repetitions of up to four parts.
-
-    >>> _without_repeats("a/b/a/b/a/b/c".split("/"))
-    ['a', 'b', '{repeated}', 'c']
-    """
-    kept: list[str] = []
-    place = 0
-    while place < len(parts):
-        period = _period(parts, place)
-        kept += parts[place : place + max(period, 1)]
-        place += max(period, 1)
-        if period:
-            block = parts[place - period : place]
-            while parts[place : place + period] == block:
-                place += period
-            kept.append(_REPEATED)
-    return kept
-
-
-def _period(parts: Sequence[str], place: int) -> int:
-    """How many parts from *place* on are repeated immediately after; 0 if none are."""
-    for period in range(1, _LONGEST_PERIOD + 1):
-        block = parts[place : place + period]
-        # Empty parts do not count as a repetition, and two equal numbers may be a day and a month.
-        if (
-            block == parts[place + period : place + 2 * period]
-            and any(block)
-            and not all(part.isdigit() for part in block)
-        ):
-            return period
-    return 0
