@@ -222,24 +222,20 @@ class Observations:
             plain = dict_of(data)
             if count_of(format_) != FORMAT:
                 raise ValueError("no format")
-            return cls._read(plain, now)
+            new = cls(now, spider=None if plain["spider"] is None else text_of(plain["spider"]))
+            new._is_running = False
+            new.started, new.ended = _time_of(plain["started"]), _time_of(plain["ended"])
+            totals, verdicts = dict_of(plain["totals"]), dict_of(plain["verdicts"])
+            new.totals = {key: count_of(totals[key]) for key in new.totals}
+            new.verdicts = {kind: count_of(verdicts[kind], MOST_PAGES) for kind in KINDS}
+            new.similarities = [count_of(pages, MOST_PAGES) for pages in list_of(plain["similarities"])]
+            if len(new.similarities) != BINS:
+                raise ValueError("wrong number of bins")
+            for name in _COUNTERS:
+                getattr(new, name).take(plain[name])
+            new.set_stats(dict_of(plain["stats"]))
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise StoreRefused(f"The observations of the crawl are damaged ({error}).") from error
-
-    @classmethod
-    def _read(cls, plain: dict[str, Any], now: Callable[[], float]) -> Observations:
-        new = cls(now, spider=None if plain["spider"] is None else text_of(plain["spider"]))
-        new._is_running = False
-        new.started, new.ended = _time_of(plain["started"]), _time_of(plain["ended"])
-        totals, verdicts = dict_of(plain["totals"]), dict_of(plain["verdicts"])
-        new.totals = {key: count_of(totals[key]) for key in new.totals}
-        new.verdicts = {kind: count_of(verdicts[kind], MOST_PAGES) for kind in KINDS}
-        new.similarities = [count_of(pages, MOST_PAGES) for pages in list_of(plain["similarities"])]
-        if len(new.similarities) != BINS:
-            raise ValueError("wrong number of bins")
-        for name in _COUNTERS:
-            getattr(new, name).take(plain[name])
-        new.set_stats(dict_of(plain["stats"]))
         new._earlier = {key: new.stats[key] for key in SUMMED_STATS if key in new.stats}
         return new
 
@@ -255,24 +251,21 @@ def unpack(data: bytes, crawl: str, now: Callable[[], float] = time.time) -> Obs
 
     Raises :class:`~scrapy_dedupe.errors.StoreRefused` for damaged data and for data of a newer version.
     """
-    try:
-        try:
-            plain = json.loads(_inflated(data))
-        except (zlib.error, ValueError, RecursionError) as error:
-            raise StoreRefused(f"The observations of the crawl are damaged ({error}).") from error
-        return Observations.from_dict(plain, now)
-    except StoreRefused as error:
-        raise StoreRefused(
-            f"The report of the crawl {crawl} cannot be read. {error} It was not changed."
-        ) from error
-
-
-def _inflated(data: bytes) -> bytes:
     stream = zlib.decompressobj()
-    text = stream.decompress(data, _MOST_JSON_BYTES)
-    if not stream.eof:
-        raise ValueError("it is truncated, or too long")
-    return text
+    try:
+        text = stream.decompress(data, _MOST_JSON_BYTES)
+        if not stream.eof:
+            raise ValueError("it is truncated, or too long")
+        return Observations.from_dict(json.loads(text), now)
+    except (StoreRefused, zlib.error, ValueError, RecursionError) as error:
+        reason = (
+            error
+            if isinstance(error, StoreRefused)
+            else f"The observations of the crawl are damaged ({error})."
+        )
+        raise StoreRefused(
+            f"The report of the crawl {crawl} cannot be read. {reason} It was not changed."
+        ) from error
 
 
 def iso_time(seconds: float) -> str:
