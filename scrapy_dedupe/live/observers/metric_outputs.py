@@ -42,15 +42,13 @@ _Values = dict[tuple[str, str, str], "float | Histogram"]
 
 
 class MetricsSource(Protocol):
-    """A crawl whose metrics can be read. Thread-safe."""
+    """A crawl whose metrics can be read. Thread-safe. ``failed`` counts an error of an output, and logs the first one."""
 
     spider: str
 
-    def read(self) -> Reading:
-        """Return the current metrics."""
+    def read(self) -> Reading: ...
 
-    def failed(self, error: Exception) -> None:
-        """Count an error of an output; log the first one."""
+    def failed(self, error: Exception) -> None: ...
 
 
 class Board:
