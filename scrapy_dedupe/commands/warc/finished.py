@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.crawls.commit import settle_one
+from scrapy_dedupe.commands.crawls.states import settle_one
 from scrapy_dedupe.commands.options import CRAWL_ID, WARC_DIR, Option, flag
 from scrapy_dedupe.commands.output import picked
 from scrapy_dedupe.commands.verbs import Verb
