@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOCAL: Final = "local"
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """A kind of value. ``read`` converts a raw value, and raises ValueError or TypeError if it is wrong."""
 
     allowed: str
@@ -38,14 +38,14 @@ class Spec:
     unit: str = ""
 
 
-def setting(name: str, default: Any, kind: Kind, text: str, unit: str = "") -> Any:
+def setting(name: str, default: Any, kind: ValueKind, text: str, unit: str = "") -> Any:
     """Return the field of a dataclass that is read from the setting *name*."""
     return field(metadata={"spec": Spec(name, default, kind.read, kind.allowed, text, unit)})
 
 
 def flag(name: str, default: bool | None, text: str) -> Any:
     """Return the field of a dataclass that is read from a setting that is True or False."""
-    return setting(name, default, Kind("True or False", boolean), text)
+    return setting(name, default, ValueKind("True or False", boolean), text)
 
 
 def boolean(value: Any) -> bool:
@@ -56,17 +56,17 @@ def boolean(value: Any) -> bool:
     return words[key]
 
 
-def _checked(allowed: str, convert: Callable[[Any], Any], is_allowed: Callable[[Any], object]) -> Kind:
+def _checked(allowed: str, convert: Callable[[Any], Any], is_allowed: Callable[[Any], object]) -> ValueKind:
     def read(value: Any) -> Any:
         converted = convert(value)
         if not is_allowed(converted):
             raise ValueError
         return converted
 
-    return Kind(allowed, read)
+    return ValueKind(allowed, read)
 
 
-def integer(minimum: int, maximum: int | None = None) -> Kind:
+def integer(minimum: int, maximum: int | None = None) -> ValueKind:
     def convert(value: Any) -> int:
         if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
             raise ValueError
@@ -80,7 +80,7 @@ def integer(minimum: int, maximum: int | None = None) -> Kind:
     )
 
 
-def number(allowed: str, is_allowed: Callable[[float], bool]) -> Kind:
+def number(allowed: str, is_allowed: Callable[[float], bool]) -> ValueKind:
     def convert(value: Any) -> float:
         if isinstance(value, bool):
             raise ValueError  # noqa: TRY004 - the same error for all wrong values
@@ -89,18 +89,18 @@ def number(allowed: str, is_allowed: Callable[[float], bool]) -> Kind:
     return _checked(allowed, convert, is_allowed)
 
 
-def choice(*words: str) -> Kind:
+def choice(*words: str) -> ValueKind:
     quoted = [f'"{word}"' for word in words]
     return _checked(f"{', '.join(quoted[:-1])} or {quoted[-1]}", lambda value: value, words.__contains__)
 
 
-def matching(pattern: str, allowed: str) -> Kind:
+def matching(pattern: str, allowed: str) -> ValueKind:
     return _checked(
         allowed, lambda value: value, lambda value: isinstance(value, str) and re.fullmatch(pattern, value)
     )
 
 
-def name_of(most_chars: int) -> Kind:
+def name_of(most_chars: int) -> ValueKind:
     return matching(
         f"[A-Za-z0-9._-]{{1,{most_chars}}}",
         f"1 to {most_chars} letters, digits, dots, underscores and hyphens",
@@ -155,12 +155,12 @@ def _sequence(value: Any) -> list[Any]:
     raise ValueError
 
 
-def each(allowed: str, read: Callable[[Any], Any], collection: Callable[[Any], Any] = frozenset) -> Kind:
+def each(allowed: str, read: Callable[[Any], Any], collection: Callable[[Any], Any] = frozenset) -> ValueKind:
     """A list of values that *read* converts."""
-    return Kind(allowed, lambda value: collection(map(read, _sequence(value))))
+    return ValueKind(allowed, lambda value: collection(map(read, _sequence(value))))
 
 
-def some_of(*words: str) -> Kind:
+def some_of(*words: str) -> ValueKind:
     """One or more of the words."""
     *others, last = (f'"{word}"' for word in words)
     allowed = f"a list of {', '.join(others)} and {last}, at least one of them"
@@ -192,7 +192,7 @@ def mime_type(value: Any) -> str:
     return str(matching(r"[^/\s]+/[^/\s]+", "").read(value)).lower()
 
 
-def per_type(kind: Kind) -> Kind:
+def per_type(kind: ValueKind) -> ValueKind:
     """A value for all content types, or a dict of values by content type with the default at ``*``."""
 
     def read(value: Any) -> Mapping[str, Any]:
@@ -205,21 +205,23 @@ def per_type(kind: Kind) -> Kind:
         return {name if name == "*" else mime_type(name): kind.read(item) for name, item in value.items()}
 
     words = 'or a dict of such values by MIME type, such as {"text/html": …, "*": …}'
-    return Kind(f"{kind.allowed}, {words}", read)
+    return ValueKind(f"{kind.allowed}, {words}", read)
 
 
-FILE_NAME: Final = Kind(
+FILE_NAME: Final = ValueKind(
     "letters, digits, dots, underscores, hyphens and {prefix}, {timestamp}, {serial}, {host} and {crawl}; {serial}"
     " is required",
     _file_name,
 )
-FILE_PATTERNS: Final = Kind("a list of file names; the wildcards *, ? and ** are allowed", _file_patterns)
-NAMED_PATH: Final = Kind("a path; it may contain %(name)s and %(time)s", _named_path)
-PATH: Final = Kind("a path", _path)
+FILE_PATTERNS: Final = ValueKind(
+    "a list of file names; the wildcards *, ? and ** are allowed", _file_patterns
+)
+NAMED_PATH: Final = ValueKind("a path; it may contain %(name)s and %(time)s", _named_path)
+PATH: Final = ValueKind("a path", _path)
 REASONS: Final = each("a list of finish reasons, * allowed", matching(r"\S+", "").read, tuple)
-STORAGE: Final = Kind("a folder, or a URL that fsspec knows, such as s3://bucket/folder", _storage)
-STORE: Final = Kind(ALLOWED, lambda value: parse_store_url(value).url)
-URL_KEY: Final = Kind(
+STORAGE: Final = ValueKind("a folder, or a URL that fsspec knows, such as s3://bucket/folder", _storage)
+STORE: Final = ValueKind(ALLOWED, lambda value: parse_store_url(value).url)
+URL_KEY: Final = ValueKind(
     "text without white space and braces; %(spider)s is allowed, and a percent sign is written %%", _url_key
 )
-URL_STORE: Final = Kind('"local", redis://host:port/db, rediss://… or unix:///path.sock', _url_store)
+URL_STORE: Final = ValueKind('"local", redis://host:port/db, rediss://… or unix:///path.sock', _url_store)
