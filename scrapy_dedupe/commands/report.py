@@ -122,21 +122,25 @@ def table(report: Report) -> Iterator[str]:
         for group in large[:_SHOWN]:
             least = "at least " if group.is_bound else ""
             yield f"  {least + number(group.pages):>18}  {_short(group.url)}"
-        yield from _more_groups(report, min(len(large), _SHOWN))
+        if report.more_groups is None:
+            yield "  and more, which were too many to count"
+        elif more := len(report.groups) - len(large[:_SHOWN]) + report.more_groups:
+            yield f"  and {number(more)} more"
     if report.traps:
         title = "URL patterns with little new content"
         yield f"{title:<62} {'pages':>10} {'equal':>10} {'near':>10} {'template':>10}"
-        for trap in report.traps[:_SHOWN]:
-            counts = (trap.pages, trap.exact, trap.near, trap.template)
-            yield f"  {_short(trap.pattern):<60} {_cells(counts)}"
+    for trap in report.traps[:_SHOWN]:
+        yield f"  {_short(trap.pattern):<60} {_cells(trap.pages, trap.exact, trap.near, trap.template)}"
     for filter_ in report.url_filters[-_SHOWN:]:
         if filter_.seen is not None and filter_.capacity is not None:
+            lost = ""
+            if (expected := filter_.expected_lost) is not None:
+                pages = f"{expected:.2g} pages" if expected >= _LEAST_LOST else "no page"
+                lost = f", {pages} expected to be lost"
             yield (
-                f"URL filter of {filter_.crawl}: {number(filter_.seen)} of {number(filter_.capacity)}"
-                f" fingerprints{_lost(filter_.expected_lost)}"
+                f"URL filter of {filter_.crawl}: {number(filter_.seen)} of {number(filter_.capacity)} fingerprints{lost}"
             )
-    for note in report.notes:
-        yield f"Note: {note}"
+    yield from (f"Note: {note}" for note in report.notes)
 
 
 def _totals(report: Report) -> Iterator[str]:
@@ -191,29 +195,14 @@ def _hosts(shares: list[Share]) -> Iterator[str]:
     if shares:
         yield f"{'Hosts':<42} {'pages':>10} {'repeated':>10} {'filtered':>10} {'revisits':>10} {'saved':>10}"
     for share in shares[:_SHOWN]:
-        counts = (share.pages, share.duplicates, share.requests_filtered or 0, share.revisits)
-        yield f"  {_short(share.name, 40):<40} {_cells(counts)} {size(share.bytes_conserved):>10}"
+        counts = _cells(share.pages, share.duplicates, share.requests_filtered or 0, share.revisits)
+        yield f"  {_short(share.name, 40):<40} {counts} {size(share.bytes_conserved):>10}"
     if len(shares) > _SHOWN:
         yield f"  and {number(len(shares) - _SHOWN)} more"
 
 
-def _cells(counts: tuple[int, ...]) -> str:
+def _cells(*counts: int) -> str:
     return " ".join(f"{number(count):>10}" for count in counts)
-
-
-def _more_groups(report: Report, shown: int) -> Iterator[str]:
-    left_out = len(report.groups) - shown
-    if report.more_groups is None:
-        yield "  and more, which were too many to count"
-    elif left_out + report.more_groups:
-        yield f"  and {number(left_out + report.more_groups)} more"
-
-
-def _lost(expected: float | None) -> str:
-    if expected is None:
-        return ""
-    pages = f"{expected:.2g} pages" if expected >= _LEAST_LOST else "no page"
-    return f", {pages} expected to be lost"
 
 
 def _short(name: str, most_chars: int = _MOST_CHARS) -> str:

@@ -96,7 +96,10 @@ PACK = Verb(_pack, _pack_lines, [CRAWL_ID, WARC_DIR], json=_pack_json, caveats=_
 
 def _upload(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     storage = Storage(opts.url)
-    paths = files_at(opts.paths or _default_folders(stores), _is_finished_file)
+    given = opts.paths
+    if not given:
+        given = filter(Path.exists, (stores.settings.warc.folder, stores.settings.wacz.folder))
+    paths = files_at(given, _is_finished_file)
     with open_index_if_any(stores) or nullcontext() as index:
         if paths:
             storage.check()
@@ -106,11 +109,6 @@ def _upload(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
         with Bars(opts) as bars, bars.part("upload", 3 * sizes_of(paths)):
             files = [upload.of(path, bars, is_named=path in named) for path in paths]
     return {"storage": storage.shown, "files": files}
-
-
-def _default_folders(stores: CommandStores) -> list[Path]:
-    folders = (stores.settings.warc.folder, stores.settings.wacz.folder)
-    return [folder for folder in folders if folder.exists()]
 
 
 def _is_finished_file(path: Path) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from operator import itemgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.core import (
@@ -112,27 +112,11 @@ class Board:
             _follow(self._sources[source], reading)
 
 
-class MetricsOutput:
-    """Publishes a board. ``open`` is called before the first crawl, ``close`` after the last one."""
-
-    def __init__(self) -> None:
-        self.board = Board()
-
-    def open(self) -> None:
-        """Start publishing. Raises :class:`~scrapy_dedupe.errors.SettingError` on failure."""
-
-    def close(self) -> None:
-        """Stop publishing. May block for a moment."""
-
-    def publish(self) -> None:
-        """Publish the current figures. Called when a crawl ends, before it is removed from the board."""
-
-
-class Port(MetricsOutput):
-    """Publishes metrics on an HTTP port, with the server of prometheus-client on separate threads."""
+class Port:
+    """Publishes the metrics on a board on an HTTP port, with the server of prometheus-client on separate threads."""
 
     def __init__(self, address: str, port: int) -> None:
-        super().__init__()
+        self.board = Board()
         self._address, self._port = address, port
 
     def open(self) -> None:
@@ -146,17 +130,20 @@ class Port(MetricsOutput):
                 " machine."
             ) from error
 
+    def publish(self) -> None:
+        """Do nothing: the figures are read when they are requested."""
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
-class MetricsFile(MetricsOutput):
-    """Publishes metrics in a text file, which a separate thread replaces atomically."""
+class MetricsFile:
+    """Publishes the metrics on a board in a text file, which a separate thread replaces atomically."""
 
     def __init__(self, path: Path, every_s: float) -> None:
-        super().__init__()
+        self.board = Board()
         self._path = path
         self._every_s = every_s
         self._lock = threading.Lock()
@@ -197,6 +184,9 @@ class MetricsFile(MetricsOutput):
             # Unlike write_to_textfile(), this keeps the permissions of an existing file, and hides the temporary file.
             whole_file.replace(self._path, generate_latest(self.board.registry), durable=False)
 
+
+MetricsOutput: TypeAlias = Port | MetricsFile
+"""``open`` is called before the first crawl, ``publish`` at the end of each, ``close`` after the last one."""
 
 # Outputs are never removed: they hold the counters of finished crawls.
 _outputs: dict[Hashable, MetricsOutput] = {}
