@@ -197,7 +197,7 @@ class Observations:
         return self.from_dict(self.as_dict(), self._now)
 
     def merge(self, other: Observations) -> None:
-        """Add the observations of another crawl. Neither object may record anything afterwards."""
+        """Add the observations of another crawl. This object must not record anything afterwards."""
         for total, number in other.totals.items():
             self.totals[total] += number
         for kind, pages in other.verdicts.items():

@@ -69,28 +69,16 @@ def report_of(
 ) -> Report:
     """The report over *crawls*, in their order. ``notes`` come before the notes that are made here.
 
-    ``made`` is the time of the report; None means now. The observations may belong to a crawl that is still running.
+    ``made`` is the time of the report; None means now.
     """
-    # Copies, since a running crawl changes its observations, and merging changes them too.
-    seen = [
-        CrawlSeen(crawl.id, crawl.info, None if crawl.observations is None else crawl.observations.copy())
-        for crawl in crawls
-    ]
-    figures = [_crawl_figures(crawl) for crawl in seen]
-    own_notes = [*notes, *_notes(seen)]
-    url_filters = [found for crawl in seen if (found := _url_filter(crawl.id, _stats(crawl))) is not None]
-    dropped = sum(
-        _count_in(_stats(crawl), "dedupe/content/dropped")
-        if crawl.observations is None
-        else crawl.observations.totals["dropped"]
-        for crawl in seen
-    )
-    # Merging changes the first observations, so it must come last.
-    whole, *others = [crawl.observations for crawl in seen if crawl.observations is not None] or [
-        Observations()
-    ]
-    for other in others:
-        whole.merge(other)
+    figures = [_crawl_figures(crawl) for crawl in crawls]
+    own_notes = [*notes, *_notes(crawls)]
+    url_filters = [found for crawl in crawls if (found := _url_filter(crawl.id, _stats(crawl))) is not None]
+    dropped = sum(_dropped(crawl) for crawl in crawls)
+    whole = Observations()
+    for crawl in crawls:
+        if crawl.observations is not None:
+            whole.merge(crawl.observations)
     hosts = _shares(whole.hosts, MOST_HOSTS)
     # A filtered request has no response.
     mime_types, statuses = (
@@ -219,6 +207,12 @@ def _has_unknown_size(crawl: CrawlSeen) -> bool:
     if crawl.info is None or not (crawl.observations is None or _is_incomplete(crawl)):
         return False
     return crawl.info.counts.total_urls > 0 and crawl.info.counts.total_crawl_size == 0
+
+
+def _dropped(crawl: CrawlSeen) -> int:
+    if crawl.observations is not None:
+        return crawl.observations.totals["dropped"]
+    return _count_in(_stats(crawl), "dedupe/content/dropped")
 
 
 def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:

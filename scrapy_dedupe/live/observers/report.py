@@ -291,7 +291,7 @@ class ReportExtension(Observer):
                 info, graph = dependencies.crawls.get(crawl), graph_of(dependencies, [crawl])
             except StoreError as error:
                 session.stores.breaker(url).failed(error)
-        return report_of([CrawlSeen(crawl, info, self._observations)], graph=graph)
+        return report_of([CrawlSeen(crawl, info, self._observations.copy())], graph=graph)
 
 
 def _is_due(tick: int) -> bool:
