@@ -110,11 +110,11 @@ class CommandStores:
 
     @property
     def index_url(self) -> str:
-        return self.settings.index_url if self.given_store is None else self.given_store.url
+        return self.settings.warc.index_url if self.given_store is None else self.given_store.url
 
     @property
     def content_url(self) -> str:
-        return self.settings.content_url if self.given_store is None else self.given_store.url
+        return self.settings.content.store_url if self.given_store is None else self.given_store.url
 
     @property
     def timeout_s(self) -> float:

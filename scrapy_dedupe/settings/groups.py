@@ -325,14 +325,6 @@ class Settings:
         )
         return replace(self, urls=urls, jobdir=None)
 
-    @property
-    def content_url(self) -> str:
-        return self.content.store_url
-
-    @property
-    def index_url(self) -> str:
-        return self.warc.index_url
-
 
 # fmt: on
 

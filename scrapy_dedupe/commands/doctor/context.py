@@ -102,9 +102,9 @@ class DoctorContext:
         urls, layers = {}, self.layers
         # If no component is set up yet, all stores are checked.
         if "content" in layers or not layers:
-            urls["content"] = self.settings.content_url
+            urls["content"] = self.settings.content.store_url
         if "archive" in layers or not layers:
-            urls["index"] = self.settings.index_url
+            urls["index"] = self.settings.warc.index_url
         if "urls" in layers and self.settings.urls.store_url is not None:
             urls["urls"] = self.settings.urls.store_url
         return urls
