@@ -80,7 +80,7 @@ def crawler_of(settings: BaseSettings, spider: str | None) -> Crawler:
 class CommandStores:
     """The stores of one call: the store that ``--store`` names, or the stores in the settings, which are read once.
 
-    A missing SQLite file is an error; it is not created.
+    A missing SQLite file is an error; it is not created, except with ``create``.
     """
 
     def __init__(self, store: str | None, load_settings: Callable[[], BaseSettings]) -> None:
@@ -120,13 +120,13 @@ class CommandStores:
     def timeout_s(self) -> float:
         return self.settings.store_timeout_s if self.given_store is None else 5.0
 
-    def open_index(self) -> CrawlIndex:
+    def open_index(self, *, create: bool = False) -> CrawlIndex:
         """The crawl index; the caller closes it."""
-        return open_index(self.index_url, timeout_s=self.timeout_s, create=False)
+        return open_index(self.index_url, timeout_s=self.timeout_s, create=create)
 
-    def open_content(self) -> Store:
+    def open_content(self, *, create: bool = False) -> Store:
         """The store of the texts; the caller closes it."""
-        return open_store(self.content_url, timeout_s=self.timeout_s, create=False)
+        return open_store(self.content_url, timeout_s=self.timeout_s, create=create)
 
     @staticmethod
     def shown(url: str) -> str:

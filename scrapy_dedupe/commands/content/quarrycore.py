@@ -14,7 +14,6 @@ from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.content.quarrycore import PARAMETERS, is_hash, key_of
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.reports.wording import counted
-from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import SeenText
 from scrapy_dedupe.stores.crawl_index import checked_crawl_id
 from scrapy_dedupe.tasks.state import reading
@@ -41,10 +40,7 @@ def _import(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
         with _reporting_damage(opts.file, "Nothing was imported"):
             (total,) = table.execute(f"SELECT count(*) FROM {_TABLE}").fetchone()  # noqa: S608
             rows = table.execute(f"SELECT {', '.join(_COLUMNS)} FROM {_TABLE}")  # noqa: S608
-        with (
-            closing(open_store(stores.content_url, timeout_s=stores.timeout_s)) as store,
-            bars.part("import", total, "rows"),
-        ):
+        with closing(stores.open_content(create=True)) as store, bars.part("import", total, "rows"):
             store.content.check_parameters(PARAMETERS)
             while some := _next_rows(opts.file, rows):
                 captures = [capture for row in some if (capture := _capture(row, crawl)) is not None]

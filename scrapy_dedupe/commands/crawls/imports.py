@@ -10,7 +10,6 @@ from scrapy_dedupe.commands.console import handling_signals
 from scrapy_dedupe.commands.options import Option, flag
 from scrapy_dedupe.commands.output import as_json, listed, picked
 from scrapy_dedupe.commands.verbs import Verb
-from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.importing import ImportOptions, ImportStopped, import_sources
 from scrapy_dedupe.crawls.sources import places_of
 from scrapy_dedupe.errors import UsageError
@@ -61,13 +60,12 @@ def import_into_index(
 
     Raises ImportStopped soon after a signal has been added to *signals*.
     """
-    url = stores.index_url
     # Continuing a queue never creates a store.
-    with open_index(url, timeout_s=stores.timeout_s, create=bool(sources)) as index, Bars(opts) as bars:
+    with stores.open_index(create=bool(sources)) as index, Bars(opts) as bars:
         watch = _ImportWatch(bars, signals)
         with bars.part("import", 0, "sources"):
             done = import_sources(index, sources, options, watch)
-    return stores.shown(url), done
+    return stores.shown(stores.index_url), done
 
 
 class _ImportWatch:

@@ -14,12 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-)
+from prometheus_client.core import Metric
 from prometheus_client.utils import floatToGoString
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
@@ -32,8 +27,6 @@ from .metric_families import BY_NAME, FAMILIES, Family, Histogram, Reading
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
     from pathlib import Path
-
-    from prometheus_client.core import Metric
 
 _LE = (*map(floatToGoString, BOUNDS_S), "+Inf")
 
@@ -245,23 +238,15 @@ def _add(values: _Values, spider: str, family: Family, value: str, figure: float
 
 
 def _metric(family: Family) -> Metric:
-    labels = ["spider", *filter(None, [family.label])]
-    match family.kind:
-        case "counter":
-            return CounterMetricFamily(family.name.removesuffix("_total"), family.help, labels=labels)
-        case "histogram":
-            return HistogramMetricFamily(family.name, family.help, labels=labels)
-        case "info":
-            return InfoMetricFamily(family.name.removesuffix("_info"), family.help, labels=["spider"])
-        case _:
-            return GaugeMetricFamily(family.name, family.help, labels=labels)
+    return Metric(family.name.removesuffix("_total").removesuffix("_info"), family.help, family.kind)
 
 
 def _add_to(metric: Metric, family: Family, spider: str, value: str, figure: float | Histogram) -> None:
-    labels = [spider] if family.label is None else [spider, value]
-    if isinstance(metric, HistogramMetricFamily) and isinstance(figure, Histogram):
-        metric.add_metric(labels, buckets=list(zip(_LE, figure.counts, strict=True)), sum_value=figure.sum_s)
-    elif isinstance(metric, InfoMetricFamily):
-        metric.add_metric([spider], {str(family.label): value})
-    elif isinstance(metric, (CounterMetricFamily, GaugeMetricFamily)) and isinstance(figure, float):
-        metric.add_metric(labels, figure)
+    labels = {"spider": spider} | ({} if family.label is None else {family.label: value})
+    if not isinstance(figure, Histogram):
+        metric.add_sample(family.name, labels, figure)
+        return
+    for bound, count in zip(_LE, figure.counts, strict=True):
+        metric.add_sample(f"{family.name}_bucket", {**labels, "le": bound}, count)
+    metric.add_sample(f"{family.name}_count", labels, figure.counts[-1])
+    metric.add_sample(f"{family.name}_sum", labels, figure.sum_s)
