@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,16 +37,7 @@ _MOST_CHARS: Final = 100
 _LEAST_LOST: Final = 0.001
 
 
-@dataclass(frozen=True, slots=True)
-class MadeReport:
-    """The report. ``output`` is the page that was written, ``unreadable`` the crawls whose details cannot be read."""
-
-    report: Report
-    output: str | None
-    unreadable: list[str]
-
-
-def _report(stores: CommandStores, opts: argparse.Namespace) -> MadeReport:
+def _report(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     output: Path | None = opts.output
     file = None if output is None or is_standard_output(opts) else _checked(output)
     with Bars(opts) as bars, ExitStack() as stack:
@@ -59,7 +49,12 @@ def _report(stores: CommandStores, opts: argparse.Namespace) -> MadeReport:
             whole_file.replace(file, page(report).encode(), durable=False)
     elif output is not None:
         sys.stdout.buffer.write(page(report).encode())
-    return MadeReport(report, None if output is None else str(output), found.unreadable)
+    # "unreadable": the crawls whose details cannot be read.
+    return {
+        "report": report,
+        "output": None if output is None else str(output),
+        "unreadable": found.unreadable,
+    }
 
 
 def _opened(stores: CommandStores, stack: ExitStack) -> list[Store]:
@@ -90,23 +85,20 @@ def _checked(path: Path) -> Path:
     return found
 
 
-def _lines(made: MadeReport) -> Iterator[str]:
-    if made.output is None:
-        yield from table(made.report)
-    elif made.output not in ("-", "/dev/stdout"):
-        yield f"The report on {counted(len(made.report.crawls), 'crawl')} is in {made.output}."
+def _lines(made: dict[str, Any]) -> Iterator[str]:
+    report, output = made["report"], made["output"]
+    if output is None:
+        yield from table(report)
+    elif output not in ("-", "/dev/stdout"):
+        yield f"The report on {counted(len(report.crawls), 'crawl')} is in {output}."
 
 
-def _caveats(made: MadeReport) -> Iterator[str]:
-    if made.unreadable:
+def _caveats(made: dict[str, Any]) -> Iterator[str]:
+    if unreadable := made["unreadable"]:
         yield (
-            f"the details of {counted(len(made.unreadable), 'crawl was', 'crawls were')} not read: damaged, or of a"
-            f" newer version. The first one is {made.unreadable[0]}"
+            f"the details of {counted(len(unreadable), 'crawl was', 'crawls were')} not read: damaged, or of a newer"
+            f" version. The first one is {unreadable[0]}"
         )
-
-
-def _as_json(made: MadeReport) -> dict[str, Any]:
-    return {**as_json(made.report), "output": made.output, "unreadable": made.unreadable}
 
 
 REPORT = Verb(
@@ -116,7 +108,7 @@ REPORT = Verb(
         CRAWL_IDS,
         Option("-o --output", "FILE", "write the report as an HTML page; - is standard output", type=Path),
     ],
-    json=_as_json,
+    json=lambda made: as_json(made["report"]) | {name: made[name] for name in ("output", "unreadable")},
     caveats=_caveats,
 )
 
@@ -130,21 +122,25 @@ def table(report: Report) -> Iterator[str]:
         for group in large[:_SHOWN]:
             least = "at least " if group.is_bound else ""
             yield f"  {least + number(group.pages):>18}  {_short(group.url)}"
-        yield from _more_groups(report, min(len(large), _SHOWN))
+        if report.more_groups is None:
+            yield "  and more, which were too many to count"
+        elif more := len(report.groups) - len(large[:_SHOWN]) + report.more_groups:
+            yield f"  and {number(more)} more"
     if report.traps:
         title = "URL patterns with little new content"
         yield f"{title:<62} {'pages':>10} {'equal':>10} {'near':>10} {'template':>10}"
-        for trap in report.traps[:_SHOWN]:
-            counts = (trap.pages, trap.exact, trap.near, trap.template)
-            yield f"  {_short(trap.pattern):<60} {_cells(counts)}"
+    for trap in report.traps[:_SHOWN]:
+        yield f"  {_short(trap.pattern):<60} {_cells(trap.pages, trap.exact, trap.near, trap.template)}"
     for filter_ in report.url_filters[-_SHOWN:]:
         if filter_.seen is not None and filter_.capacity is not None:
+            lost = ""
+            if (expected := filter_.expected_lost) is not None:
+                pages = f"{expected:.2g} pages" if expected >= _LEAST_LOST else "no page"
+                lost = f", {pages} expected to be lost"
             yield (
-                f"URL filter of {filter_.crawl}: {number(filter_.seen)} of {number(filter_.capacity)}"
-                f" fingerprints{_lost(filter_.expected_lost)}"
+                f"URL filter of {filter_.crawl}: {number(filter_.seen)} of {number(filter_.capacity)} fingerprints{lost}"
             )
-    for note in report.notes:
-        yield f"Note: {note}"
+    yield from (f"Note: {note}" for note in report.notes)
 
 
 def _totals(report: Report) -> Iterator[str]:
@@ -199,29 +195,14 @@ def _hosts(shares: list[Share]) -> Iterator[str]:
     if shares:
         yield f"{'Hosts':<42} {'pages':>10} {'repeated':>10} {'filtered':>10} {'revisits':>10} {'saved':>10}"
     for share in shares[:_SHOWN]:
-        counts = (share.pages, share.duplicates, share.requests_filtered or 0, share.revisits)
-        yield f"  {_short(share.name, 40):<40} {_cells(counts)} {size(share.bytes_conserved):>10}"
+        counts = _cells(share.pages, share.duplicates, share.requests_filtered or 0, share.revisits)
+        yield f"  {_short(share.name, 40):<40} {counts} {size(share.bytes_conserved):>10}"
     if len(shares) > _SHOWN:
         yield f"  and {number(len(shares) - _SHOWN)} more"
 
 
-def _cells(counts: tuple[int, ...]) -> str:
+def _cells(*counts: int) -> str:
     return " ".join(f"{number(count):>10}" for count in counts)
-
-
-def _more_groups(report: Report, shown: int) -> Iterator[str]:
-    left_out = len(report.groups) - shown
-    if report.more_groups is None:
-        yield "  and more, which were too many to count"
-    elif left_out + report.more_groups:
-        yield f"  and {number(left_out + report.more_groups)} more"
-
-
-def _lost(expected: float | None) -> str:
-    if expected is None:
-        return ""
-    pages = f"{expected:.2g} pages" if expected >= _LEAST_LOST else "no page"
-    return f", {pages} expected to be lost"
 
 
 def _short(name: str, most_chars: int = _MOST_CHARS) -> str:

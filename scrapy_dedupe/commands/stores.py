@@ -18,7 +18,9 @@ from scrapy_dedupe.stores import open_store, parse_store_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
+    from scrapy.spiderloader import SpiderLoader
 
     from scrapy_dedupe.settings.specs import Settings
     from scrapy_dedupe.stores.base import Store
@@ -54,10 +56,31 @@ def _where(error: BaseException) -> str:
     return f", {own[-1].filename}, line {own[-1].lineno}" if own else ""
 
 
+def spider_loader(settings: BaseSettings) -> SpiderLoader:
+    """Return the spider loader of the project. A CrawlerRunner would load the add-ons first, which may be faulty."""
+    from scrapy.utils.misc import load_object
+
+    loader: SpiderLoader = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
+    return loader
+
+
+def crawler_of(settings: BaseSettings, spider: str | None) -> Crawler:
+    """Return a crawler of the spider with this name or, if the project has none, of a spider without settings."""
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from scrapy.settings import Settings as ScrapySettings
+
+    assert isinstance(settings, ScrapySettings)
+    cls = type("AnySpider", (Spider,), {"name": spider or "any"})
+    if spider is not None and spider in (loader := spider_loader(settings)).list():
+        cls = loader.load(spider)
+    return Crawler(cls, settings)
+
+
 class CommandStores:
     """The stores of one call: the store that ``--store`` names, or the stores in the settings, which are read once.
 
-    A missing SQLite file is an error; it is not created.
+    A missing SQLite file is an error; it is not created, except with ``create``.
     """
 
     def __init__(self, store: str | None, load_settings: Callable[[], BaseSettings]) -> None:
@@ -87,23 +110,23 @@ class CommandStores:
 
     @property
     def index_url(self) -> str:
-        return self.settings.index_url if self.given_store is None else self.given_store.url
+        return self.settings.warc.index_url if self.given_store is None else self.given_store.url
 
     @property
     def content_url(self) -> str:
-        return self.settings.content_url if self.given_store is None else self.given_store.url
+        return self.settings.content.store_url if self.given_store is None else self.given_store.url
 
     @property
     def timeout_s(self) -> float:
         return self.settings.store_timeout_s if self.given_store is None else 5.0
 
-    def open_index(self) -> CrawlIndex:
+    def open_index(self, *, create: bool = False) -> CrawlIndex:
         """The crawl index; the caller closes it."""
-        return open_index(self.index_url, timeout_s=self.timeout_s, create=False)
+        return open_index(self.index_url, timeout_s=self.timeout_s, create=create)
 
-    def open_content(self) -> Store:
+    def open_content(self, *, create: bool = False) -> Store:
         """The store of the texts; the caller closes it."""
-        return open_store(self.content_url, timeout_s=self.timeout_s, create=False)
+        return open_store(self.content_url, timeout_s=self.timeout_s, create=create)
 
     @staticmethod
     def shown(url: str) -> str:

@@ -45,11 +45,11 @@ VERBS: Final = {
         "Show which crawls need which, for Graphviz or as JSON. Missing crawls and files are dashed.",
     ),
     "commit": Listed(
-        "crawls.commit",
+        "crawls.states",
         "Commit a crawl: other crawls may then refer to its records. Repeating it is harmless.",
     ),
     "cancel": Listed(
-        "crawls.commit", "Cancel an uncommitted crawl: remove its records from the index. Its files are kept."
+        "crawls.states", "Cancel an uncommitted crawl: remove its records from the index. Its files are kept."
     ),
     "import": Listed(
         "crawls.imports",
@@ -57,7 +57,7 @@ VERBS: Final = {
         " SOURCE, continue an interrupted import.",
     ),
     "purge": Listed(
-        "crawls.purge",
+        "crawls.states",
         "Purge crawls from the index; new crawls no longer refer to them. Refused if a remaining crawl needs"
         " one of them. Their files are kept.",
     ),
@@ -72,18 +72,16 @@ VERBS: Final = {
     ),
     "urls": Listed(None, "Inspect and change a URL filter: check, forget, export and import URLs."),
     "urls check": Listed(
-        "urls.states",
+        "urls.verbs",
         "Show for each URL whether it was seen, is new, or was forgotten and may be requested again.",
     ),
-    "urls forget": Listed("urls.states", "Allow each URL to be requested again once, when a crawl finds it."),
-    "urls stats": Listed(
-        "urls.states", "Show the number of URLs in the filter, its size and its error rate."
-    ),
+    "urls forget": Listed("urls.verbs", "Allow each URL to be requested again once, when a crawl finds it."),
+    "urls stats": Listed("urls.verbs", "Show the number of URLs in the filter, its size and its error rate."),
     "urls export": Listed(
-        "urls.files", "Export the seen URLs as requests.seen, the file of Scrapy's own filter."
+        "urls.verbs", "Export the seen URLs as requests.seen, the file of Scrapy's own filter."
     ),
     "urls import": Listed(
-        "urls.files", "Import the fingerprints in requests.seen files of any version of Scrapy."
+        "urls.verbs", "Import the fingerprints in requests.seen files of any version of Scrapy."
     ),
     "content": Listed(None, "Inspect and manage the stored texts, and explain why a page is a copy."),
     "content stats": Listed(
@@ -185,20 +183,20 @@ VERBS: Final = {
         "Split a manifest into parts, PREFIX.1, PREFIX.2 and so on. All lines of one digest are in one part.",
     ),
     "warcrefs": Listed(
-        "offline.rewriting",
+        "offline.archives",
         "Rewrite the files of a manifest with a revisit for every copy, then compare both archives.",
     ),
     "verify": Listed(
-        "offline.rewriting",
+        "offline.archives",
         "Verify that a deduplicated archive has every record of the original one, and a payload for every"
         " revisit.",
     ),
     "restore": Listed(
-        "offline.restoring",
+        "offline.archives",
         "Undo warcrefs and dedupe: convert revisits back to responses, and revert changed references.",
     ),
     "arc2warc": Listed(
-        "offline.restoring",
+        "offline.archives",
         "Convert ARC files to WARC 1.1, and verify that every capture is kept with its payload.",
     ),
     "dedupe": Listed(

@@ -28,43 +28,38 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
     def number(key: str) -> int:
         return _count(stats.get(f"dedupe/{key}"))
 
-    lines = []
+    lines = {}
     if "dedupe/url/capacity" in stats:
-        lines.append(f"  Requests  {_requests(stats)}{_failed(number('url/failed'))}")
+        failed = number("url/failed")
+        more = f"; {failed:,} failed and may be retried in the next run" if failed else ""
+        lines["Requests"] = f"{_requests(stats)}{more}"
     if any(number(f"content/{kind}") for kind in ("unique", "unknown", *COPIES)):
-        lines.append(f"  Pages     {_pages(number)}")
+        lines["Pages"] = _pages(number)
     if "passages" in notes:
-        lines.append(
-            f"  Passages  {counted(number('passages/documents'), 'page')} added to the index {notes['passages']},"
-            f" {number('passages/unchanged'):,} unchanged;"
-            f" {counted(number('passages/texts'), 'text')} stored{_lost(number('passages/lost'))}"
+        lost = number("passages/lost")
+        lines["Passages"] = (
+            f"{counted(number('passages/documents'), 'page')} added to the index {notes['passages']},"
+            f" {number('passages/unchanged'):,} unchanged; {counted(number('passages/texts'), 'text')} stored"
+            + (f", {counted(lost, 'page')} not added because of an error" if lost else "")
         )
     if "warc" in notes or "index" in notes:
-        lines.append(f"  Bytes     {_bytes(number)}")
-    places = (
-        ("WARC", "warc"),
-        ("WACZ", "wacz"),
-        ("Upload", "storage"),
-        ("Index", "index"),
-        ("Report", "report"),
-    )
-    lines += [f"  {name:9} {notes[key]}" for name, key in places if key in notes]
+        lines["Bytes"] = _bytes(number)
+    titles = {"warc": "WARC", "wacz": "WACZ", "storage": "Upload", "index": "Index", "report": "Report"}
+    lines |= {title: notes[key] for key, title in titles.items() if key in notes}
     if any(key.startswith("dedupe/replay/") for key in stats):
-        lines.append(
-            f"  Replay    {counted(number('replay/answered'), 'request')} answered from the archive,"
+        lines["Replay"] = (
+            f"{counted(number('replay/answered'), 'request')} answered from the archive,"
             f" {number('replay/missing'):,} not in it"
         )
     errors = sum(_count(value) for key, value in stats.items() if key.startswith("dedupe/errors/"))
     if errors:
-        lines.append(f"  Errors    {errors:,}; see the messages above, and the stats dedupe/errors/…")
-    if lines and "more" in notes:
-        lines.append(f"  More      {notes['more']}")
+        lines["Errors"] = f"{errors:,}; see the messages above, and the stats dedupe/errors/…"
     if not lines:
         return []
-    return [
-        f"Deduplication summary {notes['runs']}:" if "runs" in notes else "Deduplication summary:",
-        *lines,
-    ]
+    if "more" in notes:
+        lines["More"] = notes["more"]
+    runs = f" {notes['runs']}" if "runs" in notes else ""
+    return [f"Deduplication summary{runs}:", *(f"  {title:9} {text}" for title, text in lines.items())]
 
 
 def _count(value: object) -> int:
@@ -110,14 +105,6 @@ def _bytes(number: Callable[[str], int]) -> str:
     if rendered:
         text += f"; {counted(rendered, 'rendered or decoded response')} not archived"
     return text
-
-
-def _failed(count: int) -> str:
-    return f"; {count:,} failed and may be retried in the next run" if count else ""
-
-
-def _lost(count: int) -> str:
-    return f", {counted(count, 'page')} not added because of an error" if count else ""
 
 
 def _part_of(count: int, total: int, noun: str) -> str:

@@ -48,6 +48,7 @@ _AXIS_PX = 46
 _LEAST_SHARE = 1 / 400
 _GAP_SHARE = 1 / 100
 _GAPS_SHARE = 1 / 4
+_BAR = {"type": "rect", "ariaRoleDescription": "bar"}
 _CONFIG = {
     "font": "Arial, Helvetica, sans-serif",
     "axis": {
@@ -144,11 +145,8 @@ def timeline(slices: Sequence[TimeSlice], *, wide: bool) -> Spec | None:
         "grid": False,
         "title": None,
     }
-    gap_rules: Spec = {
-        "data": {"values": [{"left": place.left} for place in places if place.is_after_gap]},
-        "mark": {"type": "rule", "color": "currentColor", "strokeDash": [2, 3], "aria": False},
-        "encoding": {"x": quantity("left")},
-    }
+    gaps = [{"left": place.left} for place in places if place.is_after_gap]
+    rule = {"type": "rule", "color": "currentColor", "strokeDash": [2, 3], "aria": False}
     panels = []
     for measure in measures:
         title, divisor = _titled(measure, (place.slice for place in places))
@@ -159,8 +157,8 @@ def timeline(slices: Sequence[TimeSlice], *, wide: bool) -> Spec | None:
         ]
         axis = {**x_axis, "labels": measure is measures[-1]}
         layers = [_vertical_bars(bars, quantity("left", scale=scale(0, places[-1].right), axis=axis))]
-        if any(place.is_after_gap for place in places):
-            layers.append(gap_rules)
+        if gaps:
+            layers.append(layer(gaps, rule, x=quantity("left")))
         width = (WIDE if wide else NARROW) - _AXIS_PX - 24
         panels.append({"title": title, "width": width, "height": 110 if wide else 90, "layer": layers})
     params = [
@@ -323,6 +321,23 @@ def scale(low: float, high: float, **more: Any) -> Spec:
     return {"domain": [low, high], "nice": False, **more}
 
 
+def layer(values: Sequence[Spec], mark: Spec, **encoding: Spec) -> Spec:
+    """A layer of marks."""
+    return {"data": {"values": values}, "mark": mark, "encoding": encoding}
+
+
+def described(values: Sequence[Spec], mark: Spec, **encoding: Spec) -> Spec:
+    """A layer of marks with a colour and a label, which screen readers read."""
+    color = {"field": "color", "type": "nominal", "scale": None}
+    return layer(values, mark, color=color, description={"field": "label"}, **encoding)
+
+
+def texts(values: Sequence[Spec], field: str, x: Spec, y: Spec, **place: int) -> Spec:
+    """A layer of left-aligned texts, which have no mark of their own."""
+    mark = {"type": "text", "align": "left", "baseline": "middle", "aria": False, **place}
+    return layer(values, mark, x=x, y=y, text={"field": field})
+
+
 def _titled(measure: Measure, rows: Iterable[Any]) -> tuple[str, int]:
     """The title of a panel, and the divisor of its values."""
     if not measure.is_size:
@@ -356,7 +371,7 @@ def _bars(measure: Measure, row: Any, divisor: int) -> list[dict[str, Any]]:
 def _vertical_bars(bars: list[dict[str, Any]], x: Spec) -> Spec:
     """Bars from ``left`` to ``right`` and from ``low`` to ``high``."""
     y = quantity("low", **_counts_axis(bars, 5, minExtent=_AXIS_PX, maxExtent=_AXIS_PX))
-    return _rectangles(bars, {"x": x, "x2": {"field": "right"}, "y": y, "y2": {"field": "high"}})
+    return described(bars, _BAR, x=x, x2={"field": "right"}, y=y, y2={"field": "high"})
 
 
 def _horizontal_bars(
@@ -373,39 +388,17 @@ def _horizontal_bars(
     bars = [{**bar, "top": bar["row"] + above, "bottom": bar["row"] + 0.88} for bar in bars]
     x_axis = _counts_axis(bars, 3) if domain is None else {"scale": scale(*domain), "axis": None}
     x, y = quantity("low", **x_axis), quantity("top", scale=scale(0, len(rows), reverse=True), axis=None)
-    layers = [_rectangles(bars, {"x": x, "x2": {"field": "high"}, "y": y, "y2": {"field": "bottom"}})]
-    texts: list[tuple[str, list[dict[str, Any]], Spec]] = []
+    layers = [described(bars, _BAR, x=x, x2={"field": "high"}, y=y, y2={"field": "bottom"})]
+    at, middle = quantity("at"), quantity("middle")
     if is_named:
         # Left-aligned in the column: a font that is wider than the one measured here still fits.
-        names = [{**row, "at": 0, "y": row["row"] + (0.5 if wide else 0.25)} for row in rows]
         place = {"dx": -_NAMES_PX, "limit": _NAMES_PX - 30} if wide else {"limit": width}
-        texts.append(("name", names, place))
+        names = [{**row, "at": 0, "middle": row["row"] + (0.5 if wide else 0.25)} for row in rows]
+        layers.append(texts(names, "name", at, middle, **place))
     if domain is not None:
-        middle = (above + 0.88) / 2
-        texts.append(
-            ("text", [{**row, "at": row["end"], "y": row["row"] + middle} for row in rows], {"dx": 6})
-        )
-    for field, values, place in texts:
-        layers.append(
-            {
-                "data": {"values": values},
-                "mark": {"type": "text", "align": "left", "baseline": "middle", "aria": False, **place},
-                "encoding": {"x": quantity("at"), "y": quantity("y"), "text": {"field": field}},
-            }
-        )
+        ends = [{**row, "at": row["end"], "middle": row["row"] + (above + 0.88) / 2} for row in rows]
+        layers.append(texts(ends, "text", at, middle, dx=6))
     return {"width": width, "height": (26 if wide else 40) * len(rows), "layer": layers}
-
-
-def _rectangles(bars: list[dict[str, Any]], places: Spec) -> Spec:
-    return {
-        "data": {"values": bars},
-        "mark": {"type": "rect", "ariaRoleDescription": "bar"},
-        "encoding": {
-            **places,
-            "color": {"field": "color", "type": "nominal", "scale": None},
-            "description": {"field": "label"},
-        },
-    }
 
 
 def _counts_axis(bars: list[dict[str, Any]], steps: int, **more: Any) -> Spec:

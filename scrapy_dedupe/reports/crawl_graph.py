@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from . import wording
-from .chart_specs import NARROW, WIDE, head, quantity, scale
+from .chart_specs import NARROW, WIDE, described, head, layer, quantity, scale, texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,54 +77,23 @@ def spec(graph: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Sp
     ]
     x = quantity("x", scale=scale(0, 1), axis=None)
     y = quantity("y", scale=scale(-0.5, len(nodes) - 0.5, reverse=True), axis=None)
-    layers: list[Spec] = [
-        {
-            "data": {"values": arcs},
-            "mark": {"type": "line", "strokeWidth": 1.5, "ariaRoleDescription": "arc"},
-            "encoding": {
-                "x": x,
-                "y": y,
-                "order": quantity("step"),
-                "detail": {"field": "arc"},
-                "color": {"field": "color", "type": "nominal", "scale": None},
-                "strokeDash": _dashed_if_missing(5, 3),
-                "description": {"field": "label"},
-            },
-        },
-        {
-            "data": {"values": points},
-            "mark": {
-                "type": "point",
-                "size": 60,
-                "strokeWidth": 2,
-                "color": "currentColor",
-                "opacity": 1,
-                "ariaRoleDescription": "crawl",
-            },
-            "encoding": {
-                "x": x,
-                "y": y,
-                "fill": {
-                    "condition": {"test": "datum.is_outside", "value": "var(--paper)"},
-                    "value": "currentColor",
-                },
-                "strokeDash": _dashed_if_missing(2, 2),
-                "description": {"field": "label"},
-            },
-        },
-        {
-            "data": {"values": points},
-            "mark": {
-                "type": "text",
-                "align": "left",
-                "baseline": "middle",
-                # Left-aligned in the column: a font that is wider than the one measured here still fits.
-                "dx": -names_px,
-                "limit": names_px - 34,
-                "aria": False,
-            },
-            "encoding": {"x": x, "y": y, "text": {"field": "name"}},
-        },
+    line = {"type": "line", "strokeWidth": 1.5, "ariaRoleDescription": "arc"}
+    order, arc = quantity("step"), {"field": "arc"}
+    point = {"type": "point", "size": 60, "strokeWidth": 2, "color": "currentColor", "opacity": 1}
+    hollow = {"test": "datum.is_outside", "value": "var(--paper)"}
+    layers = [
+        described(arcs, line, x=x, y=y, order=order, detail=arc, strokeDash=_dashed_if_missing(5, 3)),
+        layer(
+            points,
+            {**point, "ariaRoleDescription": "crawl"},
+            x=x,
+            y=y,
+            fill={"condition": hollow, "value": "currentColor"},
+            strokeDash=_dashed_if_missing(2, 2),
+            description={"field": "label"},
+        ),
+        # Left-aligned in the column: a font that is wider than the one measured here still fits.
+        texts(points, "name", x, y, dx=-names_px, limit=names_px - 34),
     ]
     return {
         **head(),

@@ -13,6 +13,7 @@ import json
 import math
 import time
 import zlib
+from dataclasses import fields
 from datetime import UTC, datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.warc.dates import format_date
 
+from .figures import Share, TimeSlice, Totals
 from .parsing import MOST_BYTES, MOST_PAGES, count_of, dict_of, is_number, list_of, number_of, text_of
 from .tallies import Groups, Tallies
 from .texts import harmless, host_of, mime_of
@@ -35,27 +37,10 @@ KINDS = ("unique", "unchanged", "changed", "exact", "near", "unknown")
 DUPLICATES = ("unchanged", "changed", "exact", "near")
 BINS = 100
 
-TOTALS = (
-    "requests_filtered",
-    "pages_judged",
-    "duplicates",
-    "dropped",
-    "responses",
-    "revisits",
-    "bytes_written",
-    "bytes_conserved",
-    "bytes_judged",
-)
-SHARE_COLUMNS = (
-    "pages",
-    "duplicates",
-    "requests_filtered",
-    "responses",
-    "revisits",
-    "bytes_written",
-    "bytes_conserved",
-)
-TIME_COLUMNS = ("requests_filtered", "pages", "duplicates", "bytes_written", "bytes_conserved")
+TOTALS = (*(field.name for field in fields(Totals)), "bytes_judged")
+# Without the name and the mark, and without the time.
+SHARE_COLUMNS = tuple(field.name for field in fields(Share)[1:-1])
+TIME_COLUMNS = tuple(field.name for field in fields(TimeSlice)[2:])
 
 SUMMED_STATS = ("dedupe/url/confirmed", "dedupe/url/false_positives", "dedupe/errors/report")
 """Stats that each run of a job counts from 0. Their sums over the runs are kept; of other stats, the last run's value."""
@@ -212,7 +197,7 @@ class Observations:
         return self.from_dict(self.as_dict(), self._now)
 
     def merge(self, other: Observations) -> None:
-        """Add the observations of another crawl. Neither object may record anything afterwards."""
+        """Add the observations of another crawl. This object must not record anything afterwards."""
         for total, number in other.totals.items():
             self.totals[total] += number
         for kind, pages in other.verdicts.items():
@@ -237,24 +222,20 @@ class Observations:
             plain = dict_of(data)
             if count_of(format_) != FORMAT:
                 raise ValueError("no format")
-            return cls._read(plain, now)
+            new = cls(now, spider=None if plain["spider"] is None else text_of(plain["spider"]))
+            new._is_running = False
+            new.started, new.ended = _time_of(plain["started"]), _time_of(plain["ended"])
+            totals, verdicts = dict_of(plain["totals"]), dict_of(plain["verdicts"])
+            new.totals = {key: count_of(totals[key]) for key in new.totals}
+            new.verdicts = {kind: count_of(verdicts[kind], MOST_PAGES) for kind in KINDS}
+            new.similarities = [count_of(pages, MOST_PAGES) for pages in list_of(plain["similarities"])]
+            if len(new.similarities) != BINS:
+                raise ValueError("wrong number of bins")
+            for name in _COUNTERS:
+                getattr(new, name).take(plain[name])
+            new.set_stats(dict_of(plain["stats"]))
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise StoreRefused(f"The observations of the crawl are damaged ({error}).") from error
-
-    @classmethod
-    def _read(cls, plain: dict[str, Any], now: Callable[[], float]) -> Observations:
-        new = cls(now, spider=None if plain["spider"] is None else text_of(plain["spider"]))
-        new._is_running = False
-        new.started, new.ended = _time_of(plain["started"]), _time_of(plain["ended"])
-        totals, verdicts = dict_of(plain["totals"]), dict_of(plain["verdicts"])
-        new.totals = {key: count_of(totals[key]) for key in new.totals}
-        new.verdicts = {kind: count_of(verdicts[kind], MOST_PAGES) for kind in KINDS}
-        new.similarities = [count_of(pages, MOST_PAGES) for pages in list_of(plain["similarities"])]
-        if len(new.similarities) != BINS:
-            raise ValueError("wrong number of bins")
-        for name in _COUNTERS:
-            getattr(new, name).take(plain[name])
-        new.set_stats(dict_of(plain["stats"]))
         new._earlier = {key: new.stats[key] for key in SUMMED_STATS if key in new.stats}
         return new
 
@@ -270,24 +251,21 @@ def unpack(data: bytes, crawl: str, now: Callable[[], float] = time.time) -> Obs
 
     Raises :class:`~scrapy_dedupe.errors.StoreRefused` for damaged data and for data of a newer version.
     """
-    try:
-        try:
-            plain = json.loads(_inflated(data))
-        except (zlib.error, ValueError, RecursionError) as error:
-            raise StoreRefused(f"The observations of the crawl are damaged ({error}).") from error
-        return Observations.from_dict(plain, now)
-    except StoreRefused as error:
-        raise StoreRefused(
-            f"The report of the crawl {crawl} cannot be read. {error} It was not changed."
-        ) from error
-
-
-def _inflated(data: bytes) -> bytes:
     stream = zlib.decompressobj()
-    text = stream.decompress(data, _MOST_JSON_BYTES)
-    if not stream.eof:
-        raise ValueError("it is truncated, or too long")
-    return text
+    try:
+        text = stream.decompress(data, _MOST_JSON_BYTES)
+        if not stream.eof:
+            raise ValueError("it is truncated, or too long")
+        return Observations.from_dict(json.loads(text), now)
+    except (StoreRefused, zlib.error, ValueError, RecursionError) as error:
+        reason = (
+            error
+            if isinstance(error, StoreRefused)
+            else f"The observations of the crawl are damaged ({error})."
+        )
+        raise StoreRefused(
+            f"The report of the crawl {crawl} cannot be read. {reason} It was not changed."
+        ) from error
 
 
 def iso_time(seconds: float) -> str:

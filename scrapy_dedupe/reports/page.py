@@ -21,7 +21,7 @@ from .observations import DUPLICATES
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from .figures import GraphEdge, Report
+    from .figures import Report
 
 CARDS_SHOWN = 10
 """How many groups and traps are visible at first; the others are collapsed."""
@@ -45,7 +45,6 @@ def page(report: Report) -> str:
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         crawls_in_order=crawl_graph.ordered(report.graph, report.crawls),
-        needs=_needs(report),
         judged_and_repeated=_judged_and_repeated,
         others=OTHERS,
         cards_shown=CARDS_SHOWN,
@@ -117,14 +116,6 @@ def _judged_and_repeated(verdicts: dict[str, int]) -> tuple[int, int] | tuple[No
     """The number of judged pages of a crawl, and how many of them are duplicates; None if there are none."""
     judged = sum(pages for kind, pages in verdicts.items() if kind != "unknown")
     return (judged, sum(verdicts.get(kind, 0) for kind in DUPLICATES)) if judged else (None, None)
-
-
-def _needs(report: Report) -> dict[str, list[GraphEdge]]:
-    """The edges of the graph, grouped by the crawl that depends on others."""
-    needs: dict[str, list[GraphEdge]] = {}
-    for edge in report.graph.edges:
-        needs.setdefault(edge.crawl, []).append(edge)
-    return needs
 
 
 @cache

@@ -21,14 +21,12 @@ _MOST_CHARS = 3_000
 
 
 def dict_of(value: object) -> dict[str, Any]:
-    """Return *value* if it is a dict."""
     if not isinstance(value, dict):
         raise ValueError("not a dict")  # noqa: TRY004
     return value
 
 
 def list_of(value: object) -> list[Any]:
-    """Return *value* if it is a list."""
     if not isinstance(value, list):
         raise ValueError("not a list")  # noqa: TRY004
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
@@ -15,7 +16,7 @@ from .sums import NO_GRAPH, CrawlSeen
 from .wording import number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from scrapy_dedupe.crawls.dependencies import Dependencies
@@ -73,14 +74,11 @@ def reported_crawls(
                 " with `scrapy dedupe crawls`."
             )
 
-    def started(crawl: CrawlSeen) -> str:
-        return crawl.started or ""
-
     found = Reported()
     if not wanted:
         found.notes.append("There are no crawls yet.")
-    seen: list[CrawlSeen] = []
-    with part(progress, "report", len(wanted), "crawls"):
+
+    def read() -> Iterator[CrawlSeen]:
         for crawl in counted(wanted, progress):
             data = store_of[crawl].reports.load(crawl) if crawl in store_of else None
             observations = None
@@ -90,16 +88,18 @@ def reported_crawls(
                 if ids:
                     raise
                 found.unreadable.append(crawl)
-            seen.append(CrawlSeen(crawl, known.get(crawl), observations))
-            # The number of crawls without an index entry is not limited, and each takes about 100 kB.
-            if not ids and len(seen) >= 2 * most:
-                seen = sorted(seen, key=started)[-most:]
-    seen.sort(key=started)
+            yield CrawlSeen(crawl, known.get(crawl), observations)
+
+    def started(crawl: CrawlSeen) -> str:
+        return crawl.started or ""
+
+    with part(progress, "report", len(wanted), "crawls"):
+        # The number of crawls without an index entry is not limited, and each takes about 100 kB.
+        seen = sorted(nlargest(len(wanted) if ids else most, read(), key=started), key=started)
     if not ids and len(listed) + len(others) > most:
         found.notes.append(
             f"Only the newest {most} of {number(len(listed) + len(others))} crawls are reported. Give ids to choose others."
         )
-        seen = seen[-most:]
     chosen = {crawl.id for crawl in seen}
     found.crawls = seen
     found.unreadable = [crawl for crawl in found.unreadable if crawl in chosen]

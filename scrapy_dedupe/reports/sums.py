@@ -16,12 +16,12 @@ from .observations import (
     KINDS,
     SHARE_COLUMNS,
     SUMMED_STATS,
-    TIME_COLUMNS,
+    TOTALS,
     Observations,
     iso_time,
 )
 from .parsing import is_number
-from .tallies import Tally
+from .tallies import Row
 from .wording import moment
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ MOST_TRAPS = 30
 
 NO_GRAPH: Final = CrawlGraph([], [])
 
-_RECORDED = ("responses", "revisits", "bytes_written", "bytes_conserved")
+_COUNTS = ("requests_filtered", "responses", "revisits", "bytes_written", "bytes_conserved")
 _NAMED = 5
 _NARROW = BINS * 8 // 10
 _MOST_STAT = 2**63 - 1
@@ -70,19 +70,16 @@ def report_of(
 ) -> Report:
     """The report over *crawls*, in their order. ``notes`` come before the notes that are made here.
 
-    ``made`` is the time of the report; None means now. The observations may belong to a crawl that is still running.
+    ``made`` is the time of the report; None means now.
     """
-    # Copies, since a running crawl changes its observations, and merging changes them too.
-    seen = [
-        CrawlSeen(crawl.id, crawl.info, None if crawl.observations is None else crawl.observations.copy())
-        for crawl in crawls
-    ]
-    figures = [_crawl_figures(crawl) for crawl in seen]
-    own_notes = [*notes, *_notes(seen)]
-    url_filters = [found for crawl in seen if (found := _url_filter(crawl.id, _stats(crawl))) is not None]
-    dropped = sum(_dropped(crawl) for crawl in seen)
-    # Merging changes the first observations, so it must come last.
-    whole = _merged(seen)
+    figures = [_crawl_figures(crawl) for crawl in crawls]
+    own_notes = [*notes, *_notes(crawls)]
+    url_filters = [found for crawl in crawls if (found := _url_filter(crawl.id, _stats(crawl))) is not None]
+    dropped = sum(_totals(crawl)["dropped"] for crawl in crawls)
+    whole = Observations()
+    for crawl in crawls:
+        if crawl.observations is not None:
+            whole.merge(crawl.observations)
     hosts = _shares(whole.hosts, MOST_HOSTS)
     # A filtered request has no response.
     mime_types, statuses = (
@@ -115,15 +112,10 @@ def report_of(
             pages_judged=sum(pages for kind, pages in verdicts.items() if kind != "unknown"),
             duplicates=sum(verdicts[kind] for kind in DUPLICATES),
             dropped=dropped,
-            **{
-                name: sum(getattr(crawl, name) for crawl in figures)
-                for name in ("requests_filtered", *_RECORDED)
-            },
+            **{name: sum(getattr(crawl, name) for crawl in figures) for name in _COUNTS},
         ),
         timeline=[
-            TimeSlice(
-                iso_time(second), whole.timeline.seconds, **dict(zip(TIME_COLUMNS, counts, strict=True))
-            )
+            TimeSlice(iso_time(second), whole.timeline.seconds, *counts)
             for second, counts in whole.timeline.slices()
         ],
         hosts=hosts,
@@ -140,14 +132,6 @@ def report_of(
     )
 
 
-def _merged(crawls: Sequence[CrawlSeen]) -> Observations:
-    known = [crawl.observations for crawl in crawls if crawl.observations is not None]
-    whole, *others = known or [Observations()]
-    for other in others:
-        whole.merge(other)
-    return whole
-
-
 def _stats(crawl: CrawlSeen) -> dict[str, object]:
     """The stats of a crawl. The stats in the index are the newest, but cover only the last run."""
     seen = {} if crawl.observations is None else dict(crawl.observations.stats)
@@ -160,52 +144,47 @@ def _crawl_figures(crawl: CrawlSeen) -> CrawlFigures:
     info, seen = crawl.info, crawl.observations
     if seen is None:
         stats = _stats(crawl)
-        filtered = _count_in(stats, "dupefilter/filtered")
         verdicts = {kind: _count_in(stats, f"dedupe/content/{kind}") for kind in KINDS}
         # The stats count changed pages as near, too.
         verdicts["near"] = max(verdicts["near"] - verdicts["changed"], 0)
         finished = moment(stats.get("finish_time"))
         ended = None if finished is None else format_date(finished)
     else:
-        filtered, verdicts = seen.totals["requests_filtered"], dict(seen.verdicts)
-        ended = iso_time(seen.ended)
-    recorded = _recorded(crawl)
-    if info is not None:
-        state: str = info.state
-    else:
-        state = "not in the index" if any(recorded.values()) else "not archived"
+        verdicts, ended = dict(seen.verdicts), iso_time(seen.ended)
+    totals = _totals(crawl)
+    counts = {name: totals[name] for name in _COUNTS}
+    state = "not in the index" if any(totals[name] for name in _COUNTS[1:]) else "not archived"
     return CrawlFigures(
         id=crawl.id,
         spider=None if seen is None else seen.spider,
-        state=state,
+        state=state if info is None else info.state,
         started=crawl.started,
         ended=ended,
         committed=None if info is None else info.committed,
         has_details=seen is not None,
-        requests_filtered=filtered,
-        **recorded,
+        **counts,
         verdicts=verdicts,
     )
 
 
-def _recorded(crawl: CrawlSeen) -> dict[str, int]:
-    """The counts of records and their bytes, from the more complete source.
+def _totals(crawl: CrawlSeen) -> dict[str, int]:
+    """The totals of a crawl, with the counts of records and bytes from the more complete source.
 
     While a crawl runs, the index is behind the observations; after a kill, the observations lack the last minute.
     """
-    if crawl.observations is not None and not _is_incomplete(crawl):
-        return {name: crawl.observations.totals[name] for name in _RECORDED}
-    if crawl.info is None:
-        return dict.fromkeys(_RECORDED, 0)
-    counts = crawl.info.counts
-    seen = 0 if crawl.observations is None else crawl.observations.totals["bytes_written"]
-    revisits = min(counts.dupe_urls, counts.total_urls)
-    return {
-        "responses": counts.total_urls - revisits,
-        "revisits": revisits,
-        "bytes_written": max(counts.total_crawl_size, seen),
-        "bytes_conserved": counts.conserved_size,
-    }
+    if crawl.observations is None:
+        totals, stats = dict.fromkeys(TOTALS, 0), _stats(crawl)
+        totals["requests_filtered"] = _count_in(stats, "dupefilter/filtered")
+        totals["dropped"] = _count_in(stats, "dedupe/content/dropped")
+    else:
+        totals = dict(crawl.observations.totals)
+    if crawl.info is not None and (crawl.observations is None or _is_incomplete(crawl)):
+        counts = crawl.info.counts
+        totals["revisits"] = min(counts.dupe_urls, counts.total_urls)
+        totals["responses"] = counts.total_urls - totals["revisits"]
+        totals["bytes_written"] = max(counts.total_crawl_size, totals["bytes_written"])
+        totals["bytes_conserved"] = counts.conserved_size
+    return totals
 
 
 def _is_incomplete(crawl: CrawlSeen) -> bool:
@@ -221,12 +200,6 @@ def _has_unknown_size(crawl: CrawlSeen) -> bool:
     if crawl.info is None or not (crawl.observations is None or _is_incomplete(crawl)):
         return False
     return crawl.info.counts.total_urls > 0 and crawl.info.counts.total_crawl_size == 0
-
-
-def _dropped(crawl: CrawlSeen) -> int:
-    if crawl.observations is not None:
-        return crawl.observations.totals["dropped"]
-    return _count_in(_stats(crawl), "dedupe/content/dropped")
 
 
 def _notes(crawls: Sequence[CrawlSeen]) -> list[str]:
@@ -275,14 +248,14 @@ def _shares(tallies: Tallies, most: int) -> list[Share]:
     """The most frequent names, and a row for all others if there are any."""
     ranked = sorted(tallies, key=lambda item: (-item[1].calls, item[0]))
     shares = [_share(name, row, is_bound=row.missed > 0) for name, row in ranked[:most]]
-    others = Tally(len(SHARE_COLUMNS))
+    others = Row(len(SHARE_COLUMNS))
     others.add(tallies.others)
     for _, row in ranked[most:]:
         others.add(row)
     return [*shares, _share(OTHERS, others)] if others.calls else shares
 
 
-def _share(name: str, row: Tally, *, is_bound: bool = False) -> Share:
+def _share(name: str, row: Row, *, is_bound: bool = False) -> Share:
     return Share(name, **dict(zip(SHARE_COLUMNS, row.counts, strict=True)), is_bound=is_bound)
 
 

@@ -9,8 +9,7 @@ times.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from .figures import DuplicateGroup, Example
 from .parsing import count_of, dict_of, list_of, share_of, text_of
@@ -20,27 +19,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Self
 
-MOST_EXAMPLES = 5
-
 _MOST_GROUPS = 100
 _MOST_GROUPS_BYTES = 40_000
 _GROUP_KINDS = ("exact", "near")
 
 
 class Row:
-    """The data of one name. ``calls``: how often it was counted; ``text_bytes``: the size of its texts in UTF-8."""
+    """The data of one name.
 
-    __slots__ = ("calls", "missed", "text_bytes")
+    ``calls``: how often it was counted; ``counts``: one counter per column; ``text_bytes``: the size of its texts in
+    UTF-8. ``examples`` are URLs, each with further data.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("calls", "counts", "examples", "missed", "text_bytes")
+
+    most_examples: ClassVar[int] = 0
+
+    def __init__(self, columns: int) -> None:
         self.calls = 0
         self.missed = 0
         self.text_bytes = 0
+        self.counts = [0] * columns
+        self.examples: dict[str, Any] = {}
 
     def add(self, other: Self) -> None:
-        """Add the counts of *other*, a row of the same name."""
+        """Add the counts and examples of *other*, a row of the same name."""
         self.calls += other.calls
         self.missed += other.missed
+        self.counts = [ours + theirs for ours, theirs in zip(self.counts, other.counts, strict=True)]
+        for url, details in other.examples.items():
+            if len(self.examples) < self.most_examples:
+                self.examples.setdefault(url, details)
 
 
 RowT = TypeVar("RowT", bound=Row)
@@ -97,8 +106,13 @@ class HeavyHitters(Generic[RowT]):
     def take(self, data: object) -> None:
         """Restore the result of :meth:`as_dict` in an empty object. Raises :class:`ValueError` for invalid data."""
         plain = dict_of(data)
-        for item in list_of(plain.get("rows")):
-            self._take_row(list_of(item))
+        for values in list_of(plain.get("rows")):
+            name, row, examples = self._read(list_of(values))
+            if name in self._rows:
+                raise ValueError("a repeated name")
+            self._put(name, row)
+            for url, *details in examples:
+                self._add_example(row, text_of(url), *details)
         self.floor = count_of(plain.get("floor"))
         self.cut()
 
@@ -122,12 +136,10 @@ class HeavyHitters(Generic[RowT]):
         self._rows[name] = row
         self._add_text(row, name)
 
-    def _put_stored(self, name: object, row: RowT) -> None:
-        """Add a stored row. Raises :class:`ValueError` for an invalid or repeated name."""
-        text = text_of(name)
-        if text in self._rows:
-            raise ValueError("a repeated name")
-        self._put(text, row)
+    def _add_example(self, row: RowT, url: str, *details: Any) -> None:
+        if len(row.examples) < row.most_examples and url not in row.examples:
+            row.examples[url] = details
+            self._add_text(row, url)
 
     def _add_text(self, row: RowT, text: str) -> None:
         size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
@@ -139,37 +151,29 @@ class HeavyHitters(Generic[RowT]):
 
     def _plain(self, name: str, row: RowT) -> list[Any]:
         """A row as plain values."""
-        raise NotImplementedError
+        return [name, row.calls, row.missed, *row.counts, *row.examples]
 
-    def _take_row(self, values: list[Any]) -> None:
-        """Restore the result of :meth:`_plain`."""
-        raise NotImplementedError
-
-
-class Tally(Row):
-    """The counters of one name, one per column."""
-
-    __slots__ = ("counts",)
-
-    def __init__(self, columns: int) -> None:
-        super().__init__()
-        self.counts = [0] * columns
-
-    def add(self, other: Tally) -> None:
-        super().add(other)
-        self.counts = [ours + theirs for ours, theirs in zip(self.counts, other.counts, strict=True)]
+    def _read(self, values: list[Any]) -> tuple[str, RowT, list[list[Any]]]:
+        """The name, row and examples of the result of :meth:`_plain`."""
+        name, calls, missed, *rest = values
+        row = self._new_row()
+        row.calls, row.missed = count_of(calls), count_of(missed)
+        columns = len(row.counts)
+        row.counts = [count_of(count) for count in rest[:columns]]
+        if len(row.counts) < columns:
+            raise ValueError("a row with too few columns")
+        return text_of(name), row, [[url] for url in rest[columns:]]
 
 
-class Tallies(HeavyHitters[Tally]):
+class Tallies(HeavyHitters[Row]):
     """Counters in *columns* columns for each name.
 
     One more row, ``others``, sums up the counters of all names without a row, so that sums stay exact.
     """
 
     def __init__(self, columns: int, most_rows: int, most_bytes: int) -> None:
-        super().__init__(partial(Tally, columns), most_rows, most_bytes)
-        self._columns = columns
-        self.others = Tally(columns)
+        super().__init__(lambda: Row(columns), most_rows, most_bytes)
+        self.others = Row(columns)
 
     def count(self, name: str, counts: Iterable[tuple[int, int]]) -> None:
         """Add to the counters of *name*; each pair is a column and a non-negative number."""
@@ -180,7 +184,7 @@ class Tallies(HeavyHitters[Tally]):
     def sums(self) -> list[int]:
         """The sum of each column over all names, including those that no longer have a row."""
         rows = [self.others, *self._rows.values()]
-        return [sum(row.counts[column] for row in rows) for column in range(self._columns)]
+        return [sum(column) for column in zip(*(row.counts for row in rows), strict=True)]
 
     def merge(self, other: Tallies) -> None:
         super().merge(other)
@@ -194,49 +198,29 @@ class Tallies(HeavyHitters[Tally]):
 
     def take(self, data: object) -> None:
         # Before the rows, because rows that exceed the limits are added to it.
-        self.others = self._read(list_of(dict_of(data).get("others")))
+        _, self.others, _ = self._read(["", *list_of(dict_of(data).get("others"))])
         super().take(data)
 
-    def _on_removed(self, row: Tally) -> None:
+    def _on_removed(self, row: Row) -> None:
         self.others.add(row)
-
-    def _plain(self, name: str, row: Tally) -> list[Any]:
-        return [name, row.calls, row.missed, *row.counts]
-
-    def _take_row(self, values: list[Any]) -> None:
-        name, *numbers = values
-        self._put_stored(name, self._read(numbers))
-
-    def _read(self, numbers: list[Any]) -> Tally:
-        calls, missed, *counts = map(count_of, numbers)
-        if len(counts) != self._columns:
-            raise ValueError("a row with a wrong number of columns")
-        row = Tally(self._columns)
-        row.calls, row.missed, row.counts = calls, missed, counts
-        return row
 
 
 class Group(Row):
-    """Pages that duplicate the page at ``url``."""
+    """Pages that duplicate the page at ``url``. The columns are the kinds of duplicates."""
 
-    __slots__ = ("examples", "kinds", "least", "url")
+    __slots__ = ("least", "url")
+
+    most_examples = 5
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(len(_GROUP_KINDS))
         self.url = ""
-        self.kinds = dict.fromkeys(_GROUP_KINDS, 0)
         self.least = 1.0
-        self.examples: list[Example] = []
 
-    def add(self, other: Group) -> None:
+    def add(self, other: Self) -> None:
         super().add(other)
         self.url = other.url
         self.least = min(self.least, other.least)
-        for kind, pages in other.kinds.items():
-            self.kinds[kind] += pages
-        known = {example.url for example in self.examples}
-        new = [example for example in other.examples if example.url not in known]
-        self.examples = (self.examples + new)[:MOST_EXAMPLES]
 
 
 class Groups(HeavyHitters[Group]):
@@ -257,25 +241,22 @@ class Groups(HeavyHitters[Group]):
             group.url = shown
             if shown != key:
                 self._add_text(group, shown)
-        group.kinds[kind] += 1
+        group.counts[_GROUP_KINDS.index(kind)] += 1
         if similarity is not None:
             group.least = min(group.least, similarity)
-        if len(group.examples) < MOST_EXAMPLES:
-            shown = shown_url(url)
-            if all(example.url != shown for example in group.examples):
-                group.examples.append(Example(shown, kind, similarity))
-                self._add_text(group, shown)
+        if len(group.examples) < group.most_examples:
+            self._add_example(group, shown_url(url), kind, similarity)
 
     def largest(self, most: int) -> list[DuplicateGroup]:
         """The largest groups, by number of pages."""
         found = sorted(self._rows.values(), key=lambda group: (-group.calls, group.url))
         return [
             DuplicateGroup(
-                url=group.url,
-                pages=group.calls,
-                **group.kinds,
+                group.url,
+                group.calls,
+                **dict(zip(_GROUP_KINDS, group.counts, strict=True)),
                 least_similarity=round(group.least, 4),
-                examples=list(group.examples),
+                examples=[Example(url, *details) for url, details in group.examples.items()],
                 is_bound=group.missed > 0,
             )
             for group in found[:most]
@@ -283,30 +264,16 @@ class Groups(HeavyHitters[Group]):
 
     def _plain(self, name: str, row: Group) -> list[Any]:
         key = None if name == row.url else name
-        examples = [[example.url, example.kind, example.similarity] for example in row.examples]
-        return [key, row.url, row.missed, row.least, *row.kinds.values(), *examples]
+        examples = [[url, *details] for url, details in row.examples.items()]
+        return [key, row.url, row.missed, row.least, *row.counts, *examples]
 
-    def _take_row(self, values: list[Any]) -> None:
-        key, url, missed, least, *rest = values
-        examples = [value for value in rest if isinstance(value, list)]
-        # Older data may have a count of unchanged pages before these two.
-        *_, exact, near = (value for value in rest if not isinstance(value, list))
-        group = Group()
-        group.url, group.missed, group.least = text_of(url), count_of(missed), share_of(least)
-        group.kinds = dict(zip(_GROUP_KINDS, map(count_of, (exact, near)), strict=True))
-        group.calls = sum(group.kinds.values())
-        if not group.calls:
-            return
-        for example in examples[:MOST_EXAMPLES]:
-            group.examples.append(_example(example))
-            self._add_text(group, group.examples[-1].url)
-        self._put_stored(key or url, group)
+    def _read(self, values: list[Any]) -> tuple[str, Group, list[list[Any]]]:
+        key, url, missed, least, exact, near, *examples = values
+        _, group, _ = super()._read(["", 0, missed, exact, near])
+        group.url, group.least, group.calls = text_of(url), share_of(least), sum(group.counts)
         if key:
             self._add_text(group, group.url)
-
-
-def _example(values: list[Any]) -> Example:
-    url, kind, similarity = values
-    if kind not in _GROUP_KINDS:
-        raise ValueError("not a kind of duplicate")
-    return Example(text_of(url), kind, None if similarity is None else share_of(similarity))
+        for _, kind, similarity in examples:
+            if kind not in _GROUP_KINDS or not (similarity is None or share_of(similarity) >= 0):
+                raise ValueError("not an example")
+        return text_of(key or url), group, examples

@@ -68,13 +68,11 @@ class Timeline:
             self._newest //= 2
 
     def merge(self, other: Timeline) -> None:
-        """Add the counters of *other*, which may be modified."""
+        """Add the counters of *other*."""
         while self.seconds < other.seconds:
             self._double()
-        while other.seconds < self.seconds:
-            other._double()
         for slot, row in other._slots.items():
-            self._add(slot, row)
+            self._add(slot * other.seconds // self.seconds, row)
         while len(self._slots) > MOST_SLOTS:
             self._double()
 

@@ -15,7 +15,6 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .figures import Trap
-from .parsing import count_of, text_of
 from .tallies import HeavyHitters, Row
 from .texts import harmless, host_and_rest, shown_url
 
@@ -23,8 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LEAST_PAGES = 20
-MOST_EXAMPLES = 3
 
+# The columns of a row.
+_EXACT, _NEAR, _UNCHANGED, _BARE = range(4)
 _MOST_PATTERNS = 400
 _MOST_BYTES = 40_000
 _EXAMPLE_CHARS = 500
@@ -36,7 +36,6 @@ _MOST_PARTS = 12
 _MOST_PART_CHARS = 60
 _MOST_NAMES = 8
 _MOST_PAIRS = 20
-_LONGEST_PERIOD = 4
 _REPEATED = "{repeated}"
 _NAME = "{name}"
 
@@ -47,6 +46,8 @@ _HEX = re.compile(
     r"(?=[^0-9]*[0-9])(?=[^a-f]*[a-f])[0-9a-f]{8,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE
 )
 _TOKEN = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_~%+=.()-]{24,}")
+# One to four parts of a path, not only numbers, that are repeated immediately.
+_REPETITIONS = re.compile(r"(?<![^/])((?:[0-9]*+/){0,3}?[0-9]*+[^/0-9][^/]*+/(?:[^/]*+/){0,3}?)\1+")
 _WORDS = re.compile(r"[a-z]+(?:[-_][a-z0-9]+)+", re.IGNORECASE)
 
 
@@ -57,31 +58,27 @@ class Pattern(Row):
     template of their host. ``examples`` are URLs of these three kinds.
     """
 
-    __slots__ = ("bare", "exact", "examples", "near", "unchanged")
+    __slots__ = ()
+
+    most_examples = 3
+
+    exact = property(lambda self: self.counts[_EXACT])
+    near = property(lambda self: self.counts[_NEAR])
+    unchanged = property(lambda self: self.counts[_UNCHANGED])
+    bare = property(lambda self: self.counts[_BARE])
 
     def __init__(self) -> None:
-        super().__init__()
-        self.bare = self.exact = self.near = self.unchanged = 0
-        self.examples: list[str] = []
-
-    def add(self, other: Pattern) -> None:
-        super().add(other)
-        self.exact += other.exact
-        self.near += other.near
-        self.bare += other.bare
-        self.unchanged += other.unchanged
-        new = [example for example in other.examples if example not in self.examples]
-        self.examples = (self.examples + new)[:MOST_EXAMPLES]
+        super().__init__(4)
 
     @property
     def different(self) -> int:
         """The number of pages without unchanged ones, which an earlier visit has already judged."""
-        return self.calls - self.unchanged
+        return self.calls - self.counts[_UNCHANGED]
 
     @property
     def fruitless(self) -> int:
         """The number of pages with little new content."""
-        return self.exact + self.near + self.bare
+        return sum(self.counts) - self.counts[_UNCHANGED]
 
     def is_suspect(self, name: str) -> bool:
         """Whether most pages had little new content.
@@ -112,15 +109,17 @@ class UrlPatterns(HeavyHitters[Pattern]):
         """
         copied = original_url if kind in ("exact", "near") else None
         is_plain = copied is not None and _is_plain(url, copied)
+        column: int | None = None
+        if kind == "unchanged":
+            column = _UNCHANGED
+        elif copied is not None and not is_plain:
+            column = _EXACT if kind == "exact" else _NEAR
+        elif is_bare and kind == "unique":
+            column = _BARE
         for name in _all_patterns(url):
             row = self._row(name)
-            if kind == "unchanged":
-                row.unchanged += 1
-            elif copied is not None and not is_plain:
-                self._add_copy(row, kind, url)
-            elif is_bare and kind == "unique":
-                row.bare += 1
-                self._add_example(row, url)
+            if column is not None:
+                self._count(row, column, url)
         if copied is None or not is_plain:
             return
         for name in _all_patterns(copied):
@@ -128,24 +127,15 @@ class UrlPatterns(HeavyHitters[Pattern]):
             if known is None:
                 continue
             # It may have been counted as bare; a page must not count twice.
-            known.bare -= known.bare > 0
+            known.counts[_BARE] -= known.bare > 0
             # If the row was removed and created again meanwhile, the page itself may not be counted.
-            if known.fruitless + known.unchanged < known.calls:
-                self._add_copy(known, kind, copied)
+            if sum(known.counts) < known.calls:
+                self._count(known, _EXACT if kind == "exact" else _NEAR, copied)
 
-    def _add_copy(self, row: Pattern, kind: str, url: str) -> None:
-        if kind == "exact":
-            row.exact += 1
-        else:
-            row.near += 1
-        self._add_example(row, url)
-
-    def _add_example(self, row: Pattern, url: str) -> None:
-        if len(row.examples) < MOST_EXAMPLES:
-            shown = shown_url(url, _EXAMPLE_CHARS)
-            if shown not in row.examples:
-                row.examples.append(shown)
-                self._add_text(row, shown)
+    def _count(self, row: Pattern, column: int, url: str) -> None:
+        row.counts[column] += 1
+        if column != _UNCHANGED and len(row.examples) < row.most_examples:
+            self._add_example(row, shown_url(url, _EXAMPLE_CHARS))
 
     def traps(self, most: int) -> list[Trap]:
         """Patterns of at least 20 pages, most of which had little new content; those with the most such pages first.
@@ -179,22 +169,11 @@ class UrlPatterns(HeavyHitters[Pattern]):
             for name, row in ranked[:most]
         ]
 
-    def _plain(self, name: str, row: Pattern) -> list[Any]:
-        return [name, row.calls, row.missed, row.exact, row.near, row.unchanged, row.bare, *row.examples]
-
-    def _take_row(self, values: list[Any]) -> None:
-        name, calls, missed, exact, near, unchanged, *rest = values
-        row = Pattern()
-        row.calls, row.missed = count_of(calls), count_of(missed)
-        row.exact, row.near, row.unchanged = map(count_of, (exact, near, unchanged))
-        # Older data may lack this count.
-        if rest and not isinstance(rest[0], str):
-            row.bare = count_of(rest.pop(0))
-        if row.fruitless + row.unchanged > row.calls:
+    def _read(self, values: list[Any]) -> tuple[str, Pattern, list[list[Any]]]:
+        name, row, examples = super()._read(values)
+        if sum(row.counts) > row.calls:
             raise ValueError("a pattern with more copies than pages")
-        self._put_stored(name, row)
-        for example in rest[:MOST_EXAMPLES]:
-            self._add_example(row, text_of(example))
+        return name, row, examples
 
 
 def _is_plain(url: str, original_url: str) -> bool:
@@ -264,10 +243,15 @@ def patterns_of(url: str) -> Patterns:
     path, _, query = rest[:_READ_CHARS].partition("#")[0].partition("?")
     # The part after a semicolon is a parameter, too: ;jsessionid=12AB.
     path, _, path_parameters = path.partition(";")
-    parts = path[1:].split("/", 200)
-    repeats = len(set(parts)) < len(parts)
-    wide = [f"{host}/…/{{repeated}}/…"] if repeats and _has_repeated(parts) else []
-    shown_parts = _path(_without_repeats(parts) if repeats else parts)
+    path = path[1:]
+    # Equal numbers are ignored: they may be a day and a month.
+    words = [part for part in path.split("/") if part and not part.isdigit()]
+    wide = []
+    if len(set(words)) < len(words):
+        wide.append(f"{host}/…/{_REPEATED}/…")
+        path = _REPETITIONS.sub(rf"\1{_REPEATED}/", f"{path}/")[:-1]
+    parts = path.split("/")
+    shown_parts = [*map(_part, parts[:_MOST_PARTS]), *(["…"] if len(parts) > _MOST_PARTS else [])]
     place = f"{host}/{'/'.join(shown_parts)}"
     pairs = [*_pairs(query, ""), *_pairs(path_parameters, ";")]
     if not pairs:
@@ -321,17 +305,6 @@ def _folder(host: str, parts: Sequence[str]) -> str | None:
     return "/".join([host, *parts[:-end], _NAME, *([""] if end == 2 else [])])
 
 
-def _path(parts: list[str]) -> list[str]:
-    shown = [_part(part) for part in parts[:_MOST_PARTS]]
-    return [*shown, "…"] if len(parts) > _MOST_PARTS else shown
-
-
-def _has_repeated(parts: Sequence[str]) -> bool:
-    # Equal numbers are ignored: they may be a day and a month.
-    words = [part for part in parts if part and not part.isdigit()]
-    return len(set(words)) < len(words)
-
-
 def _part(part: str) -> str:
     """One part of a path, with numbers and random strings replaced.
 
@@ -345,37 +318,3 @@ def _part(part: str) -> str:
     if len(part) >= 24 and not _WORDS.match(part) and _TOKEN.fullmatch(part):
         return "{token}"
     return _DIGITS.sub("{n}", harmless(part, _MOST_PART_CHARS))
-
-
-def _without_repeats(parts: list[str]) -> list[str]:
-    """The parts of a path, with {repeated} in place of immediate repetitions of up to four parts.
-
-    >>> _without_repeats("a/b/a/b/a/b/c".split("/"))
-    ['a', 'b', '{repeated}', 'c']
-    """
-    kept: list[str] = []
-    place = 0
-    while place < len(parts):
-        period = _period(parts, place)
-        kept += parts[place : place + max(period, 1)]
-        place += max(period, 1)
-        if period:
-            block = parts[place - period : place]
-            while parts[place : place + period] == block:
-                place += period
-            kept.append(_REPEATED)
-    return kept
-
-
-def _period(parts: Sequence[str], place: int) -> int:
-    """How many parts from *place* on are repeated immediately after; 0 if none are."""
-    for period in range(1, _LONGEST_PERIOD + 1):
-        block = parts[place : place + period]
-        # Empty parts do not count as a repetition, and two equal numbers may be a day and a month.
-        if (
-            block == parts[place + period : place + 2 * period]
-            and any(block)
-            and not all(part.isdigit() for part in block)
-        ):
-            return period
-    return 0

@@ -15,38 +15,35 @@ from urllib.parse import quote
 from scrapy.utils.conf import closest_scrapy_cfg, get_config
 from scrapy.utils.project import DATADIR_CFG_SECTION, inside_project
 
-from scrapy_dedupe.stores.location import ALLOWED as ALLOWED_STORES
 from scrapy_dedupe.warc.files import DEFAULT_NAME
 
 from .values import (
+    FILE_NAME,
+    FILE_PATTERNS,
+    NAMED_PATH,
+    PATH,
+    REASONS,
+    STORAGE,
+    STORE,
+    URL_KEY,
+    URL_STORE,
     choice,
-    file_name,
-    file_patterns,
+    each,
     flag,
-    for_types,
     integer,
     matching,
-    mime_type_list,
-    named_path,
+    mime_type,
+    name_of,
     number,
-    path,
     per_type,
-    reasons,
     setting,
     some_of,
-    status_list,
-    storage,
-    store,
-    url_key,
-    url_store,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DUPLICATES_LOG_LAYERS: Final = ("url", "content", "warc")
-_ACTION: Final = '"mark" or "drop"'
-_NAMED_PATH: Final = "a path; it may contain %(name)s and %(time)s"
 
 # ruff: noqa: RUF009 - setting() returns a field
 # fmt: off
@@ -57,37 +54,32 @@ class UrlSettings:
     """Settings of the dupefilter. ``store_url`` is None for a filter that is not shared."""
 
     enabled: bool = flag("DEDUPE_URL_ENABLED", True, "Whether the add-on enables the URL filter.")
-    store_url: str | None = setting(
-        "DEDUPE_URL_STORE_URL", None, url_store, '"local", redis://host:port/db, rediss://… or unix:///path.sock',
+    store_url: str | None = setting("DEDUPE_URL_STORE_URL", None, URL_STORE,
         'The location of the URL filter. "local" means in the memory of the process, and in JOBDIR if that is set.'
         ' Default: Redis if DEDUPE_STORE_URL names a Redis server, otherwise "local".')
-    capacity: int = setting("DEDUPE_URL_CAPACITY", None, integer(1), "a whole number of at least 1",
+    capacity: int = setting("DEDUPE_URL_CAPACITY", None, integer(1),
         "The number of URLs that the filter is sized for. It grows if there are more. Default: 10,000 or"
         " CLOSESPIDER_PAGECOUNT times DEDUPE_URLS_PER_PAGE, whichever is larger.", "URLs")
-    urls_per_page: int = setting("DEDUPE_URLS_PER_PAGE", 10, integer(1), "a whole number of at least 1",
+    urls_per_page: int = setting("DEDUPE_URLS_PER_PAGE", 10, integer(1),
         "The expected number of different URLs per page, used to size the filter from"
         " CLOSESPIDER_PAGECOUNT.", "URLs")
     error_rate: float = setting(
-        "DEDUPE_URL_ERROR_RATE", 1e-6, number(lambda n: 1e-12 <= n <= 0.5), "a number from 1e-12 to 0.5",
+        "DEDUPE_URL_ERROR_RATE", 1e-6, number("a number from 1e-12 to 0.5", lambda n: 1e-12 <= n <= 0.5),
         "The maximum share of new URLs that the filter mistakes for seen ones. Such a page is never requested.")
-    record_start: bool = flag(
-        "DEDUPE_URL_RECORD_START", True,
+    record_start: bool = flag("DEDUPE_URL_RECORD_START", True,
         "Whether start requests are recorded. They are never filtered, but if they are recorded, a link to the"
         " home page does not request it again.")
     flush_s: float = setting(
-        "DEDUPE_URL_FLUSH_SECONDS", 1.0, number(lambda n: 0 < n <= 3600), "a number above 0, at most 3600",
+        "DEDUPE_URL_FLUSH_SECONDS", 1.0, number("a number above 0, at most 3600", lambda n: 0 < n <= 3600),
         "The interval at which done pages without new links are written to JOBDIR. After a kill the"
         " pages of about the last two intervals are requested again.", "seconds")
-    forget_failed: bool = flag(
-        "DEDUPE_URL_FORGET_FAILED", None,
+    forget_failed: bool = flag("DEDUPE_URL_FORGET_FAILED", None,
         "Whether the next run may request a failed request again if it finds the URL. Default: True with JOBDIR,"
         " otherwise False.")
-    confirm: bool = flag(
-        "DEDUPE_URL_CONFIRM", False,
+    confirm: bool = flag("DEDUPE_URL_CONFIRM", False,
         "Whether each hit of the filter is confirmed in an exact set on disk, so that no new URL is mistaken for a"
         " seen one. Not possible with a filter in Redis.")
-    key: str = setting("DEDUPE_URL_KEY", "%(spider)s", url_key,
-        "text without white space and braces; %(spider)s is allowed, and a percent sign is written %%",
+    key: str = setting("DEDUPE_URL_KEY", "%(spider)s", URL_KEY,
         "The name of the filter in Redis. Processes with the same name share the filter. %(spider)s is replaced by"
         " the spider's name, in which braces and percent signs are percent-encoded.")
     persist: bool
@@ -111,46 +103,39 @@ class ContentSettings:
     """Settings of the content middleware. The ``near_*`` mappings have values by content type; ``*`` is the default."""
 
     enabled: bool = flag("DEDUPE_CONTENT_ENABLED", True, "Whether the add-on enables the content middleware.")
-    store_url: str = setting("DEDUPE_CONTENT_STORE_URL", None, store, ALLOWED_STORES,
+    store_url: str = setting("DEDUPE_CONTENT_STORE_URL", None, STORE,
         "The store for the texts of pages. Default: DEDUPE_STORE_URL.")
-    canonicalizer: str = setting(
-        "DEDUPE_CANONICALIZER", "text", choice("text", "html", "raw"), '"text", "html" or "raw"',
+    canonicalizer: str = setting("DEDUPE_CANONICALIZER", "text", choice("text", "html", "raw"),
         "What is compared: the text of a page (text); its text, link targets and image sources (html); or the"
         " decoded body (raw).")
     near_threshold: Mapping[str, float] = setting(
-        "DEDUPE_NEAR_THRESHOLD", 0.85, per_type(number(lambda n: 0.5 <= n <= 1)),
-        for_types("a number from 0.5 to 1"),
+        "DEDUPE_NEAR_THRESHOLD", 0.85, per_type(number("a number from 0.5 to 1", lambda n: 0.5 <= n <= 1)),
         "The minimum estimated Jaccard similarity of near duplicates. 1 disables the near layer.")
     near_recall: Mapping[str, float] = setting(
-        "DEDUPE_NEAR_RECALL", 0.99, per_type(number(lambda n: 0.5 <= n <= 0.9999)),
-        for_types("a number from 0.5 to 0.9999"),
+        "DEDUPE_NEAR_RECALL", 0.99, per_type(number("a number from 0.5 to 0.9999", lambda n: 0.5 <= n <= 0.9999)),
         "The share of the pairs of texts at the threshold that the index must find. It determines the bands (see"
         " scrapy dedupe content curve).")
-    near_num_perm: Mapping[str, int] = setting(
-        "DEDUPE_NEAR_NUM_PERM", 128, per_type(integer(16, 512)), for_types("a whole number from 16 to 512"),
+    near_num_perm: Mapping[str, int] = setting("DEDUPE_NEAR_NUM_PERM", 128, per_type(integer(16, 512)),
         "The number of rows of a signature. More rows make the estimate more precise, but take more time"
         " and space.", "rows")
-    near_shingle_size: Mapping[str, int] = setting(
-        "DEDUPE_NEAR_SHINGLE_SIZE", 7, per_type(integer(2, 64)), for_types("a whole number from 2 to 64"),
+    near_shingle_size: Mapping[str, int] = setting("DEDUPE_NEAR_SHINGLE_SIZE", 7, per_type(integer(2, 64)),
         "The length of the shingles by which texts are compared.", "characters")
-    near_min_chars: Mapping[str, int] = setting(
-        "DEDUPE_NEAR_MIN_CHARS", 200, per_type(integer(0)), for_types("a whole number of at least 0"),
+    near_min_chars: Mapping[str, int] = setting("DEDUPE_NEAR_MIN_CHARS", 200, per_type(integer(0)),
         "The minimum length of a text for near duplicates. Shorter texts are only compared for"
         " equality.", "characters")
-    template_guard: bool = flag(
-        "DEDUPE_TEMPLATE_GUARD", True,
+    template_guard: bool = flag("DEDUPE_TEMPLATE_GUARD", True,
         "Whether the text that a host repeats on many of its pages is ignored in the comparison, so that pages"
         " that share only a template are not near duplicates.")
     ttl_s: float | None = setting(
-        "DEDUPE_CONTENT_TTL", None, number(lambda n: n >= 1), "a number of seconds, at least 1",
+        "DEDUPE_CONTENT_TTL", None, number("a number of seconds, at least 1", lambda n: n >= 1),
         "How long a text is remembered after its first capture. Default: forever.", "seconds")
-    max_bytes: int = setting("DEDUPE_CONTENT_MAX_BYTES", 4_000_000, integer(1), "a whole number of at least 1",
+    max_bytes: int = setting("DEDUPE_CONTENT_MAX_BYTES", 4_000_000, integer(1),
         "The maximum size of a body. Larger bodies are not compared.", "bytes")
-    action_unchanged: str = setting("DEDUPE_ACTION_UNCHANGED", "mark", choice("mark", "drop"), _ACTION,
+    action_unchanged: str = setting("DEDUPE_ACTION_UNCHANGED", "mark", choice("mark", "drop"),
         "What happens to a page whose text is equal to that of an earlier capture of its URL.")
-    action_exact: str = setting("DEDUPE_ACTION_EXACT", "mark", choice("mark", "drop"), _ACTION,
+    action_exact: str = setting("DEDUPE_ACTION_EXACT", "mark", choice("mark", "drop"),
         "What happens to a page whose text is equal to that of a page at another URL.")
-    action_near: str = setting("DEDUPE_ACTION_NEAR", "mark", choice("mark", "drop"), _ACTION,
+    action_near: str = setting("DEDUPE_ACTION_NEAR", "mark", choice("mark", "drop"),
         "What happens to a page whose text is nearly equal to that of an earlier page.")
 
 
@@ -159,78 +144,68 @@ class WarcSettings:
     """Settings of the WARC pipeline and of its crawl in the index. Empty ``mime_types`` means all types."""
 
     enabled: bool = flag("DEDUPE_WARC_ENABLED", True, "Whether the add-on enables the WARC pipeline.")
-    index_url: str = setting("DEDUPE_INDEX_URL", None, store, ALLOWED_STORES,
+    index_url: str = setting("DEDUPE_INDEX_URL", None, STORE,
         "The store for the crawl index. Default: DEDUPE_STORE_URL.")
-    folder: Path = setting("DEDUPE_WARC_DIR", "warcs", path, "a path",
+    folder: Path = setting("DEDUPE_WARC_DIR", "warcs", PATH,
         "The folder of the WARC files. A relative path is relative to the working directory. It is created if it"
         " does not exist.")
-    prefix: str | None = setting("DEDUPE_WARC_PREFIX", None, matching(r"[A-Za-z0-9._-]{1,64}"),
-        "1 to 64 letters, digits, dots, underscores and hyphens",
+    prefix: str | None = setting("DEDUPE_WARC_PREFIX", None, name_of(64),
         "The prefix of file names. Default: the spider's name, or crawl if the name has none of these characters.")
-    name: str = setting("DEDUPE_WARC_NAME", DEFAULT_NAME, file_name,
-        "letters, digits, dots, underscores, hyphens and {prefix}, {timestamp}, {serial}, {host} and {crawl}; {serial}"
-        " is required",
+    name: str = setting("DEDUPE_WARC_NAME", DEFAULT_NAME, FILE_NAME,
         "The template for file names, without .warc.gz. {timestamp} is the UTC time in 17 digits, {crawl} the id"
         " of the crawl. Without either, only {serial} makes names unique, and it starts over with another index.")
-    file_size: int = setting(
-        "DEDUPE_WARC_FILE_SIZE", 1_000_000_000, integer(1_000), "a whole number of at least 1000",
+    file_size: int = setting("DEDUPE_WARC_FILE_SIZE", 1_000_000_000, integer(1_000),
         "The size at which a new file is started. An exchange is never split.", "bytes")
     gzip: bool = flag("DEDUPE_WARC_GZIP", True, "Whether each record is compressed as a gzip member.")
-    gzip_level: int = setting("DEDUPE_WARC_GZIP_LEVEL", 4, integer(1, 12), "a whole number from 1 to 12",
+    gzip_level: int = setting("DEDUPE_WARC_GZIP_LEVEL", 4, integer(1, 12),
         "The compression level: 1 is the fastest, 12 compresses best.")
-    digest: str = setting("DEDUPE_WARC_DIGEST", "sha256", choice("sha256", "sha1"), '"sha256" or "sha1"',
+    digest: str = setting("DEDUPE_WARC_DIGEST", "sha256", choice("sha256", "sha1"),
         "The algorithm of the payload and block digests.")
-    min_size: int = setting("DEDUPE_WARC_MIN_SIZE", 1_024, integer(1), "a whole number of at least 1",
+    min_size: int = setting("DEDUPE_WARC_MIN_SIZE", 1_024, integer(1),
         "The minimum size of a payload for a revisit record. Smaller payloads are always stored, since a"
         " revisit record would save little or nothing.", "bytes")
-    queue_bytes: int = setting(
-        "DEDUPE_WARC_QUEUE_BYTES", 64_000_000, integer(1_000_000), "a whole number of at least 1000000",
+    queue_bytes: int = setting("DEDUPE_WARC_QUEUE_BYTES", 64_000_000, integer(1_000_000),
         "The maximum amount of data that waits to be written. No new requests are started while it is"
         " exceeded.", "bytes")
-    scope: str = setting("DEDUPE_WARC_SCOPE", "responses", choice("responses", "items"), '"responses" or "items"',
+    scope: str = setting("DEDUPE_WARC_SCOPE", "responses", choice("responses", "items"),
         "Whether every HTTP exchange is recorded, or only the responses that the spider yields as"
         " WarcItem(response).")
-    revisit: bool = flag(
-        "DEDUPE_WARC_REVISIT", True,
+    revisit: bool = flag("DEDUPE_WARC_REVISIT", True,
         "Whether known payloads become revisit records. Otherwise every payload is stored.")
-    statuses: frozenset[int] = setting("DEDUPE_WARC_STATUSES", (200,), status_list, "a list of HTTP statuses",
+    statuses: frozenset[int] = setting(
+        "DEDUPE_WARC_STATUSES", (200,), each("a list of HTTP statuses", integer(100, 599).read),
         "The statuses of responses that may become a revisit record or its original.")
     mime_types: frozenset[str] = setting(
-        "DEDUPE_WARC_MIME_TYPES", (), mime_type_list, "a list of MIME types such as text/html",
+        "DEDUPE_WARC_MIME_TYPES", (), each("a list of MIME types such as text/html", mime_type),
         "The MIME types of responses that may become a revisit record or its original. Empty: all types.")
-    check_files: bool = flag(
-        "DEDUPE_WARC_CHECK_FILES", True,
+    check_files: bool = flag("DEDUPE_WARC_CHECK_FILES", True,
         "Whether a revisit refers to an original only if the record is found in the WARC file at the offset in the"
         " index. Otherwise the payload is stored again. Disable this if files are moved after the crawl or"
         " machines share the index.")
     blackout_s: float | None = setting(
-        "DEDUPE_WARC_BLACKOUT", None, number(lambda n: n > 0), "a number of seconds above 0",
+        "DEDUPE_WARC_BLACKOUT", None, number("a number of seconds above 0", lambda n: n > 0),
         "How long after a payload was recorded the same payload of the same URL is not recorded again,"
         " not even as a revisit. Default: it is always recorded.", "seconds")
-    rendered: str = setting("DEDUPE_WARC_RENDERED", "skip", choice("skip", "resource"), '"skip" or "resource"',
+    rendered: str = setting("DEDUPE_WARC_RENDERED", "skip", choice("skip", "resource"),
         "What happens to a response that differs from what the server sent, because a browser rendered it or a"
         " download handler decoded it. With skip it is not archived. With resource a complete page with status 200"
         " becomes a resource record, which is never an original.")
-    item_field: str | None = setting("DEDUPE_WARC_ITEM_FIELD", None, matching(r"\S+"), "the name of a field",
+    item_field: str | None = setting("DEDUPE_WARC_ITEM_FIELD", None, matching(r"\S+", "the name of a field"),
         'The item field that receives the value of response.meta["warc"], which describes the record of the'
         " response. Default: none.")
-    upload_url: str | None = setting("DEDUPE_WARC_UPLOAD_URL", None, storage,
-        "a folder, or a URL that fsspec knows, such as s3://bucket/folder",
+    upload_url: str | None = setting("DEDUPE_WARC_UPLOAD_URL", None, STORAGE,
         "Where finished files are moved during the crawl or, with DEDUPE_WACZ, when the crawl is committed."
         " Default: they are not moved. Needs the extra storage.")
-    crawl_id: str | None = setting("DEDUPE_CRAWL_ID", None, matching(r"[A-Za-z0-9._-]{1,128}"),
-        "1 to 128 letters, digits, dots, underscores and hyphens",
+    crawl_id: str | None = setting("DEDUPE_CRAWL_ID", None, name_of(128),
         "The name of the crawl in the index. Default: made of the spider's name, the time and a random part, and"
         " stored in JOBDIR.")
-    commit_reasons: tuple[str, ...] = setting(
-        "DEDUPE_COMMIT_REASONS", ("finished", "closespider_*"), reasons, "a list of finish reasons, * allowed",
+    commit_reasons: tuple[str, ...] = setting("DEDUPE_COMMIT_REASONS", ("finished", "closespider_*"), REASONS,
         "A crawl that ends with one of these finish reasons is committed. Any other crawl stays uncommitted until you"
         " commit or cancel it.")
-    payload: str = setting("DEDUPE_PAYLOAD", "stored", choice("stored", "decoded"), '"stored" or "decoded"',
+    payload: str = setting("DEDUPE_PAYLOAD", "stored", choice("stored", "decoded"),
         "Whether bodies are stored and compared as the server sent them, or with their content coding (gzip, br)"
         " decoded, as Browsertrix does. All crawls of an index must use the same value.")
-    concurrent: bool = flag(
-        "DEDUPE_CONCURRENT", False,
+    concurrent: bool = flag("DEDUPE_CONCURRENT", False,
         "Whether other crawls may refer to the records of this crawl as soon as they are written, instead of only"
         " after it is committed.")
 
@@ -241,11 +216,10 @@ class WaczSettings:
 
     enabled: bool = flag(
         "DEDUPE_WACZ", False, "Whether a committed crawl is packed as a WACZ file. Needs the extra wacz.")
-    folder: Path = setting("DEDUPE_WACZ_DIR", "wacz", path, "a path",
+    folder: Path = setting("DEDUPE_WACZ_DIR", "wacz", PATH,
         "The folder of the WACZ files. A relative path is relative to the working directory. It is created if it"
         " does not exist.")
-    text: bool = flag(
-        "DEDUPE_WACZ_TEXT", False,
+    text: bool = flag("DEDUPE_WACZ_TEXT", False,
         "Whether the page list of a WACZ file includes the texts of pages, for full-text search.")
     keep_warc: bool = flag(
         "DEDUPE_WACZ_KEEP_WARC", True, "Whether the WARC files are kept after they are packed in a WACZ file.")
@@ -255,20 +229,17 @@ class WaczSettings:
 class PassageSettings:
     """Settings of the passage index of a crawl. Without ``folder`` it is in Scrapy's data folder."""
 
-    enabled: bool = flag(
-        "DEDUPE_PASSAGES", False,
+    enabled: bool = flag("DEDUPE_PASSAGES", False,
         "Whether the texts of pages are added to a passage index, in which scrapy dedupe passages finds repeated"
         " passages.")
-    folder: Path | None = setting("DEDUPE_PASSAGES_DIR", None, path, "a path",
+    folder: Path | None = setting("DEDUPE_PASSAGES_DIR", None, PATH,
         "The folder of the passage index. It is created if it does not exist. Default: dedupe/passages in Scrapy's"
         " data folder (.scrapy).")
-    tokeniser: str = setting(
-        "DEDUPE_PASSAGES_TOKENISER", "words", choice("words", "cjk", "code"), '"words", "cjk" or "code"',
+    tokeniser: str = setting("DEDUPE_PASSAGES_TOKENISER", "words", choice("words", "cjk", "code"),
         "How texts are split into tokens. words: words. cjk: words, and single characters of scripts without"
         " spaces. code: identifiers, numbers and symbols of source code. All texts of an index use the same"
         " tokeniser.")
-    store_text: bool = flag(
-        "DEDUPE_PASSAGES_TEXT", True,
+    store_text: bool = flag("DEDUPE_PASSAGES_TEXT", True,
         "Whether the index stores the texts, compressed. Without them only the positions of passages are known.")
 
     @property
@@ -281,11 +252,10 @@ class PassageSettings:
 class ReplaySettings:
     """Settings of the replay middleware. ``files`` has file names and patterns; empty: no replay."""
 
-    files: tuple[str, ...] = setting(
-        "DEDUPE_REPLAY", (), file_patterns, "a list of file names; the wildcards *, ? and ** are allowed",
+    files: tuple[str, ...] = setting("DEDUPE_REPLAY", (), FILE_PATTERNS,
         "The WARC, ARC, WACZ and multi-WACZ JSON files from which requests are answered instead of from the"
         " network. DEDUPE_REPLAY_MISSING decides about requests that are not in them.")
-    missing: str = setting("DEDUPE_REPLAY_MISSING", "fail", choice("fail", "fetch"), '"fail" or "fetch"',
+    missing: str = setting("DEDUPE_REPLAY_MISSING", "fail", choice("fail", "fetch"),
         "What happens to a request without an answer in DEDUPE_REPLAY: it fails with NotInArchive, or it is"
         " fetched from the network.")
 
@@ -294,16 +264,15 @@ class ReplaySettings:
 class ReportSettings:
     """Paths of the HTML report and the log of duplicates; None: not written."""
 
-    page: str | None = setting("DEDUPE_REPORT", None, named_path, _NAMED_PATH,
+    page: str | None = setting("DEDUPE_REPORT", None, NAMED_PATH,
         "The path of the HTML report that is written at the end of the crawl. An existing file is replaced."
         " %(name)s is replaced by the spider's name, %(time)s by the start time. Needs the extra report. Default:"
         " none; scrapy dedupe report creates a report at any time.")
-    duplicates_log: str | None = setting("DEDUPE_DUPLICATES_LOG", None, named_path, _NAMED_PATH,
+    duplicates_log: str | None = setting("DEDUPE_DUPLICATES_LOG", None, NAMED_PATH,
         "The path of a file to which a line of JSON is appended for each duplicate request, page and exchange."
         " Placeholders as in DEDUPE_REPORT. Default: none.")
     logged_layers: frozenset[str] = setting(
         "DEDUPE_DUPLICATES_LOG_LAYERS", DUPLICATES_LOG_LAYERS, some_of(*DUPLICATES_LOG_LAYERS),
-        'a list of "url", "content" and "warc", at least one of them',
         "The duplicates that are logged: filtered requests (url), pages whose text was read before (content), and"
         " exchanges whose body is in the archive (warc). Nearly all lines are of filtered requests: a crawl of"
         " 3,500 pages of manuals that link to each other logged 170,642 of these (64 MB) and about 850 others.")
@@ -313,15 +282,15 @@ class ReportSettings:
 class MetricsSettings:
     """Where Prometheus finds metrics: at a port (0: none), or in a file that is written at an interval."""
 
-    port: int = setting("DEDUPE_METRICS_PORT", 0, integer(0, 65535), "a whole number from 0 to 65535",
+    port: int = setting("DEDUPE_METRICS_PORT", 0, integer(0, 65535),
         "The port at which Prometheus can read metrics during the crawl; 0: none. Needs the extra prometheus.")
-    address: str = setting("DEDUPE_METRICS_ADDRESS", "127.0.0.1", matching(r"[^\s/]+"), "an address or a host name",
+    address: str = setting("DEDUPE_METRICS_ADDRESS", "127.0.0.1", matching(r"[^\s/]+", "an address or a host name"),
         "The address for DEDUPE_METRICS_PORT. With the default only this machine can connect.")
-    file: str | None = setting("DEDUPE_METRICS_FILE", None, named_path, _NAMED_PATH,
+    file: str | None = setting("DEDUPE_METRICS_FILE", None, NAMED_PATH,
         "The path of a file to which the metrics are written as text, for the textfile collector of node_exporter."
         " It is replaced atomically. Placeholders as in DEDUPE_REPORT. Needs the extra prometheus. Default: none.")
     every_s: float = setting(
-        "DEDUPE_METRICS_SECONDS", 15.0, number(lambda n: 1 <= n <= 3600), "a number from 1 to 3600",
+        "DEDUPE_METRICS_SECONDS", 15.0, number("a number from 1 to 3600", lambda n: 1 <= n <= 3600),
         "The interval at which DEDUPE_METRICS_FILE is written.", "seconds")
 
 
@@ -329,15 +298,14 @@ class MetricsSettings:
 class Settings:
     """All settings of one crawl."""
 
-    store_url: str = setting("DEDUPE_STORE_URL", None, store, ALLOWED_STORES,
+    store_url: str = setting("DEDUPE_STORE_URL", None, STORE,
         "The store for all layers, unless one of the next three settings names another store. Default: the file"
         " dedupe/dedupe.sqlite in Scrapy's data folder (.scrapy).")
     store_timeout_s: float = setting(
-        "DEDUPE_STORE_TIMEOUT", 5.0, number(lambda n: 0 < n <= 600), "a number above 0, at most 600",
+        "DEDUPE_STORE_TIMEOUT", 5.0, number("a number above 0, at most 600", lambda n: 0 < n <= 600),
         "The timeout of a single call to a store. A store that does not answer in time counts as"
         " unavailable.", "seconds")
-    on_store_error: str = setting(
-        "DEDUPE_ON_STORE_ERROR", "continue", choice("continue", "close"), '"continue" or "close"',
+    on_store_error: str = setting("DEDUPE_ON_STORE_ERROR", "continue", choice("continue", "close"),
         "What to do if a store becomes unavailable during the crawl: continue and treat pages as new, or close the"
         " spider with the reason dedupe_store_error.")
     urls: UrlSettings
@@ -356,14 +324,6 @@ class Settings:
             self.urls, store_url=None, persist=False, queue_persists=False, forget_failed=False, confirm=False
         )
         return replace(self, urls=urls, jobdir=None)
-
-    @property
-    def content_url(self) -> str:
-        return self.content.store_url
-
-    @property
-    def index_url(self) -> str:
-        return self.warc.index_url
 
 
 # fmt: on

@@ -8,8 +8,7 @@ the log, so both are checked at the start of a crawl and by ``scrapy dedupe doct
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
 from scrapy.downloadermiddlewares.redirect import RedirectMiddleware
@@ -24,22 +23,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PLACES: Final = {
-    "scrapy_dedupe.Addon": "ADDONS",
-    "scrapy_dedupe.dupefilters.BloomDupeFilter": "DUPEFILTER_CLASS",
-    "scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware": "DOWNLOADER_MIDDLEWARES",
-    "scrapy_dedupe.downloadermiddlewares.ProvenanceMiddleware": "DOWNLOADER_MIDDLEWARES",
-    "scrapy_dedupe.downloadermiddlewares.ReplayMiddleware": "DOWNLOADER_MIDDLEWARES",
-    "scrapy_dedupe.spidermiddlewares.ProvenanceSpiderMiddleware": "SPIDER_MIDDLEWARES",
-    "scrapy_dedupe.pipelines.WarcPipeline": "ITEM_PIPELINES",
-    "scrapy_dedupe.extensions.PassageExtension": "EXTENSIONS",
-    "scrapy_dedupe.extensions.ReportExtension": "EXTENSIONS",
-    "scrapy_dedupe.extensions.MetricsExtension": "EXTENSIONS",
-    "scrapy_dedupe.extensions.DuplicatesLogExtension": "EXTENSIONS",
+_OWN_ORDER: Final = 543
+_CONTENT: Final = "scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware"
+_USUAL_PLACES: Final = {
+    "scrapy_dedupe.Addon": ("ADDONS", 500),
+    "scrapy_dedupe.dupefilters.BloomDupeFilter": ("DUPEFILTER_CLASS", None),
+    _CONTENT: ("DOWNLOADER_MIDDLEWARES", _OWN_ORDER),
+    "scrapy_dedupe.downloadermiddlewares.ProvenanceMiddleware": ("DOWNLOADER_MIDDLEWARES", 540),
+    "scrapy_dedupe.downloadermiddlewares.ReplayMiddleware": ("DOWNLOADER_MIDDLEWARES", 950),
+    "scrapy_dedupe.spidermiddlewares.ProvenanceSpiderMiddleware": ("SPIDER_MIDDLEWARES", 950),
+    "scrapy_dedupe.pipelines.WarcPipeline": ("ITEM_PIPELINES", 900),
+    "scrapy_dedupe.extensions.PassageExtension": ("EXTENSIONS", 500),
+    "scrapy_dedupe.extensions.ReportExtension": ("EXTENSIONS", 500),
+    "scrapy_dedupe.extensions.MetricsExtension": ("EXTENSIONS", 500),
+    "scrapy_dedupe.extensions.DuplicatesLogExtension": ("EXTENSIONS", 500),
 }
+PLACES: Final = {path: setting for path, (setting, _) in _USUAL_PLACES.items()}
 """The setting for each class of this package."""
 
-_CONTENT: Final = "scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware"
 # The public module of a class, by the module that defines it.
 _PUBLIC_MODULES: Final = {
     "scrapy_dedupe.addon": "scrapy_dedupe",
@@ -51,23 +52,21 @@ _PUBLIC_MODULES: Final = {
 }
 LISTS: Final = ("ADDONS", "DOWNLOADER_MIDDLEWARES", "SPIDER_MIDDLEWARES", "ITEM_PIPELINES", "EXTENSIONS")
 _SINGLE: Final = ("DUPEFILTER_CLASS", "SCHEDULER")
-_OWN_ORDER: Final = 543
+# Scrapy's defaults.
 _COMPRESSION_ORDER: Final = 590
 _REDIRECT_ORDER: Final = 600
-_ORDERS: Final = {"ADDONS": 500, "ITEM_PIPELINES": 900, "EXTENSIONS": 500, "SPIDER_MIDDLEWARES": 950}
-_MIDDLEWARE_ORDERS: Final = {
-    "scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware": _OWN_ORDER,
-    "scrapy_dedupe.downloadermiddlewares.ProvenanceMiddleware": 540,
-    "scrapy_dedupe.downloadermiddlewares.ReplayMiddleware": 950,
-}
 
 
-@dataclass(frozen=True, slots=True)
-class OrderFault:
+class OrderFault(NamedTuple):
     """A problem with the order of the downloader middlewares. With ``is_refused`` no verdict would be correct."""
 
     sentence: str
     is_refused: bool
+
+
+class _Place(NamedTuple):
+    component: type
+    order: float
 
 
 def check_places(settings: BaseSettings) -> None:
@@ -81,11 +80,11 @@ def misplaced(settings: BaseSettings) -> list[str]:
     """A sentence for each class of this package that is in a setting where Scrapy never calls it."""
     faults = []
     for setting, path in named_components(settings):
-        place = PLACES.get(path)
-        if place is not None and place != setting:
+        place, order = _USUAL_PLACES.get(path, (setting, None))
+        if place != setting:
+            example = f'"{path}"' if order is None else f'{{"{path}": {order}}}'
             faults.append(
-                f"The class {path} is in the setting {setting}, where it has no effect. Move it to {place}"
-                f"{_example(path, place)}."
+                f"The class {path} is in the setting {setting}, where it has no effect. Move it to {place} = {example}."
             )
     return faults
 
@@ -123,57 +122,44 @@ def order_faults(settings: BaseSettings) -> list[OrderFault]:
     faults = []
     compression = _place_of(orders, _path(HttpCompressionMiddleware))
     is_enabled = settings.getbool("COMPRESSION_ENABLED")
+    placed = f"ContentDedupeMiddleware has the order {own.order:g} in DOWNLOADER_MIDDLEWARES and"
     if compression is None or not is_enabled:
         remedies = [] if is_enabled else ["COMPRESSION_ENABLED = True"]
         if compression is None:
-            remedies.append(_setting(_Place(HttpCompressionMiddleware, 0.0), _COMPRESSION_ORDER))
-        faults.append(
-            OrderFault(
-                "Scrapy's HttpCompressionMiddleware is disabled, so the content layer and the spider cannot read"
-                f" compressed pages. Enable it ({', '.join(remedies)}).",
-                is_refused=False,
-            )
+            remedies.append(_setting(HttpCompressionMiddleware, _COMPRESSION_ORDER))
+        sentence = (
+            "Scrapy's HttpCompressionMiddleware is disabled, so the content layer and the spider cannot read compressed"
+            f" pages. Enable it ({', '.join(remedies)})."
         )
+        faults.append(OrderFault(sentence, is_refused=False))
     elif own.order >= compression.order:
-        faults.append(
-            OrderFault(
-                f"ContentDedupeMiddleware has the order {own.order:g} in DOWNLOADER_MIDDLEWARES and"
-                f" HttpCompressionMiddleware {compression.order:g}, so pages would still be compressed when"
-                f" ContentDedupeMiddleware gets them. {_remedy(own, compression, _COMPRESSION_ORDER)}",
-                is_refused=True,
-            )
+        sentence = (
+            f"{placed} HttpCompressionMiddleware {compression.order:g}, so pages would still be compressed when"
+            f" ContentDedupeMiddleware gets them. {_remedy(own, compression, _COMPRESSION_ORDER)}"
         )
+        faults.append(OrderFault(sentence, is_refused=True))
     redirect = _place_of(orders, _path(RedirectMiddleware))
     if redirect is not None and settings.getbool("REDIRECT_ENABLED") and own.order >= redirect.order:
-        faults.append(
-            OrderFault(
-                f"ContentDedupeMiddleware has the order {own.order:g} in DOWNLOADER_MIDDLEWARES and RedirectMiddleware"
-                f" {redirect.order:g}, so ContentDedupeMiddleware also gets the redirects, not only the pages."
-                f" {_remedy(own, redirect, _REDIRECT_ORDER)}",
-                is_refused=False,
-            )
+        sentence = (
+            f"{placed} RedirectMiddleware {redirect.order:g}, so ContentDedupeMiddleware also gets the redirects, not"
+            f" only the pages. {_remedy(own, redirect, _REDIRECT_ORDER)}"
         )
+        faults.append(OrderFault(sentence, is_refused=False))
     return faults
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    component: type
-    order: float
 
 
 def _remedy(own: _Place, other: _Place, usual: int) -> str:
     """The change that puts *own* before *other*, whose default order is *usual*: move one of them, or both."""
     if other.order > _OWN_ORDER:
-        return f"Give it an order below {other.order:g}: {_setting(own, _OWN_ORDER)}."
-    remedy = f"Set {other.component.__name__} back to {usual}: {_setting(other, usual)}"
+        return f"Give it an order below {other.order:g}: {_setting(own.component, _OWN_ORDER)}."
+    remedy = f"Set {other.component.__name__} back to {usual}: {_setting(other.component, usual)}"
     if own.order < usual:
         return f"{remedy}."
-    return f"{remedy}, and ContentDedupeMiddleware to {_OWN_ORDER}: {_setting(own, _OWN_ORDER)}."
+    return f"{remedy}, and ContentDedupeMiddleware to {_OWN_ORDER}: {_setting(own.component, _OWN_ORDER)}."
 
 
-def _setting(place: _Place, order: int) -> str:
-    return f'DOWNLOADER_MIDDLEWARES = {{"{_path(place.component)}": {order}}}'
+def _setting(component: type, order: int) -> str:
+    return f'DOWNLOADER_MIDDLEWARES = {{"{_path(component)}": {order}}}'
 
 
 def _orders(settings: BaseSettings) -> dict[type, float]:
@@ -206,11 +192,3 @@ def _path(component: object) -> str:
     else:
         module, name = getattr(component, "__module__", ""), getattr(component, "__qualname__", "")
     return f"{_PUBLIC_MODULES.get(module, module)}.{name}"
-
-
-def _example(path: str, place: str) -> str:
-    if place == "DUPEFILTER_CLASS":
-        return f' = "{path}"'
-    orders = _MIDDLEWARE_ORDERS if place == "DOWNLOADER_MIDDLEWARES" else _ORDERS
-    order = orders[path if place == "DOWNLOADER_MIDDLEWARES" else place]
-    return f' = {{"{path}": {order}}}'

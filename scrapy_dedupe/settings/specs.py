@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import fields
-from difflib import SequenceMatcher, get_close_matches
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -148,11 +149,8 @@ def faults_of(settings: BaseSettings) -> list[str]:
 _PREFIX: Final = "DEDUPE_"
 _KNOWN: Final = [spec.name for spec in SPECS]
 _RESTS: Final = [name.removeprefix(_PREFIX) for name in _KNOWN]
-_MAX_CHARS: Final = 100
-# SCRAPY_DE_DUPE has three words.
-_MAX_PREFIX_WORDS: Final = 3
-# Above the similarity of DUPE (0.8), which may belong to another package.
-_MIN_PREFIX_SIMILARITY: Final = 0.82
+# Not DUPE, which may belong to another package.
+_SIMILAR_NAME: Final = re.compile(r"(?:SCRAPY_)?DE_?D[UP][A-Z]*_(.{1,100})")
 _MIN_REST_SIMILARITY: Final = 0.85
 
 
@@ -196,16 +194,6 @@ def _meant(name: str) -> str | None:
     >>> _meant("DE_DUPE_WARC_DIRS"), _meant("DUPEFILTER_CLASS"), _meant("DEDUP_SERVER")
     ('DEDUPE_WARC_DIR', None, None)
     """
-    words = name[:_MAX_CHARS].upper().split("_")
-    for count in range(1, _MAX_PREFIX_WORDS + 1):
-        prefix = "".join(words[:count]).removeprefix("SCRAPY")
-        if not prefix.startswith("D"):
-            continue
-        is_like = (
-            prefix.startswith("DEDUP")
-            or SequenceMatcher(None, prefix, "DEDUPE").ratio() >= _MIN_PREFIX_SIMILARITY
-        )
-        rest = "_".join(words[count:])
-        if is_like and (near := get_close_matches(rest, _RESTS, n=1, cutoff=_MIN_REST_SIMILARITY)):
-            return f"{_PREFIX}{near[0]}"
-    return None
+    found = _SIMILAR_NAME.fullmatch(name.upper())
+    near = get_close_matches(found[1], _RESTS, n=1, cutoff=_MIN_REST_SIMILARITY) if found else []
+    return f"{_PREFIX}{near[0]}" if near else None

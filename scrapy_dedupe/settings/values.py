@@ -1,7 +1,4 @@
-"""How a setting is declared, and the functions that check and convert its raw value.
-
-These functions raise ValueError or TypeError if the value is wrong.
-"""
+"""How a setting is declared, and the kinds of values: the allowed values in words, and how a raw value is read."""
 
 from __future__ import annotations
 
@@ -10,18 +7,23 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.errors import SettingError
-from scrapy_dedupe.stores.location import REDIS_SCHEMES, parse_store_url
+from scrapy_dedupe.stores.location import ALLOWED, REDIS_SCHEMES, parse_store_url
 from scrapy_dedupe.warc.files import checked_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-T = TypeVar("T")
-
 LOCAL: Final = "local"
+
+
+class ValueKind(NamedTuple):
+    """A kind of value. ``read`` converts a raw value, and raises ValueError or TypeError if it is wrong."""
+
+    allowed: str
+    read: Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +38,14 @@ class Spec:
     unit: str = ""
 
 
-def setting(
-    name: str, default: Any, read: Callable[[Any], Any], allowed: str, text: str, unit: str = ""
-) -> Any:
+def setting(name: str, default: Any, kind: ValueKind, text: str, unit: str = "") -> Any:
     """Return the field of a dataclass that is read from the setting *name*."""
-    return field(metadata={"spec": Spec(name, default, read, allowed, text, unit)})
+    return field(metadata={"spec": Spec(name, default, kind.read, kind.allowed, text, unit)})
 
 
 def flag(name: str, default: bool | None, text: str) -> Any:
     """Return the field of a dataclass that is read from a setting that is True or False."""
-    return setting(name, default, boolean, "True or False", text)
+    return setting(name, default, ValueKind("True or False", boolean), text)
 
 
 def boolean(value: Any) -> bool:
@@ -56,53 +56,58 @@ def boolean(value: Any) -> bool:
     return words[key]
 
 
-def integer(minimum: int, maximum: int | None = None) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
+def _checked(allowed: str, convert: Callable[[Any], Any], is_allowed: Callable[[Any], object]) -> ValueKind:
+    def read(value: Any) -> Any:
+        converted = convert(value)
+        if not is_allowed(converted):
+            raise ValueError
+        return converted
+
+    return ValueKind(allowed, read)
+
+
+def integer(minimum: int, maximum: int | None = None) -> ValueKind:
+    def convert(value: Any) -> int:
         if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
             raise ValueError
-        number = int(value)
-        if number < minimum or (maximum is not None and number > maximum):
-            raise ValueError
-        return number
+        return int(value)
 
-    return read
+    limits = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+    return _checked(
+        f"a whole number {limits}",
+        convert,
+        lambda number: minimum <= number and (maximum is None or number <= maximum),
+    )
 
 
-def number(check: Callable[[float], bool]) -> Callable[[Any], float]:
-    def read(value: Any) -> float:
+def number(allowed: str, is_allowed: Callable[[float], bool]) -> ValueKind:
+    def convert(value: Any) -> float:
         if isinstance(value, bool):
             raise ValueError  # noqa: TRY004 - the same error for all wrong values
-        number = float(value)
-        if not check(number):
-            raise ValueError
-        return number
+        return float(value)
 
-    return read
+    return _checked(allowed, convert, is_allowed)
 
 
-def choice(*words: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        if value not in words:
-            raise ValueError
-        return str(value)
-
-    return read
+def choice(*words: str) -> ValueKind:
+    quoted = [f'"{word}"' for word in words]
+    return _checked(f"{', '.join(quoted[:-1])} or {quoted[-1]}", lambda value: value, words.__contains__)
 
 
-def matching(pattern: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise ValueError
-        return value
-
-    return read
+def matching(pattern: str, allowed: str) -> ValueKind:
+    return _checked(
+        allowed, lambda value: value, lambda value: isinstance(value, str) and re.fullmatch(pattern, value)
+    )
 
 
-def store(value: Any) -> str:
-    return parse_store_url(value).url
+def name_of(most_chars: int) -> ValueKind:
+    return matching(
+        f"[A-Za-z0-9._-]{{1,{most_chars}}}",
+        f"1 to {most_chars} letters, digits, dots, underscores and hyphens",
+    )
 
 
-def url_store(value: Any) -> str:
+def _url_store(value: Any) -> str:
     if value == LOCAL:
         return LOCAL
     if str(value).partition("://")[0] not in REDIS_SCHEMES:
@@ -110,8 +115,8 @@ def url_store(value: Any) -> str:
     return parse_store_url(value).url
 
 
-def url_key(value: Any) -> str:
-    key = matching(r"[^\s{}]+")(value)
+def _url_key(value: Any) -> str:
+    key: str = matching(r"[^\s{}]+", "").read(value)
     try:
         key % {"spider": "name"}
     except (KeyError, TypeError) as error:
@@ -119,25 +124,22 @@ def url_key(value: Any) -> str:
     return key
 
 
-def path(value: Any) -> Path:
+def _path(value: Any) -> Path:
     if not isinstance(value, (str, Path)) or not str(value).strip():
         raise ValueError
     return Path(value)
 
 
-NAMES_IN_PATHS: Final = ("name", "time")
-
-
-def named_path(value: Any) -> str:
-    text = str(path(value))
+def _named_path(value: Any) -> str:
+    text = str(_path(value))
     # Other percent signs are literal.
-    if not set(re.findall(r"%\((.*?)\)s", text)) <= set(NAMES_IN_PATHS):
+    if not set(re.findall(r"%\((.*?)\)s", text)) <= {"name", "time"}:
         raise ValueError
     return text
 
 
 def fill_in(path: str, name: str, time: str) -> Path:
-    """Replace the placeholders of a path from :func:`named_path`; *name* is the spider's name."""
+    """Replace the placeholders of a path of the kind :data:`NAMED_PATH`; *name* is the spider's name."""
     # A name must not add a folder.
     name = name.replace("/", "-").replace("\\", "-")
     if name in (".", ".."):
@@ -153,70 +155,73 @@ def _sequence(value: Any) -> list[Any]:
     raise ValueError
 
 
-def status_list(value: Any) -> frozenset[int]:
-    read = integer(100, 599)
-    return frozenset(read(status) for status in _sequence(value))
+def each(allowed: str, read: Callable[[Any], Any], collection: Callable[[Any], Any] = frozenset) -> ValueKind:
+    """A list of values that *read* converts."""
+    return ValueKind(allowed, lambda value: collection(map(read, _sequence(value))))
 
 
-def mime_type_list(value: Any) -> frozenset[str]:
-    return frozenset(mime_type(mime).lower() for mime in _sequence(value))
+def some_of(*words: str) -> ValueKind:
+    """One or more of the words."""
+    *others, last = (f'"{word}"' for word in words)
+    allowed = f"a list of {', '.join(others)} and {last}, at least one of them"
+    return _checked(allowed, each("", choice(*words).read).read, bool)
 
 
-def reasons(value: Any) -> tuple[str, ...]:
-    read = matching(r"\S+")
-    return tuple(read(reason) for reason in _sequence(value))
-
-
-def some_of(*allowed: str) -> Callable[[Any], frozenset[str]]:
-    """One or more of the allowed words."""
-    read_one = choice(*allowed)
-
-    def read(value: Any) -> frozenset[str]:
-        words = frozenset(read_one(word) for word in _sequence(value))
-        if not words:
-            raise ValueError
-        return words
-
-    return read
-
-
-def file_name(value: Any) -> str:
+def _file_name(value: Any) -> str:
     try:
         return checked_name(str(value))
     except SettingError as error:
         raise ValueError from error
 
 
-def file_patterns(value: Any) -> tuple[str, ...]:
+def _file_patterns(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) and not value.strip():
         raise ValueError  # e.g. an unset shell variable, which must not replace a replay by a crawl of the network
     names = [value] if isinstance(value, Path) else _sequence(value)
     for name in names:
-        path(name)
+        _path(name)
     return tuple(map(str, names))
 
 
-def storage(value: Any) -> str:
-    return str(path(value)) if isinstance(value, Path) or "://" not in str(value) else matching(r"\S+")(value)
+def _storage(value: Any) -> str:
+    is_folder = isinstance(value, Path) or "://" not in str(value)
+    return str(_path(value) if is_folder else matching(r"\S+", "").read(value))
 
 
-def per_type(read: Callable[[Any], T]) -> Callable[[Any], Mapping[str, T]]:
+def mime_type(value: Any) -> str:
+    return str(matching(r"[^/\s]+/[^/\s]+", "").read(value)).lower()
+
+
+def per_type(kind: ValueKind) -> ValueKind:
     """A value for all content types, or a dict of values by content type with the default at ``*``."""
 
-    def read_table(value: Any) -> Mapping[str, T]:
+    def read(value: Any) -> Mapping[str, Any]:
         if isinstance(value, str) and value.lstrip().startswith("{"):
             value = json.loads(value)
         if not isinstance(value, Mapping):
-            return {"*": read(value)}
+            return {"*": kind.read(value)}
         if not value:
             raise ValueError
-        return {name if name == "*" else mime_type(name).lower(): read(item) for name, item in value.items()}
+        return {name if name == "*" else mime_type(name): kind.read(item) for name, item in value.items()}
 
-    return read_table
-
-
-mime_type = matching(r"[^/\s]+/[^/\s]+")
+    words = 'or a dict of such values by MIME type, such as {"text/html": …, "*": …}'
+    return ValueKind(f"{kind.allowed}, {words}", read)
 
 
-def for_types(allowed: str) -> str:
-    return f'{allowed}, or a dict of such values by MIME type, such as {{"text/html": …, "*": …}}'
+FILE_NAME: Final = ValueKind(
+    "letters, digits, dots, underscores, hyphens and {prefix}, {timestamp}, {serial}, {host} and {crawl}; {serial}"
+    " is required",
+    _file_name,
+)
+FILE_PATTERNS: Final = ValueKind(
+    "a list of file names; the wildcards *, ? and ** are allowed", _file_patterns
+)
+NAMED_PATH: Final = ValueKind("a path; it may contain %(name)s and %(time)s", _named_path)
+PATH: Final = ValueKind("a path", _path)
+REASONS: Final = each("a list of finish reasons, * allowed", matching(r"\S+", "").read, tuple)
+STORAGE: Final = ValueKind("a folder, or a URL that fsspec knows, such as s3://bucket/folder", _storage)
+STORE: Final = ValueKind(ALLOWED, lambda value: parse_store_url(value).url)
+URL_KEY: Final = ValueKind(
+    "text without white space and braces; %(spider)s is allowed, and a percent sign is written %%", _url_key
+)
+URL_STORE: Final = ValueKind('"local", redis://host:port/db, rediss://… or unix:///path.sock', _url_store)

@@ -13,10 +13,9 @@ import os
 import signal
 import sys
 import threading
-from collections import deque
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain, islice
 from multiprocessing import connection, get_context
@@ -52,7 +51,7 @@ def run_jobs(
         for task in tasks:
             yield task, function(task)
     else:
-        yield from _in_processes(function, tasks, count)
+        yield from _in_processes(function, iter(tasks), count, _WAITING_PER_JOB)
 
 
 def run_in_order(
@@ -79,7 +78,10 @@ def run_in_order(
         for task in left:
             yield function(task)
     else:
-        yield from _in_order(function, left, count, weight or (lambda task: 0), most)
+        in_order = _in_processes(function, left, count, _AHEAD_PER_JOB, weight or (lambda task: 0), most)
+        with closing(in_order):
+            for _, result in in_order:
+                yield result
 
 
 def job_count(jobs: int) -> int:
@@ -97,47 +99,37 @@ def job_count(jobs: int) -> int:
 
 
 def _in_processes(
-    function: Callable[[Task], Result], tasks: Sequence[Task], count: int
-) -> Generator[tuple[Task, Result]]:
-    with _pool_of(count) as pool:
-        left = iter(tasks)
-        # Submit only a few tasks at a time, so that results do not pile up if the caller is slow.
-        waiting = {_submit(pool, function, task): task for task in islice(left, _WAITING_PER_JOB * count)}
-        while waiting:
-            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                task, result = waiting.pop(future), future.result()
-                for following in islice(left, 1):
-                    waiting[_submit(pool, function, following)] = following
-                yield task, result
-
-
-def _in_order(
     function: Callable[[Task], Result],
     tasks: Iterator[Task],
     count: int,
-    weight: Callable[[Task], int],
-    most: int,
-) -> Generator[Result]:
+    most_per_job: int,
+    weight: Callable[[Task], int] | None = None,
+    most: int = 0,
+) -> Generator[tuple[Task, Result]]:
+    """Yield each task with its result: in the order of completion or, with *weight*, in the order of the tasks."""
     with _pool_of(count) as pool:
-        waiting: deque[tuple[Future[Result], int]] = deque()
+        waiting: dict[Future[Result], tuple[Task, int]] = {}
         heavy = 0
 
-        def next_result() -> Result:
+        def next_result() -> tuple[Task, Result]:
             nonlocal heavy
-            future, weighing = waiting.popleft()
+            done = wait(waiting, return_when=FIRST_COMPLETED).done if weight is None else waiting
+            future = next(iter(done))
             result = future.result()
+            task, weighing = waiting.pop(future)
             heavy -= weighing
-            return result
+            return task, result
 
         for task in tasks:
-            weighing = weight(task)
+            weighing = 0 if weight is None else weight(task)
             while waiting and heavy + weighing > most:
                 yield next_result()
-            waiting.append((_submit(pool, function, task), weighing))
+            waiting[_submit(pool, function, task)] = (task, weighing)
             heavy += weighing
             # Otherwise this variable keeps the task in memory until the next one is read.
             del task
-            if waiting[0][0].done() or len(waiting) >= _AHEAD_PER_JOB * count:
+            is_ready = weight is not None and next(iter(waiting)).done()
+            if is_ready or len(waiting) >= most_per_job * count:
                 yield next_result()
         while waiting:
             yield next_result()

@@ -181,7 +181,7 @@ def test_the_command_does_not_slow_down_other_scrapy_calls() -> None:
     assert done.stdout.split() == ["scrapy_dedupe", "scrapy_dedupe.commands"]
 
 
-@pytest.mark.parametrize(("words", "loaded"), [(["--help"], []), (["urls", "stats", "--help"], ["states"])])
+@pytest.mark.parametrize(("words", "loaded"), [(["--help"], []), (["urls", "stats", "--help"], ["verbs"])])
 def test_the_module_of_a_verb_is_imported_when_the_verb_is_called(
     words: list[str], loaded: list[str]
 ) -> None:

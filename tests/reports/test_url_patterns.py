@@ -296,20 +296,9 @@ def test_a_page_with_a_session_is_counted_once_even_if_it_has_hardly_any_text() 
     assert (trap.pages, trap.exact, trap.template, trap.share) == (30, 30, 0, 1.0)
 
 
-def test_data_without_the_count_of_pages_with_hardly_any_text_is_read() -> None:
-    row = ["example.com/a/{n}", 30, 0, 20, 4, 1]
-    example = f"{SITE}/a/1"
-    for kept, expected in (
-        ([*row, example], (29, 20, 4, 0, [example])),
-        (row, (29, 20, 4, 0, [])),
-        ([*row, 5, example], (29, 20, 4, 5, [example])),
-    ):
-        patterns = UrlPatterns()
-        patterns.take({"floor": 0, "rows": [kept]})
-        (trap,) = patterns.traps(10)
-        assert (trap.pages, trap.exact, trap.near, trap.template, trap.examples) == expected
+def test_a_row_with_more_copies_than_pages_is_refused() -> None:
     with pytest.raises(ValueError, match="more copies than pages"):
-        UrlPatterns().take({"floor": 0, "rows": [[*row, 6]]})
+        UrlPatterns().take({"floor": 0, "rows": [["example.com/a/{n}", 30, 0, 20, 4, 1, 6]]})
 
 
 def test_a_trap_is_found_among_two_thousand_folders() -> None:

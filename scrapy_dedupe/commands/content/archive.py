@@ -61,20 +61,17 @@ class Archive:
 
     def find(self, wanted: Iterable[Wanted]) -> dict[Wanted, ArchivedText | str]:
         """For each capture, its text or a message why the archive does not have it. Reads each crawl's files once."""
-        by_crawl: dict[str, set[Wanted]] = {}
-        for item in wanted:
-            by_crawl.setdefault(item.crawl, set()).add(item)
-        if not by_crawl:
+        items = set(wanted)
+        if not items:
             return {}
         found: dict[Wanted, ArchivedText | str] = {}
         try:
             index = self._stores.open_index()
         except StoreError as error:
-            sentence = f"The archive cannot be searched: {error}"
-            return {item: sentence for items in by_crawl.values() for item in items}
+            return dict.fromkeys(items, f"The archive cannot be searched: {error}")
         with index:
-            for crawl, items in by_crawl.items():
-                found |= self._find_in(index, crawl, items)
+            for crawl in sorted({item.crawl for item in items}):
+                found |= self._find_in(index, crawl, {item for item in items if item.crawl == crawl})
         return found
 
     def _find_in(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.options import Option
 from scrapy_dedupe.commands.output import picked
@@ -22,41 +21,7 @@ _OPTIONS: Final = "threshold recall num_perm shingle_size"
 _PERCENTS: Final = range(50, 101, 5)
 
 
-@dataclass(frozen=True, slots=True)
-class CurvePoint:
-    """The probabilities for a pair of texts of one Jaccard similarity.
-
-    ``shares_band``: the two texts share a bucket of the index; ``estimate_reaches``: their estimated similarity reaches
-    the threshold; ``called_near``: both.
-    """
-
-    jaccard: float
-    shares_band: float
-    estimate_reaches: float
-    called_near: float
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """The near layer for one content type, ``*`` for all others.
-
-    The estimate reaches the threshold if ``min_equal`` of the ``num_perm`` row bytes are equal; ``deviation`` is its
-    standard deviation at the threshold. With the threshold 1 the layer is off, and there are no bands and no points.
-    """
-
-    content_type: str
-    threshold: float
-    recall: float
-    num_perm: int
-    shingle_size: int
-    bands: int | None = None
-    rows_per_band: int | None = None
-    min_equal: int | None = None
-    deviation: float | None = None
-    points: tuple[CurvePoint, ...] = ()
-
-
-def _run(stores: CommandStores, opts: argparse.Namespace) -> list[Curve]:
+def _run(stores: CommandStores, opts: argparse.Namespace) -> list[dict[str, Any]]:
     values = picked(opts, _OPTIONS)
     for name, value in values.items():
         if value is None:
@@ -68,59 +33,64 @@ def _run(stores: CommandStores, opts: argparse.Namespace) -> list[Curve]:
     ]
 
 
-def _curve(content_type: str, options: NearOptions) -> Curve:
+def _curve(content_type: str, options: NearOptions) -> dict[str, Any]:
+    """The near layer for one content type, ``*`` for all others. If the layer is off, there are no bands and no points."""
     threshold, num_perm = options.threshold, options.num_perm
-    curve = Curve(content_type, **picked(options, _OPTIONS))
+    curve = {
+        "content_type": content_type,
+        **picked(options, _OPTIONS),
+        **dict.fromkeys(("bands", "rows_per_band", "min_equal", "deviation")),
+        "points": [],
+    }
     if not options.is_on:
         return curve
     banding, least = options.banding, min_equal(threshold, num_perm)
-    points = [
-        CurvePoint(
-            jaccard,
-            banding.probability(jaccard),
-            estimate_probability(jaccard, num_perm, least),
-            recall(jaccard, banding, num_perm, least),
-        )
-        for jaccard in sorted({threshold} | {percent / 100 for percent in _PERCENTS})
-    ]
-    return replace(
-        curve,
-        bands=banding.bands,
-        rows_per_band=banding.rows,
-        min_equal=least,
-        deviation=estimate_deviation(threshold, num_perm),
-        points=tuple(points),
-    )
+    return curve | {
+        "bands": banding.bands,
+        "rows_per_band": banding.rows,
+        # The estimate reaches the threshold if so many row bytes are equal. Its standard deviation at the threshold.
+        "min_equal": least,
+        "deviation": estimate_deviation(threshold, num_perm),
+        # The probabilities for a pair of texts of one Jaccard similarity.
+        "points": [
+            {
+                "jaccard": jaccard,
+                "shares_band": banding.probability(jaccard),
+                "estimate_reaches": estimate_probability(jaccard, num_perm, least),
+                "called_near": recall(jaccard, banding, num_perm, least),
+            }
+            for jaccard in sorted({threshold} | {percent / 100 for percent in _PERCENTS})
+        ],
+    }
 
 
-def _lines(curves: list[Curve]) -> Iterator[str]:
+def _lines(curves: list[dict[str, Any]]) -> Iterator[str]:
     for place, curve in enumerate(curves):
         if place:
             yield ""
         if len(curves) > 1:
-            others = "all other content types"
-            yield f"Pages      {others if curve.content_type == ALL_TYPES else curve.content_type}"
-        yield from _curve_lines(curve)
-
-
-def _curve_lines(curve: Curve) -> Iterator[str]:
-    if curve.bands is None:
-        yield f"Threshold  {curve.threshold:g}, which turns the near layer off"
-        return
-    yield f"Threshold  {curve.threshold:g}, of shingles of {curve.shingle_size} characters"
-    yield f"Bands      {curve.bands} of {curve.rows_per_band} rows, of {curve.num_perm}; recall wanted: {curve.recall:g}"
-    yield (
-        f"Estimate   {curve.min_equal} equal row bytes reach the threshold; standard deviation there"
-        f" {curve.deviation:.3f}"
-    )
-    yield ""
-    yield "Similarity  Shares a band  Estimate reaches  Called near"
-    for point in curve.points:
-        line = (
-            f"{_similarity_text(point.jaccard):10}  {point.shares_band:13.2%}  {point.estimate_reaches:16.2%}"
-            f"  {point.called_near:11.2%}"
+            kind = curve["content_type"]
+            yield f"Pages      {'all other content types' if kind == ALL_TYPES else kind}"
+        threshold = curve["threshold"]
+        if curve["bands"] is None:
+            yield f"Threshold  {threshold:g}, which turns the near layer off"
+            continue
+        yield f"Threshold  {threshold:g}, of shingles of {curve['shingle_size']} characters"
+        yield (
+            f"Bands      {curve['bands']} of {curve['rows_per_band']} rows, of {curve['num_perm']}; recall wanted:"
+            f" {curve['recall']:g}"
         )
-        yield f"{line}  threshold" if point.jaccard == curve.threshold else line
+        yield (
+            f"Estimate   {curve['min_equal']} equal row bytes reach the threshold; standard deviation there"
+            f" {curve['deviation']:.3f}"
+        )
+        yield ""
+        yield "Similarity  Shares a band  Estimate reaches  Called near"
+        for jaccard, shares_band, reaches, called_near in map(dict.values, curve["points"]):
+            line = (
+                f"{_similarity_text(jaccard):10}  {shares_band:13.2%}  {reaches:16.2%}  {called_near:11.2%}"
+            )
+            yield f"{line}  threshold" if jaccard == threshold else line
 
 
 def _similarity_text(jaccard: float) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import sqlite3
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +14,6 @@ from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.content.quarrycore import PARAMETERS, is_hash, key_of
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.reports.wording import counted
-from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import SeenText
 from scrapy_dedupe.stores.crawl_index import checked_crawl_id
 from scrapy_dedupe.tasks.state import reading
@@ -35,31 +32,17 @@ _AT_ONCE: Final = 1_000
 _END_S: Final = 253_402_300_800
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedTexts:
-    """The numbers of ``new`` rows, of ``known`` rows (stored before), and of ``skipped`` rows (damaged)."""
-
-    file: str
-    store: str
-    crawl: str
-    new: int
-    known: int
-    skipped: int
-
-
-def _import(stores: CommandStores, opts: argparse.Namespace) -> ImportedTexts:
+def _import(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     crawl = checked_crawl_id(opts.crawl_id)
     new = known = skipped = 0
-    # Check the file before a store is created.
     with closing(_open(opts.file)) as table, Bars(opts) as bars:
-        rows = _rows(opts.file, table)
-        total = _count(opts.file, table)
-        with (
-            closing(open_store(stores.content_url, timeout_s=stores.timeout_s)) as store,
-            bars.part("import", total, "rows"),
-        ):
+        # Read the file before a store is created.
+        with _reporting_damage(opts.file, "Nothing was imported"):
+            (total,) = table.execute(f"SELECT count(*) FROM {_TABLE}").fetchone()  # noqa: S608
+            rows = table.execute(f"SELECT {', '.join(_COLUMNS)} FROM {_TABLE}")  # noqa: S608
+        with closing(stores.open_content(create=True)) as store, bars.part("import", total, "rows"):
             store.content.check_parameters(PARAMETERS)
-            while some := list(islice(rows, _AT_ONCE)):
+            while some := _next_rows(opts.file, rows):
                 captures = [capture for row in some if (capture := _capture(row, crawl)) is not None]
                 found = store.content.claim_texts(captures, pending=False)
                 skipped += len(some) - len(captures)
@@ -67,7 +50,14 @@ def _import(stores: CommandStores, opts: argparse.Namespace) -> ImportedTexts:
                 known += len(found) - found.count(None)
                 bars.advance(len(some))
             store.content.flush()
-    return ImportedTexts(str(opts.file), stores.shown(stores.content_url), crawl, new, known, skipped)
+    return {
+        "file": str(opts.file),
+        "store": stores.shown(stores.content_url),
+        "crawl": crawl,
+        "new": new,
+        "known": known,
+        "skipped": skipped,
+    }
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -98,14 +88,9 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _rows(path: Path, connection: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
+def _next_rows(path: Path, rows: sqlite3.Cursor) -> list[tuple[Any, ...]]:
     with _reporting_damage(path, "The rows before that position were imported"):
-        yield from connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM {_TABLE}")  # noqa: S608
-
-
-def _count(path: Path, connection: sqlite3.Connection) -> int:
-    with _reporting_damage(path, "Nothing was imported"):
-        return int(connection.execute(f"SELECT count(*) FROM {_TABLE}").fetchone()[0])  # noqa: S608
+        return rows.fetchmany(_AT_ONCE)
 
 
 @contextmanager
@@ -135,16 +120,16 @@ def _capture(row: tuple[Any, ...], crawl: str) -> SeenText | None:
     return SeenText(key_of(hash_), url, crawl, round(time_s * 1000))
 
 
-def _lines(result: ImportedTexts) -> Iterator[str]:
-    new = counted(result.new, "text is", "texts are")
-    known = counted(result.known, "was", "were")
-    yield f"{new} new to {result.store}, {known} known. New ones are stored under the crawl {result.crawl}."
+def _lines(result: dict[str, Any]) -> Iterator[str]:
+    new = counted(result["new"], "text is", "texts are")
+    known = counted(result["known"], "was", "were")
+    yield f"{new} new to {result['store']}, {known} known. New ones are stored under the crawl {result['crawl']}."
 
 
-def _caveats(result: ImportedTexts) -> Iterator[str]:
-    if result.skipped:
-        were = "was" if result.skipped == 1 else "were"
-        yield f"{counted(result.skipped, 'row')} of {result.file} had no valid hash, URL or time and {were} skipped"
+def _caveats(result: dict[str, Any]) -> Iterator[str]:
+    if count := result["skipped"]:
+        were = "was" if count == 1 else "were"
+        yield f"{counted(count, 'row')} of {result['file']} had no valid hash, URL or time and {were} skipped"
 
 
 IMPORT = Verb(

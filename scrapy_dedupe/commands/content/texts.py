@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -65,23 +64,7 @@ def _stats_lines(stats: dict[str, Any]) -> Iterator[str]:
 STATS = Verb(_stats, _stats_lines)
 
 
-@dataclass(frozen=True, slots=True)
-class PurgedTexts:
-    """``texts`` were selected, ``forgotten`` of them were deleted: none if the user declined, or with ``dry_run``.
-
-    ``before`` is the time of ``--older-than``, as ISO 8601 in UTC.
-    """
-
-    store: str
-    before: str | None
-    crawl: str | None
-    urls: list[str]
-    texts: int
-    forgotten: int
-    dry_run: bool
-
-
-def _purge(stores: CommandStores, opts: argparse.Namespace) -> PurgedTexts:
+def _purge(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     is_by_age_or_crawl = opts.older_than is not None or opts.crawl is not None
     if is_by_age_or_crawl + bool(opts.url) + opts.all != 1:
         raise UsageError(
@@ -110,15 +93,16 @@ def _purge(stores: CommandStores, opts: argparse.Namespace) -> PurgedTexts:
                     bars.end()
                 forget_reports(store, before=before, crawl=crawl)
             store.content.flush()
-    return PurgedTexts(
-        store=shown,
-        before=None if before is None else f"{before:%Y-%m-%dT%H:%M:%SZ}",
-        crawl=crawl,
-        urls=urls,
-        texts=texts,
-        forgotten=forgotten,
-        dry_run=opts.dry_run,
-    )
+    return {
+        "store": shown,
+        "before": None if before is None else f"{before:%Y-%m-%dT%H:%M:%SZ}",
+        "crawl": crawl,
+        "urls": urls,
+        "texts": texts,
+        # Smaller if the user declined, and with --dry-run.
+        "forgotten": forgotten,
+        "dry_run": opts.dry_run,
+    }
 
 
 class _Parts:
@@ -155,13 +139,13 @@ def _is_wanted(texts: int, store: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _purge_lines(result: PurgedTexts) -> Iterator[str]:
-    if result.dry_run:
-        yield f"{counted(result.texts, 'text')} would be forgotten."
-    elif result.texts and not result.forgotten:
+def _purge_lines(result: dict[str, Any]) -> Iterator[str]:
+    if result["dry_run"]:
+        yield f"{counted(result['texts'], 'text')} would be forgotten."
+    elif result["texts"] and not result["forgotten"]:
         yield "Nothing was forgotten."
     else:
-        yield f"{counted(result.forgotten, 'text was', 'texts were')} forgotten."
+        yield f"{counted(result['forgotten'], 'text was', 'texts were')} forgotten."
 
 
 def forget_reports(store: Store, *, before: datetime | None = None, crawl: str | None = None) -> int:

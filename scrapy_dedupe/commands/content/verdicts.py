@@ -46,6 +46,10 @@ _STDIN: Final = "-"
 _NEW: Final = "It was new: no text known at that time was equal, or similar outside the template of the host."
 _NEW_OR_IMPORTED: Final = "It was new, or imported from QuarryCore."
 _WAS_IMPORTED: Final = "QuarryCore had read a page with the same text; its hash was imported."
+_WHY_EQUAL: Final = {
+    "unchanged": "The canonical text is exactly the same as when this URL was read before.",
+    "exact": "The canonical text is exactly that of the original.",
+}
 _NOT_JUDGED: Final = {
     "no text": "it has no text, or only in its title and <noscript>, like a page that JavaScript fills",
     "markup": "its markup would take too long to parse",
@@ -56,68 +60,22 @@ _NOT_JUDGED: Final = {
 FULL: Final = flag("--full", f"show the whole diff, not {_SHORT_DIFF} lines")
 
 
-@dataclass(frozen=True, slots=True)
-class OriginalText:
-    """The original of a copy: its first capture, with the time of this capture as ISO 8601 in UTC."""
-
-    url: str
-    crawl: str
-    seen: str
-
-
-@dataclass(frozen=True, slots=True)
-class TextDifference:
-    """A unified diff of the canonical texts, without its last ``left_out`` lines; or the reason why it is missing."""
-
-    lines: list[str]
-    left_out: int = 0
-    missing: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainedText:
-    """One text of the URL, with its first verdict; ``digest`` is its key.
-
-    ``original`` is None for a new text, and for a copy of a forgotten text. Only near copies have a ``diff``: the text
-    of other copies is that of their original.
-    """
-
-    kind: str
-    seen: str
-    crawl: str
-    digest: str
-    original: OriginalText | None
-    similarity: float | None
-    why: list[str]
-    diff: TextDifference | None
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """``notes`` are messages about missing parts of the explanation."""
-
-    store: str
-    url: str
-    texts: list[ExplainedText]
-    notes: list[str]
-
-
-def _explain(stores: CommandStores, opts: argparse.Namespace) -> Explained:
+def _explain(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
+    shown = stores.shown(stores.content_url)
     with closing(stores.open_content()) as store:
         url, known = _known(store.content, opts.url)
         with Bars(opts) as bars:
             archive = Archive(stores, opts.warc_dir, bars)
             archived = archive.find(_wanted(known))
-        notes = archive.notes
         try:
-            judge = read_only_judge(store.content, stores.settings.content, stores.shown(stores.content_url))
+            judge = read_only_judge(store.content, stores.settings.content, shown)
         except StoreRefused as error:
             judge = None
-            notes.append(f"The share of the template cannot be computed: {error}")
+            archive.notes.append(f"The share of the template cannot be computed: {error}")
         options = judge_options(stores.settings.content)
         explainer = _Explainer(options, store.content.parameters(), judge, archived, full=opts.full)
         texts = [explainer.text(capture, original) for capture, original in known]
-    return Explained(stores.shown(stores.content_url), url, texts, notes)
+    return {"store": shown, "url": url, "texts": texts, "notes": archive.notes}
 
 
 def _known(content: ContentStore, given: str) -> tuple[str, Known]:
@@ -157,36 +115,38 @@ class _Explainer:
     archived: Mapping[Wanted, ArchivedText | str]
     full: bool
 
-    def text(self, capture: SeenText, original: TextMatch | None) -> ExplainedText:
+    def text(self, capture: SeenText, original: TextMatch | None) -> dict[str, Any]:
+        """One text of the URL, with its first verdict; the digest is its key.
+
+        There is no original of a new text, and of a copy of a forgotten text. Only near copies have a diff: the text of
+        other copies is that of their original.
+        """
         diff = first = None
         if original is not None:
-            first = OriginalText(original.url, original.crawl, _time(original.seen_ms))
+            first = {"url": original.url, "crawl": original.crawl, "seen": _time(original.seen_ms)}
         if capture.kind == "unique":
             why = [_NEW_OR_IMPORTED if PARAMETERS.items() <= self.parameters.items() else _NEW]
         elif capture.kind != "near":
             is_imported = capture.original not in (None, capture.digest)
-            why = [_WAS_IMPORTED if is_imported else _why_equal(capture.kind)]
+            why = [_WAS_IMPORTED if is_imported else _WHY_EQUAL[capture.kind]]
         else:
             own = self.archived[_text_of(capture)]
             why = list(self._why_near(capture, own))
             if original is not None:
-                diff = _difference(
-                    (_name(original), self.archived[_text_of(original)]),
-                    (_name(capture), own),
-                    full=self.full,
-                )
+                old = (_name(original), self.archived[_text_of(original)])
+                diff = _difference(old, (_name(capture), own), full=self.full)
         if original is None and capture.kind != "unique":
             why.append("The original has been forgotten since.")
-        return ExplainedText(
-            kind=capture.kind,
-            seen=_time(capture.seen_ms),
-            crawl=capture.crawl,
-            digest=capture.digest.hex(),
-            original=first,
-            similarity=capture.similarity,
-            why=why,
-            diff=diff,
-        )
+        return {
+            "kind": capture.kind,
+            "seen": _time(capture.seen_ms),
+            "crawl": capture.crawl,
+            "digest": capture.digest.hex(),
+            "original": first,
+            "similarity": capture.similarity,
+            "why": why,
+            "diff": diff,
+        }
 
     def _why_near(self, capture: SeenText, own: ArchivedText | str) -> Iterator[str]:
         mime = own.mime if isinstance(own, ArchivedText) else None
@@ -202,22 +162,22 @@ class _Explainer:
             )
 
 
-def _explain_lines(result: Explained) -> Iterator[str]:
-    if result.texts:
-        yield result.url
-    for item in result.texts:
-        yield f"{item.kind:9}  {item.seen}, crawl {item.crawl}"
-        if item.original is not None:
-            yield f"{_INDENT}of {item.original.url}, {item.original.seen}, crawl {item.original.crawl}"
-        yield from _reason_lines(item.why, item.diff)
-    yield from result.notes
+def _explain_lines(result: dict[str, Any]) -> Iterator[str]:
+    if result["texts"]:
+        yield result["url"]
+    for item in result["texts"]:
+        yield f"{item['kind']:9}  {item['seen']}, crawl {item['crawl']}"
+        if first := item["original"]:
+            yield f"{_INDENT}of {first['url']}, {first['seen']}, crawl {first['crawl']}"
+        yield from _reason_lines(item)
+    yield from result["notes"]
 
 
-def _explain_caveats(result: Explained) -> Iterator[str]:
-    if not result.texts:
+def _explain_caveats(result: dict[str, Any]) -> Iterator[str]:
+    if not result["texts"]:
         yield (
-            f"There are no texts of {result.url} in {result.store}: no page was read there, or it failed, had no text,"
-            " or was purged"
+            f"There are no texts of {result['url']} in {result['store']}: no page was read there, or it failed, had no"
+            " text, or was purged"
         )
 
 
@@ -229,28 +189,7 @@ EXPLAIN = Verb(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedPage:
-    """``verdict`` has the fields of a crawl's verdict, ``digest`` is the key of the page's text.
-
-    ``template``: without the template of its host the page would be a near copy. ``template_share`` is the share of
-    the template in the page's text. Only near copies have a ``diff``.
-    """
-
-    store: str
-    file: str
-    url: str
-    content_type: str
-    digest: str | None
-    verdict: dict[str, Any]
-    template: bool
-    template_share: float
-    why: list[str]
-    diff: TextDifference | None
-    notes: list[str]
-
-
-def _check(stores: CommandStores, opts: argparse.Namespace) -> CheckedPage:
+def _check(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     content_type = opts.content_type or mimetypes.guess_type(opts.file)[0] or "text/html"
     url = opts.url or Path("stdin" if opts.file == _STDIN else opts.file).absolute().as_uri()
     body = _body(opts.file)
@@ -264,19 +203,20 @@ def _check(stores: CommandStores, opts: argparse.Namespace) -> CheckedPage:
     with Bars(opts) as bars:
         archive = Archive(stores, opts.warc_dir, bars)
         diff = _diff(archive, judged, reading, opts)
-    return CheckedPage(
-        store=shown,
-        file=opts.file,
-        url=url,
-        content_type=content_type,
-        digest=None if reading.capture is None else reading.capture.digest.hex(),
-        verdict=judged.verdict.as_dict(),
-        template=judged.is_template,
-        template_share=round(share, 4),
-        why=list(_why(judge_options(stores.settings.content), judged, reading, share, parameters)),
-        diff=diff,
-        notes=archive.notes,
-    )
+    return {
+        "store": shown,
+        "file": opts.file,
+        "url": url,
+        "content_type": content_type,
+        "digest": None if reading.capture is None else reading.capture.digest.hex(),
+        "verdict": judged.verdict.as_dict(),
+        # Whether the page would be a near copy without the template of its host, whose share of the text follows.
+        "template": judged.is_template,
+        "template_share": round(share, 4),
+        "why": list(_why(judge_options(stores.settings.content), judged, reading, share, parameters)),
+        "diff": diff,
+        "notes": archive.notes,
+    }
 
 
 def _body(file: str) -> bytes:
@@ -316,7 +256,7 @@ def _why(
     elif capture is not None and capture.original in reading.imported:
         yield _WAS_IMPORTED
     else:
-        yield _why_equal(verdict.kind)
+        yield _WHY_EQUAL[verdict.kind]
     if share:
         yield f"{share:.0%} of the text is the template of the host."
     if verdict.pending:
@@ -325,7 +265,7 @@ def _why(
 
 def _diff(
     archive: Archive, judged: Judgement, reading: PageReading, opts: argparse.Namespace
-) -> TextDifference | None:
+) -> dict[str, Any] | None:
     verdict, capture = judged.verdict, judged.capture
     if verdict.kind != "near" or capture is None or capture.original is None:
         return None
@@ -337,15 +277,15 @@ def _diff(
     return _difference((name, archive.find([wanted])[wanted]), (opts.file, own), full=opts.full)
 
 
-def _check_lines(result: CheckedPage) -> Iterator[str]:
-    verdict = result.verdict
-    yield f"{verdict['kind']:9}  {result.url}"
+def _check_lines(result: dict[str, Any]) -> Iterator[str]:
+    verdict = result["verdict"]
+    yield f"{verdict['kind']:9}  {result['url']}"
     if verdict["original_url"] is not None:
         yield (
             f"{_INDENT}of {verdict['original_url']}, {verdict['original_seen']}, crawl {verdict['original_crawl']}"
         )
-    yield from _reason_lines(result.why, result.diff)
-    yield from result.notes
+    yield from _reason_lines(result)
+    yield from result["notes"]
 
 
 CHECK = Verb(
@@ -369,13 +309,6 @@ CHECK = Verb(
 )
 
 
-def _why_equal(kind: str) -> str:
-    """The reason for an ``exact`` or ``unchanged`` copy."""
-    if kind == "unchanged":
-        return "The canonical text is exactly the same as when this URL was read before."
-    return "The canonical text is exactly that of the original."
-
-
 def _why_near(
     similarity: float, options: JudgeOptions, parameters: Mapping[str, str], mime: str | None
 ) -> str:
@@ -392,28 +325,26 @@ def _why_near(
 
 def _difference(
     old: tuple[str, ArchivedText | str], new: tuple[str, ArchivedText | str], *, full: bool
-) -> TextDifference:
-    """The diff of two named texts; if one is a message that the text is missing, the message."""
+) -> dict[str, Any]:
+    """A unified diff of two named texts, without its last lines; or the reason why a text is missing."""
     (old_name, old_text), (new_name, new_text) = old, new
+    lines: list[str] = []
+    missing = None
     if isinstance(old_text, str) or isinstance(new_text, str):
-        missing = dict.fromkeys(item for item in (old_text, new_text) if isinstance(item, str))
-        return TextDifference([], missing=" ".join(missing))
-    lines = unified_diff(old_text.text, new_text.text, old_name, new_name)
-    if not lines:
-        return TextDifference([], missing="The two texts differ only in white space.")
+        missing = " ".join(dict.fromkeys(item for item in (old_text, new_text) if isinstance(item, str)))
+    else:
+        lines = unified_diff(old_text.text, new_text.text, old_name, new_name)
+        missing = None if lines else "The two texts differ only in white space."
     kept = lines if full else lines[:_SHORT_DIFF]
-    return TextDifference(kept, len(lines) - len(kept))
+    return {"lines": kept, "left_out": len(lines) - len(kept), "missing": missing}
 
 
-def _reason_lines(why: list[str], diff: TextDifference | None) -> Iterator[str]:
-    yield from (f"{_INDENT}{sentence}" for sentence in why)
-    if diff is None:
-        return
-    if diff.missing is not None:
-        yield f"{_INDENT}{diff.missing}"
-    yield from (f"{_INDENT}{line}" for line in diff.lines)
-    if diff.left_out:
-        yield f"{_INDENT}({number(diff.left_out)} more lines; --full shows them)"
+def _reason_lines(item: dict[str, Any]) -> Iterator[str]:
+    diff = item["diff"] or {"lines": [], "left_out": 0, "missing": None}
+    yield from (f"{_INDENT}{sentence}" for sentence in item["why"])
+    yield from (f"{_INDENT}{line}" for line in filter(None, [diff["missing"], *diff["lines"]]))
+    if diff["left_out"]:
+        yield f"{_INDENT}({number(diff['left_out'])} more lines; --full shows them)"
 
 
 def _time(seen_ms: int) -> str:

@@ -10,7 +10,6 @@ from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import CRAWL_IDS, WARC_DIR, Option, flag
 from scrapy_dedupe.commands.output import by_kind, picked
 from scrapy_dedupe.commands.verbs import Verb
-from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.checking import Checker
 from scrapy_dedupe.crawls.findings import KINDS, Thoroughness
 from scrapy_dedupe.crawls.repairing import repair
@@ -44,10 +43,7 @@ def _check(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     seed = opts.seed if opts.seed is not None else secrets.randbelow(2**31)
     settings = stores.settings
     # A repair creates the index if it was lost.
-    with (
-        open_index(stores.index_url, timeout_s=stores.timeout_s, create=opts.repair) as index,
-        Bars(opts) as bars,
-    ):
+    with stores.open_index(create=opts.repair) as index, Bars(opts) as bars:
         checker = Checker(
             index,
             stores.revisit_rules,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.console import handling_signals
 from scrapy_dedupe.commands.options import Option, flag
 from scrapy_dedupe.commands.output import as_json, listed, picked
 from scrapy_dedupe.commands.verbs import Verb
-from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.importing import ImportOptions, ImportStopped, import_sources
 from scrapy_dedupe.crawls.sources import places_of
 from scrapy_dedupe.errors import UsageError
@@ -28,15 +26,7 @@ if TYPE_CHECKING:
 _SHOWN: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """The result of an import into the index of ``store``."""
-
-    store: str
-    done: ImportResult
-
-
-def _import(stores: CommandStores, opts: argparse.Namespace) -> Imported:
+def _import(stores: CommandStores, opts: argparse.Namespace) -> tuple[str, ImportResult]:
     if opts.crawl_id is not None:
         checked_crawl_id(opts.crawl_id)
     if opts.force and not opts.remove:
@@ -65,15 +55,17 @@ def import_into_index(
     sources: Sequence[str],
     options: ImportOptions,
     signals: Sequence[int] = (),
-) -> Imported:
-    """Import the sources into the crawl index. Raises ImportStopped soon after a signal has been added to *signals*."""
-    url = stores.index_url
+) -> tuple[str, ImportResult]:
+    """Import the sources into the crawl index; return its URL and the result.
+
+    Raises ImportStopped soon after a signal has been added to *signals*.
+    """
     # Continuing a queue never creates a store.
-    with open_index(url, timeout_s=stores.timeout_s, create=bool(sources)) as index, Bars(opts) as bars:
+    with stores.open_index(create=bool(sources)) as index, Bars(opts) as bars:
         watch = _ImportWatch(bars, signals)
         with bars.part("import", 0, "sources"):
             done = import_sources(index, sources, options, watch)
-    return Imported(stores.shown(url), done)
+    return stores.shown(stores.index_url), done
 
 
 class _ImportWatch:
@@ -89,10 +81,10 @@ class _ImportWatch:
             raise ImportStopped("stopped by a signal")
 
 
-def _lines(result: Imported) -> Iterator[str]:
-    done = result.done
+def _lines(result: tuple[str, ImportResult]) -> Iterator[str]:
+    store, done = result
     yield (
-        f"{counted(len(done.imported), 'source')} imported into {result.store}"
+        f"{counted(len(done.imported), 'source')} imported into {store}"
         + (f", {number(len(done.known))} known already" if done.known else "")
         + (f", {number(len(done.failed))} failed" if done.failed else "")
         + "."
@@ -127,8 +119,8 @@ def _lines(result: Imported) -> Iterator[str]:
         yield f"and {number(done.skipped - _SHOWN)} more lines and records that were skipped."
 
 
-def _caveats(result: Imported) -> Iterator[str]:
-    done = result.done
+def _caveats(result: tuple[str, ImportResult]) -> Iterator[str]:
+    _, done = result
     clauses = []
     if done.failed:
         clauses.append(f"{counted(len(done.failed), 'source')} could not be imported")
@@ -141,10 +133,6 @@ def _caveats(result: Imported) -> Iterator[str]:
         sentences.append(done.not_removed)
     if sentences:
         yield ". ".join(sentences)
-
-
-def _as_json(result: Imported) -> dict[str, Any]:
-    return {"store": result.store, **as_json(result.done)}
 
 
 IMPORT = Verb(
@@ -173,7 +161,7 @@ IMPORT = Verb(
         flag("--remove", "purge committed crawls that the manifests do not name; their files are kept"),
         flag("--force", "with --remove: purge crawls even if others depend on them"),
     ],
-    json=_as_json,
+    json=lambda result: {"store": result[0], **as_json(result[1])},
     caveats=_caveats,
     stopped=lambda opts: (
         "the sources imported so far are in the index, and import without SOURCE continues with the rest"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.commands.options import CRAWL_ID, Option, flag
 from scrapy_dedupe.commands.output import as_json, picked
@@ -83,37 +82,29 @@ def _totals_lines(totals: dict[str, Any]) -> Iterator[str]:
 STATS = Verb(_totals, _totals_lines, [flag("--per-crawl", "also show each crawl")])
 
 
-@dataclass(frozen=True, slots=True)
-class ListedCrawl:
-    """A crawl, its containers as in the index, and the crawls whose records it refers to, as far as the index knows.
+def _list(stores: CommandStores, opts: argparse.Namespace) -> list[tuple[CrawlInfo, dict[str, object]]]:
+    """The crawls, each with its containers as in the index, and the crawls that it needs as far as the index knows.
 
     A container with an unreadable entry is an empty dict, so that the order of the list is kept.
     """
-
-    info: CrawlInfo
-    containers: list[dict[str, object]]
-    requires: list[str]
-
-
-def _list(stores: CommandStores, opts: argparse.Namespace) -> list[ListedCrawl]:
     with stores.open_index() as index:
         dependencies = Dependencies(index, stores.settings.wacz.folder)
         return [
-            ListedCrawl(info, index.containers(info.id), dependencies.crawls_needed(info.id))
-            for info in dependencies.crawls.values()
+            (info, {"containers": index.containers(id_), "requires": dependencies.crawls_needed(id_)})
+            for id_, info in dependencies.crawls.items()
         ]
 
 
-def _list_json(crawls: list[ListedCrawl]) -> object:
+def _list_json(crawls: list[tuple[CrawlInfo, dict[str, object]]]) -> object:
     return [
-        as_json(picked(crawl.info, "id state payload started committed counts files"))
-        | picked(crawl, "containers requires")
-        | picked(crawl.info, "incomplete software imported concurrent waiting marked")
-        for crawl in crawls
+        as_json(picked(info, "id state payload started committed counts files"))
+        | needs
+        | picked(info, "incomplete software imported concurrent waiting marked")
+        for info, needs in crawls
     ]
 
 
-def _list_lines(crawls: list[ListedCrawl]) -> Iterator[str]:
+def _list_lines(crawls: list[tuple[CrawlInfo, dict[str, object]]]) -> Iterator[str]:
     if not crawls:
         yield "The index has no crawls."
         return
@@ -126,7 +117,7 @@ def _list_lines(crawls: list[ListedCrawl]) -> Iterator[str]:
             counted(info.counts.dupe_urls, "duplicate"),
             f"{size(info.counts.conserved_size)} saved",
         )
-        for info in (crawl.info for crawl in crawls)
+        for info, _ in crawls
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -147,8 +138,7 @@ def _state(info: CrawlInfo) -> str:
 CRAWLS = Verb(_list, _list_lines, json=_list_json)
 
 
-@dataclass(frozen=True, slots=True)
-class ShownCrawl:
+class ShownCrawl(NamedTuple):
     """A crawl with its files, and whether each is present. A file at a URL counts as present, since it was moved there.
 
     ``needs_unknown`` is the reason why the index may not know all of its needs; None if it knows them.
@@ -263,76 +253,51 @@ def _presence(is_there: bool | None, place: str | None = None) -> str:
 SHOW = Verb(_show, _show_lines, [CRAWL_ID], json=_show_json, caveats=_show_caveats)
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A crawl. ``state`` is None for a needed crawl that is not in the index.
+def _graph(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
+    """The crawls, and their needs. The state of a needed crawl that is not in the index is None.
 
-    ``needs_unknown`` is the reason why the index may not know all of its needs; None if it knows them.
+    ``names`` are the needed containers or WARC files, ``missing`` the absent ones of them. ``is_missing``: the needed
+    crawl, or one of the files, is missing.
     """
-
-    id: str
-    state: str | None
-    needs_unknown: str | None
-
-
-@dataclass(slots=True)
-class Edge:
-    """One crawl needs another one. ``names`` are the needed containers or WARC files, ``missing`` the absent ones of them.
-
-    ``is_missing``: the other crawl, or one of the files, is missing.
-    """
-
-    crawl: str
-    needs: str
-    names: list[str]
-    missing: list[str]
-    is_missing: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """The dependencies between the crawls of an index. ``format`` is the output format: dot or json."""
-
-    nodes: list[Node]
-    edges: list[Edge]
-    format: str
-
-
-def _graph(stores: CommandStores, opts: argparse.Namespace) -> Graph:
     with stores.open_index() as index:
         dependencies = Dependencies(index, stores.settings.wacz.folder)
         needs = {crawl: dependencies.needs(crawl) for crawl in dependencies.crawls}
-    edges: dict[tuple[str, str], Edge] = {}
+    edges: dict[tuple[str, str], dict[str, Any]] = {}
     for crawl, needed in needs.items():
         for need in needed:
-            edge = edges.setdefault((crawl, need.crawl), Edge(crawl, need.crawl, [], [], False))
-            edge.is_missing |= need.is_missing
+            new = {"crawl": crawl, "needs": need.crawl, "names": [], "missing": [], "is_missing": False}
+            edge = edges.setdefault((crawl, need.crawl), new)
+            edge["is_missing"] |= need.is_missing
             if need.name:
-                edge.names.append(need.name)
+                edge["names"].append(need.name)
                 if need.is_present is False:
-                    edge.missing.append(need.name)
-    known = dependencies.crawls
-    nodes = [Node(info.id, info.state, dependencies.why_unknown(info.id)) for info in known.values()]
-    absent = dict.fromkeys(edge.needs for edge in edges.values() if edge.needs not in known)
-    return Graph([*nodes, *(Node(crawl, None, None) for crawl in absent)], list(edges.values()), opts.format)
+                    edge["missing"].append(need.name)
+    states = {info.id: info.state for info in dependencies.crawls.values()}
+    unknown = {crawl: dependencies.why_unknown(crawl) for crawl in states}
+    nodes = [
+        {"id": crawl, "state": states.get(crawl), "needs_unknown": unknown.get(crawl)}
+        for crawl in dict.fromkeys([*states, *(needed for _, needed in edges)])
+    ]
+    return {"nodes": nodes, "edges": list(edges.values()), "format": opts.format}
 
 
-def _graph_lines(graph: Graph) -> Iterator[str]:
-    if graph.format == "json":
-        yield json.dumps(as_json(graph), indent=2, ensure_ascii=False)
+def _graph_lines(graph: dict[str, Any]) -> Iterator[str]:
+    if graph["format"] == "json":
+        yield json.dumps(graph, indent=2, ensure_ascii=False)
         return
     yield from ("digraph crawls {", "  rankdir=LR;", "  node [shape=box];")
-    for node in graph.nodes:
-        state = node.state or "not in the index"
-        note = r"\nmay need more" if node.needs_unknown else ""
-        style = ", style=dashed" if node.state in (None, "canceled") else ""
-        yield f'  "{_escaped(node.id)}" [label="{_escaped(node.id)}\\n{state}{note}"{style}];'
-    for edge in graph.edges:
-        label = r"\n".join(map(_escaped, edge.names[:_MAX_NAMES]))
-        if len(edge.names) > _MAX_NAMES:
-            label += rf"\nand {number(len(edge.names) - _MAX_NAMES)} more"
-        style = ", style=dashed" if edge.is_missing else ""
-        yield f'  "{_escaped(edge.crawl)}" -> "{_escaped(edge.needs)}" [label="{label}"{style}];'
+    for node in graph["nodes"]:
+        name, state = _escaped(node["id"]), node["state"] or "not in the index"
+        note = r"\nmay need more" if node["needs_unknown"] else ""
+        style = ", style=dashed" if node["state"] in (None, "canceled") else ""
+        yield f'  "{name}" [label="{name}\\n{state}{note}"{style}];'
+    for edge in graph["edges"]:
+        names = edge["names"]
+        label = r"\n".join(map(_escaped, names[:_MAX_NAMES]))
+        if len(names) > _MAX_NAMES:
+            label += rf"\nand {number(len(names) - _MAX_NAMES)} more"
+        style = ", style=dashed" if edge["is_missing"] else ""
+        yield f'  "{_escaped(edge["crawl"])}" -> "{_escaped(edge["needs"])}" [label="{label}"{style}];'
     yield "}"
 
 

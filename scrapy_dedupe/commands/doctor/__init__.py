@@ -82,12 +82,16 @@ def _checked(
 
 
 def _lines(result: dict[str, Any]) -> Iterator[str]:
+    wrapper = textwrap.TextWrapper(_WIDTH, break_long_words=False, break_on_hyphens=False)
     for section, findings in groupby(result["findings"], key=itemgetter("section")):
         yield section.capitalize()
         for found in findings:
-            yield from _wrapped(f"  {found['level']:<8} ", found["sentence"])
-            if found["remedy"]:
-                yield from _wrapped("           -> ", found["remedy"])
+            for lead, words in (
+                (f"  {found['level']:<8} ", found["sentence"]),
+                ("           -> ", found["remedy"]),
+            ):
+                wrapper.initial_indent, wrapper.subsequent_indent = lead, " " * len(lead)
+                yield from wrapper.wrap(words)
     levels = result["levels"]
     yield ""
     yield f"{', '.join(counted(levels[level], level) for level in LEVELS[:-1])}; {levels['ok']} ok."
@@ -99,17 +103,6 @@ def _refusal(result: dict[str, Any]) -> DedupeError | None:
         return None
     sentence = f"{counted(result['levels']['problem'], 'problem')} found; see above for how to fix each one."
     return SettingError(sentence) if sections & {"settings", "spiders"} else StoreError(sentence)
-
-
-def _wrapped(lead: str, words: str) -> list[str]:
-    return textwrap.wrap(
-        words,
-        _WIDTH,
-        initial_indent=lead,
-        subsequent_indent=" " * len(lead),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 DOCTOR = Verb(

@@ -8,16 +8,13 @@ import sqlite3
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from scrapy import Spider
-from scrapy.crawler import Crawler
-from scrapy.settings import Settings as ScrapySettings
 from scrapy.utils.conf import closest_scrapy_cfg
-from scrapy.utils.misc import load_object
 
-from scrapy_dedupe.commands.stores import CommandStores, loading_settings
+from scrapy_dedupe.commands.stores import CommandStores, crawler_of, loading_settings, spider_loader
 from scrapy_dedupe.errors import DedupeError, UsageError
 from scrapy_dedupe.files.folders import folder_fault
 from scrapy_dedupe.settings.placement import named_components
@@ -28,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
-    from scrapy.spiderloader import SpiderLoader
 
     from scrapy_dedupe.settings.specs import Settings
 
@@ -105,18 +102,12 @@ class DoctorContext:
         urls, layers = {}, self.layers
         # If no component is set up yet, all stores are checked.
         if "content" in layers or not layers:
-            urls["content"] = self.settings.content_url
+            urls["content"] = self.settings.content.store_url
         if "archive" in layers or not layers:
-            urls["index"] = self.settings.index_url
+            urls["index"] = self.settings.warc.index_url
         if "urls" in layers and self.settings.urls.store_url is not None:
             urls["urls"] = self.settings.urls.store_url
         return urls
-
-
-def spider_loader(settings: BaseSettings) -> SpiderLoader:
-    """Return the spider loader of the project. A CrawlerRunner would load the add-ons first, which may be faulty."""
-    loader: SpiderLoader = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
-    return loader
 
 
 def loading_spiders() -> AbstractContextManager[None]:
@@ -140,19 +131,15 @@ def without_new_data_folder() -> Iterator[None]:
 
 
 def _crawler(settings: BaseSettings, spider: str | None) -> Crawler:
-    assert isinstance(settings, ScrapySettings)
-    if spider is None:
-        with loading_settings():
-            return Crawler(type("AnySpider", (Spider,), {"name": "any"}), settings)
-    with loading_spiders():
-        loader = spider_loader(settings)
-        names = loader.list()
-    if spider not in names:
-        nearest = get_close_matches(spider, names, n=1)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ". `scrapy list` lists its spiders."
-        raise UsageError(f"The project has no spider {spider!r}{hint}")
+    if spider is not None:
+        with loading_spiders():
+            names = spider_loader(settings).list()
+        if spider not in names:
+            nearest = get_close_matches(spider, names, n=1)
+            hint = f"; did you mean {nearest[0]}?" if nearest else ". `scrapy list` lists its spiders."
+            raise UsageError(f"The project has no spider {spider!r}{hint}")
     with loading_settings():
-        return Crawler(loader.load(spider), settings)
+        return crawler_of(settings, spider)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,20 +152,7 @@ class Finding:
     is_disk_full: bool = False
 
 
-def ok(sentence: str) -> Finding:
-    return Finding("ok", sentence)
-
-
-def note(sentence: str, remedy: str = "") -> Finding:
-    return Finding("note", sentence, remedy)
-
-
-def warning(sentence: str, remedy: str) -> Finding:
-    return Finding("warning", sentence, remedy)
-
-
-def problem(sentence: str, remedy: str) -> Finding:
-    return Finding("problem", sentence, remedy)
+problem, warning, note, ok = (partial(Finding, level) for level in LEVELS)
 
 
 def from_error(error: Exception, remedy: str = "") -> Finding:

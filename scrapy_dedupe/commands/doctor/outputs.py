@@ -28,7 +28,7 @@ from scrapy_dedupe.warc.containers import find_files
 from .context import Finding, note, ok, problem, run_probe, warning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from scrapy_dedupe.settings.specs import Settings
@@ -166,7 +166,7 @@ def check_outputs(context: DoctorContext) -> Iterator[Finding]:
             )
 
 
-def _probes(context: DoctorContext, settings: Settings) -> Iterator[tuple[str, str, partial[Finding]]]:
+def _probes(context: DoctorContext, settings: Settings) -> Iterator[tuple[str, str, Callable[[], Finding]]]:
     report, metrics = settings.report, settings.metrics
     if report.page is not None:
         yield "DEDUPE_REPORT", "report", partial(_report, context.named_path(report.page))
@@ -178,8 +178,12 @@ def _probes(context: DoctorContext, settings: Settings) -> Iterator[tuple[str, s
     if metrics.file is not None:
         file = context.named_path(metrics.file)
         yield "DEDUPE_METRICS_FILE", "file of metrics", partial(_file, "DEDUPE_METRICS_FILE", file)
-    if settings.replay.files:
-        yield "DEDUPE_REPLAY", "replay", partial(_replayed, settings)
+    if files := settings.replay.files:
+        yield (
+            "DEDUPE_REPLAY",
+            "replay",
+            lambda: ok(f"Replay: {counted(len(find_files(files)), 'file')} found."),
+        )
 
 
 def _report(page: Path) -> Finding:
@@ -246,8 +250,3 @@ def _serves_metrics(address: str, port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _replayed(settings: Settings) -> Finding:
-    files = find_files(settings.replay.files)
-    return ok(f"Replay: {counted(len(files), 'file')} found.")

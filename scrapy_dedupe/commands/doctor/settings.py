@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final
 from scrapy.utils.misc import load_object
 
 from scrapy_dedupe.commands.output import listed
+from scrapy_dedupe.commands.stores import spider_loader
 from scrapy_dedupe.errors import DedupeError, SettingError
 from scrapy_dedupe.reports.wording import counted
 from scrapy_dedupe.settings.placement import PLACES, misplaced, named_components, order_faults
 from scrapy_dedupe.settings.specs import faults_of, set_names, unknown_names
 
-from .context import Finding, from_error, loading_spiders, note, ok, problem, spider_loader, warning
+from .context import Finding, from_error, loading_spiders, note, ok, problem, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -35,7 +35,6 @@ _PINGS = 20
 _SLOW_PING_S = 0.02
 _OLDEST = 5
 _FULL = 0.9
-_APPEND = "Set appendonly yes: CONFIG SET appendonly yes, and in the server's configuration file."
 
 
 def check(context: DoctorContext) -> Iterator[Finding]:
@@ -210,7 +209,7 @@ def _configuration(info: Mapping[str, Any], client: redis.Redis, shown: str) -> 
             "Name a server that is not in a cluster.",
         )
     yield from _memory(info, shown)
-    yield from _persistence(info, client, shown)
+    yield _persistence(info, client, shown)
 
 
 def _memory(info: Mapping[str, Any], shown: str) -> Iterator[Finding]:
@@ -237,38 +236,32 @@ def _memory(info: Mapping[str, Any], shown: str) -> Iterator[Finding]:
         yield ok(f"It uses {size(used)}{of}, and evicts nothing (noeviction).")
 
 
-def _persistence(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[Finding]:
+def _persistence(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Finding:
     if "aof_enabled" not in info:
-        yield note(f"The server {shown} does not report whether it keeps its data on disk.")
-        return
-    if info.get("aof_enabled"):
-        if info.get("aof_last_write_status", "ok") != "ok":
-            yield problem(
-                f"The last write of the server {shown} to its append-only file failed.",
-                "Check its disk and its log.",
-            )
-        else:
-            yield ok("It keeps its data in an append-only file.")
-        return
+        return note(f"The server {shown} does not report whether it keeps its data on disk.")
+    if info["aof_enabled"]:
+        if info.get("aof_last_write_status", "ok") == "ok":
+            return ok("It keeps its data in an append-only file.")
+        return problem(
+            f"The last write of the server {shown} to its append-only file failed.",
+            "Check its disk and its log.",
+        )
     try:
         save = str(client.config_get("save").get("save", ""))
     except redis.RedisError:
-        yield warning(
+        return warning(
             f"The server {shown} has no append-only file, and does not report whether it saves snapshots.",
             "Check that appendonly is yes: data that is only in memory is lost at a restart.",
         )
-        return
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
-        yield problem(
+        return problem(
             f"The server {shown} could not save its last snapshot, and may refuse writes.",
             "Check its disk and its log.",
         )
-    elif save:
-        yield warning(
-            f"The server {shown} saves only snapshots ({save}): changes after the last one are lost in a crash.",
-            _APPEND,
-        )
-    else:
-        yield warning(
-            f"The server {shown} keeps nothing on disk: a restart loses every text and every crawl.", _APPEND
-        )
+    lost = f"saves only snapshots ({save}): changes after the last one are lost in a crash."
+    if not save:
+        lost = "keeps nothing on disk: a restart loses every text and every crawl."
+    return warning(
+        f"The server {shown} {lost}",
+        "Set appendonly yes: CONFIG SET appendonly yes, and in the server's configuration file.",
+    )

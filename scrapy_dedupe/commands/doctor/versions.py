@@ -37,7 +37,7 @@ def check(context: DoctorContext) -> Iterator[Finding]:
             "Install it again.",
         )
     plain, extras = _read(found.requires or [])
-    faults = [fault for requirement in plain if (fault := _fault(requirement)) is not None]
+    faults = list(filter(None, map(_fault, plain)))
     yield from faults
     if not faults:
         named = ", ".join(f"{name} {version(name)}" for name in ("scrapy", "redis", "selectolax"))
@@ -84,13 +84,13 @@ def _extras(context: DoctorContext, extras: dict[str, list[Requirement]]) -> Ite
     wanted = _wanted(context)
     absent = []
     for extra, requirements in extras.items():
-        faults = [fault for requirement in requirements if (fault := _fault(requirement)) is not None]
-        remedy = f'Install it: pip install "scrapy-dedupe[{extra}]"'
-        if not faults:
+        fault = next(filter(None, map(_fault, requirements)), None)
+        if fault is None:
             continue
         if extra in wanted:
             yield problem(
-                f"The setting {wanted[extra]} needs the extra {extra}: {faults[0].sentence}", remedy
+                f"The setting {wanted[extra]} needs the extra {extra}: {fault.sentence}",
+                f'Install it: pip install "scrapy-dedupe[{extra}]"',
             )
         else:
             absent.append(extra)
@@ -108,15 +108,12 @@ def _wanted(context: DoctorContext) -> dict[str, str]:
     settings = context.settings
     if settings is None:
         return {}
-    wanted = {}
-    if settings.wacz.enabled:
-        wanted["wacz"] = "DEDUPE_WACZ"
-    if settings.warc.upload_url is not None:
-        wanted["storage"] = "DEDUPE_WARC_UPLOAD_URL"
-    if settings.report.page is not None:
-        wanted["report"] = "DEDUPE_REPORT"
-    if settings.metrics.port or settings.metrics.file is not None:
-        wanted["prometheus"] = "DEDUPE_METRICS_PORT" if settings.metrics.port else "DEDUPE_METRICS_FILE"
-    if context.is_queue_shared:
-        wanted["redis-scheduler"] = "SCHEDULER"
-    return wanted
+    uses = (
+        ("wacz", "DEDUPE_WACZ", settings.wacz.enabled),
+        ("storage", "DEDUPE_WARC_UPLOAD_URL", settings.warc.upload_url),
+        ("report", "DEDUPE_REPORT", settings.report.page),
+        ("prometheus", "DEDUPE_METRICS_FILE", settings.metrics.file),
+        ("prometheus", "DEDUPE_METRICS_PORT", settings.metrics.port),
+        ("redis-scheduler", "SCHEDULER", context.is_queue_shared),
+    )
+    return {extra: setting for extra, setting, is_used in uses if is_used}

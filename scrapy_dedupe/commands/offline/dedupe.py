@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.crawls.imports import Imported, import_into_index
+from scrapy_dedupe.commands.crawls.imports import import_into_index
 from scrapy_dedupe.commands.options import JOBS, KEEP_GOING, RECURSIVE, Option, flag
 from scrapy_dedupe.commands.output import as_json, first, picked
 from scrapy_dedupe.commands.verbs import Verb
@@ -48,21 +47,7 @@ _OPTIONS: Final = {
 _REMEDY: Final = " If an earlier run made revisits of such records, restore all files first, then deduplicate them together."
 
 
-@dataclass(frozen=True, slots=True)
-class DedupeReport:
-    """The result of the deduplication, and of the import into the crawl index if requested.
-
-    ``left_below`` counts WARC and ARC files in subfolders of the named folders that were not included, and ``left_open``
-    are files that a crawl has open or did not close.
-    """
-
-    deduped: Deduped
-    index: Imported | None
-    left_below: int
-    left_open: tuple[str, ...]
-
-
-def _dedupe(stores: CommandStores, opts: argparse.Namespace) -> DedupeReport:
+def _dedupe(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     check_target(opts)
     if opts.in_place and opts.convert_arc:
         raise UsageError("--convert-arc writes new files for ARC files, so it only works with -o FOLDER.")
@@ -95,26 +80,26 @@ def _dedupe(stores: CommandStores, opts: argparse.Namespace) -> DedupeReport:
     imported = None
     if import_options is not None and deduped.kept_in is None:
         imported = import_into_index(stores, opts, deduped.paths, import_options)
-    return DedupeReport(deduped, imported, below, are_open)
+    # What was not included: the number of WARC and ARC files in subfolders, and files that a crawl has open.
+    return {"deduped": deduped, "index": imported, "left_below": below, "left_open": are_open}
 
 
-def _as_json(result: DedupeReport) -> dict[str, Any]:
+def _as_json(result: dict[str, Any]) -> dict[str, Any]:
     index = None
-    if result.index is not None:
-        done = result.index.done
+    if result["index"] is not None:
+        store, done = result["index"]
         index = {
-            "store": result.index.store,
+            "store": store,
             "imported": len(done.imported) + len(done.known),
-            "originals": done.originals,
-            "revisits": done.revisits,
+            **picked(done, "originals revisits"),
             "failed": [f"{failed.source}: {failed.reason}" for failed in done.failed],
             "skipped": done.skipped,
         }
-    return {**as_json(result), "index": index}
+    return {**as_json(result | {"index": None}), "index": index}
 
 
-def _lines(result: DedupeReport) -> Iterator[str]:
-    done = result.deduped
+def _lines(result: dict[str, Any]) -> Iterator[str]:
+    done: Deduped = result["deduped"]
     for title, value in _rows(done):
         yield f"{title:<20}{value}"
     if done.left:
@@ -123,7 +108,7 @@ def _lines(result: DedupeReport) -> Iterator[str]:
         for reason, count in sorted(done.left.items(), key=lambda item: (-item[1], item[0])):
             option = f" ({_OPTIONS[reason]})" if reason in _OPTIONS else ""
             yield f"    {number(count):>10}  {LEFT.get(reason, reason)}{option}"
-    yield from left_files(result.left_below, result.left_open)
+    yield from left_files(result["left_below"], result["left_open"])
     if done.savings is not None:
         yield from savings_lines(done.savings)
     if done.verified:
@@ -140,11 +125,11 @@ def _lines(result: DedupeReport) -> Iterator[str]:
         )
     yield from first(done.faults, done.fault_count)
     yield from first(done.findings, done.findings_count)
-    if result.index is not None:
-        imported = result.index.done
+    if result["index"] is not None:
+        store, imported = result["index"]
         files = counted(len(imported.imported) + len(imported.known), "file")
         originals = counted(imported.originals, "original")
-        yield f"{files} imported into {result.index.store}: {originals}, {counted(imported.revisits, 'revisit')}."
+        yield f"{files} imported into {store}: {originals}, {counted(imported.revisits, 'revisit')}."
         yield from first([f"{failed.source}: {failed.reason}" for failed in imported.failed])
     yield from _outcome(done)
 
@@ -187,16 +172,18 @@ def _outcome(done: Deduped) -> Iterator[str]:
         yield f"To undo it: scrapy-dedupe restore {shlex.quote(done.output)} -o FOLDER"
 
 
-def _caveats(result: DedupeReport) -> Iterator[str]:
-    done = result.deduped
+def _caveats(result: dict[str, Any]) -> Iterator[str]:
+    done: Deduped = result["deduped"]
     if done.findings_count:
         yield f"The verification found {counted(done.findings_count, 'difference')}"
     if done.fault_count:
         yield f"{counted(done.fault_count, 'fault')} in the input skipped"
-    if result.index is not None and (failed := result.index.done.failed):
-        yield f"{counted(len(failed), 'file')} not imported"
-    if result.index is not None and (skipped := result.index.done.skipped):
-        yield f"{counted(skipped, 'record')} skipped by the import"
+    if result["index"] is not None:
+        _, imported = result["index"]
+        if imported.failed:
+            yield f"{counted(len(imported.failed), 'file')} not imported"
+        if imported.skipped:
+            yield f"{counted(imported.skipped, 'record')} skipped by the import"
 
 
 DEDUPE = Verb(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,11 +22,11 @@ from scrapy_dedupe.offline.numbering import number as numbered
 from scrapy_dedupe.offline.ordering import by_cluster, by_place
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.splitting import FORMATS as SPLIT_FORMATS
-from scrapy_dedupe.offline.splitting import Part, split_by_count, split_by_size
+from scrapy_dedupe.offline.splitting import split_by_count, split_by_size
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
 from scrapy_dedupe.offline.work_folder import work_folder
 from scrapy_dedupe.reports.wording import counted, number, size
-from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.faults import Faults
 
 from . import HASH, PATHS_MAP, ROOT, continues, left_files
 
@@ -166,8 +166,7 @@ def _compare(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
             f"The comparison failed: {error.strerror or error}{f' ({error.filename})' if error.filename else ''}. Check"
             " the disk of OUT and the disk for temporary files."
         ) from error
-    rest = {"fault_count": faults.count, "faults": faults.first}
-    return {"output": str(opts.output), **as_json(counts), **rest}
+    return {"output": str(opts.output), **as_json(counts), **_faults(faults)}
 
 
 def _compare_lines(result: dict[str, Any]) -> Iterator[str]:
@@ -208,30 +207,17 @@ WARCCOLLRES = Verb(
 )
 
 
-@dataclass(slots=True)
-class Numbered:
-    """The result. ``clusters`` counts payloads, ``copies`` the records that may become revisits, ``copied_bytes``
-    their stored length. ``unresolved`` means that only digests were compared. ``faults`` has at most a thousand faults,
-    ``fault_count`` counts all of them.
-    """
-
-    manifest: str
-    lines: int = 0
-    clusters: int = 0
-    copies: int = 0
-    copied_bytes: int = 0
-    unresolved: bool = False
-    fault_count: int = 0
-    faults: list[Fault] = field(default_factory=list)
-
-
-def _number(stores: CommandStores, opts: argparse.Namespace) -> Numbered:
+def _number(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     faults = Faults(keep_going=opts.keep_going)
-    done = Numbered(str(opts.output))
+    # Payloads, records that may become revisits, and their stored length.
+    clusters = copies = copied_bytes = 0
+    # Whether only digests were compared.
+    unresolved = False
 
     def given() -> Iterator[ManifestLine]:
+        nonlocal unresolved
         for line in read_all(opts.manifests, faults=faults):
-            done.unresolved |= line.extension is None
+            unresolved |= line.extension is None
             yield line
 
     with (
@@ -245,35 +231,43 @@ def _number(stores: CommandStores, opts: argparse.Namespace) -> Numbered:
             lines = by_place(lines, work.path)
         for line in bars.counted(lines, "numbering", 0, "lines"):
             writer.write(line)
-            done.lines += 1
-            if line.is_copy:
-                done.copies += 1
-                done.copied_bytes += line.length
-            else:
-                done.clusters += 1
-    done.fault_count, done.faults = faults.count, faults.first
-    return done
+            clusters += not line.is_copy
+            copies += line.is_copy
+            copied_bytes += line.length if line.is_copy else 0
+    return {
+        "manifest": str(opts.output),
+        "lines": clusters + copies,
+        "clusters": clusters,
+        "copies": copies,
+        "copied_bytes": copied_bytes,
+        "unresolved": unresolved,
+        **_faults(faults),
+    }
 
 
-def _number_lines(result: Numbered) -> Iterator[str]:
-    if result.manifest == "-":
+def _faults(faults: Faults) -> dict[str, Any]:
+    """The number of all faults, and at most the first thousand."""
+    return {"fault_count": faults.count, "faults": faults.first}
+
+
+def _number_lines(result: dict[str, Any]) -> Iterator[str]:
+    if result["manifest"] == "-":
         return
     yield (
-        f"{result.manifest} has {counted(result.lines, 'record')} of {counted(result.clusters, 'payload')};"
-        f" {number(result.copies)} are copies, with a stored size of {size(result.copied_bytes)}."
+        f"{result['manifest']} has {counted(result['lines'], 'record')} of {counted(result['clusters'], 'payload')};"
+        f" {number(result['copies'])} are copies, with a stored size of {size(result['copied_bytes'])}."
     )
-    if result.unresolved:
+    if result["unresolved"]:
         yield (
             "Only digests were compared. Two payloads may have the same digest, especially md5 or sha1; warccollres"
             " compares their bytes."
         )
-    yield from first(result.faults, result.fault_count)
+    yield from first(result["faults"], result["fault_count"])
 
 
-def _skipped_lines(result: Numbered | Split) -> Iterator[str]:
-    if result.fault_count:
-        lines = counted(result.fault_count, "line was", "lines were")
-        yield f"{lines} skipped; the first is {result.faults[0]}"
+def _skipped_lines(result: dict[str, Any]) -> Iterator[str]:
+    if count := result["fault_count"]:
+        yield f"{counted(count, 'line was', 'lines were')} skipped; the first is {result['faults'][0]}"
 
 
 WARCSUMPROC = Verb(
@@ -298,16 +292,7 @@ WARCSUMPROC = Verb(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """The parts. ``faults`` has at most a thousand faults, ``fault_count`` counts all of them."""
-
-    parts: list[Part]
-    fault_count: int
-    faults: list[Fault]
-
-
-def _split(stores: CommandStores, opts: argparse.Namespace) -> Split:
+def _split(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     prefix = opts.output
     if prefix is None:
         if len(opts.manifests) > 1 or str(opts.manifests[0]) == "-":
@@ -322,14 +307,14 @@ def _split(stores: CommandStores, opts: argparse.Namespace) -> Split:
         lines = bars.counted(read_all(opts.manifests, faults=faults), "reading", 0, "lines")
         split, most = (split_by_size, opts.size) if opts.count is None else (split_by_count, opts.count)
         parts = split(lines, prefix, most, **picked(opts, "format force"))
-    return Split(parts, faults.count, faults.first)
+    return {"parts": parts, **_faults(faults)}
 
 
-def _split_lines(result: Split) -> Iterator[str]:
-    for part in result.parts:
+def _split_lines(result: dict[str, Any]) -> Iterator[str]:
+    for part in result["parts"]:
         digests = counted(part.clusters, "digest")
         yield f"{part.file}: {counted(part.lines, 'line')} of {digests}, {size(part.size_bytes)}"
-    yield from first(result.faults, result.fault_count)
+    yield from first(result["faults"], result["fault_count"])
 
 
 def _part_count(text: str) -> int:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from scrapy import Request, Spider
-from scrapy.crawler import Crawler, CrawlerRunner
-from scrapy.settings import Settings
+from scrapy import Request
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapy_dedupe.commands.options import Option
 from scrapy_dedupe.commands.output import picked
-from scrapy_dedupe.commands.stores import loading_settings
+from scrapy_dedupe.commands.stores import crawler_of, loading_settings
 from scrapy_dedupe.errors import SettingError, StoreError, StoreRefused, StoreUnavailable, UsageError
 from scrapy_dedupe.settings.specs import read_settings
 from scrapy_dedupe.stores import parse_store_url
@@ -40,100 +37,83 @@ if TYPE_CHECKING:
 _PART = 10_000
 
 
-@dataclass(frozen=True, slots=True)
 class LocalFilter:
-    """The filter in a job's folder. ``name`` is shown in results."""
+    """The filter in a job's folder."""
 
-    name: str
-    stored: FilterFolder
-
-    @property
-    def is_new(self) -> bool:
-        """Whether the job had no filter before it was opened."""
-        return self.stored.last_stop is LastStop.NONE
-
-    @property
-    def error_bound(self) -> float:
-        """The maximum share of new fingerprints that are reported as seen."""
-        return 0.0 if self.stored.is_exact else self.stored.error_rate
+    def __init__(self, stored: FilterFolder) -> None:
+        self._stored = stored
+        # Whether the job had no filter before it was opened.
+        self.is_new = stored.last_stop is LastStop.NONE
+        # The maximum share of new fingerprints that are reported as seen.
+        self.error_bound = 0.0 if stored.is_exact else stored.error_rate
+        self.forget = stored.forget
+        self.add_many = stored.add_many
 
     def states(self, fingerprints: Sequence[bytes]) -> list[State]:
-        return [self.stored.state(fingerprint) for fingerprint in fingerprints]
-
-    def forget(self, fingerprints: Iterable[bytes]) -> int:
-        return self.stored.forget(fingerprints)
-
-    def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
-        return self.stored.add_many(fingerprints)
+        return [self._stored.state(fingerprint) for fingerprint in fingerprints]
 
     def stats(self, on_count: Callable[[int], None]) -> dict[str, Any]:
         """The figures. ``on_count`` is called while the list of fingerprints is counted."""
-        stored = self.stored
+        stored = self._stored
         return _stats(
-            self.name,
             stored,
             stored.filter.figures(),
-            last_stop=stored.last_stop.value,
+            stop=stored.last_stop.value,
             forgotten=len(stored.forgotten),
             listed=stored.listed(on_count),
             exact=len(stored.filter) if stored.has_stored_set else None,
         )
 
 
-@dataclass(frozen=True, slots=True)
 class SharedFilter:
     """A filter in Redis, which crawls may be using. Forgotten fingerprints are reported as new."""
 
-    name: str
-    shared: SharedBloomFilter
-    is_new: ClassVar[bool] = False
+    is_new = False
 
-    @property
-    def error_bound(self) -> float:
-        return self.shared.error_rate
+    def __init__(self, shared: SharedBloomFilter) -> None:
+        self._shared = shared
+        self.error_bound = shared.error_rate
 
     def states(self, fingerprints: Sequence[bytes]) -> list[State]:
-        return ["seen" if is_in else "new" for is_in in self.shared.contains_many(fingerprints)]
+        return ["seen" if is_in else "new" for is_in in self._shared.contains_many(fingerprints)]
 
     def forget(self, fingerprints: Iterable[bytes]) -> int:
-        known = [item for item in dict.fromkeys(fingerprints) if item in self.shared]
-        self.shared.forget(known)
+        known = [item for item in dict.fromkeys(fingerprints) if item in self._shared]
+        self._shared.forget(known)
         return len(known)
 
     def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
         total = new = 0
         rest = iter(fingerprints)
         while part := list(islice(rest, _PART)):
-            new += sum(self.shared.add_many(part))
+            new += sum(self._shared.add_many(part))
             total += len(part)
         return AddedFingerprints(new, 0, total - new)
 
     def stats(self, on_count: Callable[[int], None]) -> dict[str, Any]:
-        found = self.shared.describe()
-        return _stats(self.name, self.shared, found.figures(), forgotten=found.forgotten)
+        found = self._shared.describe()
+        return _stats(self._shared, found.figures(), forgotten=found.forgotten)
 
 
 OpenFilter: TypeAlias = LocalFilter | SharedFilter
 
 
 def _stats(
-    name: str,
     source: FilterFolder | SharedBloomFilter,
     figures: Figures,
     *,
-    last_stop: str | None = None,
+    stop: str | None = None,
     forgotten: int,
     listed: int | None = None,
     exact: int | None = None,
 ) -> dict[str, Any]:
-    """The figures of one filter. ``last_stop`` is "clean" or "cut" (not clean), or None for a filter in Redis.
+    """The figures of one filter. ``stop`` is "clean" or "cut" (not clean), or None for a filter in Redis.
 
     ``forgotten`` is the number of fingerprints that may be requested again once, ``listed`` that of the fingerprints
     that can be exported, ``exact`` that of the exact set; the latter two are None if there is no list or no such set.
     """
     return {
-        "filter": name,
-        "last_stop": last_stop,
+        "last_stop": stop,
         "fingerprints": figures.seen,
         "forgotten": forgotten,
         "listed": listed,
@@ -161,7 +141,7 @@ class Fingerprinter:
 
     def __init__(self, settings: BaseSettings, spider: str | None) -> None:
         with loading_settings():
-            self._crawler = crawler = _crawler(settings, spider)
+            self._crawler = crawler = crawler_of(settings, spider)
             self.settings = read_settings(crawler.settings)
             # Add-ons may set the class.
             crawler.addons.load_settings(crawler.settings)
@@ -218,7 +198,12 @@ class FilterTarget:
             store = parse_store_url(settings.urls.store_url)
         self._store = store
         if store is not None:
-            self._key = self._key_for(opts.spider) if opts.key is None else opts.key
+            if opts.key is None and opts.spider is None and "%(spider)s" in settings.urls.key:
+                raise UsageError(
+                    f"The name of the filter in Redis, {settings.urls.key!r} (DEDUPE_URL_KEY), contains the name of a"
+                    " spider. Name the spider with --spider, or the filter with --key."
+                )
+            self._key = settings.urls.key_for(opts.spider or "") if opts.key is None else opts.key
             self.name = f"{self._key} in {store.shown}"
             return
         if opts.key is not None:
@@ -244,10 +229,10 @@ class FilterTarget:
         """Open the filter. ``create`` is for adding to it: a filter is created if the job has none."""
         if self._store is not None:
             with self._open_shared(self._store, adds=create) as shared:
-                yield SharedFilter(self.name, shared)
+                yield SharedFilter(shared)
             return
         with self.open_job(create=create) as stored:
-            yield LocalFilter(self.name, stored)
+            yield LocalFilter(stored)
 
     def open_job(self, *, create: bool = False) -> AbstractContextManager[FilterFolder]:
         """The filter of a job, as a context manager."""
@@ -282,21 +267,3 @@ class FilterTarget:
             yield shared
         finally:
             client.close()
-
-    def _key_for(self, spider: str | None) -> str:
-        key = self._settings.urls.key
-        if spider is None and "%(spider)s" in key:
-            raise UsageError(
-                f"The name of the filter in Redis, {key!r} (DEDUPE_URL_KEY), contains the name of a spider. Name the "
-                "spider with --spider, or the filter with --key."
-            )
-        return self._settings.urls.key_for(spider or "")
-
-
-def _crawler(settings: BaseSettings, spider: str | None) -> Crawler:
-    assert isinstance(settings, Settings)
-    if spider is not None:
-        runner = CrawlerRunner(settings)
-        if spider in runner.spider_loader.list():
-            return runner.create_crawler(spider)
-    return Crawler(type("AnySpider", (Spider,), {"name": spider or "any"}), settings)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.crawls.commit import settle_one
+from scrapy_dedupe.commands.crawls.states import settle_one
 from scrapy_dedupe.commands.options import CRAWL_ID, WARC_DIR, Option, flag
 from scrapy_dedupe.commands.output import picked
 from scrapy_dedupe.commands.verbs import Verb
@@ -95,33 +94,12 @@ def _pack_caveats(done: PackedCrawl) -> Iterator[str]:
 PACK = Verb(_pack, _pack_lines, [CRAWL_ID, WARC_DIR], json=_pack_json, caveats=_pack_caveats)
 
 
-@dataclass(frozen=True, slots=True)
-class UploadedFile:
-    """The result for one file.
-
-    ``state`` is ``moved`` or ``copied`` (with ``--keep``) to ``location``, ``left`` (its crawl is running or
-    uncommitted) or ``failed``; ``reason`` says why. ``crawl`` is the id in the warcinfo of a WARC file, or the crawl
-    that the name of a WACZ belongs to.
-    """
-
-    file: str
-    state: str
-    crawl: str | None
-    location: str | None = None
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Uploaded:
-    """The results for all files. ``storage`` is the URL without its password."""
-
-    storage: str
-    files: list[UploadedFile]
-
-
-def _upload(stores: CommandStores, opts: argparse.Namespace) -> Uploaded:
+def _upload(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     storage = Storage(opts.url)
-    paths = files_at(opts.paths or _default_folders(stores), _is_finished_file)
+    given = opts.paths
+    if not given:
+        given = filter(Path.exists, (stores.settings.warc.folder, stores.settings.wacz.folder))
+    paths = files_at(given, _is_finished_file)
     with open_index_if_any(stores) or nullcontext() as index:
         if paths:
             storage.check()
@@ -130,12 +108,7 @@ def _upload(stores: CommandStores, opts: argparse.Namespace) -> Uploaded:
         # Each file is hashed, sent and read back.
         with Bars(opts) as bars, bars.part("upload", 3 * sizes_of(paths)):
             files = [upload.of(path, bars, is_named=path in named) for path in paths]
-    return Uploaded(storage.shown, files)
-
-
-def _default_folders(stores: CommandStores) -> list[Path]:
-    folders = (stores.settings.warc.folder, stores.settings.wacz.folder)
-    return [folder for folder in folders if folder.exists()]
+    return {"storage": storage.shown, "files": files}
 
 
 def _is_finished_file(path: Path) -> bool:
@@ -157,29 +130,34 @@ class _Upload:
         }
         self._running = {crawl for folder in folders for crawl in running_crawls(folder)}
 
-    def of(self, path: Path, watch: Progress, *, is_named: bool) -> UploadedFile:
-        """Upload a file. It is left if its crawl is running or uncommitted, which is a failure if the file was named."""
-        crawl = None
+    def of(self, path: Path, watch: Progress, *, is_named: bool) -> dict[str, str | None]:
+        """Upload a file, and return the result.
+
+        ``state`` is ``moved`` or ``copied`` (with ``--keep``) to ``location``, ``left`` (its crawl is running or
+        uncommitted, which is a failure if the file was named) or ``failed``; ``reason`` says why. ``crawl`` is the id in
+        the warcinfo of a WARC file, or the crawl that the name of a WACZ belongs to.
+        """
+        crawl = location = reason = None
         try:
             if not _is_finished_file(path):
                 raise ArchiveError(f"{path} does not have the name of a finished WARC or WACZ file.")
             crawl = crawl_of(path) if _WARC.fullmatch(path.name) else self._owners.get(path.name)
             reason = self._reason_to_leave(crawl)
             if reason is not None:
-                return UploadedFile(str(path), "failed" if is_named else "left", crawl, reason=reason)
-            location = self._storage.upload(path, watch.advance)
-            if self._is_kept:
-                return UploadedFile(str(path), "copied", crawl, location)
-            # Update the index before the deletion: a kill in between then leaves two copies, and an index that names one.
-            self._update_index(path, crawl, location)
-            self._storage.delete_local(path)
+                state = "failed" if is_named else "left"
+            else:
+                location = self._storage.upload(path, watch.advance)
+                state = "copied" if self._is_kept else "moved"
+                if not self._is_kept:
+                    # Update the index before the deletion: a kill in between then leaves two copies, and an index that
+                    # names one.
+                    self._update_index(path, crawl, location)
+                    self._storage.delete_local(path)
         except (ArchiveError, StoreError) as error:
+            location, state, reason = None, "failed", str(error)
             if not path.exists():
-                return UploadedFile(
-                    str(path), "left", crawl, reason="Another program has moved it in the meantime."
-                )
-            return UploadedFile(str(path), "failed", crawl, reason=str(error))
-        return UploadedFile(str(path), "moved", crawl, location)
+                state, reason = "left", "Another program has moved it in the meantime."
+        return {"file": str(path), "state": state, "crawl": crawl, "location": location, "reason": reason}
 
     def _reason_to_leave(self, crawl: str | None) -> str | None:
         if crawl is None:
@@ -208,18 +186,18 @@ class _Upload:
                 self._index.rename_file(info.id, name, location)
 
 
-def _upload_lines(result: Uploaded) -> Iterator[str]:
-    if not result.files:
+def _upload_lines(result: dict[str, Any]) -> Iterator[str]:
+    if not result["files"]:
         yield "There are no finished WARC or WACZ files."
-    for file in result.files:
-        if file.location is not None:
-            yield f"{file.file}: {file.state} to {file.location}"
+    for file in result["files"]:
+        if file["location"] is not None:
+            yield f"{file['file']}: {file['state']} to {file['location']}"
         else:
-            yield f"{file.file}: {'skipped' if file.state == 'left' else 'NOT moved'}. {file.reason}"
+            yield f"{file['file']}: {'skipped' if file['state'] == 'left' else 'NOT moved'}. {file['reason']}"
 
 
-def _upload_caveats(result: Uploaded) -> Iterator[str]:
-    if failed := sum(file.state == "failed" for file in result.files):
+def _upload_caveats(result: dict[str, Any]) -> Iterator[str]:
+    if failed := sum(file["state"] == "failed" for file in result["files"]):
         yield f"{counted(failed, 'file')} could not be moved"
 
 

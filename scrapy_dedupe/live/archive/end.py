@@ -103,7 +103,7 @@ class ArchiveEnd:
     async def _commit(self) -> bool:
         # Called after the engine has stopped, because the final stats are stored with the crawl.
         session, crawl = self._session, self._session.crawl_id
-        shown = parse_store_url(self._settings.index_url).shown
+        shown = parse_store_url(self._settings.warc.index_url).shown
         if not self._should_commit():
             logger.warning(
                 "The crawl %s ended with the reason %r and is not committed: other crawls cannot refer to its"
@@ -116,7 +116,7 @@ class ArchiveEnd:
             return False
         try:
             # Detects an index file that was deleted while open.
-            await session.on_worker(session.stores.open(self._settings.index_url).probe)
+            await session.on_worker(session.stores.open(self._settings.warc.index_url).probe)
             await session.on_worker(self._index.commit, crawl, typed_stats(session.counters.all()))
         except DedupeError as error:
             session.counters.error(

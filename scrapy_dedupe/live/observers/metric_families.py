@@ -25,9 +25,9 @@ class Family:
     """A metric family. ``name`` is the full name. Every family has the label ``spider``, and ``label`` if not None.
 
     ``layer`` is a step of :class:`~scrapy_dedupe.live.figures.LiveFigures` that exists if the layer of the metric is
-    active; None for metrics of every crawl. ``stats`` lists the stats that a counter sums up, as pairs of label value
-    (empty without label) and stat. ``prefix`` adds all other stats with this prefix; the rest of the stat's name is the
-    label value. If a spider has several crawls, their gauges are added, or, with ``is_largest``, the maximum is used.
+    active; None for metrics of every crawl. ``stats`` lists the stats that a counter sums up, without their ``prefix``;
+    with ``label`` each is the label value. ``is_open`` adds all other stats with this prefix. If a spider has several
+    crawls, their gauges are added, or, with ``is_largest``, the maximum is used.
     """
 
     name: str
@@ -35,8 +35,9 @@ class Family:
     help: str
     layer: str | None = None
     label: str | None = None
-    stats: tuple[tuple[str, str], ...] = ()
-    prefix: str | None = None
+    stats: tuple[str, ...] = ()
+    prefix: str = ""
+    is_open: bool = False
     is_largest: bool = False
 
 
@@ -56,14 +57,6 @@ class Histogram:
 Reading: TypeAlias = "dict[tuple[str, str], float | Histogram]"
 
 
-def _one(stat: str) -> tuple[tuple[str, str], ...]:
-    return (("", stat),)
-
-
-def _each(prefix: str, *values: str) -> tuple[tuple[str, str], ...]:
-    return tuple((value, prefix + value) for value in values)
-
-
 def _gauge(name: str, help_: str, layer: str | None = None, *, is_largest: bool = False) -> Family:
     return Family(name, "gauge", help_, layer, is_largest=is_largest)
 
@@ -73,7 +66,7 @@ def _url(name: str, help_: str, *, is_largest: bool = False) -> Family:
 
 
 def _counter(name: str, help_: str, layer: str, stat: str) -> Family:
-    return Family(name, "counter", help_, layer, stats=_one(stat))
+    return Family(name, "counter", help_, layer, stats=(stat,))
 
 
 FAMILIES: Final = (
@@ -81,14 +74,13 @@ FAMILIES: Final = (
     _gauge("dedupe_crawls_running", "Running crawls."),
     # Totals of all layers
     Family("dedup_exact_hits_total", "counter", "Pages with a known text: verdicts exact and unchanged.",
-           "verdict", stats=(*_one("dedupe/content/exact"), *_one("dedupe/content/unchanged"))),
+           "verdict", stats=("dedupe/content/exact", "dedupe/content/unchanged")),
     _counter("dedup_near_hits_total", "Pages with nearly the same text as another page: verdict near.",
              "verdict", "dedupe/content/near"),
     Family("dedup_latency_seconds", "histogram", "Duration of a step.", label="layer"),
-    Family("dedup_errors_total", "counter", "Errors within scrapy-dedupe.", label="layer", prefix="dedupe/errors/",
+    Family("dedup_errors_total", "counter", "Errors within scrapy-dedupe.", label="layer", prefix="dedupe/errors/", is_open=True,
            # Export zeros: Prometheus does not see an increase if a series starts with its first error.
-           stats=_each("dedupe/errors/", "store", "url", "content", "warc", "upload", "replay", "passages", "report", "log",
-                       "metrics", "close")),
+           stats=("store", "url", "content", "warc", "upload", "replay", "passages", "report", "log", "metrics", "close")),
     # URLs
     _url("seen", "Distinct fingerprints in the URL filter."),
     _url("capacity", "Fingerprints that the first layer of the URL filter is sized for."),
@@ -107,16 +99,16 @@ FAMILIES: Final = (
            "url"),
     # Content
     Family("dedupe_content_pages_total", "counter", "Pages by verdict.", "verdict", "kind",
-           _each("dedupe/content/", "unique", "unchanged", "exact", "near", "unknown")),
+           ("unique", "unchanged", "exact", "near", "unknown"), "dedupe/content/"),
     Family("dedupe_content_skipped_total", "counter", "Pages that the content layer skipped.", "verdict", "reason",
-           prefix="dedupe/content/skipped/"),
+           prefix="dedupe/content/skipped/", is_open=True),
     _counter("dedupe_content_dropped_total", "Pages that were dropped as duplicates.", "verdict",
              "dedupe/content/dropped"),
     _counter("dedupe_content_failed_total", "Pages whose callback or item pipelines raised an error.", "verdict",
              "dedupe/content/failed"),
     # Archive
     Family("dedupe_warc_records_total", "counter", "WARC records written for exchanges.", "warc", "type",
-           _each("dedupe/warc/", "response", "revisit", "resource")),
+           ("response", "revisit", "resource"), "dedupe/warc/"),
     _counter("dedupe_warc_bytes_written_total", "Total size of the records written in bytes.", "warc",
              "dedupe/warc/bytes_written"),
     _counter("dedupe_warc_bytes_conserved_total", "Bytes saved by revisit records.", "warc",
@@ -166,17 +158,14 @@ def label(text: object) -> str:
 
 
 def _counts(family: Family, stats: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for value, stat in family.stats:
-        yield value, _number(stats.get(stat, 0))
-    if family.prefix is not None:
-        known = {stat for _, stat in family.stats}
-        others = sorted(
-            stat
-            for stat in stats
-            if isinstance(stat, str) and stat.startswith(family.prefix) and stat not in known
-        )
-        for stat in others[:_MOST_LABELS]:
-            yield label(stat.removeprefix(family.prefix)), _number(stats[stat])
+    """The counts of a family, each with its label value, which is empty without label."""
+    names = list(family.stats)
+    if family.is_open:
+        found = {key.removeprefix(family.prefix) for key in map(str, stats) if key.startswith(family.prefix)}
+        names += sorted(found.difference(names))[:_MOST_LABELS]
+    for name in names:
+        value = "" if family.label is None else label(name)
+        yield value, _number(stats.get(f"{family.prefix}{name}", 0))
 
 
 def _number(value: object) -> float:

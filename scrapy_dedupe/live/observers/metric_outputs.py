@@ -11,15 +11,10 @@ from __future__ import annotations
 
 import threading
 from operator import itemgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-)
+from prometheus_client.core import Metric
 from prometheus_client.utils import floatToGoString
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
@@ -33,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
     from pathlib import Path
 
-    from prometheus_client.core import Metric
-
 _LE = (*map(floatToGoString, BOUNDS_S), "+Inf")
 
 # Keys are the spider, the name of the family and the label value.
@@ -42,15 +35,13 @@ _Values = dict[tuple[str, str, str], "float | Histogram"]
 
 
 class MetricsSource(Protocol):
-    """A crawl whose metrics can be read. Thread-safe."""
+    """A crawl whose metrics can be read. Thread-safe. ``failed`` counts an error of an output, and logs the first one."""
 
     spider: str
 
-    def read(self) -> Reading:
-        """Return the current metrics."""
+    def read(self) -> Reading: ...
 
-    def failed(self, error: Exception) -> None:
-        """Count an error of an output; log the first one."""
+    def failed(self, error: Exception) -> None: ...
 
 
 class Board:
@@ -114,27 +105,11 @@ class Board:
             _follow(self._sources[source], reading)
 
 
-class MetricsOutput:
-    """Publishes a board. ``open`` is called before the first crawl, ``close`` after the last one."""
-
-    def __init__(self) -> None:
-        self.board = Board()
-
-    def open(self) -> None:
-        """Start publishing. Raises :class:`~scrapy_dedupe.errors.SettingError` on failure."""
-
-    def close(self) -> None:
-        """Stop publishing. May block for a moment."""
-
-    def publish(self) -> None:
-        """Publish the current figures. Called when a crawl ends, before it is removed from the board."""
-
-
-class Port(MetricsOutput):
-    """Publishes metrics on an HTTP port, with the server of prometheus-client on separate threads."""
+class Port:
+    """Publishes the metrics on a board on an HTTP port, with the server of prometheus-client on separate threads."""
 
     def __init__(self, address: str, port: int) -> None:
-        super().__init__()
+        self.board = Board()
         self._address, self._port = address, port
 
     def open(self) -> None:
@@ -148,17 +123,20 @@ class Port(MetricsOutput):
                 " machine."
             ) from error
 
+    def publish(self) -> None:
+        """Do nothing: the figures are read when they are requested."""
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
-class MetricsFile(MetricsOutput):
-    """Publishes metrics in a text file, which a separate thread replaces atomically."""
+class MetricsFile:
+    """Publishes the metrics on a board in a text file, which a separate thread replaces atomically."""
 
     def __init__(self, path: Path, every_s: float) -> None:
-        super().__init__()
+        self.board = Board()
         self._path = path
         self._every_s = every_s
         self._lock = threading.Lock()
@@ -199,6 +177,9 @@ class MetricsFile(MetricsOutput):
             # Unlike write_to_textfile(), this keeps the permissions of an existing file, and hides the temporary file.
             whole_file.replace(self._path, generate_latest(self.board.registry), durable=False)
 
+
+MetricsOutput: TypeAlias = Port | MetricsFile
+"""``open`` is called before the first crawl, ``publish`` at the end of each, ``close`` after the last one."""
 
 # Outputs are never removed: they hold the counters of finished crawls.
 _outputs: dict[Hashable, MetricsOutput] = {}
@@ -257,23 +238,15 @@ def _add(values: _Values, spider: str, family: Family, value: str, figure: float
 
 
 def _metric(family: Family) -> Metric:
-    labels = ["spider", *filter(None, [family.label])]
-    match family.kind:
-        case "counter":
-            return CounterMetricFamily(family.name.removesuffix("_total"), family.help, labels=labels)
-        case "histogram":
-            return HistogramMetricFamily(family.name, family.help, labels=labels)
-        case "info":
-            return InfoMetricFamily(family.name.removesuffix("_info"), family.help, labels=["spider"])
-        case _:
-            return GaugeMetricFamily(family.name, family.help, labels=labels)
+    return Metric(family.name.removesuffix("_total").removesuffix("_info"), family.help, family.kind)
 
 
 def _add_to(metric: Metric, family: Family, spider: str, value: str, figure: float | Histogram) -> None:
-    labels = [spider] if family.label is None else [spider, value]
-    if isinstance(metric, HistogramMetricFamily) and isinstance(figure, Histogram):
-        metric.add_metric(labels, buckets=list(zip(_LE, figure.counts, strict=True)), sum_value=figure.sum_s)
-    elif isinstance(metric, InfoMetricFamily):
-        metric.add_metric([spider], {str(family.label): value})
-    elif isinstance(metric, (CounterMetricFamily, GaugeMetricFamily)) and isinstance(figure, float):
-        metric.add_metric(labels, figure)
+    labels = {"spider": spider} | ({} if family.label is None else {family.label: value})
+    if not isinstance(figure, Histogram):
+        metric.add_sample(family.name, labels, figure)
+        return
+    for bound, count in zip(_LE, figure.counts, strict=True):
+        metric.add_sample(f"{family.name}_bucket", {**labels, "le": bound}, count)
+    metric.add_sample(f"{family.name}_count", labels, figure.counts[-1])
+    metric.add_sample(f"{family.name}_sum", labels, figure.sum_s)

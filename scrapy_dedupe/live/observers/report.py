@@ -17,6 +17,7 @@ import shlex
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +35,7 @@ from scrapy_dedupe.settings.project import settings_of_file
 from scrapy_dedupe.stores import parse_store_url
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from typing import Self
 
@@ -69,8 +71,8 @@ class ReportExtension(Observer):
         self._store_url: str | None = None
         self._page: Path | None = None
         self._ticks = 0
-        # Events that the worker has not counted yet: the time, and a filtered URL or the arguments of `judged`.
-        self._events: deque[tuple[float, str | dict[str, Any]]] = deque()
+        # Events that the worker has not counted yet: the time, and the method of the observations that counts them.
+        self._events: deque[tuple[float, Callable[..., None]]] = deque()
         # The observations that this run last found or saved in the store, and those that it last tried to save.
         self._saved: bytes | None = None
         self._tried: bytes | None = None
@@ -119,26 +121,26 @@ class ReportExtension(Observer):
             session.counters.error("report", error, "The observations of this run are not saved.")
 
     def request_filtered(self, url: str) -> None:
-        self._append(url)
+        self._append(partial(self._observations.filtered, url))
 
     def page_judged(self, page: JudgedPage) -> None:
         verdict = page.verdict
-        self._append(
-            {
-                "url": page.url,
-                "mime": page.mime,
-                "status": page.response.status,
-                "kind": verdict.kind,
-                "original_url": verdict.original_url,
-                "similarity": verdict.similarity,
-                "dropped": page.dropped,
-                "size_bytes": len(page.response.body),
-                "same_url": verdict.same_url,
-                "is_bare": page.judgement.is_bare,
-            }
+        counted = partial(
+            self._observations.judged,
+            page.url,
+            page.mime,
+            page.response.status,
+            verdict.kind,
+            verdict.original_url,
+            verdict.similarity,
+            page.dropped,
+            len(page.response.body),
+            same_url=verdict.same_url,
+            is_bare=page.judgement.is_bare,
         )
+        self._append(counted)
 
-    def _append(self, event: str | dict[str, Any]) -> None:
+    def _append(self, event: Callable[..., None]) -> None:
         # The worker counts the events, so that the event loop only appends them.
         self._events.append((time.time(), event))
         waiting = len(self._events)
@@ -200,10 +202,7 @@ class ReportExtension(Observer):
             except IndexError:
                 return
             try:
-                if isinstance(event, str):
-                    self._observations.filtered(event, at_s)
-                else:
-                    self._observations.judged(**event, at_s=at_s)
+                event(at_s=at_s)
             except Exception as error:  # noqa: BLE001 - an internal error must not affect the crawl
                 self._session.counters.error("report", error, "An event is missing from the report.")
 
@@ -292,7 +291,7 @@ class ReportExtension(Observer):
                 info, graph = dependencies.crawls.get(crawl), graph_of(dependencies, [crawl])
             except StoreError as error:
                 session.stores.breaker(url).failed(error)
-        return report_of([CrawlSeen(crawl, info, self._observations)], graph=graph)
+        return report_of([CrawlSeen(crawl, info, self._observations.copy())], graph=graph)
 
 
 def _is_due(tick: int) -> bool:
