@@ -21,7 +21,6 @@ from .crawl_index import CrawlIndex
 from .index_values import is_date, read_details, software, state_message, utc_now
 from .sqlite_crawl_files import id_range
 from .sqlite_faults import sqlite_faults, transaction
-from .sqlite_index_tables import LATER_COLUMNS, LATER_NAMES, LATER_SCHEMA
 
 if TYPE_CHECKING:
     import sqlite3
@@ -49,24 +48,6 @@ class SqliteIndexBase(CrawlIndex):
     def __init__(self, connection: sqlite3.Connection, url: str) -> None:
         super().__init__(url)
         self._connection = connection
-        self._add_later_tables()
-
-    def _add_later_tables(self) -> None:
-        rows = self._read("SELECT name FROM sqlite_master")
-        if {name for (name,) in rows}.issuperset(LATER_NAMES) and not self._lacking_columns():
-            return
-        with self._transaction():
-            for statement in LATER_SCHEMA.split(";"):
-                self._connection.execute(statement)
-            # Another process may have added them while this one waited for the lock.
-            for table, name in self._lacking_columns():
-                kind = LATER_COLUMNS[table, name]
-                self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
-
-    def _lacking_columns(self) -> list[tuple[str, str]]:
-        query = "SELECT t.name, c.name FROM sqlite_master t JOIN pragma_table_info(t.name) c WHERE t.type = 'table'"
-        known = set(self._read(query))
-        return [column for column in LATER_COLUMNS if column not in known]
 
     def _read(self, query: str, parameters: Sequence[object] | Mapping[str, object] = ()) -> list[Any]:
         with sqlite_faults(self._url):
