@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
     from scrapy_dedupe.settings.specs import Settings
-    from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores import Store
 
 
 @contextmanager

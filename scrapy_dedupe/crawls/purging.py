@@ -18,8 +18,8 @@ from .dependencies import Dependencies
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from scrapy_dedupe.stores.base import OnDone
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
-    from scrapy_dedupe.stores.index_model import OnDone
     from scrapy_dedupe.warc.manifests import ListedFile
 
 _MAX_LINES = 20

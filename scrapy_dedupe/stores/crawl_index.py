@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Self
 
 from scrapy_dedupe.errors import CrawlStateError, SettingError
 
-from .index_model import Counts, Need, Original, Source, UrlCapture, Waiting
+from .base import Counts, Need, Original, Source, UrlCapture, Waiting
 from .normal_forms import date_digits, plain_digest, plain_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from .index_model import CrawlInfo, ImportNotes, OnDone
+    from .base import CrawlInfo, ImportNotes, OnDone
 
 PAYLOAD_MODES = ("stored", "decoded")
 

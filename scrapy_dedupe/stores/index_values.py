@@ -48,12 +48,12 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe import __version__
 
-from .index_model import Need, Source, UrlCapture
+from .base import Need, Source, UrlCapture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .index_model import Original
+    from .base import Original
 
 FORMS = (
     "",

@@ -47,7 +47,7 @@ from .redis_index_merged import RedisMerged
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .index_model import OnDone
+    from .base import OnDone
 
 _CRAWLS_AT_ONCE = 100
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from .index_model import OnDone
+    from .base import OnDone
 
 FORMAT = 1
 

@@ -23,8 +23,7 @@ from .redis_index_import import RedisImports
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from .base import Original
-    from .index_model import OnDone
+    from .base import OnDone, Original
 
 # A process that does not renew its lease for this time has stopped; batches take a few milliseconds.
 _LEASE_MS = 10_000

@@ -32,8 +32,7 @@ from .sqlite_index_imports import SqliteImports
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from .base import UrlCapture, Waiting
-    from .index_model import OnDone
+    from .base import OnDone, UrlCapture, Waiting
 
 # Hidden rows have ids that no crawl has, so the id identifies the crawl's own rows.
 _FIND = """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from .index_model import OnDone
+    from .base import OnDone
 
 COUNTS = "total_urls, dupe_urls, conserved_size, total_crawl_size"
 NEXT_ORDER = "(SELECT coalesce(max(commit_order), 0) + 1 FROM crawl)"

@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sampling import examples
 
 from scrapy_dedupe.errors import CrawlStateError, SettingError, StoreRefused
-from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Counts, Need, Original, Store, UrlCapture
+from scrapy_dedupe.stores import Store, open_store
+from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
 from scrapy_dedupe.stores.index_values import need_order, packed_capture, read_capture, url_hash
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores import Store
 
 DATA = bytes(range(256)) * 400
 

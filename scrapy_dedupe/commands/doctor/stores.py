@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores import Store
     from scrapy_dedupe.stores.location import StoreLocation
 
     from .context import DoctorContext
