@@ -101,7 +101,7 @@ class CrawlIndex(ABC):
             counts or Counts(),
             [_plain_capture(capture) for capture in urls],
             _checked_needs(crawl, needs),
-            _plain_waiting(waiting),
+            plain_waiting(waiting),
         )
 
     @abstractmethod
@@ -228,10 +228,10 @@ class CrawlIndex(ABC):
         urls: Sequence[UrlCapture] = (),
         files: Sequence[str] = (),
     ) -> None:
-        """Add records of a begun source. Only its own crawl can find them. Each record has a file.
+        """Add records of a begun source, about a thousand at once. Only its own crawl can find them.
 
-        ``files`` are WARC files of the source, including those without records to add. The first record with a payload
-        wins, also over records of other sources of the crawl. Safe to repeat. Raises
+        Each record has a file. ``files`` are WARC files of the source, including those without records to add. The first
+        record with a payload wins, also over records of other sources of the crawl. Safe to repeat. Raises
         :class:`~scrapy_dedupe.errors.CrawlStateError` if the source was not begun, or was dropped.
         """
         self._add_imported(
@@ -246,14 +246,15 @@ class CrawlIndex(ABC):
         source: Source,
         counts: Counts,
         needs: Sequence[Need] = (),
-        waiting: Sequence[Waiting] = (),
+        waiting: Iterable[Waiting] = (),
     ) -> None:
         """End a source: its records become visible, its crawl is committed, and its counts are added.
 
         Its container gets its ``hash`` and ``size``; the source leaves the queue and is done. Atomic for readers at any
-        size. Safe to repeat and to resume; the counts are added once. ``waiting`` are revisits for :meth:`resolve`.
+        size. Safe to repeat and to resume; the counts are added once. ``waiting`` are revisits for :meth:`resolve`, which
+        may be too many for memory; they are iterated again if the store asks for it.
         """
-        self._end_source(source, counts, _checked_needs(source.crawl, needs), _plain_waiting(waiting))
+        self._end_source(source, counts, _checked_needs(source.crawl, needs), waiting)
 
     @abstractmethod
     def drop_source(self, source: Source) -> None:
@@ -397,7 +398,7 @@ class CrawlIndex(ABC):
 
     @abstractmethod
     def _end_source(
-        self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]
+        self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Iterable[Waiting]
     ) -> None: ...
 
     @contextmanager
@@ -465,8 +466,9 @@ def _plain_capture(capture: UrlCapture) -> UrlCapture:
     )
 
 
-def _plain_waiting(waiting: Sequence[Waiting]) -> list[Waiting]:
-    return [replace(revisit, digest=plain_digest(revisit.digest)) for revisit in waiting]
+def plain_waiting(waiting: Iterable[Waiting]) -> list[Waiting]:
+    """Waiting revisits with normalized digests."""
+    return [Waiting(plain_digest(revisit.digest), revisit.size) for revisit in waiting]
 
 
 def _checked_needs(crawl: str, needs: Sequence[Need]) -> Sequence[Need]:

@@ -27,7 +27,6 @@ from .index_values import (
     container_json,
     need_order,
     need_text,
-    packed_capture,
     read_canceled,
     read_capture,
     read_container,
@@ -41,7 +40,7 @@ from .index_values import (
 )
 from .redis_faults import redis_faults
 from .redis_index_base import FORMAT, file_name, record_words, spellings, state_of, text_of
-from .redis_index_import import waiting_sizes
+from .redis_index_import import waiting_words
 from .redis_index_merged import RedisMerged
 
 if TYPE_CHECKING:
@@ -102,12 +101,9 @@ class RedisIndex(RedisMerged):
         words: list[str | bytes | int] = [
             crawl, secrets.token_bytes(8), *astuple(counts), len(originals), len(urls), len(needs)
         ]  # fmt: skip
-        for original in originals:
-            words += record_words(original)
-        for capture in urls:
-            words += (url_hash(capture.url), packed_capture(capture))
+        words += record_words(originals, urls)
         words += map(need_text, needs)
-        words += chain.from_iterable(waiting_sizes(waiting))
+        words += waiting_words(waiting)
         self._require(crawl, text_of(self._run("index_add", *words)), "added to")
 
     def _add_file(self, crawl: str, name: str) -> None:

@@ -13,6 +13,7 @@ from .index_values import (
     digest_key,
     entry_text,
     other_spelling,
+    packed_capture,
     packed_digest,
     packed_place,
     payload_mode_message,
@@ -21,6 +22,7 @@ from .index_values import (
     read_number,
     read_place,
     state_message,
+    url_hash,
 )
 from .redis_faults import redis_faults
 from .redis_index_keys import MARK
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from .base import OnDone
+    from .base import OnDone, UrlCapture
 
 FORMAT = 1
 
@@ -235,12 +237,17 @@ def state_of(is_committed: object, is_uncommitted: object, is_canceled: object) 
     return "canceled" if is_canceled else "unknown"
 
 
-def record_words(original: Original) -> tuple[str | bytes, ...]:
-    """The arguments of a script for a record to add."""
-    return (
-        original.digest, digest_key(original.digest), entry_text(original), original.file or "",
-        packed_place(original),
-    )  # fmt: skip
+def record_words(originals: Iterable[Original], urls: Iterable[UrlCapture]) -> list[str | bytes]:
+    """The arguments of a script for records and captures of URLs to add."""
+    words: list[str | bytes] = []
+    for original in originals:
+        words += (
+            original.digest, digest_key(original.digest), entry_text(original), original.file or "",
+            packed_place(original),
+        )  # fmt: skip
+    for capture in urls:
+        words += (url_hash(capture.url), packed_capture(capture))
+    return words
 
 
 def file_name(member: bytes) -> str:

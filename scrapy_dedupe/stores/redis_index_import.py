@@ -14,26 +14,25 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from dataclasses import astuple, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, cast
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
 
 from . import redis_index_keys as keys_of
 from .base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiting
+from .crawl_index import plain_waiting
 from .index_values import (
     container_json,
     digest_key,
     need_text,
     other_spelling,
-    packed_capture,
     payload_message,
     read_source,
     software,
     source_json,
     state_message,
     twice_message,
-    url_hash,
     utc_now,
 )
 from .redis_faults import redis_faults
@@ -47,7 +46,7 @@ from .redis_index_base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class RedisImports(RedisIndexBase):
@@ -126,33 +125,25 @@ class RedisImports(RedisIndexBase):
     def _add_imported(
         self, source: Source, originals: Sequence[Original], urls: Sequence[UrlCapture], files: Sequence[str]
     ) -> None:
-        if files:
-            noted = [word for name in files for word in ("", "", "", name, "")]
-            self._require_source(
-                source,
-                self._run("index_source_add", source.crawl, source.name, source.token, len(files), *noted),
-            )
-        for first in range(0, max(len(originals), len(urls)), SCAN_BATCH):
-            some, captures = originals[first : first + SCAN_BATCH], urls[first : first + SCAN_BATCH]
-            words: list[str | bytes | int] = [source.crawl, source.name, source.token, len(some)]
-            for original in some:
-                words += record_words(original)
-            for capture in captures:
-                words += (url_hash(capture.url), packed_capture(capture))
-            self._require_source(source, self._run("index_source_add", *words))
+        words: list[str | bytes | int] = [source.crawl, source.name, source.token, len(files) + len(originals)]
+        for name in files:
+            words += ("", "", "", name, "")
+        words += record_words(originals, urls)
+        self._require_source(source, self._run("index_source_add", *words))
 
     def _end_source(
-        self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]
+        self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Iterable[Waiting]
     ) -> None:
-        owner, staged = (source.crawl, source.name, source.token), waiting_sizes(waiting)
+        owner = (source.crawl, source.name, source.token)
         state = b"again"
         while state == b"again":
             state, *_ = self._run("index_source_ending", *owner)
             if state != b"ok":
                 break
-            for first in range(0, len(staged), SCAN_BATCH):
-                words = chain.from_iterable(staged[first : first + SCAN_BATCH])
-                self._run("index_source_stage", *owner, *words)
+            rest, batches = iter(waiting), 0
+            while batch := plain_waiting(islice(rest, SCAN_BATCH)):
+                batches += 1
+                self._run("index_source_stage", *owner, batches, *waiting_words(batch))
             for _ in self._steps("index_source_spare", *owner):
                 pass
             with redis_faults(self._url):
@@ -162,7 +153,7 @@ class RedisImports(RedisIndexBase):
             container = container_json(source.name, source.hash, source.size) if source.is_container else ""
             state = self._run(
                 "index_source_end", source.crawl, source.name, *astuple(counts), entered, container, utc_now(),
-                source.token, len(staged), *map(need_text, needs),
+                source.token, batches, *map(need_text, needs),
             )  # fmt: skip
         if state != b"done":
             self._require_source(source, state)
@@ -314,15 +305,14 @@ class RedisImports(RedisIndexBase):
             return None
 
 
-def waiting_sizes(waiting: Sequence[Waiting]) -> list[tuple[str, str]]:
-    """For each digest, the sizes of the revisits that wait for it: ``SIZE:COUNT,...``."""
+def waiting_words(waiting: Sequence[Waiting]) -> Iterator[str]:
+    """The arguments of a script for waiting revisits: each digest, and their sizes as ``SIZE:COUNT,...``."""
     sizes: dict[str, Counter[int]] = {}
     for revisit in waiting:
         sizes.setdefault(revisit.digest, Counter())[revisit.size] += 1
-    return [
-        (digest, ",".join(f"{size}:{count}" for size, count in found.items()))
-        for digest, found in sizes.items()
-    ]
+    for digest, found in sizes.items():
+        yield digest
+        yield ",".join(f"{size}:{count}" for size, count in found.items())
 
 
 def _milliseconds(lease_s: float) -> int:

@@ -64,7 +64,7 @@ waiting revisits have not yet been moved to the keys of their crawl:
                                     ``+`` if the position of its container was added for it, otherwise ``-``, then
                                     the token of the claim (without a brace) or nothing, then JSON
 ``dedupe:newurls:{name}``   hash    as ``dedupe:urls``
-``dedupe:newwaits:{name}``  hash    as ``dedupe:waiting``
+``dedupe:newwaits:{name}``  hash    as ``dedupe:waiting``; the empty field has the number of batches that were added
 ``dedupe:entered:{name}``   set     the digests in ``h:{crawl}`` that are its records, hidden from other crawls
 ``dedupe:spare:{name}``     hash    digest -> its own record of a digest that another such source has added first
 ``dedupe:newfiles:{name}``  set     its WARC files

@@ -323,9 +323,6 @@ class SqliteIndexBase(CrawlIndex):
     def _original(self, digest: str, row: Sequence[Any]) -> Original | None:
         crawl, wacz_index, date, url, size, record, file, offset = row
         digits = str(date)
-        if len(digits) not in (14, 17):
-            # Restores the leading zeros of a year with three digits or less. Such dates are rejected today.
-            digits = digits.zfill(14 if len(digits) < 14 else 17)
         if not (
             is_date(digits.encode("ascii", "replace"))
             and isinstance(url, str)

@@ -14,12 +14,14 @@ import json
 import secrets
 import time
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
 
 from . import sqlite_crawl_files as crawl_files
 from .base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiting
+from .crawl_index import plain_waiting
 from .index_values import (
     payload_message,
     read_source,
@@ -33,7 +35,7 @@ from .sqlite_faults import sqlite_faults
 from .sqlite_index_base import NEXT_ORDER, SqliteIndexBase, let_others_write
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # Writing this many rows takes about ten milliseconds, during which other processes cannot write.
 _ENTERED_AT_ONCE = 1_000
@@ -190,28 +192,15 @@ class SqliteImports(SqliteIndexBase):
     def _add_imported(
         self, source: Source, originals: Sequence[Original], urls: Sequence[UrlCapture], files: Sequence[str]
     ) -> None:
-        if files:
-            with self._transaction():
-                _, part = self._part(source)
-                for name in files:
-                    crawl_files.file_number(self._connection, part, name)
-        entered: dict[bytes, int] = {}
-        for first in range(0, len(originals), _ENTERED_AT_ONCE):
-            with self._transaction():
-                crawl, part = self._part(source)
-                batch = originals[first : first + _ENTERED_AT_ONCE]
-                entered |= crawl_files.add_originals(self._connection, part, crawl, batch)
-        for first in range(0, len(urls), _ENTERED_AT_ONCE):
-            with self._transaction():
-                _, part = self._part(source)
-                captures = urls[first : first + _ENTERED_AT_ONCE]
-                crawl_files.add_urls(self._connection, part, captures, entered, latest=True)
-        if not originals and not urls:
-            with sqlite_faults(self._url):
-                self._part(source)
+        with self._transaction():
+            crawl, part = self._part(source)
+            for name in files:
+                crawl_files.file_number(self._connection, part, name)
+            entered = crawl_files.add_originals(self._connection, part, crawl, originals)
+            crawl_files.add_urls(self._connection, part, urls, entered, latest=True)
 
     def _end_source(
-        self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]
+        self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Iterable[Waiting]
     ) -> None:
         if self._is_ended(source):
             return
@@ -312,16 +301,16 @@ class SqliteImports(SqliteIndexBase):
         )
         return bool(is_ended)
 
-    def _enter_waiting(self, source: Source, waiting: Sequence[Waiting]) -> None:
+    def _enter_waiting(self, source: Source, waiting: Iterable[Waiting]) -> None:
         """Record revisits for the part of a source, where they are invisible until the source has ended."""
         with self._transaction():
             _, part = self._part(source)
             # Remove the revisits that an interrupted attempt to end the source has added.
             self._connection.execute("DELETE FROM crawl_waiting WHERE crawl = ?", (part,))
-        for first in range(0, len(waiting), _ENTERED_AT_ONCE):
+        rest = iter(waiting)
+        while batch := plain_waiting(islice(rest, _ENTERED_AT_ONCE)):
             with self._transaction():
                 _, part = self._part(source)
-                batch = waiting[first : first + _ENTERED_AT_ONCE]
                 crawl_files.add_waiting(self._connection, part, batch)
 
     def _forget_begun(self, source: Source, number: int | None) -> list[int]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import socket
-import sqlite3
 import threading
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,8 +19,6 @@ from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
 from scrapy_dedupe.stores.index_values import need_order, packed_capture, read_capture, url_hash
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
@@ -213,27 +209,6 @@ def test_names_hashes_and_needs_that_say_nothing_are_refused(store: Store) -> No
 
 
 # Old and foreign stores
-
-
-def test_an_sqlite_store_from_before_gains_the_tables(tmp_path: Path) -> None:
-    path = tmp_path / "old.sqlite"
-    store = open_store(f"sqlite:///{path}")
-    store.index.start("a", "stored")
-    store.index.add("a", [Original(ONE, "a", EARLY, HOME, 9, file="x")], Counts(1))
-    store.close()
-    with closing(sqlite3.connect(path)) as connection:
-        for table in ("crawl_url", "crawl_need", "crawl_container"):
-            connection.execute(f"DROP TABLE {table}")
-    store = open_store(f"sqlite:///{path}", create=False)
-    index = store.index
-    assert (index.find_urls("a", [HOME]), index.needs("a"), index.containers("a")) == ([None], [], [])
-    index.add("a", [], Counts(), [capture()], [Need("b")])
-    assert index.add_container("a", "x.wacz") == 0
-    index.rename_file("a", "x", "y")
-    index.commit("a")
-    assert index.find_urls("b", [HOME]) == [capture()]
-    assert index.find("b", [ONE]) == [Original(ONE, "a", EARLY, HOME, 9, file="y")]
-    store.close()
 
 
 def test_an_index_of_browsertrix_knows_no_urls(redis_index: CrawlIndex, client: redis.Redis) -> None:
