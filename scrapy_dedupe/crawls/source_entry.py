@@ -212,7 +212,7 @@ class SourceEntry(EntryWriter):
         with self._explaining_loss():
             self.index.add_imported(self._source, originals, urls)
 
-    def end(self, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]) -> None:
+    def end(self, counts: Counts, needs: Sequence[Need], waiting: Iterable[Waiting]) -> None:
         self._alive()
         with self._explaining_loss():
             self.index.end_source(self._source, counts, needs, waiting)

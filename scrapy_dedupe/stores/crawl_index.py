@@ -294,7 +294,8 @@ class CrawlIndex(ABC):
 
         A payload that a remaining crawl also has becomes that crawl's. Atomic for readers, who always see all data of
         the remaining crawls. Safe to repeat and to resume (see :meth:`unfinished_purge`). Other crawls may commit
-        meanwhile. Raises :class:`~scrapy_dedupe.errors.CrawlStateError`, without any change, for an uncommitted crawl.
+        meanwhile. The numbers of missing crawls in the notes on imports are reset: the next import counts them again.
+        Raises :class:`~scrapy_dedupe.errors.CrawlStateError`, without any change, for an uncommitted crawl.
         """
 
     @abstractmethod

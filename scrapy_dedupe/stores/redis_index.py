@@ -170,7 +170,7 @@ class RedisIndex(RedisMerged):
             committed, uncommitted, marked, canceled, payload = pipeline.execute()
             states = {
                 text_of(crawl): state_of(crawl in committed, crawl in uncommitted, True)
-                for crawl in (*committed, *uncommitted, *marked, *canceled)
+                for crawl in (*committed, *uncommitted, *canceled)
             }
             ended = {text_of(crawl): read_canceled(text_of(value)) for crawl, value in canceled.items()}
             marked = {text_of(crawl) for crawl in marked}

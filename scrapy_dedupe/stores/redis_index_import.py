@@ -125,7 +125,12 @@ class RedisImports(RedisIndexBase):
     def _add_imported(
         self, source: Source, originals: Sequence[Original], urls: Sequence[UrlCapture], files: Sequence[str]
     ) -> None:
-        words: list[str | bytes | int] = [source.crawl, source.name, source.token, len(files) + len(originals)]
+        words: list[str | bytes | int] = [
+            source.crawl,
+            source.name,
+            source.token,
+            len(files) + len(originals),
+        ]
         for name in files:
             words += ("", "", "", name, "")
         words += record_words(originals, urls)

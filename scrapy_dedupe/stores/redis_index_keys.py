@@ -8,8 +8,7 @@ These keys have exactly Browsertrix's format, so that both crawlers can use one 
 ``c:{crawl}:wacz``        list    the crawl's containers, JSON with ``filename``, ``hash``, ``size``
 ``uncommittedcrawls``     set     crawl ids; ``allcrawls`` has all committed crawls, even if they are in another set
 ``canceledcrawls``        set     members of ``allcrawls`` that Browsertrix's next removal forgets (``--cancelCrawlId``
-                                  of a committed crawl). An id in no other set was canceled by an early version of
-                                  this package
+                                  of a committed crawl)
 ``alldupes``              hash    digest -> the crawl whose record is the original
 ``allcounts``             hash    the sums over the committed crawls; ``updateProgress``, ``removedCrawls``,
                                   ``removedCrawlSize``

@@ -124,17 +124,15 @@ class RedisMerged(RedisImports):
         with redis_faults(self._url):
             pipeline = self._client.pipeline()
             for crawl in crawls:
-                for key in (keys_of.COMMITTED, keys_of.UNCOMMITTED, keys_of.MARKED):
-                    pipeline.sismember(key, crawl)
+                pipeline.sismember(keys_of.COMMITTED, crawl)
+                pipeline.sismember(keys_of.UNCOMMITTED, crawl)
                 pipeline.hexists(keys_of.CANCELED, crawl)
                 pipeline.hexists(keys_of.meta(crawl), "canceling")
             answers: list[Any] = pipeline.execute()
         states: dict[str, str] = {}
         for place, crawl in enumerate(crawls):
-            is_committed, is_uncommitted, is_marked, is_canceled, is_canceling = answers[
-                5 * place : 5 * place + 5
-            ]
-            state = state_of(is_committed, is_uncommitted, is_marked or is_canceled)
+            *memberships, is_canceling = answers[4 * place : 4 * place + 4]
+            state = state_of(*memberships)
             states[crawl] = "canceling" if state == "canceled" and is_canceling else state
         return states
 

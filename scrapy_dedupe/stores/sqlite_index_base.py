@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import CrawlStateError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .base import OnDone
 
 COUNTS = "total_urls, dupe_urls, conserved_size, total_crawl_size"
+_METADATA = "id, state, started, committed, commit_order, incomplete, software, stats, imported, concurrent"
 NEXT_ORDER = "(SELECT coalesce(max(commit_order), 0) + 1 FROM crawl)"
 
 # SQLite searches for max() and min() in the index only if each has its own SELECT.
@@ -88,11 +90,14 @@ class SqliteIndexBase(CrawlIndex):
         row = self._connection.execute("SELECT value FROM index_mark WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
+    def _set_mark(self, name: str, value: str) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO index_mark VALUES (?, ?)", (name, value))
+
     def _other_payload(self, payload: str) -> str | None:
         """Record the payload mode of an empty index; return its mode if it differs, otherwise None."""
         mode = self._mark("payload")
         if mode is None:
-            self._connection.execute("INSERT INTO index_mark VALUES ('payload', ?)", (payload,))
+            self._set_mark("payload", payload)
         return None if mode in (None, payload) else mode
 
     def _begin(self, crawl: str, *, imported: bool = False, concurrent: bool = False) -> int:
@@ -101,15 +106,15 @@ class SqliteIndexBase(CrawlIndex):
         self._connection.execute(
             "UPDATE crawl SET state = 'waste' WHERE state = 'purging' AND id = ? || '/' || number", (crawl,)
         )
-        row = self._connection.execute(
+        self._connection.execute(
+            "UPDATE crawl SET state = 'gone', id = id || '/' || number WHERE id = ?", (crawl,)
+        )
+        ((number,),) = self._connection.execute(
             "INSERT INTO crawl (id, state, started, software, imported, concurrent, commit_order)"  # noqa: S608
-            f" VALUES (?1, 'uncommitted', ?2, ?3, ?4, ?5, CASE WHEN ?5 THEN {NEXT_ORDER} END)"
-            " ON CONFLICT (id) DO UPDATE SET (number, state, started, software, imported, concurrent, commit_order)"
-            " = ((SELECT max(number) + 1 FROM crawl), excluded.state, excluded.started, excluded.software,"
-            " excluded.imported, excluded.concurrent, excluded.commit_order) RETURNING number",
+            f" VALUES (?1, 'uncommitted', ?2, ?3, ?4, ?5, CASE WHEN ?5 THEN {NEXT_ORDER} END) RETURNING number",
             (crawl, utc_now(), software(), int(imported), int(concurrent)),
         ).fetchall()
-        return int(row[0][0])
+        return int(number)
 
     def _forget_payload(self) -> None:
         """Forget the payload mode of an index without crawls, so that its next crawl decides it."""
@@ -132,7 +137,9 @@ class SqliteIndexBase(CrawlIndex):
                     self._connection.execute("DELETE FROM source_done WHERE crawl = ?", (number,))
             self._connection.executemany("DELETE FROM report WHERE crawl = ?", [(crawl,) for crawl in rows])
             self._forget_payload()
-            self._note_none_missing()
+            # The crawls that the last manifest did not name may be the purged ones.
+            notes = replace(self.import_notes, removed_crawls=0, removed_size=0)
+            self._set_mark("imports", json.dumps(asdict(notes)))
         self._clear(on_done=on_done)
 
     def forget_canceled(self, crawl: str) -> None:
@@ -156,7 +163,7 @@ class SqliteIndexBase(CrawlIndex):
             if new_state == "uncommitted":
                 if self._was_added_to(old, new):
                     raise CrawlStateError(state_message(crawl, "extended", f"replaced by {by}", self._url))
-                self._replace(old, new, by)
+                self._replace(old, new, crawl, by)
             elif new_state != "unknown" or not self._was_replaced(by, crawl):
                 raise CrawlStateError(state_message(by, new_state, action, self._url))
         self._clear()
@@ -167,34 +174,15 @@ class SqliteIndexBase(CrawlIndex):
     def rebuild_merged(self) -> None:
         """Do nothing: there is no separate merged index."""
 
-    def _replace(self, old: int, new: int, by: str) -> None:
-        kept = (
-            "id, state, started, committed, commit_order, incomplete, software, stats, imported, concurrent"
-        )
-        values = self._connection.execute(
-            f"SELECT {kept} FROM crawl WHERE number = ?",  # noqa: S608 - constants
-            (old,),
-        ).fetchone()
+    def _replace(self, old: int, new: int, crawl: str, by: str) -> None:
         self._connection.execute("DELETE FROM crawl_container WHERE crawl = ?", (new,))
         for table in ("crawl_container", "source_done"):
             self._connection.execute(f"UPDATE {table} SET crawl = ? WHERE crawl = ?", (new, old))  # noqa: S608
-        self._waste(old)
-        marks = ", ".join("?" * len(values))
-        self._connection.execute(
-            f"UPDATE crawl SET ({kept}) = ({marks}) WHERE number = ?",  # noqa: S608 - constants
-            (*values, new),
-        )
+        self._take_place(new, old)
         # This id shows a repeated call that the replacement was already made.
         self._connection.execute(
-            "UPDATE crawl SET id = ? || '/' || ? || '/' || number WHERE number = ?", (values[0], by, old)
+            "UPDATE crawl SET id = ? || '/' || ? || '/' || number WHERE number = ?", (crawl, by, old)
         )
-
-    def _note_none_missing(self) -> None:
-        """Forget how many crawls the last manifest did not name, since these may be the removed ones."""
-        text = self._mark("imports")
-        if text is not None:
-            notes = json.dumps(json.loads(text) | {"removedCrawls": 0, "removedCrawlSize": 0})
-            self._connection.execute("UPDATE index_mark SET value = ? WHERE name = 'imports'", (notes,))
 
     def _was_added_to(self, crawl: int, since: int) -> bool:
         """Whether a source of a crawl has begun, or has ended after another crawl was started."""
@@ -229,16 +217,20 @@ class SqliteIndexBase(CrawlIndex):
 
     def _renew(self, number: int) -> int:
         """Give a crawl a new row with only its metadata, and mark the old row as waste."""
-        (crawl,) = self._connection.execute("SELECT id FROM crawl WHERE number = ?", (number,)).fetchone()
-        kept = "started, committed, incomplete, software, stats, imported, concurrent, commit_order, state"
-        new = self._connection.execute(
-            f"INSERT INTO crawl (id, {kept}) SELECT '/', {kept} FROM crawl WHERE number = ?",  # noqa: S608
-            (number,),
-        ).lastrowid
-        assert new is not None
-        self._waste(number)
-        self._connection.execute("UPDATE crawl SET id = ? WHERE number = ?", (crawl, new))
-        return new
+        ((new,),) = self._connection.execute(
+            "INSERT INTO crawl (id, state, started, software) VALUES ('/', 'hidden', '', '') RETURNING number"
+        ).fetchall()
+        self._take_place(new, number)
+        return int(new)
+
+    def _take_place(self, new: int, old: int) -> None:
+        """Give a row the id and the metadata of another row, but not its counts, and mark the other row as waste."""
+        select = f"SELECT {_METADATA} FROM crawl WHERE number = ?"  # noqa: S608 - constants
+        values = self._connection.execute(select, (old,)).fetchone()
+        self._waste(old)
+        marks = ", ".join("?" * len(values))
+        update = f"UPDATE crawl SET ({_METADATA}) = ({marks}) WHERE number = ?"  # noqa: S608 - constants
+        self._connection.execute(update, (*values, new))
 
     def _clear(self, numbers: Sequence[int] | None = None, on_done: OnDone | None = None) -> None:
         """Delete the data of waste rows, in small transactions; without ``numbers``, of all waste rows.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -258,24 +258,11 @@ class SqliteImports(SqliteIndexBase):
     def import_notes(self) -> ImportNotes:
         with sqlite_faults(self._url):
             text = self._mark("imports")
-        if text is None:
-            return ImportNotes()
-        notes = json.loads(text)
-        return ImportNotes(
-            notes["progress"], notes["finished"], notes["removedCrawls"], notes["removedCrawlSize"]
-        )
+        return ImportNotes() if text is None else ImportNotes(**json.loads(text))
 
     def note_imports(self, notes: ImportNotes) -> None:
-        text = json.dumps(
-            {
-                "progress": notes.progress,
-                "finished": notes.finished,
-                "removedCrawls": notes.removed_crawls,
-                "removedCrawlSize": notes.removed_size,
-            }
-        )
         with self._transaction():
-            self._connection.execute("INSERT OR REPLACE INTO index_mark VALUES ('imports', ?)", (text,))
+            self._set_mark("imports", json.dumps(asdict(notes)))
 
     # Helpers
 

@@ -155,15 +155,12 @@ def test_revisits_that_wait_are_not_in_memory_at_once(
 
     def watched(source: Source, counts: Counts, needs: Any, waiting: Any) -> None:
         assert not isinstance(waiting, (list, tuple))
-        seen.extend(
-            (len(waiting), list(waiting) == waiting[:], waiting[1_500], waiting[-1], waiting[998:1_002])
-        )
+        seen.extend((list(waiting), list(waiting)))
         end(source, counts, needs, waiting)
 
     monkeypatch.setattr(index, "end_source", watched)
     run(index, write_wacz(tmp_path / "b.wacz", [revisit(n, n) for n in range(2_500)]))
-    expected = [Waiting(sha256(n), 600) for n in range(2_500)]
-    assert seen == [2_500, True, expected[1_500], expected[-1], expected[998:1_002]]
+    assert seen == [[Waiting(sha256(n), 600) for n in range(2_500)]] * 2
     assert info_of(index, "b").waiting == 2_500
 
 
