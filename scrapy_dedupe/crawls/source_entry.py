@@ -29,7 +29,7 @@ from .places import sha256_of, size_of
 from .sources import files_beside, kind_of, unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from scrapy_dedupe.stores.base import Counts, Original, Source, UrlCapture, Waiting
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
@@ -125,8 +125,11 @@ class SourceEntry(EntryWriter):
         mode = about.payload or payload_mode(about.software)
         if wacz.has_index:
             with _checked_lines(wacz.index_lines, is_local=is_local, alive=self._alive) as lines:
+                members = wacz.files
                 self._begin(mode)
-                self.take_lines(lines, members_by_name(wacz.files))
+                self.take_lines(
+                    lines, members_by_name(members), {str(member): size_of(member) for member in members}
+                )
         else:
             self._begin(mode)
             for number, member in enumerate(wacz.files):
@@ -145,7 +148,7 @@ class SourceEntry(EntryWriter):
         is_local = isinstance(file, Path)
         with _checked_lines(lambda: cdxj_lines(file), is_local=is_local, alive=self._alive) as lines:
             self._begin(None)
-            size = self.take_lines(lines, files_beside(self._source.place))
+            size = self.take_lines(lines, files_beside(self._source.place), {})
         counts = self._result(size)
         # Remote files are not checked, to avoid a request for each.
         self.absent = [name for name in self._files if not is_url(name) and not Path(name).is_file()]
@@ -155,11 +158,14 @@ class SourceEntry(EntryWriter):
         wacz_index = self.index.begin_source(self._source, self._payload_of(own_payload))
         self._rules = EntryRules(self._source.crawl, wacz_index)
 
-    def take_lines(self, lines: Iterable[bytes], file_of: Callable[[str], str]) -> int:
+    def take_lines(
+        self, lines: Iterable[bytes], file_of: Callable[[str], str], sizes: Mapping[str, int]
+    ) -> int:
         """Process the lines of a CDXJ; return the total size of all records that they name.
 
         ``file_of`` returns the location of a WARC file that a line names, and raises
-        :class:`~scrapy_dedupe.errors.DamagedInput` for a name that is not allowed.
+        :class:`~scrapy_dedupe.errors.DamagedInput` for a name that is not allowed. Raises this error too if a record
+        would end after the end of its file; ``sizes`` are the known sizes of files in bytes.
         """
         size = 0
         for line in read_cdxj(lines):
@@ -167,14 +173,22 @@ class SourceEntry(EntryWriter):
                 self._on_fault(f"line {line.line}: {line.reason}")
                 continue
             size += line.length
-            if line.is_exchange:
-                try:
-                    file = None if line.filename is None else file_of(line.filename)
-                    if file is not None:
-                        self._files[file] = None
-                    self.take(entry_of_line(line, file, self._rules))
-                except (SettingError, DamagedInput) as error:
-                    self._on_fault(f"the line of {line.url}: {error}")
+            if not line.is_exchange:
+                continue
+            file = None
+            try:
+                if line.filename is not None:
+                    file = file_of(line.filename)
+                    self._files[file] = None
+                self.take(entry_of_line(line, file, self._rules))
+            except (SettingError, DamagedInput) as error:
+                self._on_fault(f"the line of {line.url}: {error}")
+            end = (line.offset or 0) + line.length
+            if file in sizes and end > sizes[file]:
+                raise DamagedInput(
+                    f"{shown(file)} has {sizes[file]} bytes, but the index of the WACZ names a record of {line.url} that"
+                    f" ends at byte {end}. The file was cut, or the index is of another file: get the WACZ again."
+                )
         return size
 
     def take_records(self, file: ReadableFile, progress: Callable[[int], None]) -> None:
