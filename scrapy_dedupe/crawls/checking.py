@@ -169,7 +169,7 @@ class _CheckRun:
             self.add("incomplete", crawl, text)
             return
         checked.entries = self.ledger.counts_by_file()
-        checked.unplaced = self.ledger.count_unmet()
+        checked.unplaced = self.ledger.count_unplaced()
         checked.has_all_files = self._has_all_files(checked, info)
         self._check_emptiness(checked, info)
         self._check_files(checked)
@@ -277,8 +277,8 @@ class _CheckRun:
         comparison.finish()
         self.result.files += len(checked.files.present)
         self._unresolved.revisits += comparison.unmet
-        checked.unplaced = self.ledger.count_unmet()
-        for entry in self.ledger.all_unmet() if checked.has_all_files else ():
+        checked.unplaced = self.ledger.count_unplaced()
+        for entry in self.ledger.unplaced() if checked.has_all_files else ():
             text = (
                 f"The entry of {entry.url} has no file, and no file of the crawl {checked.id} has its record."
             )
