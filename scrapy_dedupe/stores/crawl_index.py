@@ -9,11 +9,11 @@ normalized values.
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from contextlib import contextmanager
+from abc import abstractmethod
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError, SettingError
 
@@ -22,7 +22,6 @@ from .normal_forms import date_digits, plain_digest, plain_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from .base import CrawlInfo, ImportNotes, OnDone
 
@@ -34,7 +33,7 @@ REPAIR_SUFFIX = "~repair"
 _CRAWL_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-class CrawlIndex(ABC):
+class CrawlIndex(AbstractContextManager["CrawlIndex"]):
     """The crawl index of an open store, used by one thread at a time.
 
     ``unreadable`` counts the stored values that were skipped so far because they cannot be parsed. Methods that are
@@ -302,9 +301,9 @@ class CrawlIndex(ABC):
     def forget_canceled(self, crawl: str) -> None:
         """Remove a canceled crawl from the list of crawls, as if it had never existed. Ignores other crawls."""
 
-    @abstractmethod
     def unfinished_purge(self) -> list[str]:
         """The crawls of a purge that was interrupted after it took effect; purging them again completes it."""
+        return []
 
     @abstractmethod
     def replace(self, crawl: str, by: str) -> None:
@@ -314,17 +313,16 @@ class CrawlIndex(ABC):
         and containers of *crawl* are kept. Safe to repeat and to resume.
         """
 
-    @abstractmethod
     def merged_faults(self) -> int:
         """The number of differences between the merged index and the data of the committed crawls.
 
         Readers look up payloads in the merged index; it also holds the sums of all counts. 0 for a store without a
         separate merged index.
         """
+        return 0
 
-    @abstractmethod
     def rebuild_merged(self) -> None:
-        """Build a new merged index next to the old one, and replace the old one by it."""
+        """Build a new merged index next to the old one, and replace the old one by it, if there is one."""
 
     @abstractmethod
     def records(self, crawl: str) -> Iterator[Original]:
@@ -417,12 +415,7 @@ class CrawlIndex(ABC):
         if self.on_close is not None:
             self.on_close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -295,14 +295,16 @@ def need_order(need: Need) -> tuple[str, int, str]:
     return need.crawl, need.wacz_index, need.file or ""
 
 
+def container_fields(filename: str, sha256_hex: str | None, size: int | None) -> dict[str, object]:
+    """A container with its known fields; ``size`` in bytes. A container without a size is not packed yet."""
+    fields = {"filename": filename, "hash": sha256_hex, "size": size}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def container_json(filename: str, sha256_hex: str | None = None, size: int | None = None) -> str:
-    """A container in Browsertrix's JSON; ``size`` in bytes. A container without a size is not packed yet."""
-    container: dict[str, object] = {"filename": filename}
-    if sha256_hex is not None:
-        container["hash"] = sha256_hex
-    if size is not None:
-        container["size"] = size
-    return json.dumps(container, ensure_ascii=False, separators=(",", ":"))
+    """A container in Browsertrix's JSON."""
+    fields = container_fields(filename, sha256_hex, size)
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 def read_container(value: bytes) -> dict[str, object] | None:

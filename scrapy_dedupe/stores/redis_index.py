@@ -17,7 +17,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import astuple
 from itertools import chain
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError
 
@@ -116,8 +116,7 @@ class RedisIndex(RedisMerged):
             raise CrawlStateError(unknown_file_message(crawl, old, self._url))
         self._require(crawl, state, "changed")
         # After a crash the client repeats this. A need that is added at the same time has one of the two names.
-        with redis_faults(self._url):
-            crawls = sorted(cast("set[bytes]", self._client.sunion([keys_of.UNCOMMITTED, keys_of.COMMITTED])))
+        crawls = sorted(self._ask("SUNION", keys_of.UNCOMMITTED, keys_of.COMMITTED))
         words = [need_text(Need(crawl)).split(" ")[0] + " ", f" {old}", f" {new}"]
         for first in range(0, len(crawls), _CRAWLS_AT_ONCE):
             self._run("index_rename_needs", *words, *crawls[first : first + _CRAWLS_AT_ONCE])
@@ -214,23 +213,17 @@ class RedisIndex(RedisMerged):
     @property
     def counts(self) -> Counts:
         self._check()
-        with redis_faults(self._url):
-            counts = cast("list[bytes | None]", self._client.hmget(keys_of.TOTALS, keys_of.COUNTS))
-        return self._read_counts(counts)
+        return self._read_counts(self._ask("HMGET", keys_of.TOTALS, *keys_of.COUNTS))
 
     def containers(self, crawl: str) -> list[dict[str, object]]:
         self._check()
-        with redis_faults(self._url):
-            items = cast("list[bytes]", self._client.lrange(keys_of.wacz(crawl), 0, -1))
-        found = [read_container(item) for item in items]
+        found = [read_container(item) for item in self._ask("LRANGE", keys_of.wacz(crawl), 0, -1)]
         self.unreadable += found.count(None)
         return [container or {} for container in found]
 
     def needs(self, crawl: str) -> list[Need]:
         self._check()
-        with redis_faults(self._url):
-            values = cast("set[bytes]", self._client.smembers(keys_of.needs(crawl)))
-        found = [read_need(value) for value in values]
+        found = [read_need(value) for value in self._ask("SMEMBERS", keys_of.needs(crawl))]
         self.unreadable += found.count(None)
         return sorted((need for need in found if need is not None), key=need_order)
 

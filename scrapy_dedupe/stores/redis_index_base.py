@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 
@@ -84,6 +84,11 @@ class RedisIndexBase(CrawlIndex):
             *[word if isinstance(word, bytes) else str(word).encode() for word in arguments],
         )
 
+    def _ask(self, command: str, *words: str | bytes | int) -> Any:
+        """The answer of the server to a single command, as redis-py parses it."""
+        with redis_faults(self._url):
+            return self._client.execute_command(command, *words)
+
     def _steps(self, name: str, *arguments: str | bytes | int, at_once: int = SCAN_BATCH) -> Iterator[Any]:
         """Call a script until it has finished, and yield its answers.
 
@@ -104,11 +109,7 @@ class RedisIndexBase(CrawlIndex):
         """The batches of members of a key, with ``SSCAN`` or ``HSCAN``."""
         cursor = b"0"
         while True:
-            with redis_faults(self._url):
-                following, found = cast(
-                    "tuple[bytes, Any]",
-                    self._client.execute_command(command, key, cursor, "COUNT", RELEASE_BATCH),
-                )
+            following, found = self._ask(command, key, cursor, "COUNT", RELEASE_BATCH)
             yield found
             # redis-py 5 converts it to a number.
             cursor = b"%d" % int(following)
@@ -119,8 +120,7 @@ class RedisIndexBase(CrawlIndex):
         """Raise StoreRefused if the format of the index is unknown; checked once per open index."""
         if self._is_checked:
             return
-        with redis_faults(self._url):
-            found = cast("bytes | None", self._client.hget(MARK, "format"))
+        found = self._ask("HGET", MARK, "format")
         if found is not None and found != str(FORMAT).encode():
             self._refuse_format(text_of(found))
         self._is_checked = True

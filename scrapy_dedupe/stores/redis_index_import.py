@@ -15,7 +15,7 @@ import secrets
 from collections import Counter
 from dataclasses import astuple, replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
 
@@ -88,8 +88,7 @@ class RedisImports(RedisIndexBase):
         self._require_source(source, state, "imported into")
 
     def queue_length(self) -> tuple[int, int]:
-        with redis_faults(self._url):
-            return int(self._client.llen(keys_of.QUEUE)), int(self._client.llen(keys_of.CLAIMED))
+        return self._ask("LLEN", keys_of.QUEUE), self._ask("LLEN", keys_of.CLAIMED)
 
     def done_sources(self, names: Sequence[str]) -> list[bool]:
         with redis_faults(self._url):
@@ -151,8 +150,7 @@ class RedisImports(RedisIndexBase):
                 self._run("index_source_stage", *owner, batches, *waiting_words(batch))
             for _ in self._steps("index_source_spare", *owner):
                 pass
-            with redis_faults(self._url):
-                entered = int(self._client.scard(keys_of.entered(source.name)))
+            entered = self._ask("SCARD", keys_of.entered(source.name))
             for _ in self._steps("index_source_enter", *owner):
                 pass
             container = container_json(source.name, source.hash, source.size) if source.is_container else ""
@@ -183,23 +181,17 @@ class RedisImports(RedisIndexBase):
 
     def resolve(self) -> int:
         self._check()
-        with redis_faults(self._url):
-            merging = cast("list[bytes]", self._client.hkeys(keys_of.MERGING))
-        for name in merging:
+        for name in self._ask("HKEYS", keys_of.MERGING):
             self._merge_source(text_of(name))
-        with redis_faults(self._url):
-            waiters = cast("set[bytes]", self._client.smembers(keys_of.WAITERS))
-        resolved = sum(self._resolve_crawl(text_of(crawl)) for crawl in sorted(waiters))
+        waiters = sorted(self._ask("SMEMBERS", keys_of.WAITERS))
+        resolved = sum(self._resolve_crawl(text_of(crawl)) for crawl in waiters)
         return resolved + self._resolve_revs()
 
     @property
     def import_notes(self) -> ImportNotes:
-        with redis_faults(self._url):
-            progress, crawls, size = cast(
-                "list[bytes | None]",
-                self._client.hmget(keys_of.TOTALS, ["updateProgress", "removedCrawls", "removedCrawlSize"]),
-            )
-            finished = cast("bytes | None", self._client.get(keys_of.LAST_IMPORT))
+        names = ("updateProgress", "removedCrawls", "removedCrawlSize")
+        progress, crawls, size = self._ask("HMGET", keys_of.TOTALS, *names)
+        finished = self._ask("GET", keys_of.LAST_IMPORT)
         return ImportNotes(
             self._read_float(progress),
             None if finished is None else text_of(finished),
@@ -237,10 +229,8 @@ class RedisImports(RedisIndexBase):
         self._require(source.crawl, text_of(state), action)
 
     def _begun(self) -> list[Source]:
-        with redis_faults(self._url):
-            values = cast("dict[bytes, bytes]", self._client.hgetall(keys_of.BEGUN))
         found = []
-        for value in values.values():
+        for value in self._ask("HGETALL", keys_of.BEGUN).values():
             token, brace, text = value[2:].partition(b"{")
             source = read_source(brace + text)
             if source is None:
@@ -270,14 +260,10 @@ class RedisImports(RedisIndexBase):
         return b"ok"
 
     def _merge_source(self, name: str) -> None:
-        with redis_faults(self._url):
-            is_merging = self._client.hexists(keys_of.MERGING, name)
-        while is_merging:
+        while self._ask("HEXISTS", keys_of.MERGING, name):
             for kind in ("newurls", "newwaits"):
                 for _ in self._steps("index_source_merge", name, kind):
                     pass
-            with redis_faults(self._url):
-                is_merging = self._client.hexists(keys_of.MERGING, name)
 
     def _resolve_crawl(self, crawl: str) -> int:
         return sum(
@@ -287,15 +273,14 @@ class RedisImports(RedisIndexBase):
 
     def _resolve_revs(self) -> int:
         """Resolve the revisits that Browsertrix's importer recorded; scans for its keys once after each of its imports."""
-        with redis_faults(self._url):
-            finished = cast("bytes | None", self._client.get(keys_of.LAST_IMPORT))
-            if finished is not None and finished != self._client.hget(keys_of.MARK, "scanned"):
+        finished = self._ask("GET", keys_of.LAST_IMPORT)
+        if finished is not None and finished != self._ask("HGET", keys_of.MARK, "scanned"):
+            with redis_faults(self._url):
                 for key in self._client.scan_iter(match=b"rev:*:c", count=SCAN_BATCH):
                     self._client.sadd(keys_of.REVS, key[len(b"rev:") : -len(b":c")])
-                self._client.hset(keys_of.MARK, "scanned", finished)
-            labels = cast("set[bytes]", self._client.smembers(keys_of.REVS))
+            self._ask("HSET", keys_of.MARK, "scanned", finished)
         resolved = 0
-        for label in sorted(labels):
+        for label in sorted(self._ask("SMEMBERS", keys_of.REVS)):
             bare = text_of(label).rpartition(":")[2]
             other = other_spelling(bare)
             ways: Iterable[str] = (bare,) if other is None else (bare, other)

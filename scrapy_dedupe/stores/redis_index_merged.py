@@ -64,13 +64,9 @@ class RedisMerged(RedisImports):
         self._check()
         self._run("index_forget_canceled", crawl)
 
-    def unfinished_purge(self) -> list[str]:
-        return []
-
     def replace(self, crawl: str, by: str) -> None:
         self._check()
-        with redis_faults(self._url):
-            replaced = cast("bytes | None", self._client.hget(keys_of.meta(crawl), "replaced"))
+        replaced = self._ask("HGET", keys_of.meta(crawl), "replaced")
         states = self._states([crawl, by])
         if states[by] == "unknown" and replaced == by.encode():
             return
@@ -85,34 +81,21 @@ class RedisMerged(RedisImports):
 
     def merged_faults(self) -> int:
         self._check()
-        with redis_faults(self._url):
-            committed = cast("set[bytes]", self._client.smembers(keys_of.COMMITTED))
-        parts: list[tuple[str, bytes]] = [("crawl", crawl) for crawl in sorted(committed)]
-        parts += [("merged", b""), ("counts", b"")]
-        faults = 0
-        for part in parts:
-            faults += sum(int(found) for _, found in self._steps("index_merged_faults", *part))
-        return faults
+        crawls = sorted(self._ask("SMEMBERS", keys_of.COMMITTED))
+        parts = [*(("crawl", crawl) for crawl in crawls), ("merged", ""), ("counts", "")]
+        return sum(int(found) for part in parts for _, found in self._steps("index_merged_faults", *part))
 
     def records(self, crawl: str) -> Iterator[Original]:
         self._check()
         names: list[bytes] = []
         for _, *found in self._steps("index_records", crawl):
-            with redis_faults(self._url):
-                places = cast(
-                    "list[bytes | None]",
-                    self._client.hmget(
-                        keys_of.where(crawl), [digest_key(text_of(digest)) for digest in found[::2]]
-                    )
-                    if found
-                    else [],
-                )
+            shorts = [digest_key(text_of(digest)) for digest in found[::2]]
+            places = self._ask("HMGET", keys_of.where(crawl), *shorts) if shorts else []
             for digest, entry, place in zip(found[::2], found[1::2], places, strict=True):
                 known = read_place(place or b"")
                 number = None if known is None else known[0]
                 if number is not None and number >= len(names):
-                    with redis_faults(self._url):
-                        names = cast("list[bytes]", self._client.zrange(keys_of.files(crawl), 0, -1))
+                    names = self._ask("ZRANGE", keys_of.files(crawl), 0, -1)
                 file = b"" if number is None or number >= len(names) else names[number]
                 original = self._read_original(text_of(digest), crawl, entry, place or b"", file)
                 if original is not None:
@@ -179,23 +162,15 @@ class RedisMerged(RedisImports):
             crawls = answer[1:]
 
     def _in_order_of_commit(self, left_out: frozenset[bytes]) -> list[bytes]:
-        with redis_faults(self._url):
-            members = cast("set[bytes]", self._client.smembers(keys_of.COMMITTED)) - left_out
-            committed = sorted(members)
-            pipeline = self._client.pipeline(transaction=False)
-            for crawl in committed:
-                pipeline.hget(b"dedupe:crawl:" + crawl, "committed")
-            times = dict(zip(committed, pipeline.execute(), strict=True))
-            others = cast("set[bytes]", self._client.sunion([keys_of.CONCURRENT, keys_of.COMMITTING]))
-            marked = cast("set[bytes]", self._client.smembers(keys_of.MARKED))
+        members = self._ask("SMEMBERS", keys_of.COMMITTED) - left_out
+        times = {crawl: self._ask("HGET", b"dedupe:crawl:" + crawl, "committed") for crawl in members}
+        others = self._ask("SUNION", keys_of.CONCURRENT, keys_of.COMMITTING)
+        marked = self._ask("SMEMBERS", keys_of.MARKED)
         # A crawl that Browsertrix will remove comes last: it must not own payloads that other crawls have too.
-        ordered = sorted(committed, key=lambda crawl: (crawl in marked, times[crawl] or b"", crawl))
+        ordered = sorted(members, key=lambda crawl: (crawl in marked, times[crawl] or b"", crawl))
         return ordered + sorted(others - members - left_out)
 
     def _await_other(self) -> None:
         """Wait until another process that rebuilds the merged index has finished or has stopped."""
-        while True:
-            with redis_faults(self._url):
-                if not self._client.exists(keys_of.REBUILDING):
-                    return
+        while self._ask("EXISTS", keys_of.REBUILDING):
             time.sleep(_POLL_S)

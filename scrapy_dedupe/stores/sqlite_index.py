@@ -300,8 +300,14 @@ class SqliteIndex(SqliteImports):
         rows = self._connection.execute(_FIND_URL, (url_hash(url), own)).fetchall()
         if not rows:
             return None
-        _, value, number = max(rows, key=lambda row: (row[0] == own, row[1]))
-        capture = read_capture(url, crawl_files.whole_capture(self._connection, number, value))
+        # Captures of the same time are compared by their digests, which may have been replaced by references.
+        latest = max((owner == own, value[:8]) for owner, value, _ in rows)
+        values = [
+            crawl_files.whole_capture(self._connection, number, value)
+            for owner, value, number in rows
+            if (owner == own, value[:8]) == latest
+        ]
+        capture = read_capture(url, max(values))
         self.unreadable += capture is None
         return capture
 

@@ -34,12 +34,6 @@ COUNTS = "total_urls, dupe_urls, conserved_size, total_crawl_size"
 _METADATA = "id, state, started, committed, commit_order, incomplete, software, stats, imported, concurrent"
 NEXT_ORDER = "(SELECT coalesce(max(commit_order), 0) + 1 FROM crawl)"
 
-# SQLite searches for max() and min() in the index only if each has its own SELECT.
-_SPAN = """
-SELECT (SELECT max(id) FROM original WHERE id BETWEEN ?1 AND ?2)
-- (SELECT min(id) FROM original WHERE id BETWEEN ?1 AND ?2) + 1
-"""
-
 _FORGOTTEN_AT_ONCE = 1_000
 _LONGEST_PAUSE_S = 0.02
 
@@ -168,12 +162,6 @@ class SqliteIndexBase(CrawlIndex):
                 raise CrawlStateError(state_message(by, new_state, action, self._url))
         self._clear()
 
-    def merged_faults(self) -> int:
-        return 0
-
-    def rebuild_merged(self) -> None:
-        """Do nothing: there is no separate merged index."""
-
     def _replace(self, old: int, new: int, crawl: str, by: str) -> None:
         self._connection.execute("DELETE FROM crawl_container WHERE crawl = ?", (new,))
         for table in ("crawl_container", "source_done"):
@@ -242,7 +230,10 @@ class SqliteIndexBase(CrawlIndex):
         wasted = [number for (number,) in rows if numbers is None or number in numbers]
         if not wasted:
             return
-        done, total = 0, sum(map(self._span, wasted)) if on_done is not None else 0
+        done = total = 0
+        if on_done is not None:
+            count = "SELECT count(*) FROM original WHERE id BETWEEN ? AND ?"
+            total = sum(self._read(count, id_range(number))[0][0] for number in wasted)
 
         def forgot(count: int) -> None:
             nonlocal done
@@ -267,11 +258,6 @@ class SqliteIndexBase(CrawlIndex):
                 for table in ("crawl_file", "crawl_container", "crawl_need"):
                     self._connection.execute(f"DELETE FROM {table} WHERE crawl = ?", (number,))  # noqa: S608
                 self._connection.execute("UPDATE crawl SET state = 'gone' WHERE number = ?", (number,))
-
-    def _span(self, number: int) -> int:
-        """The approximate number of originals of a row, whose ids are consecutive."""
-        ((span,),) = self._read(_SPAN, id_range(number))
-        return int(span or 0)
 
     def _delete_some(
         self, statement: str, parameters: Sequence[object], on_some: Callable[[int], None] | None = None

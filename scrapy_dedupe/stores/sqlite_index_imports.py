@@ -41,30 +41,19 @@ if TYPE_CHECKING:
 _ENTERED_AT_ONCE = 1_000
 _RESOLVED_AT_ONCE = 500
 
-# Revisits with their possible originals, which are in their own crawl or in a committed crawl.
-_MATCH = """
-c.state IN ('uncommitted', 'committed')
-AND substr(o.digest, 1, 8) = substr(w.digest, 1, 8) AND o.digest = w.digest
-AND (oc.state = 'committed' OR oc.number = c.number)
-"""
-
-_RESOLVABLE = f"""
-SELECT w.crawl, w.digest, w.size FROM crawl_waiting w JOIN crawl c ON c.number = w.crawl
-WHERE (w.crawl, w.digest, w.size) > (?, ?, ?)
-AND EXISTS (SELECT 1 FROM original o JOIN crawl oc ON oc.number = o.id >> 32 WHERE {_MATCH})
-ORDER BY w.crawl, w.digest, w.size LIMIT ?
-"""  # noqa: S608 - constants
-
-_RESOLVED = f"""
+# The original of waiting revisits, which is in their own crawl or in a committed crawl.
+_RESOLVED = """
 SELECT coalesce(c.part_of, c.number), w.revisits, o.size,
 coalesce(oc.part_of, oc.number), coalesce(m.id, oc.id), o.wacz_index, f.name
 FROM crawl_waiting w JOIN crawl c ON c.number = w.crawl
-JOIN original o JOIN crawl oc ON oc.number = o.id >> 32
+JOIN original o ON substr(o.digest, 1, 8) = substr(w.digest, 1, 8) AND o.digest = w.digest
+JOIN crawl oc ON oc.number = o.id >> 32
 LEFT JOIN crawl m ON m.number = oc.part_of
 LEFT JOIN crawl_file f ON f.crawl = oc.number AND f.number = o.file
-WHERE w.crawl = ? AND w.digest = ? AND w.size = ? AND {_MATCH}
+WHERE w.crawl = ? AND w.digest = ? AND w.size = ? AND c.state IN ('uncommitted', 'committed')
+AND (oc.state = 'committed' OR oc.number = c.number)
 ORDER BY coalesce(oc.part_of, oc.number) != coalesce(c.part_of, c.number), oc.commit_order, o.id LIMIT 1
-"""  # noqa: S608 - constants
+"""
 
 _QUEUED_AT_ONCE = 1_000
 
@@ -246,13 +235,17 @@ class SqliteImports(SqliteIndexBase):
     def resolve(self) -> int:
         resolved = 0
         last: tuple[int, bytes, int] = (0, b"", 0)
-        while True:
-            rows = self._read(_RESOLVABLE, (*last, _RESOLVED_AT_ONCE))
-            if not rows:
-                return resolved
+        query = (
+            "SELECT crawl, digest, size FROM crawl_waiting WHERE (crawl, digest, size) > (?, ?, ?)"
+            " ORDER BY crawl, digest, size LIMIT ?"
+        )
+        while rows := self._read(query, (*last, _RESOLVED_AT_ONCE)):
             last = rows[-1]
-            with self._transaction():
-                resolved += sum(self._resolve(row) for row in rows)
+            found = [row for row in rows if self._read(_RESOLVED, row)]
+            if found:
+                with self._transaction():
+                    resolved += sum(self._resolve(row) for row in found)
+        return resolved
 
     @property
     def import_notes(self) -> ImportNotes:

@@ -96,6 +96,15 @@ def test_the_own_capture_comes_before_a_later_one_of_another_crawl(index: CrawlI
     assert index.find_urls("b", [HOME]) == [capture(digest=TWO, date=EARLY)]
 
 
+def test_of_two_captures_of_the_same_time_both_stores_give_the_same(index: CrawlIndex) -> None:
+    for crawl, digest in (("a", TWO), ("b", ONE)):
+        index.start(crawl, "stored")
+        originals = [Original(digest, crawl, EARLY, HOME, 9)] if crawl == "a" else []
+        index.add(crawl, originals, Counts(1), [UrlCapture(HOME, digest, EARLY)])
+        index.commit(crawl)
+    assert index.find_urls("c", [HOME]) == [UrlCapture(HOME, TWO, EARLY)]
+
+
 def test_many_urls_are_answered_in_their_order(index: CrawlIndex) -> None:
     urls = [f"https://example.com/{number}" for number in range(2_500)]
     captures = [capture(url, f"{number:064x}") for number, url in enumerate(urls)]
