@@ -109,47 +109,17 @@ LAST_IMPORT = "last_update_ts"
 COUNTS = ("totalUrls", "dupeUrls", "conservedSize", "totalCrawlSize")
 
 
-# The keys of a crawl or source, which the tables above describe.
-
-
-def counts(crawl: str) -> str:
-    return f"h:{crawl}:counts"
-
-
-def wacz(crawl: str) -> str:
-    return f"c:{crawl}:wacz"
-
-
-def meta(crawl: str) -> str:
-    return f"dedupe:crawl:{crawl}"
-
-
-def files(crawl: str) -> str:
-    return f"dedupe:files:{crawl}"
-
-
-def where(crawl: str) -> str:
-    return f"dedupe:where:{crawl}"
-
-
-def needs(crawl: str) -> str:
-    return f"dedupe:needs:{crawl}"
-
-
-def waiting(crawl: str) -> str:
-    return f"dedupe:waiting:{crawl}"
-
-
-def hidden(crawl: str) -> str:
-    return f"dedupe:hidden:{crawl}"
-
-
-def report(crawl: str) -> str:
-    return f"dedupe:report:{crawl}"
-
-
-def entered(name: str) -> str:
-    return f"dedupe:entered:{name}"
+# The keys of a crawl or source, which the tables above describe, as functions of its id or name.
+counts = "h:{}:counts".format
+wacz = "c:{}:wacz".format
+meta = "dedupe:crawl:{}".format
+files = "dedupe:files:{}".format
+where = "dedupe:where:{}".format
+needs = "dedupe:needs:{}".format
+waiting = "dedupe:waiting:{}".format
+hidden = "dedupe:hidden:{}".format
+report = "dedupe:report:{}".format
+entered = "dedupe:entered:{}".format
 
 
 def types(crawl: str) -> dict[str, str]:
