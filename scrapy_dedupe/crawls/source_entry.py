@@ -111,12 +111,11 @@ class SourceEntry(EntryWriter):
         source = self._source
         wacz = StoredWacz(file)
         size = _checked_size(source, wacz.size_bytes)
-        is_local = isinstance(file, Path)
         containers = self.index.containers(source.crawl)
         others = [entry for entry in containers if entry.get("filename") != source.name]
         may_be_known = any(entry.get("size") == size for entry in others)
         hash_ = source.hash
-        if (hash_ is None and (is_local or may_be_known)) or self._verify:
+        if (hash_ is None and (isinstance(file, Path) or may_be_known)) or self._verify:
             hash_ = _checked_hash(source, file, size, self._alive)
         if hash_ is not None and any(entry.get("hash") == hash_ for entry in others):
             return None
@@ -124,7 +123,7 @@ class SourceEntry(EntryWriter):
         about = wacz.about
         mode = about.payload or payload_mode(about.software)
         if wacz.has_index:
-            with _checked_lines(wacz.index_lines, is_local=is_local, alive=self._alive) as lines:
+            with _checked_lines(wacz.index_lines(), self._alive) as lines:
                 members = wacz.files
                 self._begin(mode)
                 self.take_lines(
@@ -145,8 +144,7 @@ class SourceEntry(EntryWriter):
         return self._result(size)
 
     def _enter_lines(self, file: ReadableFile) -> Counts:
-        is_local = isinstance(file, Path)
-        with _checked_lines(lambda: cdxj_lines(file), is_local=is_local, alive=self._alive) as lines:
+        with _checked_lines(cdxj_lines(file), self._alive) as lines:
             self._begin(None)
             size = self.take_lines(lines, files_beside(self._source.place), {})
         counts = self._result(size)
@@ -261,25 +259,22 @@ class SourceEntry(EntryWriter):
 
 
 @contextmanager
-def _checked_lines(
-    lines: Callable[[], Iterable[bytes]], *, is_local: bool, alive: Alive
-) -> Iterator[Iterator[bytes]]:
-    """Return the lines of an index after reading it once: it must unpack to its end before any line is added.
+def _checked_lines(lines: Iterable[bytes], alive: Alive) -> Iterator[Iterator[bytes]]:
+    """Yield the lines of an index, which are kept in a temporary file until the index was read to its end.
 
-    Lines of remote files are kept in a temporary file in between.
+    So an index that does not unpack to its end is refused before any line is added.
     """
     count = 0
     with tempfile.TemporaryFile(prefix="scrapy-dedupe-") as kept:
-        for line in lines():
+        for line in lines:
             count += 1
-            if not is_local:
-                kept.write(line.rstrip(b"\r\n") + b"\n")
+            kept.write(line.rstrip(b"\r\n") + b"\n")
             if not count % _BATCH:
                 alive()
         kept.seek(0)
 
         def lines_again() -> Iterator[bytes]:
-            for number, line in enumerate(lines() if is_local else kept):
+            for number, line in enumerate(kept):
                 if not number % _BATCH:
                     alive(number / count)
                 yield line
