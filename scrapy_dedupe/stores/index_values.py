@@ -72,8 +72,8 @@ GREATEST_NUMBER = 2**63 - 1
 
 _BASE32 = b"\x20"
 _TEXT = b"\x00"
-# The sizes from MD5 to SHA-512. No packed Base32 digest has the length of one of these.
-_HASH_SIZES = frozenset({16, 20, 28, 32, 48, 64})
+HASH_SIZES = frozenset({16, 20, 28, 32, 48, 64})
+"""The sizes of MD5, SHA-1, SHA-224, SHA-256, SHA-384 and SHA-512. No packed Base32 digest has one of these lengths."""
 
 
 def entry_text(original: Original) -> str:
@@ -139,21 +139,21 @@ def packed_digest(digest: str) -> bytes:
         raw = binascii.unhexlify(digest)
     except ValueError:
         raw = b""
-    if len(raw) in _HASH_SIZES and raw.hex() == digest:
+    if len(raw) in HASH_SIZES and raw.hex() == digest:
         return raw
     try:
         raw = from_base32(digest)
     except ValueError:
         raw = b""
-    if len(raw) in _HASH_SIZES and to_base32(raw) == digest:
+    if len(raw) in HASH_SIZES and to_base32(raw) == digest:
         return _BASE32 + raw
     packed = _TEXT + digest.encode("utf-8")
-    return _TEXT + packed if len(packed) in _HASH_SIZES else packed
+    return _TEXT + packed if len(packed) in HASH_SIZES else packed
 
 
 def unpacked_digest(packed: bytes) -> str:
     """The digest of a packed form; reverses :func:`packed_digest`."""
-    if len(packed) in _HASH_SIZES:
+    if len(packed) in HASH_SIZES:
         return packed.hex()
     if packed[:1] == _BASE32:
         return to_base32(packed[1:])
@@ -167,7 +167,7 @@ def other_spelling(digest: str) -> str | None:
     '3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
     """
     packed = packed_digest(digest)
-    if len(packed) in _HASH_SIZES:
+    if len(packed) in HASH_SIZES:
         return to_base32(packed)
     return packed[1:].hex() if packed[:1] == _BASE32 else None
 
@@ -178,7 +178,7 @@ def digest_key(digest: str) -> bytes:
     A text in an unknown form is kept whole, since many such texts may have the same start.
     """
     packed = packed_digest(digest)
-    return packed[:16] if len(packed) in _HASH_SIZES or packed[:1] == _BASE32 else packed
+    return packed[:16] if len(packed) in HASH_SIZES or packed[:1] == _BASE32 else packed
 
 
 def packed_record_id(record_id: str) -> bytes:
