@@ -173,18 +173,19 @@ class SourceEntry(EntryWriter):
             size += line.length
             if not line.is_exchange:
                 continue
-            file = None
+            file = size_of_file = None
             try:
                 if line.filename is not None:
                     file = file_of(line.filename)
+                    size_of_file = sizes.get(file)
                     self._files[file] = None
                 self.take(entry_of_line(line, file, self._rules))
             except (SettingError, DamagedInput) as error:
                 self._on_fault(f"the line of {line.url}: {error}")
             end = (line.offset or 0) + line.length
-            if file in sizes and end > sizes[file]:
+            if file is not None and size_of_file is not None and end > size_of_file:
                 raise DamagedInput(
-                    f"{shown(file)} has {sizes[file]} bytes, but the index of the WACZ names a record of {line.url} that"
+                    f"{shown(file)} has {size_of_file} bytes, but the index of the WACZ names a record of {line.url} that"
                     f" ends at byte {end}. The file was cut, or the index is of another file: get the WACZ again."
                 )
         return size

@@ -81,7 +81,6 @@ class RedisIndex(RedisImports):
     def _find(self, crawl: str, digests: Sequence[str], *, lasting: bool) -> list[Original | None]:
         if not digests:
             return []
-        self._check()
         answer = self._run("index_find", crawl, int(lasting), *spellings(digests))
         return [
             None if found is None else self._original(digest, found)
@@ -91,7 +90,6 @@ class RedisIndex(RedisImports):
     def _find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
         if not urls:
             return []
-        self._check()
         answer = self._run("index_find_urls", crawl, *map(url_hash, urls))
         captures = [
             None if value is None else read_capture(url, value)
@@ -122,7 +120,6 @@ class RedisIndex(RedisImports):
         self._note(crawl, "added to", "file", name)
 
     def _rename_file(self, crawl: str, old: str, new: str) -> None:
-        self._check()
         state = text_of(self._run("index_rename_file", crawl, old, new))
         if state == "no file":
             raise CrawlStateError(unknown_file_message(crawl, old, self._url))
@@ -146,7 +143,6 @@ class RedisIndex(RedisImports):
         self._note(crawl, "marked", "incomplete" if flag else "complete")
 
     def reset(self, crawl: str) -> None:
-        self._check()
         answer = self._run("index_note", crawl, "closed", secrets.token_hex(8))
         if isinstance(answer, bytes):
             self._require(crawl, text_of(answer), "reset")
@@ -155,7 +151,6 @@ class RedisIndex(RedisImports):
         self._note(crawl, "reset", "reset", token)
 
     def _commit(self, crawl: str, stats: Mapping[str, object] | None, on_done: OnDone | None) -> None:
-        self._check()
         answer = self._run("index_commit_begin", crawl, stats_json(stats) or "", secrets.token_hex(8))
         state = text_of(answer[0])
         if state == "committed":
@@ -171,7 +166,6 @@ class RedisIndex(RedisImports):
     # Removal and repair
 
     def _cancel(self, crawl: str, on_done: OnDone | None = None) -> None:
-        self._check()
         answer = self._run("index_cancel", crawl, "begin", secrets.token_hex(8))
         state = text_of(answer[0])
         if state == "done":
@@ -198,11 +192,9 @@ class RedisIndex(RedisImports):
             self._rebuild("purged", known, "purge", *known, on_done=on_done)
 
     def forget_canceled(self, crawl: str) -> None:
-        self._check()
         self._run("index_forget_canceled", crawl)
 
     def replace(self, crawl: str, by: str) -> None:
-        self._check()
         replaced = self._ask("HGET", keys_of.meta(crawl), "replaced")
         states = self._states([crawl, by])
         if states[by] == "unknown" and replaced == by.encode():
@@ -213,11 +205,9 @@ class RedisIndex(RedisImports):
         self._rebuild("replaced", [by], "replace", crawl, by, sources={crawl: by})
 
     def rebuild_merged(self) -> None:
-        self._check()
         self._rebuild("rebuilt", [], "rebuild")
 
     def merged_faults(self) -> int:
-        self._check()
         crawls = sorted(self._ask("SMEMBERS", keys_of.COMMITTED))
         parts = [*(("crawl", crawl) for crawl in crawls), ("merged", ""), ("counts", "")]
         return sum(int(found) for part in parts for _, found in self._steps("index_merged_faults", *part))
@@ -225,7 +215,6 @@ class RedisIndex(RedisImports):
     # Queries
 
     def records(self, crawl: str) -> Iterator[Original]:
-        self._check()
         names: list[bytes] = []
         for _, *found in self._steps("index_records", crawl):
             shorts = [digest_key(text_of(digest)) for digest in found[::2]]
@@ -294,17 +283,14 @@ class RedisIndex(RedisImports):
 
     @property
     def counts(self) -> Counts:
-        self._check()
         return self._read_counts(self._ask("HMGET", keys_of.TOTALS, *keys_of.COUNTS))
 
     def containers(self, crawl: str) -> list[dict[str, object]]:
-        self._check()
         found = [read_container(item) for item in self._ask("LRANGE", keys_of.wacz(crawl), 0, -1)]
         self.unreadable += found.count(None)
         return [container or {} for container in found]
 
     def needs(self, crawl: str) -> list[Need]:
-        self._check()
         found = [read_need(value) for value in self._ask("SMEMBERS", keys_of.needs(crawl))]
         self.unreadable += found.count(None)
         return sorted((need for need in found if need is not None), key=need_order)
@@ -312,11 +298,9 @@ class RedisIndex(RedisImports):
     # Helpers
 
     def _note(self, crawl: str, action: str, *words: str | bytes | int) -> None:
-        self._check()
         self._require(crawl, text_of(self._run("index_note", crawl, *words)), action)
 
     def _note_container(self, crawl: str, filename: str, text: str, how: str) -> int:
-        self._check()
         answer = self._run("index_container", crawl, filename, text, how)
         if not isinstance(answer, int):
             self._require(crawl, text_of(answer), "added to")

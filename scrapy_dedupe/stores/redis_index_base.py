@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 
@@ -51,6 +51,8 @@ _READ_ONLY = frozenset({"index_find_urls", "index_records"})
 # This script is called for a single digest at a time, so that even defining the common functions would take a
 # noticeable time: it defines them only when it needs them.
 _LAZY = "index_find"
+# These scripts check the format and the types of all keys before they change anything.
+_CHECK_THEMSELVES = frozenset({"index_start", "index_source_begin"})
 
 
 @cache
@@ -78,6 +80,8 @@ class RedisIndexBase(CrawlIndex):
         self._scripts.close()
 
     def _run(self, name: str, *arguments: str | bytes | int) -> Any:
+        if not self._is_checked and name not in _CHECK_THEMSELVES:
+            self._check()
         return self._scripts.run(
             index_script(name),
             _KEY,
@@ -86,6 +90,7 @@ class RedisIndexBase(CrawlIndex):
 
     def _ask(self, command: str, *words: str | bytes | int) -> Any:
         """The answer of the server to a single command, as redis-py parses it."""
+        self._check()
         with redis_faults(self._url):
             return self._client.execute_command(command, *words)
 
@@ -120,7 +125,8 @@ class RedisIndexBase(CrawlIndex):
         """Raise StoreRefused if the format of the index is unknown; checked once per open index."""
         if self._is_checked:
             return
-        found = self._ask("HGET", MARK, "format")
+        with redis_faults(self._url):
+            found = cast("bytes | None", self._client.hget(MARK, "format"))
         if found is not None and found != str(FORMAT).encode():
             self._refuse_format(text_of(found))
         self._is_checked = True

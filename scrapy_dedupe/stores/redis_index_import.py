@@ -55,7 +55,6 @@ class RedisImports(RedisIndexBase):
     # The queue
 
     def _queue_sources(self, sources: Sequence[Source]) -> int:
-        self._check()
         added = 0
         for first in range(0, len(sources), SCAN_BATCH):
             words: list[str] = []
@@ -68,7 +67,6 @@ class RedisImports(RedisIndexBase):
         return added
 
     def claim_source(self, lease_s: float = 300.0) -> Source | None:
-        self._check()
         token = secrets.token_hex(8)
         while answer := self._run("index_queue", "claim", _milliseconds(lease_s), token):
             if len(answer) > 2:
@@ -180,7 +178,6 @@ class RedisImports(RedisIndexBase):
     # Waiting revisits
 
     def resolve(self) -> int:
-        self._check()
         for name in self._ask("HKEYS", keys_of.MERGING):
             self._merge_source(text_of(name))
         waiters = sorted(self._ask("SMEMBERS", keys_of.WAITERS))

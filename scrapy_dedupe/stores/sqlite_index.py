@@ -214,7 +214,7 @@ class SqliteIndex(SqliteImports):
                 f" concurrent, {COUNTS} FROM crawl WHERE part_of IS NULL"
                 " AND state IN ('uncommitted', 'committed', 'canceled') ORDER BY started, id"
             ).fetchall()
-            self.unreadable += int(self._connection.execute(_UNKNOWN_STATES).fetchone()[0])
+            self.unreadable += self._value(_UNKNOWN_STATES)
         crawls = []
         for number, crawl, state, started, committed, stats, software, *numbers in rows:
             incomplete, imported, concurrent = map(bool, numbers[:3])

@@ -49,6 +49,11 @@ class SqliteIndexBase(CrawlIndex):
         with sqlite_faults(self._url):
             return self._connection.execute(query, parameters).fetchall()
 
+    def _value(self, query: str, *parameters: object) -> Any:
+        """The first column of the first row of a query in a transaction; None if there is no row."""
+        row = self._connection.execute(query, parameters).fetchone()
+        return None if row is None else row[0]
+
     def _transaction(self) -> AbstractContextManager[None]:
         return transaction(self._connection, self._url)
 
@@ -81,8 +86,8 @@ class SqliteIndexBase(CrawlIndex):
         return [part for (part,) in rows]
 
     def _mark(self, name: str) -> str | None:
-        row = self._connection.execute("SELECT value FROM index_mark WHERE name = ?", (name,)).fetchone()
-        return None if row is None else str(row[0])
+        value: str | None = self._value("SELECT value FROM index_mark WHERE name = ?", name)
+        return value
 
     def _set_mark(self, name: str, value: str) -> None:
         self._connection.execute("INSERT OR REPLACE INTO index_mark VALUES (?, ?)", (name, value))
@@ -174,19 +179,15 @@ class SqliteIndexBase(CrawlIndex):
 
     def _was_added_to(self, crawl: int, since: int) -> bool:
         """Whether a source of a crawl has begun, or has ended after another crawl was started."""
-        row = self._connection.execute(
+        query = (
             "SELECT EXISTS (SELECT 1 FROM source_begun WHERE crawl = ?1)"
-            " OR EXISTS (SELECT 1 FROM source_done WHERE crawl = ?1 AND ended_after >= ?2)",
-            (crawl, since),
-        ).fetchone()
-        return bool(row[0])
+            " OR EXISTS (SELECT 1 FROM source_done WHERE crawl = ?1 AND ended_after >= ?2)"
+        )
+        return bool(self._value(query, crawl, since))
 
     def _was_replaced(self, by: str, crawl: str) -> bool:
-        row = self._connection.execute(
-            "SELECT count(*) FROM crawl WHERE state IN ('waste', 'gone') AND id = ? || '/' || ? || '/' || number",
-            (crawl, by),
-        ).fetchone()
-        return bool(row[0])
+        query = "SELECT 1 FROM crawl WHERE state IN ('waste', 'gone') AND id = ? || '/' || ? || '/' || number"
+        return bool(self._value(query, crawl, by))
 
     # Forgetting
 

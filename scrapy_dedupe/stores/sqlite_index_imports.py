@@ -307,11 +307,11 @@ class SqliteImports(SqliteIndexBase):
         self._waste(part)
         if crawl != number:
             crawl_files.drop_container(self._connection, crawl, source.name)
-            is_empty = self._connection.execute(
+            is_empty = self._value(
                 "SELECT state != 'committed' AND NOT EXISTS (SELECT 1 FROM source_begun WHERE crawl = ?1)"
                 " FROM crawl WHERE number = ?1",
-                (crawl,),
-            ).fetchone()[0]
+                crawl,
+            )
             if is_empty:
                 self._waste(crawl)
                 return [part, crawl]
@@ -331,23 +331,21 @@ class SqliteImports(SqliteIndexBase):
 
     def _require_holder(self, source: Source) -> None:
         """Raise TakenOver if another process has claimed or begun the source since."""
-        (token,) = self._connection.execute(_HOLDER, (source.name,)).fetchone()
+        token = self._value(_HOLDER, source.name)
         if token is not None and token != source.token:
             raise self._taken_over(source)
 
     def _was_ended_by_another(self, source: Source) -> bool:
         """Whether a source that this process has claimed is done and no longer in the queue."""
-        return bool(source.token) and bool(
-            self._connection.execute(
-                "SELECT EXISTS (SELECT 1 FROM source_done WHERE name = ?1)"
-                " AND NOT EXISTS (SELECT 1 FROM source_queue WHERE name = ?1)",
-                (source.name,),
-            ).fetchone()[0]
+        query = (
+            "SELECT EXISTS (SELECT 1 FROM source_done WHERE name = ?1)"
+            " AND NOT EXISTS (SELECT 1 FROM source_queue WHERE name = ?1)"
         )
+        return bool(source.token and self._value(query, source.name))
 
     def _taken_over(self, source: Source) -> TakenOver:
         action = f"extended by {source.name}"
         return TakenOver(state_message(source.crawl, "taken", action, self._url))
 
     def _is_done(self, name: str) -> bool:
-        return bool(self._connection.execute(_IS_DONE, (name,)).fetchone()[0])
+        return bool(self._value(_IS_DONE, name))
