@@ -68,7 +68,7 @@ class CrawlComparison:
     """Compares the records of one crawl with its entries in ``ledger``.
 
     With ``has_payloads`` payloads are hashed. ``records`` counts the responses and revisits that were read. After
-    :meth:`finish`, ``counts`` are those of a recount, without the size of the crawl, and ``is_exact`` is True if the
+    :meth:`look_up_revisits`, ``counts`` are those of a recount, without the size of the crawl, and ``is_exact`` is True if the
     saved bytes can be compared. ``needed`` are the other crawls whose records are referred to, and ``unmet`` the revisits
     whose original is not in the index.
     """
@@ -115,10 +115,6 @@ class CrawlComparison:
         for unmet in self.ledger.unmet(name):
             self._add_unmet(unmet)
 
-    def finish(self) -> None:
-        """Look up the remaining revisits."""
-        self._look_up_revisits()
-
     def compare_some(self, entries: Sequence[Entry], files: dict[str, ReadableFile]) -> None:
         """Compare single entries, without reading the rest of their files; entries of absent files are skipped."""
         for entry in counted(entries, self.watch):
@@ -164,13 +160,9 @@ class CrawlComparison:
 
     def _take_revisit(self, name: str, record: StoredRecord, revisit: Revisit) -> None:
         reference = reference_of(record)
-        if (
-            reference.is_unmodified
-            and revisit.digest is None
-            and reference.uri is None
-            and reference.id is None
-        ):
-            # The revisit only states that the client already had the page, and names no original.
+        names_original = (revisit.digest, reference.uri, reference.id) != (None, None, None)
+        if reference.is_unmodified and not names_original:
+            # The revisit only states that the client already had the page.
             return
         date = digits_of(record.refers_to_date) if record.refers_to_date else ""
         uri = plain_or_same(plain_url, reference.uri or "")
@@ -178,9 +170,10 @@ class CrawlComparison:
         read = ReadRevisit(self.rules.crawl, name, record.offset, url, uri, date, revisit, reference)
         self._revisits.append(read)
         if len(self._revisits) >= _BATCH:
-            self._look_up_revisits()
+            self.look_up_revisits()
 
-    def _look_up_revisits(self) -> None:
+    def look_up_revisits(self) -> None:
+        """Look up the originals of the revisits that were read since the last call."""
         revisits, self._revisits = self._revisits, []
         digests = list({one.revisit.digest: None for one in revisits if one.revisit.digest is not None})
         own = self.ledger.find(digests)

@@ -156,6 +156,11 @@ class CrawlInfo:
     waiting: int = 0
     marked: bool = False
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether its records were imported, or added by another program."""
+        return self.imported or self.software is None
+
 
 @dataclass(frozen=True, slots=True)
 class SeenText:

@@ -249,8 +249,9 @@ def _number(connection: sqlite3.Connection, table: str, column: str, crawl: int,
 def _entered_number(connection: sqlite3.Connection, table: str, column: str, crawl: int, name: str) -> int:
     number = _number(connection, table, column, crawl, name)
     if number is None:
-        query = f"SELECT coalesce(max(number) + 1, 0) FROM {table} WHERE crawl = ?"  # noqa: S608 - constants
-        number = int(connection.execute(query, (crawl,)).fetchone()[0])
-        insert = f"INSERT INTO {table} (crawl, number, {column}) VALUES (?, ?, ?)"  # noqa: S608 - constants
-        connection.execute(insert, (crawl, number, name))
-    return number
+        insert = (
+            f"INSERT INTO {table} (crawl, number, {column}) SELECT ?1, coalesce(max(number) + 1, 0), ?2"  # noqa: S608
+            f" FROM {table} WHERE crawl = ?1 RETURNING number"
+        )
+        ((number,),) = connection.execute(insert, (crawl, name)).fetchall()
+    return int(number)

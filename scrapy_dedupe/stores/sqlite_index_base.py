@@ -25,7 +25,7 @@ from .sqlite_faults import sqlite_faults, transaction
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from .base import OnDone
@@ -233,26 +233,16 @@ class SqliteIndexBase(CrawlIndex):
             return
         done = total = 0
         if on_done is not None:
-            count = "SELECT count(*) FROM original WHERE id BETWEEN ? AND ?"
-            total = sum(self._read(count, id_range(number))[0][0] for number in wasted)
-
-        def forgot(count: int) -> None:
-            nonlocal done
-            done += count
-            if on_done is not None:
-                on_done("records", done, total)
+            query = "SELECT count(*) FROM original WHERE id BETWEEN ? AND ?"
+            total = sum(self._read(query, id_range(number))[0][0] for number in wasted)
 
         for number in wasted:
-            self._delete_some(
-                "DELETE FROM original WHERE id IN (SELECT id FROM original WHERE id BETWEEN ? AND ? LIMIT ?)",
-                (*id_range(number), _FORGOTTEN_AT_ONCE),
-                forgot,
-            )
-            self._delete_some(
-                "DELETE FROM crawl_waiting WHERE (crawl, digest, size) IN"
-                " (SELECT crawl, digest, size FROM crawl_waiting WHERE crawl = ? LIMIT ?)",
-                (number, _FORGOTTEN_AT_ONCE),
-            )
+            for count in self._deleted("original", "id", "id BETWEEN ? AND ?", id_range(number)):
+                done += count
+                if on_done is not None:
+                    on_done("records", done, total)
+            for _ in self._deleted("crawl_waiting", "crawl, digest, size", "crawl = ?", (number,)):
+                pass
         self._delete_urls(on_done)
         for number in wasted:
             with self._transaction():
@@ -260,32 +250,29 @@ class SqliteIndexBase(CrawlIndex):
                     self._connection.execute(f"DELETE FROM {table} WHERE crawl = ?", (number,))  # noqa: S608
                 self._connection.execute("UPDATE crawl SET state = 'gone' WHERE number = ?", (number,))
 
-    def _delete_some(
-        self, statement: str, parameters: Sequence[object], on_some: Callable[[int], None] | None = None
-    ) -> None:
-        is_more = True
-        while is_more:
+    def _deleted(self, table: str, key: str, where: str, values: Sequence[object]) -> Iterator[int]:
+        """Delete rows in small transactions; yield the number of each."""
+        some = f"SELECT {key} FROM {table} WHERE {where} LIMIT {_FORGOTTEN_AT_ONCE}"  # noqa: S608 - constants
+        count = _FORGOTTEN_AT_ONCE
+        while count == _FORGOTTEN_AT_ONCE:
             began = time.monotonic()
             with self._transaction():
-                count = self._connection.execute(statement, parameters).rowcount
-            if on_some is not None:
-                on_some(count)
-            is_more = count == _FORGOTTEN_AT_ONCE
-            if is_more:
+                count = self._connection.execute(
+                    f"DELETE FROM {table} WHERE ({key}) IN ({some})", values
+                ).rowcount  # noqa: S608
+            yield count
+            if count == _FORGOTTEN_AT_ONCE:
                 let_others_write(began)
 
     def _delete_urls(self, on_done: OnDone | None) -> None:
         # No index leads from a crawl to its URLs: the table is read once for all waste rows, outside of transactions.
         last: tuple[bytes, int] = (b"", 0)
         done = 0
-        while True:
-            rows = self._read(
-                "SELECT hash, crawl FROM crawl_url WHERE (hash, crawl) > (?, ?) AND crawl IN"
-                " (SELECT number FROM crawl WHERE state IN ('waste', 'purging')) ORDER BY hash, crawl LIMIT ?",
-                (*last, _FORGOTTEN_AT_ONCE),
-            )
-            if not rows:
-                return
+        query = (
+            "SELECT hash, crawl FROM crawl_url WHERE (hash, crawl) > (?, ?) AND crawl IN"
+            " (SELECT number FROM crawl WHERE state IN ('waste', 'purging')) ORDER BY hash, crawl LIMIT ?"
+        )
+        while rows := self._read(query, (*last, _FORGOTTEN_AT_ONCE)):
             last = rows[-1]
             began = time.monotonic()
             with self._transaction():

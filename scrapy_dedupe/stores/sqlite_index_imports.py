@@ -66,6 +66,8 @@ SELECT EXISTS (SELECT 1 FROM source_done WHERE name = ?1) OR EXISTS (
 )
 """
 
+_QUEUE = f"INSERT OR IGNORE INTO source_queue (name, source) SELECT ?1, ?2 WHERE NOT ({_IS_DONE})"
+
 # Sources with an expired claim come first.
 _NEXT = """
 SELECT position, source FROM source_queue WHERE claimed_until IS NULL OR claimed_until <= ?
@@ -91,12 +93,9 @@ class SqliteImports(SqliteIndexBase):
         for first in range(0, len(sources), _QUEUED_AT_ONCE):
             began = time.monotonic()
             with self._transaction():
-                for source in sources[first : first + _QUEUED_AT_ONCE]:
-                    if not self._is_done(source.name):
-                        queued += self._connection.execute(
-                            "INSERT OR IGNORE INTO source_queue (name, source) VALUES (?, ?)",
-                            (source.name, source_json(source)),
-                        ).rowcount
+                batch = sources[first : first + _QUEUED_AT_ONCE]
+                rows = [(source.name, source_json(source)) for source in batch]
+                queued += self._connection.executemany(_QUEUE, rows).rowcount
             if first + _QUEUED_AT_ONCE < len(sources):
                 let_others_write(began)
         return queued
