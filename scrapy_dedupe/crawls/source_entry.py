@@ -122,17 +122,16 @@ class SourceEntry(EntryWriter):
         self._source = replace(source, hash=hash_, size=size)
         about = wacz.about
         mode = about.payload or payload_mode(about.software)
+        members = wacz.files
         if wacz.has_index:
             with _checked_lines(wacz.index_lines(), self._alive) as lines:
-                members = wacz.files
                 self._begin(mode)
-                self.take_lines(
-                    lines, members_by_name(members), {str(member): size_of(member) for member in members}
-                )
+                sizes = {str(member): member.size_bytes for member in members}
+                self.take_lines(lines, members_by_name(members), sizes)
         else:
             self._begin(mode)
-            for number, member in enumerate(wacz.files):
-                self._alive(number / len(wacz.files))
+            for number, member in enumerate(members):
+                self._alive(number / len(members))
                 self.take_records(member, lambda offset: self._alive())
         return self._result(size, required(self.index, about.requires, source.crawl))
 

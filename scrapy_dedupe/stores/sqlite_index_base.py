@@ -253,13 +253,12 @@ class SqliteIndexBase(CrawlIndex):
     def _deleted(self, table: str, key: str, where: str, values: Sequence[object]) -> Iterator[int]:
         """Delete rows in small transactions; yield the number of each."""
         some = f"SELECT {key} FROM {table} WHERE {where} LIMIT {_FORGOTTEN_AT_ONCE}"  # noqa: S608 - constants
+        delete = f"DELETE FROM {table} WHERE ({key}) IN ({some})"  # noqa: S608 - constants
         count = _FORGOTTEN_AT_ONCE
         while count == _FORGOTTEN_AT_ONCE:
             began = time.monotonic()
             with self._transaction():
-                count = self._connection.execute(
-                    f"DELETE FROM {table} WHERE ({key}) IN ({some})", values
-                ).rowcount  # noqa: S608
+                count = self._connection.execute(delete, values).rowcount
             yield count
             if count == _FORGOTTEN_AT_ONCE:
                 let_others_write(began)
