@@ -46,7 +46,7 @@ CREATE INDEX entry_name ON entry (name) WHERE name IS NOT NULL;
 """
 _UNPLACED = "name IS NOT NULL AND NOT is_met"
 _HERE = f"""
-SELECT {_COLUMNS}, rowid FROM entry WHERE file = ? AND "offset" = ? AND NOT is_met ORDER BY digest != ?, rowid LIMIT 1
+SELECT {_COLUMNS}, rowid FROM entry WHERE file = ? AND "offset" = ? AND NOT is_met ORDER BY rowid
 """  # noqa: S608 - constants
 _NAMED = f"SELECT {_COLUMNS}, rowid FROM entry WHERE name = ? AND {_UNPLACED}"  # noqa: S608 - constants
 
@@ -130,7 +130,8 @@ class SortedEntries:
             ),
         )
         self._connection.execute("COMMIT")
-        self._connection.executescript(_CREATE_INDEXES)
+        # One transaction for all entries that are met; the next executescript() ends it.
+        self._connection.executescript(f"{_CREATE_INDEXES}BEGIN;")
         self._has_unplaced = self.count_unplaced() > 0
 
     def counts_by_file(self) -> dict[str, int]:
@@ -152,7 +153,7 @@ class SortedEntries:
 
         None if no entry names the record. An entry without a location has no differences.
         """
-        rows = self._connection.execute(_HERE, (file, record.offset, known_digest(record))).fetchall()
+        rows = self._connection.execute(_HERE, (file, record.offset)).fetchall()
         if not rows and self._has_unplaced and record.target_uri:
             name = _name(plain_url(record.target_uri), digits_of(record.date or ""))
             rows = [
@@ -162,12 +163,16 @@ class SortedEntries:
             ]
         if not rows:
             return None
-        entry = _entry(rows[0])
+        row = rows[0]
+        if len(rows) > 1:
+            digest = known_digest(record)
+            row = next((row for row in rows if _entry(row).digest == digest), row)
+        entry = _entry(row)
         found = entry.differences(record)
         if found and not record.length:
             # The record shares its gzip member with others; the entry may mean another one.
             return None
-        self._connection.execute("UPDATE entry SET is_met = 1 WHERE rowid = ?", rows[0][-1:])
+        self._connection.execute("UPDATE entry SET is_met = 1 WHERE rowid = ?", row[-1:])
         return entry, found
 
     def unmet(self, file: str) -> Iterator[Entry]:
