@@ -301,11 +301,12 @@ class SqliteIndex(SqliteImports):
         if not rows:
             return None
         # Captures of the same time are compared by their digests, which may have been replaced by references.
-        latest = max((owner == own, value[:8]) for owner, value, _ in rows)
+        order = [(owner == own, value[:8]) for owner, value, _ in rows]
+        latest = max(order)
         values = [
             crawl_files.whole_capture(self._connection, number, value)
-            for owner, value, number in rows
-            if (owner == own, value[:8]) == latest
+            for key, (_, value, number) in zip(order, rows, strict=True)
+            if key == latest
         ]
         capture = read_capture(url, max(values))
         self.unreadable += capture is None
