@@ -337,14 +337,14 @@ def cdxj_lines(count: int) -> Iterator[bytes]:
             "status": "200",
             "digest": f"sha256:{digest}",
             "length": str(600 if is_revisit else 2_000 + number % 50_000),
-            "offset": str(number % 20_000 * 40_000),
+            "offset": str(number % 20_000),
             "filename": f"rec-{number // 20_000:05}.warc.gz",
         }
         yield f"com,example)/{number:09} 20260801120000 {json.dumps(fields)}\n".encode()
 
 
 def write_sources(folder: Path, count: int) -> tuple[Path, Path]:
-    """A CDXJ, and a WACZ with the same lines in a compressed index; their WARC files are empty."""
+    """A CDXJ, and a WACZ with the same lines in a compressed index; their WARC files have no records."""
     lines = b"".join(cdxj_lines(count))
     names = [f"rec-{number:05}.warc.gz" for number in range(count // 20_000 + 1)]
     plain, wacz = folder / "lines.cdxj", folder / "lines.wacz"
@@ -354,7 +354,7 @@ def write_sources(folder: Path, count: int) -> tuple[Path, Path]:
     about = {"profile": "data-package", "software": "scrapy-dedupe 1.0", "crawlId": "in-wacz"}
     with zipfile.ZipFile(wacz, "w") as container:
         for name in names:
-            container.writestr(f"archive/{name}", b"no records")
+            container.writestr(f"archive/{name}", bytes(80_000))
         container.writestr("indexes/index.cdx.gz", gzip.compress(lines, 6))
         container.writestr("datapackage.json", json.dumps(about))
     return plain, wacz

@@ -56,9 +56,13 @@ def write_wacz(
     requires: Sequence[dict[str, object]] = (),
     gzipped: bool = False,
     cut: int = 0,
+    short: int = 0,
     index: bool = True,
 ) -> Path:
-    """A WACZ whose WARC file has nothing to read in it; the last ``cut`` bytes of its gzip index are missing."""
+    """A WACZ with a WARC file that is as long as the lines say and has nothing to read in it.
+
+    The last ``cut`` bytes of its gzip index, and the last ``short`` bytes of the WARC file, are missing.
+    """
     about: dict[str, object] = {"profile": "data-package"}
     if crawl is not None:
         about["crawlId"] = crawl
@@ -67,8 +71,9 @@ def write_wacz(
     if requires:
         about["relation"] = {"requires": list(requires)}
     data = b"".join(lines)
+    size = max((_end_of(line) for line in data.splitlines()), default=0)
     with zipfile.ZipFile(path, "w") as wacz:
-        wacz.writestr(f"archive/{WARC_NAME}", b"no records")
+        wacz.writestr(f"archive/{WARC_NAME}", b"no records".ljust(size - short, b"\0"))
         if index and gzipped:
             packed = gzip.compress(data)
             wacz.writestr("indexes/index.cdx.gz", packed[: len(packed) - cut])
@@ -76,6 +81,15 @@ def write_wacz(
             wacz.writestr("indexes/index.cdxj", data)
         wacz.writestr("datapackage.json", json.dumps(about))
     return path
+
+
+def _end_of(line: bytes) -> int:
+    """The end of the record that a line of an index describes; 0 if the line is faulty."""
+    try:
+        fields = json.loads(line.partition(b"{")[1] + line.partition(b"{")[2])
+        return int(fields["offset"]) + int(fields["length"])
+    except (ValueError, LookupError, TypeError):
+        return 0
 
 
 def write_manifest(path: Path, *resources: dict[str, object]) -> Path:

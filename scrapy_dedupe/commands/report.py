@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.reports.figures import Report, Share
-    from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores import Store
 
     from .stores import CommandStores
 

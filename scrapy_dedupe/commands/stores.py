@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scrapy.spiderloader import SpiderLoader
 
     from scrapy_dedupe.settings.specs import Settings
-    from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores import Store
 
 
 @contextmanager

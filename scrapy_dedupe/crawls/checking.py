@@ -60,8 +60,8 @@ class CheckedCrawl:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether its records were imported, or added by another program."""
-        return self.info is not None and (self.info.imported or self.info.software is None)
+        """See :attr:`.CrawlInfo.is_foreign`."""
+        return self.info is not None and self.info.is_foreign
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ class _CheckRun:
             self.add("incomplete", crawl, text)
             return
         checked.entries = self.ledger.counts_by_file()
-        checked.unplaced = self.ledger.count_unmet()
+        checked.unplaced = self.ledger.count_unplaced()
         checked.has_all_files = self._has_all_files(checked, info)
         self._check_emptiness(checked, info)
         self._check_files(checked)
@@ -274,11 +274,11 @@ class _CheckRun:
             for name, file in checked.files.present.items():
                 comparison.read(name, file)
                 self._unresolved.read |= {name, str(file)}
-        comparison.finish()
+        comparison.look_up_revisits()
         self.result.files += len(checked.files.present)
         self._unresolved.revisits += comparison.unmet
-        checked.unplaced = self.ledger.count_unmet()
-        for entry in self.ledger.all_unmet() if checked.has_all_files else ():
+        checked.unplaced = self.ledger.count_unplaced()
+        for entry in self.ledger.unplaced() if checked.has_all_files else ():
             text = (
                 f"The entry of {entry.url} has no file, and no file of the crawl {checked.id} has its record."
             )
@@ -393,13 +393,10 @@ def _container_fault(place: str, size: int | None, digest: str | None, watch: Pr
 def _why_not_counted(checked: CheckedCrawl, info: CrawlInfo) -> str | None:
     """Why the records of a crawl cannot be counted; empty if a finding already reports it."""
     if checked.unplaced and not checked.has_all_files:
-        entries, are = (
-            number_of(checked.unplaced, "entry", "entries"),
-            "is" if checked.unplaced == 1 else "are",
-        )
+        entries = number_of(checked.unplaced, "entry", "entries")
         return (
-            f"The index does not know where the records of {entries} of the crawl {checked.id} {are}, which another"
-            " program wrote."
+            f"The index does not know where the records of {entries} of the crawl {checked.id}"
+            f" {'is' if checked.unplaced == 1 else 'are'}, which another program wrote."
         )
     if checked.files.gone or checked.files.unreachable:
         return ""

@@ -8,8 +8,6 @@ exactly the originals that they refer to; after a removal the index may have oth
 
 A revisit can be replayed as long as the record that it refers to exists in a file: then only the index is incomplete. So
 files that the index does not name are read too, but only if there are such revisits.
-
-Records and entries are processed in order of offset, so a file is read once and only the entries of one offset are held.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError
 from scrapy_dedupe.stores.base import Counts
-from scrapy_dedupe.stores.normal_forms import known_digest, plain_url
+from scrapy_dedupe.stores.normal_forms import plain_url
 from scrapy_dedupe.tasks.progress import Reached, counted
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import has_payload, reference_of
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from scrapy_dedupe.stores.base import CrawlInfo, Original
+    from scrapy_dedupe.stores.base import CrawlInfo
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.framing import Damage
@@ -70,7 +68,7 @@ class CrawlComparison:
     """Compares the records of one crawl with its entries in ``ledger``.
 
     With ``has_payloads`` payloads are hashed. ``records`` counts the responses and revisits that were read. After
-    :meth:`finish`, ``counts`` are those of a recount, without the size of the crawl, and ``is_exact`` is True if the
+    :meth:`look_up_revisits`, ``counts`` are those of a recount, without the size of the crawl, and ``is_exact`` is True if the
     saved bytes can be compared. ``needed`` are the other crawls whose records are referred to, and ``unmet`` the revisits
     whose original is not in the index.
     """
@@ -87,10 +85,7 @@ class CrawlComparison:
     needed: set[str] = field(default_factory=set)
     unmet: list[ReadRevisit] = field(default_factory=list)
     _revisits: list[ReadRevisit] = field(default_factory=list)
-    _candidates: dict[str, IndexFinding] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._has_unplaced = self.ledger.count_unmet() > 0
+    _lacking: set[str] = field(default_factory=set)
 
     def read(self, name: str, file: ReadableFile) -> None:
         """Read a file, which is called *name* in the entries."""
@@ -99,34 +94,26 @@ class CrawlComparison:
             text = f"{name}, offset {damage.offset}: {damage.reason} ({damage.length} bytes skipped)."
             self._add("damage", text, name, damage.offset)
 
-        queue = _Queue(self.ledger.of_file(name))
         reached = Reached(self.watch)
         try:
             records = self.ledger.captures.noted(read_records(file, on_damage=on_damage))
             for record, entry in derive(records, name, self.rules):
                 reached(record.offset)
                 self.records += 1
-                for passed in queue.before(record.offset):
-                    self._add_unmet(passed)
-                is_entered = record.type == "response" and self._meets(queue, record)
+                is_entered = self._is_entered(name, record)
                 self._check_payload(name, record)
                 if entry is None:
                     continue
                 self.counts += entry.counts
                 if entry.original is not None and not is_entered:
-                    self._take_candidate(name, record, entry.original)
+                    self._check_presence(name, record, entry.original.digest)
                 if entry.revisit is not None:
                     self._take_revisit(name, record, entry.revisit)
         except (OSError, ArchiveError, DamagedInput) as error:
             text = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
             self._add("damage", f"{name} cannot be read to its end: {text}", name)
-        for passed in queue.before(None):
-            self._add_unmet(passed)
-
-    def finish(self) -> None:
-        """Look up the remaining revisits and records."""
-        self._look_up_revisits()
-        self._look_up_candidates()
+        for unmet in self.ledger.unmet(name):
+            self._add_unmet(unmet)
 
     def compare_some(self, entries: Sequence[Entry], files: dict[str, ReadableFile]) -> None:
         """Compare single entries, without reading the rest of their files; entries of absent files are skipped."""
@@ -152,48 +139,30 @@ class CrawlComparison:
             )
             self._add("damage", text, name, record.offset)
 
-    def _meets(self, queue: _Queue, record: StoredRecord) -> bool:
+    def _is_entered(self, name: str, record: StoredRecord) -> bool:
         """Whether an entry names this record. An entry with its location but other values becomes a finding."""
-        here = queue.at(record.offset)
-        if not here:
-            return self._has_unplaced and bool(record.target_uri) and self.ledger.meet(record)
-        digest = known_digest(record)
-        same = next((entry for entry in here if entry.digest == digest), here[0])
-        found = same.differences(record)
-        if found and not record.length:
-            # The record shares its gzip member with others; the entry may mean another one.
+        if record.type != "response" or (met := self.ledger.meet(name, record)) is None:
             return False
-        here.remove(same)
+        entry, found = met
         if found:
-            self._add_different(same, found)
+            self._add_different(entry, found)
         return not found
 
-    def _take_candidate(self, name: str, record: StoredRecord, original: Original) -> None:
+    def _check_presence(self, name: str, record: StoredRecord, digest: str) -> None:
+        if digest in self._lacking or self.ledger.find([digest]):
+            return
+        self._lacking.add(digest)
         text = (
             f"{name}, offset {record.offset}: the index lacks this record of {record.target_uri}, whose payload is in no"
             " entry of the crawl."
         )
-        finding = IndexFinding("record", self.rules.crawl, text, name, record.offset)
-        self._candidates.setdefault(original.digest, finding)
-        if len(self._candidates) >= _BATCH:
-            self._look_up_candidates()
-
-    def _look_up_candidates(self) -> None:
-        found = self.ledger.find(list(self._candidates))
-        for digest, finding in self._candidates.items():
-            if digest not in found:
-                self.on_finding(finding)
-        self._candidates = {}
+        self._add("record", text, name, record.offset)
 
     def _take_revisit(self, name: str, record: StoredRecord, revisit: Revisit) -> None:
         reference = reference_of(record)
-        if (
-            reference.is_unmodified
-            and revisit.digest is None
-            and reference.uri is None
-            and reference.id is None
-        ):
-            # The revisit only states that the client already had the page, and names no original.
+        names_original = (revisit.digest, reference.uri, reference.id) != (None, None, None)
+        if reference.is_unmodified and not names_original:
+            # The revisit only states that the client already had the page.
             return
         date = digits_of(record.refers_to_date) if record.refers_to_date else ""
         uri = plain_or_same(plain_url, reference.uri or "")
@@ -201,9 +170,10 @@ class CrawlComparison:
         read = ReadRevisit(self.rules.crawl, name, record.offset, url, uri, date, revisit, reference)
         self._revisits.append(read)
         if len(self._revisits) >= _BATCH:
-            self._look_up_revisits()
+            self.look_up_revisits()
 
-    def _look_up_revisits(self) -> None:
+    def look_up_revisits(self) -> None:
+        """Look up the originals of the revisits that were read since the last call."""
         revisits, self._revisits = self._revisits, []
         digests = list({one.revisit.digest: None for one in revisits if one.revisit.digest is not None})
         own = self.ledger.find(digests)
@@ -300,35 +270,6 @@ class UnresolvedRevisits:
         except (OSError, DedupeError):
             # The check of the crawl to which the file belongs reports the error.
             return
-
-
-class _Queue:
-    """Entries in order of offset, taken offset by offset."""
-
-    def __init__(self, entries: Iterator[Entry]) -> None:
-        self._entries = entries
-        self._next = next(entries, None)
-        self._here: list[Entry] = []
-        self._offset = -1
-
-    def before(self, offset: int | None) -> Iterator[Entry]:
-        """Take the remaining entries before *offset* (None: all)."""
-        if offset == self._offset:
-            return
-        yield from self._here
-        self._here = []
-        while self._next is not None and (offset is None or self._next.offset < offset):
-            yield self._next
-            self._next = next(self._entries, None)
-
-    def at(self, offset: int) -> list[Entry]:
-        """The entries at *offset*; the caller removes an entry from the list to take it."""
-        if offset != self._offset:
-            self._offset = offset
-            while self._next is not None and self._next.offset == offset:
-                self._here.append(self._next)
-                self._next = next(self._entries, None)
-        return self._here
 
 
 def _has_its_payload(record: StoredRecord) -> bool:

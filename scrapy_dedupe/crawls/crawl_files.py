@@ -194,8 +194,7 @@ class FileSearch:
             return False
         try:
             named = crawl_of(file)
-            is_foreign = self.info.imported or self.info.software is None
-            if named is not None and not is_foreign:
+            if named is not None and not self.info.is_foreign:
                 return named == self.info.id
             entries = list(islice(self.ledger.of_file(name), _TRIED_ENTRIES))
             if entries:

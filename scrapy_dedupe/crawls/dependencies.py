@@ -218,10 +218,8 @@ class Containers:
         self.known = [_read(container) for container in known]
         self._is_imported = info is not None and info.imported
         self._is_to_be_packed = info is not None and info.state == "uncommitted" and info.concurrent
-        is_foreign = (
-            info is not None and info.state == "committed" and (info.imported or info.software is None)
-        )
-        self._is_always_packed = is_foreign and len(known) == 1
+        is_complete = info is not None and info.state == "committed" and info.is_foreign
+        self._is_always_packed = is_complete and len(known) == 1
 
     def named(self, name: str) -> Container | None:
         """The container with this name, whether it is packed or not."""

@@ -11,29 +11,36 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
 from dataclasses import astuple
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
+from scrapy_dedupe.stores.index_values import need_order
 from scrapy_dedupe.warc.references import CaptureTable, Reference, reference_of
 
 from .entries import conserved_size, need_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.reading import StoredRecord
 
     from .entries import IndexEntry
 
+T = TypeVar("T")
+
 _BATCH = 1_000
 _SPOOL_BYTES = 4 << 20
-_DIGEST_WIDTH = 128  # a SHA-512 in hex
-_SIZE_WIDTH = 20
-_ROW_BYTES = _DIGEST_WIDTH + _SIZE_WIDTH + 1
+
+
+class _Spooled(NamedTuple):
+    """A revisit to look up; ``named`` is its place in a file, and the values of its reference to its original."""
+
+    digest: str | None
+    size: int
+    named: tuple[str, list[Any]] | None
 
 
 class EntryWriter:
@@ -51,8 +58,10 @@ class EntryWriter:
         self._settles_others = settles_others
         self._originals: list[Original] = []
         self._urls: list[UrlCapture] = []
-        self._revisits = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8")  # noqa: SIM115
-        self._others = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8")  # noqa: SIM115
+        # Responses with another status than 200: those with status 200 are preferred as originals.
+        self._others = _Rows(Original)
+        self._revisits = _Rows(_Spooled)
+        self._waiting = _Rows(Waiting)
 
     def take(self, entry: IndexEntry, revisit: StoredRecord | None = None) -> None:
         """Add an entry. The record of a *revisit* may name its original by URI, date or id."""
@@ -61,13 +70,12 @@ class EntryWriter:
         if entry.revisit is not None:
             named = None
             if revisit is not None:
-                named = [f"{revisit.path}, offset {revisit.offset}", astuple(reference_of(revisit))]
-            self._revisits.write(json.dumps([*entry.revisit, named]) + "\n")
+                named = f"{revisit.path}, offset {revisit.offset}", astuple(reference_of(revisit))
+            self._revisits.append(*entry.revisit, named)
         if entry.url is not None:
             self._urls.append(entry.url)
         if entry.original is not None and entry.original.status is not None:
-            # A response with status 200 may have the same payload and is preferred as original.
-            self._others.write(json.dumps(astuple(entry.original)) + "\n")
+            self._others.append(*astuple(entry.original))
         elif entry.original is not None:
             self._originals.append(entry.original)
         self._flush_when_full()
@@ -78,30 +86,25 @@ class EntryWriter:
         ``size_bytes`` is the size on disk, ``needs`` are known in addition to those of the revisits.
         """
         self._flush()
-        self._others.seek(0)
-        for row in self._others:
-            self._originals.append(Original(*json.loads(row)))
+        for original in self._others:
+            self._originals.append(original)
             self._flush_when_full()
         self._flush()
-        with tempfile.TemporaryFile(prefix="scrapy-dedupe-") as file:
-            waiting = _WaitingInFile(file)
-            conserved, found = self._resolve(waiting)
-            counts = Counts(self.total, self.dupes, conserved, size_bytes)
-            in_order = sorted(
-                {*needs, *found}, key=lambda need: (need.crawl, need.wacz_index, need.file or "")
-            )
-            self.end(counts, in_order, waiting)
+        conserved, found = self._resolve()
+        counts = Counts(self.total, self.dupes, conserved, size_bytes)
+        self.end(counts, sorted({*needs, *found}, key=need_order), self._waiting)
         return counts
 
     def add(self, originals: Sequence[Original], urls: Sequence[UrlCapture]) -> None:
         """Add a batch to the index."""
         self.index.add(self.crawl, originals, urls=urls)
 
-    def end(self, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]) -> None:
-        """Add the rest to the index: ``waiting`` may be read in slices, since it may not fit in memory."""
-        self.index.add(self.crawl, [], counts, needs=needs, waiting=waiting[:_BATCH])
-        for first in range(_BATCH, len(waiting), _BATCH):
-            self.index.add(self.crawl, [], waiting=waiting[first : first + _BATCH])
+    def end(self, counts: Counts, needs: Sequence[Need], waiting: Iterable[Waiting]) -> None:
+        """Add the rest to the index; ``waiting`` may not fit in memory."""
+        self.index.add(self.crawl, [], counts, needs=needs)
+        rest = iter(waiting)
+        while batch := list(islice(rest, _BATCH)):
+            self.index.add(self.crawl, [], waiting=batch)
 
     def check(self) -> None:
         """Called before each batch; may raise an exception to stop."""
@@ -120,29 +123,29 @@ class EntryWriter:
         self.added += len(self._originals)
         self._originals, self._urls = [], []
 
-    def _resolve(self, waiting: _WaitingInFile) -> tuple[int, set[Need]]:
-        """The bytes that revisits save and the crawls they need; appends unresolved revisits to *waiting*."""
+    def _resolve(self) -> tuple[int, set[Need]]:
+        """The bytes that revisits save and the crawls they need; unresolved revisits wait."""
         conserved = 0
         needs: set[Need] = set()
-        self._revisits.seek(0)
-        while rows := [json.loads(row) for row in islice(self._revisits, _BATCH)]:
+        rest = iter(self._revisits)
+        while rows := list(islice(rest, _BATCH)):
             self.check()
-            digests = list({digest: None for digest, _, _ in rows if digest is not None})
+            digests = list({row.digest: None for row in rows if row.digest is not None})
             found = dict(zip(digests, self.index.find(self.crawl, digests), strict=True))
             for digest, size, named in rows:
-                original = found.get(digest)
+                original = None if digest is None else found.get(digest)
                 if original is None and self._is_settled(digest, named):
                     continue
                 is_own = original is not None and original.crawl == self.crawl
                 if original is None or not (is_own or self._settles_others):
-                    waiting.append(digest, size)
+                    self._waiting.append(digest, size)
                     continue
                 conserved += conserved_size(original.size, size)
                 if not is_own:
                     needs.add(need_of(original))
         return conserved, needs
 
-    def _is_settled(self, digest: str | None, named: list[Any] | None) -> bool:
+    def _is_settled(self, digest: str | None, named: tuple[str, list[Any]] | None) -> bool:
         """Whether a revisit whose digest is not in the index is settled; otherwise it waits under its digest."""
         if named is not None:
             place, values = named
@@ -155,38 +158,23 @@ class EntryWriter:
 
     def close(self) -> None:
         """Delete the temporary files."""
-        self._revisits.close()
-        self._others.close()
-        self.captures.close()
+        for temporary in (self._others, self._revisits, self._waiting, self.captures):
+            temporary.close()
 
 
-class _WaitingInFile(Sequence[Waiting]):
-    """Revisits in a file, since they may not fit in memory; read in slices or sequentially."""
+class _Rows(Generic[T]):
+    """Values in a temporary file, since they may not fit in memory; *made* makes one from its row of JSON."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._count = 0
+    def __init__(self, made: Callable[..., T]) -> None:
+        self._made = made
+        self._file = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8")  # noqa: SIM115
 
-    def append(self, digest: str, size: int) -> None:
-        self._file.write(f"{digest:<{_DIGEST_WIDTH}}{size:>{_SIZE_WIDTH}}\n".encode())
-        self._count += 1
+    def append(self, *row: object) -> None:
+        self._file.write(json.dumps(row) + "\n")
 
-    def __len__(self) -> int:
-        return self._count
+    def __iter__(self) -> Iterator[T]:
+        self._file.seek(0)
+        return (self._made(*json.loads(row)) for row in self._file)
 
-    def __iter__(self) -> Iterator[Waiting]:
-        for first in range(0, self._count, _BATCH):
-            yield from self[first : first + _BATCH]
-
-    @overload
-    def __getitem__(self, place: int) -> Waiting: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Waiting]: ...
-    def __getitem__(self, place: int | slice) -> Waiting | list[Waiting]:
-        if isinstance(place, int):
-            first = range(self._count)[place]
-            return self[first : first + 1][0]
-        first, end, step = place.indices(self._count)
-        self._file.seek(first * _ROW_BYTES)
-        rows = self._file.read(max(0, end - first) * _ROW_BYTES).decode().splitlines()
-        return [Waiting(row[:_DIGEST_WIDTH].rstrip(), int(row[_DIGEST_WIDTH:])) for row in rows][::step]
+    def close(self) -> None:
+        self._file.close()

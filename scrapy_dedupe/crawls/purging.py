@@ -6,7 +6,6 @@ are not fully known: revisits without originals would remain. Crawls that need o
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,8 @@ from .dependencies import Dependencies
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from scrapy_dedupe.stores.base import OnDone
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
-    from scrapy_dedupe.stores.index_model import OnDone
     from scrapy_dedupe.warc.manifests import ListedFile
 
 _MAX_LINES = 20
@@ -39,7 +38,7 @@ def purge_crawls(
     left = [crawl for crawl in wanted if crawl not in ended]
     if left:
         check_purge(Dependencies(index), left, force=force)
-        _purge(index, left, on_done)
+        index.purge(left, on_done)
     return wanted
 
 
@@ -47,7 +46,7 @@ def end_unfinished(index: CrawlIndex, on_done: OnDone | None = None) -> list[str
     """Complete an interrupted purge, if there is one; return its crawls."""
     unfinished = index.unfinished_purge()
     if unfinished:
-        _purge(index, unfinished, on_done)
+        index.purge(unfinished, on_done)
     return unfinished
 
 
@@ -135,11 +134,3 @@ def _is_allowed(crawl: str) -> bool:
     except SettingError:
         return False
     return True
-
-
-def _purge(index: CrawlIndex, crawls: Sequence[str], on_done: OnDone | None) -> None:
-    """Purge crawls, and reset the numbers of missing crawls from the last import; the next import counts them again."""
-    index.purge(crawls, on_done)
-    notes = index.import_notes
-    if notes.removed_crawls or notes.removed_size:
-        index.note_imports(replace(notes, removed_crawls=0, removed_size=0))

@@ -141,10 +141,7 @@ def rebuild(
     files = {str(file): file for file in files_of(index, crawl, folder)}
     # A missing file may come back and then still needs the originals of its revisits.
     needs = index.needs(crawl) if missing_files(index, crawl, files.values()) else []
-    with closing(SortedEntries()) as known:
-        known.take(index.records(crawl))
-        index.reset(crawl)
-        total = enter_files(index, crawl, files, rules, known, needs=needs, watch=watch)
+    total = enter_files(index, crawl, files, rules, needs=needs, watch=watch)
     index.mark_incomplete(crawl, bool(unfinished_files(index, crawl, folder)))
     return total
 
@@ -154,29 +151,31 @@ def enter_files(
     crawl: str,
     files: Mapping[str, ReadableFile],
     rules: RevisitRules | None,
-    known: SortedEntries,
     *,
     needs: Sequence[Need] = (),
     in_place_of: str | None = None,
     watch: Progress = NO_PROGRESS,
 ) -> Counts:
-    """Add the records of *files*, each under its name, to an uncommitted crawl; return their counts.
+    """Replace the entries of an uncommitted crawl by those of *files*, each under its name; return their counts.
 
-    ``rules`` is None for an imported crawl, and ``known`` has its present entries (see :class:`.EntryRules`). Entries name
-    the crawl's container that holds their file. With ``in_place_of`` the crawl will replace that crawl: the containers
-    are those of that crawl, and originals of revisits in other crawls are looked up later, since the old entries would
-    be found first (see :meth:`~scrapy_dedupe.stores.crawl_index.CrawlIndex.resolve`).
-    Raises the exceptions of :func:`rebuild`.
+    ``rules`` is None for an imported crawl. Entries name the crawl's container that holds their file. With ``in_place_of``
+    the crawl will replace that crawl: the present entries and the containers are those of that crawl, and originals of
+    revisits in other crawls are looked up later, since the old entries would be found first (see
+    :meth:`~scrapy_dedupe.stores.crawl_index.CrawlIndex.resolve`). Raises the exceptions of :func:`rebuild`.
     """
-    containers = [str(container.get("filename", "")) for container in index.containers(in_place_of or crawl)]
-    if needs:
-        # A killed process must not lose them.
-        index.add(crawl, [], needs=needs)
+    old = in_place_of or crawl
+    containers = [str(container.get("filename", "")) for container in index.containers(old)]
     size = 0
     with (
+        closing(SortedEntries()) as known,
         closing(EntryWriter(index, crawl, settles_others=in_place_of is None)) as writer,
-        part(watch, in_place_of or crawl, sizes_of(files.values())),
+        part(watch, old, sizes_of(files.values())),
     ):
+        known.take(index.records(old))
+        index.reset(crawl)
+        if needs:
+            # A killed process must not lose them.
+            index.add(crawl, [], needs=needs)
         for name, file in files.items():
             reached = Reached(watch)
             index.add_file(crawl, name)

@@ -10,7 +10,6 @@ if none of its files exists, if one of its files does not answer, or if the loca
 from __future__ import annotations
 
 import logging
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +24,6 @@ from .crawl_files import payload_of_files
 from .findings import REBUILT_KINDS, number_of
 from .purging import end_unfinished
 from .rebuilding import enter_files, settle
-from .sorted_entries import SortedEntries
 
 if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import CrawlInfo
@@ -221,19 +219,9 @@ def _build(
         committed = {other.id for other in index.crawls() if other.state == "committed"}
         needs = [need for need in needs if need.crawl not in committed]
     # Otherwise a missing file may come back, and its revisits need their originals.
-    with closing(SortedEntries()) as entries:
-        entries.take(index.records(crawl))
-        rules = None if checked.is_foreign else checker.rules
-        counts = enter_files(
-            index,
-            new,
-            checked.files.present,
-            rules,
-            entries,
-            needs=needs,
-            in_place_of=crawl,
-            watch=checker.watch,
-        )
+    rules = None if checked.is_foreign else checker.rules
+    present = checked.files.present
+    counts = enter_files(index, new, present, rules, needs=needs, in_place_of=crawl, watch=checker.watch)
     known = info.counts.total_crawl_size
     size = crawl_size(index, checked, known, known if is_whole else counts.total_crawl_size)
     index.set_counts(new, replace(counts, total_crawl_size=size))

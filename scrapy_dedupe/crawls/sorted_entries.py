@@ -14,7 +14,7 @@ import random
 import sqlite3
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.stores.normal_forms import known_digest, plain_digest, plain_url
@@ -35,14 +35,20 @@ _NEW_TABLE = """
 DROP TABLE IF EXISTS entry;
 CREATE TABLE entry (file TEXT, "offset" INTEGER, digest TEXT NOT NULL, date TEXT NOT NULL, url TEXT NOT NULL,
     size INTEGER NOT NULL, form TEXT NOT NULL,
-    unmet BLOB  -- the hashed URL and date of an entry without a location whose record was not read
+    name BLOB,  -- the hashed URL and date of an entry without a location
+    is_met INTEGER NOT NULL DEFAULT 0  -- whether its record was read
 );
 """
 _CREATE_INDEXES = """
 CREATE INDEX entry_place ON entry (file, "offset");
 CREATE INDEX entry_digest ON entry (digest);
-CREATE INDEX entry_unmet ON entry (unmet) WHERE unmet IS NOT NULL;
+CREATE INDEX entry_name ON entry (name) WHERE name IS NOT NULL;
 """
+_UNPLACED = "name IS NOT NULL AND NOT is_met"
+_HERE = f"""
+SELECT {_COLUMNS}, rowid FROM entry WHERE file = ? AND "offset" = ? AND NOT is_met ORDER BY rowid
+"""  # noqa: S608 - constants
+_NAMED = f"SELECT {_COLUMNS}, rowid FROM entry WHERE name = ? AND {_UNPLACED}"  # noqa: S608 - constants
 
 
 class Entry(NamedTuple):
@@ -101,13 +107,14 @@ class SortedEntries:
         self._connection = sqlite3.connect("", isolation_level=None)
         self._connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;" + _NEW_TABLE)
         self.captures = CaptureTable()
+        self._has_unplaced = False
 
     def take(self, originals: Iterable[Original]) -> None:
         """Replace the entries with those of another crawl."""
         self._connection.executescript(_NEW_TABLE)
         self._connection.execute("BEGIN")
         self._connection.executemany(
-            "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
             (
                 (
                     one.file,
@@ -117,37 +124,60 @@ class SortedEntries:
                     one.url,
                     one.size,
                     one.form,
-                    _unmet(one),
+                    None if one.file is not None and one.offset is not None else _name(one.url, one.date),
                 )
                 for one in originals
             ),
         )
         self._connection.execute("COMMIT")
-        self._connection.executescript(_CREATE_INDEXES)
+        # One transaction for all entries that are met; the next executescript() ends it.
+        self._connection.executescript(f"{_CREATE_INDEXES}BEGIN;")
+        self._has_unplaced = self.count_unplaced() > 0
 
     def counts_by_file(self) -> dict[str, int]:
         """How many entries name each file and an offset in it."""
         query = f"SELECT file, count(*) FROM entry WHERE {_HAS_PLACE} GROUP BY file"  # noqa: S608
         return dict(self._connection.execute(query).fetchall())
 
-    def count_unmet(self) -> int:
+    def count_unplaced(self) -> int:
         """The number of entries without a location whose record was not read."""
-        (count,) = self._connection.execute("SELECT count(*) FROM entry WHERE unmet IS NOT NULL").fetchone()
+        (count,) = self._connection.execute(f"SELECT count(*) FROM entry WHERE {_UNPLACED}").fetchone()  # noqa: S608
         return int(count)
 
-    def all_unmet(self) -> Iterator[Entry]:
+    def unplaced(self) -> Iterator[Entry]:
         """The entries without a location whose record was not read."""
-        return self._entries("unmet IS NOT NULL ORDER BY rowid")
+        return self._entries(f"{_UNPLACED} ORDER BY rowid")
 
-    def meet(self, record: StoredRecord) -> bool:
-        """Mark an entry without a location as read if it is the entry of this record; return whether there is one."""
-        name = _name(plain_url(record.target_uri or ""), digits_of(record.date or ""))
-        query = f"SELECT rowid, {_COLUMNS} FROM entry WHERE unmet = ?"  # noqa: S608
-        for rowid, *row in self._connection.execute(query, (name,)).fetchall():
-            if not Entry(*row).differences(record):
-                self._connection.execute("UPDATE entry SET unmet = NULL WHERE rowid = ?", (rowid,))
-                return True
-        return False
+    def meet(self, file: str, record: StoredRecord) -> tuple[Entry, list[str]] | None:
+        """Mark the entry of a record as met; return it, and the values of the record that differ from it.
+
+        None if no entry names the record. An entry without a location has no differences.
+        """
+        rows = self._connection.execute(_HERE, (file, record.offset)).fetchall()
+        if not rows and self._has_unplaced and record.target_uri:
+            name = _name(plain_url(record.target_uri), digits_of(record.date or ""))
+            rows = [
+                row
+                for row in self._connection.execute(_NAMED, (name,))
+                if not _entry(row).differences(record)
+            ]
+        if not rows:
+            return None
+        row = rows[0]
+        if len(rows) > 1:
+            digest = known_digest(record)
+            row = next((row for row in rows if _entry(row).digest == digest), row)
+        entry = _entry(row)
+        found = entry.differences(record)
+        if found and not record.length:
+            # The record shares its gzip member with others; the entry may mean another one.
+            return None
+        self._connection.execute("UPDATE entry SET is_met = 1 WHERE rowid = ?", row[-1:])
+        return entry, found
+
+    def unmet(self, file: str) -> Iterator[Entry]:
+        """The entries of a file in order of offset whose record was not read."""
+        return self._entries('file = ? AND "offset" IS NOT NULL AND NOT is_met ORDER BY "offset"', file)
 
     def of_file(self, name: str) -> Iterator[Entry]:
         """The entries of a file in order of offset."""
@@ -195,9 +225,8 @@ def plain_or_same(plain: Callable[[str], str], text: str) -> str:
         return text
 
 
-def _unmet(original: Original) -> bytes | None:
-    has_place = original.file is not None and original.offset is not None
-    return None if has_place else _name(original.url, original.date)
+def _entry(row: Sequence[Any]) -> Entry:
+    return Entry(*row[:-1])
 
 
 def _name(url: str, date: str) -> bytes:

@@ -29,7 +29,7 @@ from .places import sha256_of, size_of
 from .sources import files_beside, kind_of, unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from scrapy_dedupe.stores.base import Counts, Original, Source, UrlCapture, Waiting
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
@@ -111,26 +111,27 @@ class SourceEntry(EntryWriter):
         source = self._source
         wacz = StoredWacz(file)
         size = _checked_size(source, wacz.size_bytes)
-        is_local = isinstance(file, Path)
         containers = self.index.containers(source.crawl)
         others = [entry for entry in containers if entry.get("filename") != source.name]
         may_be_known = any(entry.get("size") == size for entry in others)
         hash_ = source.hash
-        if (hash_ is None and (is_local or may_be_known)) or self._verify:
+        if (hash_ is None and (isinstance(file, Path) or may_be_known)) or self._verify:
             hash_ = _checked_hash(source, file, size, self._alive)
         if hash_ is not None and any(entry.get("hash") == hash_ for entry in others):
             return None
         self._source = replace(source, hash=hash_, size=size)
         about = wacz.about
         mode = about.payload or payload_mode(about.software)
+        members = wacz.files
         if wacz.has_index:
-            with _checked_lines(wacz.index_lines, is_local=is_local, alive=self._alive) as lines:
+            with _checked_lines(wacz.index_lines(), self._alive) as lines:
                 self._begin(mode)
-                self.take_lines(lines, members_by_name(wacz.files))
+                sizes = {str(member): member.size_bytes for member in members}
+                self.take_lines(lines, members_by_name(members), sizes)
         else:
             self._begin(mode)
-            for number, member in enumerate(wacz.files):
-                self._alive(number / len(wacz.files))
+            for number, member in enumerate(members):
+                self._alive(number / len(members))
                 self.take_records(member, lambda offset: self._alive())
         return self._result(size, required(self.index, about.requires, source.crawl))
 
@@ -142,10 +143,9 @@ class SourceEntry(EntryWriter):
         return self._result(size)
 
     def _enter_lines(self, file: ReadableFile) -> Counts:
-        is_local = isinstance(file, Path)
-        with _checked_lines(lambda: cdxj_lines(file), is_local=is_local, alive=self._alive) as lines:
+        with _checked_lines(cdxj_lines(file), self._alive) as lines:
             self._begin(None)
-            size = self.take_lines(lines, files_beside(self._source.place))
+            size = self.take_lines(lines, files_beside(self._source.place), {})
         counts = self._result(size)
         # Remote files are not checked, to avoid a request for each.
         self.absent = [name for name in self._files if not is_url(name) and not Path(name).is_file()]
@@ -155,11 +155,14 @@ class SourceEntry(EntryWriter):
         wacz_index = self.index.begin_source(self._source, self._payload_of(own_payload))
         self._rules = EntryRules(self._source.crawl, wacz_index)
 
-    def take_lines(self, lines: Iterable[bytes], file_of: Callable[[str], str]) -> int:
+    def take_lines(
+        self, lines: Iterable[bytes], file_of: Callable[[str], str], sizes: Mapping[str, int]
+    ) -> int:
         """Process the lines of a CDXJ; return the total size of all records that they name.
 
         ``file_of`` returns the location of a WARC file that a line names, and raises
-        :class:`~scrapy_dedupe.errors.DamagedInput` for a name that is not allowed.
+        :class:`~scrapy_dedupe.errors.DamagedInput` for a name that is not allowed. Raises this error too if a record
+        would end after the end of its file; ``sizes`` are the known sizes of files in bytes.
         """
         size = 0
         for line in read_cdxj(lines):
@@ -167,14 +170,23 @@ class SourceEntry(EntryWriter):
                 self._on_fault(f"line {line.line}: {line.reason}")
                 continue
             size += line.length
-            if line.is_exchange:
-                try:
-                    file = None if line.filename is None else file_of(line.filename)
-                    if file is not None:
-                        self._files[file] = None
-                    self.take(entry_of_line(line, file, self._rules))
-                except (SettingError, DamagedInput) as error:
-                    self._on_fault(f"the line of {line.url}: {error}")
+            if not line.is_exchange:
+                continue
+            file = size_of_file = None
+            try:
+                if line.filename is not None:
+                    file = file_of(line.filename)
+                    size_of_file = sizes.get(file)
+                    self._files[file] = None
+                self.take(entry_of_line(line, file, self._rules))
+            except (SettingError, DamagedInput) as error:
+                self._on_fault(f"the line of {line.url}: {error}")
+            end = (line.offset or 0) + line.length
+            if file is not None and size_of_file is not None and end > size_of_file:
+                raise DamagedInput(
+                    f"{shown(file)} has {size_of_file} bytes, but the index of the WACZ names a record of {line.url} that"
+                    f" ends at byte {end}. The file was cut, or the index is of another file: get the WACZ again."
+                )
         return size
 
     def take_records(self, file: ReadableFile, progress: Callable[[int], None]) -> None:
@@ -212,7 +224,7 @@ class SourceEntry(EntryWriter):
         with self._explaining_loss():
             self.index.add_imported(self._source, originals, urls)
 
-    def end(self, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]) -> None:
+    def end(self, counts: Counts, needs: Sequence[Need], waiting: Iterable[Waiting]) -> None:
         self._alive()
         with self._explaining_loss():
             self.index.end_source(self._source, counts, needs, waiting)
@@ -247,25 +259,22 @@ class SourceEntry(EntryWriter):
 
 
 @contextmanager
-def _checked_lines(
-    lines: Callable[[], Iterable[bytes]], *, is_local: bool, alive: Alive
-) -> Iterator[Iterator[bytes]]:
-    """Return the lines of an index after reading it once: it must unpack to its end before any line is added.
+def _checked_lines(lines: Iterable[bytes], alive: Alive) -> Iterator[Iterator[bytes]]:
+    """Yield the lines of an index, which are kept in a temporary file until the index was read to its end.
 
-    Lines of remote files are kept in a temporary file in between.
+    So an index that does not unpack to its end is refused before any line is added.
     """
     count = 0
     with tempfile.TemporaryFile(prefix="scrapy-dedupe-") as kept:
-        for line in lines():
+        for line in lines:
             count += 1
-            if not is_local:
-                kept.write(line.rstrip(b"\r\n") + b"\n")
+            kept.write(line.rstrip(b"\r\n") + b"\n")
             if not count % _BATCH:
                 alive()
         kept.seek(0)
 
         def lines_again() -> Iterator[bytes]:
-            for number, line in enumerate(lines() if is_local else kept):
+            for number, line in enumerate(kept):
                 if not number % _BATCH:
                     alive(number / count)
                 yield line

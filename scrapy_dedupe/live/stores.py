@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from scrapy_dedupe.settings.specs import Settings
-    from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores import Store
 
     from .figures import Counters
     from .threads import EventLoop

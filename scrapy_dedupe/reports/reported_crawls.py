@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapy_dedupe.crawls.dependencies import Dependencies
-    from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores import Store
     from scrapy_dedupe.tasks.progress import Progress
 
 _MOST_OUTSIDE = 100

@@ -9,22 +9,21 @@ normalized values.
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from contextlib import contextmanager
+from abc import abstractmethod
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError, SettingError
 
-from .index_model import Counts, Need, Original, Source, UrlCapture, Waiting
+from .base import Counts, Need, Original, Source, UrlCapture, Waiting
 from .normal_forms import date_digits, plain_digest, plain_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
-    from .index_model import CrawlInfo, ImportNotes, OnDone
+    from .base import CrawlInfo, ImportNotes, OnDone
 
 PAYLOAD_MODES = ("stored", "decoded")
 
@@ -34,7 +33,7 @@ REPAIR_SUFFIX = "~repair"
 _CRAWL_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-class CrawlIndex(ABC):
+class CrawlIndex(AbstractContextManager["CrawlIndex"]):
     """The crawl index of an open store, used by one thread at a time.
 
     ``unreadable`` counts the stored values that were skipped so far because they cannot be parsed. Methods that are
@@ -101,7 +100,7 @@ class CrawlIndex(ABC):
             counts or Counts(),
             [_plain_capture(capture) for capture in urls],
             _checked_needs(crawl, needs),
-            _plain_waiting(waiting),
+            plain_waiting(waiting),
         )
 
     @abstractmethod
@@ -228,10 +227,10 @@ class CrawlIndex(ABC):
         urls: Sequence[UrlCapture] = (),
         files: Sequence[str] = (),
     ) -> None:
-        """Add records of a begun source. Only its own crawl can find them. Each record has a file.
+        """Add records of a begun source, about a thousand at once. Only its own crawl can find them.
 
-        ``files`` are WARC files of the source, including those without records to add. The first record with a payload
-        wins, also over records of other sources of the crawl. Safe to repeat. Raises
+        Each record has a file. ``files`` are WARC files of the source, including those without records to add. The first
+        record with a payload wins, also over records of other sources of the crawl. Safe to repeat. Raises
         :class:`~scrapy_dedupe.errors.CrawlStateError` if the source was not begun, or was dropped.
         """
         self._add_imported(
@@ -246,14 +245,15 @@ class CrawlIndex(ABC):
         source: Source,
         counts: Counts,
         needs: Sequence[Need] = (),
-        waiting: Sequence[Waiting] = (),
+        waiting: Iterable[Waiting] = (),
     ) -> None:
         """End a source: its records become visible, its crawl is committed, and its counts are added.
 
         Its container gets its ``hash`` and ``size``; the source leaves the queue and is done. Atomic for readers at any
-        size. Safe to repeat and to resume; the counts are added once. ``waiting`` are revisits for :meth:`resolve`.
+        size. Safe to repeat and to resume; the counts are added once. ``waiting`` are revisits for :meth:`resolve`, which
+        may be too many for memory; they are iterated again if the store asks for it.
         """
-        self._end_source(source, counts, _checked_needs(source.crawl, needs), _plain_waiting(waiting))
+        self._end_source(source, counts, _checked_needs(source.crawl, needs), waiting)
 
     @abstractmethod
     def drop_source(self, source: Source) -> None:
@@ -293,16 +293,17 @@ class CrawlIndex(ABC):
 
         A payload that a remaining crawl also has becomes that crawl's. Atomic for readers, who always see all data of
         the remaining crawls. Safe to repeat and to resume (see :meth:`unfinished_purge`). Other crawls may commit
-        meanwhile. Raises :class:`~scrapy_dedupe.errors.CrawlStateError`, without any change, for an uncommitted crawl.
+        meanwhile. The numbers of missing crawls in the notes on imports are reset: the next import counts them again.
+        Raises :class:`~scrapy_dedupe.errors.CrawlStateError`, without any change, for an uncommitted crawl.
         """
 
     @abstractmethod
     def forget_canceled(self, crawl: str) -> None:
         """Remove a canceled crawl from the list of crawls, as if it had never existed. Ignores other crawls."""
 
-    @abstractmethod
     def unfinished_purge(self) -> list[str]:
         """The crawls of a purge that was interrupted after it took effect; purging them again completes it."""
+        return []
 
     @abstractmethod
     def replace(self, crawl: str, by: str) -> None:
@@ -312,17 +313,16 @@ class CrawlIndex(ABC):
         and containers of *crawl* are kept. Safe to repeat and to resume.
         """
 
-    @abstractmethod
     def merged_faults(self) -> int:
         """The number of differences between the merged index and the data of the committed crawls.
 
         Readers look up payloads in the merged index; it also holds the sums of all counts. 0 for a store without a
         separate merged index.
         """
+        return 0
 
-    @abstractmethod
     def rebuild_merged(self) -> None:
-        """Build a new merged index next to the old one, and replace the old one by it."""
+        """Build a new merged index next to the old one, and replace the old one by it, if there is one."""
 
     @abstractmethod
     def records(self, crawl: str) -> Iterator[Original]:
@@ -397,7 +397,7 @@ class CrawlIndex(ABC):
 
     @abstractmethod
     def _end_source(
-        self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]
+        self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Iterable[Waiting]
     ) -> None: ...
 
     @contextmanager
@@ -415,12 +415,7 @@ class CrawlIndex(ABC):
         if self.on_close is not None:
             self.on_close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -465,8 +460,9 @@ def _plain_capture(capture: UrlCapture) -> UrlCapture:
     )
 
 
-def _plain_waiting(waiting: Sequence[Waiting]) -> list[Waiting]:
-    return [replace(revisit, digest=plain_digest(revisit.digest)) for revisit in waiting]
+def plain_waiting(waiting: Iterable[Waiting]) -> list[Waiting]:
+    """Waiting revisits with normalized digests."""
+    return [Waiting(plain_digest(revisit.digest), revisit.size) for revisit in waiting]
 
 
 def _checked_needs(crawl: str, needs: Sequence[Need]) -> Sequence[Need]:

@@ -48,12 +48,12 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe import __version__
 
-from .index_model import Need, Source, UrlCapture
+from .base import Need, Source, UrlCapture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .index_model import Original
+    from .base import Original
 
 FORMS = (
     "",
@@ -72,8 +72,8 @@ GREATEST_NUMBER = 2**63 - 1
 
 _BASE32 = b"\x20"
 _TEXT = b"\x00"
-# The sizes from MD5 to SHA-512. No packed Base32 digest has the length of one of these.
-_HASH_SIZES = frozenset({16, 20, 28, 32, 48, 64})
+HASH_SIZES = frozenset({16, 20, 28, 32, 48, 64})
+"""The sizes of MD5, SHA-1, SHA-224, SHA-256, SHA-384 and SHA-512. No packed Base32 digest has one of these lengths."""
 
 
 def entry_text(original: Original) -> str:
@@ -139,21 +139,21 @@ def packed_digest(digest: str) -> bytes:
         raw = binascii.unhexlify(digest)
     except ValueError:
         raw = b""
-    if len(raw) in _HASH_SIZES and raw.hex() == digest:
+    if len(raw) in HASH_SIZES and raw.hex() == digest:
         return raw
     try:
         raw = from_base32(digest)
     except ValueError:
         raw = b""
-    if len(raw) in _HASH_SIZES and to_base32(raw) == digest:
+    if len(raw) in HASH_SIZES and to_base32(raw) == digest:
         return _BASE32 + raw
     packed = _TEXT + digest.encode("utf-8")
-    return _TEXT + packed if len(packed) in _HASH_SIZES else packed
+    return _TEXT + packed if len(packed) in HASH_SIZES else packed
 
 
 def unpacked_digest(packed: bytes) -> str:
     """The digest of a packed form; reverses :func:`packed_digest`."""
-    if len(packed) in _HASH_SIZES:
+    if len(packed) in HASH_SIZES:
         return packed.hex()
     if packed[:1] == _BASE32:
         return to_base32(packed[1:])
@@ -167,7 +167,7 @@ def other_spelling(digest: str) -> str | None:
     '3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
     """
     packed = packed_digest(digest)
-    if len(packed) in _HASH_SIZES:
+    if len(packed) in HASH_SIZES:
         return to_base32(packed)
     return packed[1:].hex() if packed[:1] == _BASE32 else None
 
@@ -178,7 +178,7 @@ def digest_key(digest: str) -> bytes:
     A text in an unknown form is kept whole, since many such texts may have the same start.
     """
     packed = packed_digest(digest)
-    return packed[:16] if len(packed) in _HASH_SIZES or packed[:1] == _BASE32 else packed
+    return packed[:16] if len(packed) in HASH_SIZES or packed[:1] == _BASE32 else packed
 
 
 def packed_record_id(record_id: str) -> bytes:
@@ -295,14 +295,16 @@ def need_order(need: Need) -> tuple[str, int, str]:
     return need.crawl, need.wacz_index, need.file or ""
 
 
+def container_fields(filename: str, sha256_hex: str | None, size: int | None) -> dict[str, object]:
+    """A container with its known fields; ``size`` in bytes. A container without a size is not packed yet."""
+    fields = {"filename": filename, "hash": sha256_hex, "size": size}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def container_json(filename: str, sha256_hex: str | None = None, size: int | None = None) -> str:
-    """A container in Browsertrix's JSON; ``size`` in bytes. A container without a size is not packed yet."""
-    container: dict[str, object] = {"filename": filename}
-    if sha256_hex is not None:
-        container["hash"] = sha256_hex
-    if size is not None:
-        container["size"] = size
-    return json.dumps(container, ensure_ascii=False, separators=(",", ":"))
+    """A container in Browsertrix's JSON."""
+    fields = container_fields(filename, sha256_hex, size)
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 def read_container(value: bytes) -> dict[str, object] | None:

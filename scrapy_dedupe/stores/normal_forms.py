@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import SettingError
 
-from .index_values import FORMS, from_base32, to_base32
+from .index_values import FORMS, HASH_SIZES, from_base32, to_base32
 
 if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
@@ -24,9 +24,8 @@ _HEX = re.compile(r"[0-9a-fA-F]+")
 _BASE32 = re.compile(r"[A-Za-z2-7]+")
 _USUAL_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _DATE = re.compile(r"[0-9]{14}(?:[0-9]{3})?")
-_SHA1_HEX, _SHA1_BASE32 = 40, 32
-# MD5, SHA-1, SHA-224, SHA-256, SHA-384, SHA-512.
-_HEX_LENGTHS = frozenset({32, 40, 56, 64, 96, 128})
+_SHA1_SIZE, _SHA1_BASE32 = 20, 32
+_HEX_LENGTHS = frozenset(2 * size for size in HASH_SIZES)
 # SHA-1, SHA-256 and SHA-512 without padding.
 _BASE32_LENGTHS = frozenset({32, 52, 103})
 
@@ -42,18 +41,8 @@ def plain_digest(digest: str) -> str:
     >>> plain_digest("sha1:da39a3ee5e6b4b0d3255bfef95601890afd80709")
     '3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
     """
-    label, _, value = digest.rpartition(":")
-    value = value.rstrip("=")
-    alphabet = _alphabet(label, value)
-    if alphabet == "hex":
-        return to_base32(bytes.fromhex(value)) if len(value) == _SHA1_HEX else value.lower()
-    value = value.upper()
-    if len(value) == _SHA1_BASE32:
-        return value
-    try:
-        return from_base32(value).hex()
-    except ValueError:
-        raise _bad_digest(digest) from None
+    raw, _ = _decoded(digest)
+    return to_base32(raw) if len(raw) == _SHA1_SIZE else raw.hex()
 
 
 def digest_and_form(labelled: str | None) -> tuple[str | None, str]:
@@ -84,8 +73,7 @@ def digest_form(digest: str) -> str:
     >>> digest_form("sha-256:" + "0" * 64), digest_form("sha256:" + "0" * 64)
     ('sha-256 hex', '')
     """
-    label, _, value = digest.rpartition(":")
-    form = f"{label} {_alphabet(label, value.rstrip('='))}"
+    form = f"{digest.rpartition(':')[0]} {_decoded(digest)[1]}"
     return form if form in FORMS else ""
 
 
@@ -96,12 +84,8 @@ def formed_digest(digest: str, form: str) -> str:
     True
     """
     label, _, alphabet = form.partition(" ")
-    is_base32 = len(digest) in _BASE32_LENGTHS
-    if alphabet == "hex" and is_base32:
-        digest = from_base32(digest).hex()
-    elif alphabet == "base32" and not is_base32:
-        digest = to_base32(bytes.fromhex(digest))
-    return f"{label}:{digest}"
+    raw, _ = _decoded(f"{label}:{digest}")
+    return f"{label}:{raw.hex() if alphabet == 'hex' else to_base32(raw)}"
 
 
 def plain_url(url: str) -> str:
@@ -138,19 +122,16 @@ def date_digits(date: str) -> str:
     )
 
 
-def _alphabet(label: str, value: str) -> str:
-    is_hex = len(value) in _HEX_LENGTHS and _HEX.fullmatch(value) is not None
-    if is_hex and len(value) == _SHA1_BASE32:
-        is_hex = label.lower().replace("-", "") != "sha1"
-    if is_hex:
-        return "hex"
+def _decoded(digest: str) -> tuple[bytes, str]:
+    """The bytes of a digest with or without label, and the alphabet of its text: ``hex`` or ``base32``."""
+    label, _, value = digest.rpartition(":")
+    value = value.rstrip("=")
+    may_be_hex = len(value) != _SHA1_BASE32 or label.lower().replace("-", "") != "sha1"
+    if may_be_hex and len(value) in _HEX_LENGTHS and _HEX.fullmatch(value):
+        return bytes.fromhex(value), "hex"
     if len(value) in _BASE32_LENGTHS and _BASE32.fullmatch(value):
-        return "base32"
-    raise _bad_digest(f"{label}:{value}" if label else value)
-
-
-def _bad_digest(digest: str) -> SettingError:
-    return SettingError(
+        return from_base32(value.upper()), "base32"
+    raise SettingError(
         f"The digest is {digest!r}. Allowed: a label such as sha256: and hex or Base32, or no label."
     )
 

@@ -9,15 +9,21 @@ deletes the keys; ``canceling`` is kept until this has finished. **Reset** does 
 three operations has a token, and each of its steps compares it. A process that resumes an interrupted operation gets
 the same token; a process that was overtaken, so that the id belongs to another crawl now, changes nothing.
 
-Import is in :mod:`.redis_index_import`, removal and repair in :mod:`.redis_index_merged`.
+**Purge** and repair build a new ``alldupes`` next to the old one from the data of the crawls, in batches. Meanwhile
+commits, ends of sources, concurrent crawls and removals of digests write to both. One script then replaces the old one
+by the new one, forgets the removed crawls and recomputes the sums: readers see either the old index or the new one. An
+interruption before this script changes nothing that readers see; the unfinished index is overwritten the next time.
+
+Import is in :mod:`.redis_index_import`.
 """
 
 from __future__ import annotations
 
 import secrets
+import time
 from dataclasses import astuple
 from itertools import chain
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from scrapy_dedupe.errors import CrawlStateError
 
@@ -25,15 +31,17 @@ from . import redis_index_keys as keys_of
 from .base import Counts, CrawlInfo, Need, Original, UrlCapture, Waiting
 from .index_values import (
     container_json,
+    digest_key,
     need_order,
     need_text,
-    packed_capture,
     read_canceled,
     read_capture,
     read_container,
     read_need,
+    read_place,
     read_stats,
     software,
+    state_message,
     stats_json,
     unknown_file_message,
     url_hash,
@@ -41,18 +49,21 @@ from .index_values import (
 )
 from .redis_faults import redis_faults
 from .redis_index_base import FORMAT, file_name, record_words, spellings, state_of, text_of
-from .redis_index_import import waiting_sizes
-from .redis_index_merged import RedisMerged
+from .redis_index_import import RedisImports, waiting_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from .index_model import OnDone
+    from .base import OnDone
 
 _CRAWLS_AT_ONCE = 100
 
+# A process that does not renew its lease for this time has stopped; batches take a few milliseconds.
+_LEASE_MS = 10_000
+_POLL_S = 0.02
 
-class RedisIndex(RedisMerged):
+
+class RedisIndex(RedisImports):
     """The crawl index on a client with ``decode_responses=False``."""
 
     # Crawls
@@ -70,7 +81,6 @@ class RedisIndex(RedisMerged):
     def _find(self, crawl: str, digests: Sequence[str], *, lasting: bool) -> list[Original | None]:
         if not digests:
             return []
-        self._check()
         answer = self._run("index_find", crawl, int(lasting), *spellings(digests))
         return [
             None if found is None else self._original(digest, found)
@@ -80,7 +90,6 @@ class RedisIndex(RedisMerged):
     def _find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
         if not urls:
             return []
-        self._check()
         answer = self._run("index_find_urls", crawl, *map(url_hash, urls))
         captures = [
             None if value is None else read_capture(url, value)
@@ -102,26 +111,21 @@ class RedisIndex(RedisMerged):
         words: list[str | bytes | int] = [
             crawl, secrets.token_bytes(8), *astuple(counts), len(originals), len(urls), len(needs)
         ]  # fmt: skip
-        for original in originals:
-            words += record_words(original)
-        for capture in urls:
-            words += (url_hash(capture.url), packed_capture(capture))
+        words += record_words(originals, urls)
         words += map(need_text, needs)
-        words += chain.from_iterable(waiting_sizes(waiting))
+        words += waiting_words(waiting)
         self._require(crawl, text_of(self._run("index_add", *words)), "added to")
 
     def _add_file(self, crawl: str, name: str) -> None:
         self._note(crawl, "added to", "file", name)
 
     def _rename_file(self, crawl: str, old: str, new: str) -> None:
-        self._check()
         state = text_of(self._run("index_rename_file", crawl, old, new))
         if state == "no file":
             raise CrawlStateError(unknown_file_message(crawl, old, self._url))
         self._require(crawl, state, "changed")
         # After a crash the client repeats this. A need that is added at the same time has one of the two names.
-        with redis_faults(self._url):
-            crawls = sorted(cast("set[bytes]", self._client.sunion([keys_of.UNCOMMITTED, keys_of.COMMITTED])))
+        crawls = sorted(self._ask("SUNION", keys_of.UNCOMMITTED, keys_of.COMMITTED))
         words = [need_text(Need(crawl)).split(" ")[0] + " ", f" {old}", f" {new}"]
         for first in range(0, len(crawls), _CRAWLS_AT_ONCE):
             self._run("index_rename_needs", *words, *crawls[first : first + _CRAWLS_AT_ONCE])
@@ -139,7 +143,6 @@ class RedisIndex(RedisMerged):
         self._note(crawl, "marked", "incomplete" if flag else "complete")
 
     def reset(self, crawl: str) -> None:
-        self._check()
         answer = self._run("index_note", crawl, "closed", secrets.token_hex(8))
         if isinstance(answer, bytes):
             self._require(crawl, text_of(answer), "reset")
@@ -148,7 +151,6 @@ class RedisIndex(RedisMerged):
         self._note(crawl, "reset", "reset", token)
 
     def _commit(self, crawl: str, stats: Mapping[str, object] | None, on_done: OnDone | None) -> None:
-        self._check()
         answer = self._run("index_commit_begin", crawl, stats_json(stats) or "", secrets.token_hex(8))
         state = text_of(answer[0])
         if state == "committed":
@@ -161,7 +163,71 @@ class RedisIndex(RedisMerged):
         if state != "committed":
             self._require(crawl, state, "committed")
 
+    # Removal and repair
+
+    def _cancel(self, crawl: str, on_done: OnDone | None = None) -> None:
+        answer = self._run("index_cancel", crawl, "begin", secrets.token_hex(8))
+        state = text_of(answer[0])
+        if state == "done":
+            return
+        self._require(crawl, state, "canceled")
+        token = answer[1]
+        for source in self._begun():
+            if source.crawl == crawl:
+                self._drop(source.name, "cancel", token)
+        self._release(crawl, token, on_done)
+        self._run("index_cancel", crawl, "end", token)
+
+    def purge(self, crawls: Sequence[str], on_done: OnDone | None = None) -> None:
+        self._check()
+        states = self._states(crawls)
+        for crawl, state in states.items():
+            if state == "uncommitted":
+                raise CrawlStateError(state_message(crawl, state, "purged", self._url))
+        for crawl, state in states.items():
+            if state == "canceling":
+                self._cancel(crawl)
+        known = [crawl for crawl, state in states.items() if state != "unknown"]
+        if known:
+            self._rebuild("purged", known, "purge", *known, on_done=on_done)
+
+    def forget_canceled(self, crawl: str) -> None:
+        self._run("index_forget_canceled", crawl)
+
+    def replace(self, crawl: str, by: str) -> None:
+        replaced = self._ask("HGET", keys_of.meta(crawl), "replaced")
+        states = self._states([crawl, by])
+        if states[by] == "unknown" and replaced == by.encode():
+            return
+        for other, wanted in ((crawl, "committed"), (by, "uncommitted")):
+            if states[other] != wanted:
+                raise CrawlStateError(state_message(other, states[other], "replaced", self._url))
+        self._rebuild("replaced", [by], "replace", crawl, by, sources={crawl: by})
+
+    def rebuild_merged(self) -> None:
+        self._rebuild("rebuilt", [], "rebuild")
+
+    def merged_faults(self) -> int:
+        crawls = sorted(self._ask("SMEMBERS", keys_of.COMMITTED))
+        parts = [*(("crawl", crawl) for crawl in crawls), ("merged", ""), ("counts", "")]
+        return sum(int(found) for part in parts for _, found in self._steps("index_merged_faults", *part))
+
     # Queries
+
+    def records(self, crawl: str) -> Iterator[Original]:
+        names: list[bytes] = []
+        for _, *found in self._steps("index_records", crawl):
+            shorts = [digest_key(text_of(digest)) for digest in found[::2]]
+            places = self._ask("HMGET", keys_of.where(crawl), *shorts) if shorts else []
+            for digest, entry, place in zip(found[::2], found[1::2], places, strict=True):
+                known = read_place(place or b"")
+                number = None if known is None else known[0]
+                if number is not None and number >= len(names):
+                    names = self._ask("ZRANGE", keys_of.files(crawl), 0, -1)
+                file = b"" if number is None or number >= len(names) else names[number]
+                original = self._read_original(text_of(digest), crawl, entry, place or b"", file)
+                if original is not None:
+                    yield original
 
     def crawls(self) -> list[CrawlInfo]:
         self._check()
@@ -174,7 +240,7 @@ class RedisIndex(RedisMerged):
             committed, uncommitted, marked, canceled, payload = pipeline.execute()
             states = {
                 text_of(crawl): state_of(crawl in committed, crawl in uncommitted, True)
-                for crawl in (*committed, *uncommitted, *marked, *canceled)
+                for crawl in (*committed, *uncommitted, *canceled)
             }
             ended = {text_of(crawl): read_canceled(text_of(value)) for crawl, value in canceled.items()}
             marked = {text_of(crawl) for crawl in marked}
@@ -217,36 +283,97 @@ class RedisIndex(RedisMerged):
 
     @property
     def counts(self) -> Counts:
-        self._check()
-        with redis_faults(self._url):
-            counts = cast("list[bytes | None]", self._client.hmget(keys_of.TOTALS, keys_of.COUNTS))
-        return self._read_counts(counts)
+        return self._read_counts(self._ask("HMGET", keys_of.TOTALS, *keys_of.COUNTS))
 
     def containers(self, crawl: str) -> list[dict[str, object]]:
-        self._check()
-        with redis_faults(self._url):
-            items = cast("list[bytes]", self._client.lrange(keys_of.wacz(crawl), 0, -1))
-        found = [read_container(item) for item in items]
+        found = [read_container(item) for item in self._ask("LRANGE", keys_of.wacz(crawl), 0, -1)]
         self.unreadable += found.count(None)
         return [container or {} for container in found]
 
     def needs(self, crawl: str) -> list[Need]:
-        self._check()
-        with redis_faults(self._url):
-            values = cast("set[bytes]", self._client.smembers(keys_of.needs(crawl)))
-        found = [read_need(value) for value in values]
+        found = [read_need(value) for value in self._ask("SMEMBERS", keys_of.needs(crawl))]
         self.unreadable += found.count(None)
         return sorted((need for need in found if need is not None), key=need_order)
 
     # Helpers
 
     def _note(self, crawl: str, action: str, *words: str | bytes | int) -> None:
-        self._check()
         self._require(crawl, text_of(self._run("index_note", crawl, *words)), action)
 
     def _note_container(self, crawl: str, filename: str, text: str, how: str) -> int:
-        self._check()
         answer = self._run("index_container", crawl, filename, text, how)
         if not isinstance(answer, int):
             self._require(crawl, text_of(answer), "added to")
         return int(answer)
+
+    def _states(self, crawls: Sequence[str]) -> dict[str, str]:
+        with redis_faults(self._url):
+            pipeline = self._client.pipeline()
+            for crawl in crawls:
+                pipeline.sismember(keys_of.COMMITTED, crawl)
+                pipeline.sismember(keys_of.UNCOMMITTED, crawl)
+                pipeline.hexists(keys_of.CANCELED, crawl)
+                pipeline.hexists(keys_of.meta(crawl), "canceling")
+            answers: list[Any] = pipeline.execute()
+        states: dict[str, str] = {}
+        for place, crawl in enumerate(crawls):
+            *memberships, is_canceling = answers[4 * place : 4 * place + 4]
+            state = state_of(*memberships)
+            states[crawl] = "canceling" if state == "canceled" and is_canceling else state
+        return states
+
+    def _rebuild(
+        self,
+        action: str,
+        left_out: Sequence[str],
+        *words: str,
+        sources: Mapping[str, str] | None = None,
+        on_done: OnDone | None = None,
+    ) -> None:
+        """Build the merged index without the crawls *left_out*; *words* are the operation of the last script."""
+        while True:
+            answer = self._rebuild_once(left_out, words, sources or {}, on_done)
+            if answer[0] == b"lost":
+                self._await_other()
+                continue
+            if answer[0] != b"ok":
+                self._require(text_of(answer[1]), text_of(answer[0]), action)
+            return
+
+    def _rebuild_once(
+        self,
+        left_out: Sequence[str],
+        words: Sequence[str],
+        sources: Mapping[str, str],
+        on_done: OnDone | None,
+    ) -> list[bytes]:
+        who = secrets.token_hex(8)
+        replaced, by = next(iter(sources.items()), ("", ""))
+        self._run("index_merged_begin", who, _LEASE_MS, replaced, by, *left_out)
+        crawls = self._in_order_of_commit(frozenset(crawl.encode() for crawl in left_out))
+        while True:
+            report = self._progress([sources.get(text_of(crawl), crawl) for crawl in crawls], on_done)
+            for crawl in crawls:
+                origin = sources.get(text_of(crawl), crawl)
+                for cursor, count in self._steps("index_merged_batch", who, _LEASE_MS, crawl, origin):
+                    report(count)
+                    if not cursor:
+                        return [b"lost"]
+            answer = cast("list[bytes]", self._run("index_merged_swap", who, *words))
+            if answer[0] != b"more":
+                return answer
+            crawls = answer[1:]
+
+    def _in_order_of_commit(self, left_out: frozenset[bytes]) -> list[bytes]:
+        members = self._ask("SMEMBERS", keys_of.COMMITTED) - left_out
+        times = {crawl: self._ask("HGET", b"dedupe:crawl:" + crawl, "committed") for crawl in members}
+        others = self._ask("SUNION", keys_of.CONCURRENT, keys_of.COMMITTING)
+        marked = self._ask("SMEMBERS", keys_of.MARKED)
+        # A crawl that Browsertrix will remove comes last: it must not own payloads that other crawls have too.
+        ordered = sorted(members, key=lambda crawl: (crawl in marked, times[crawl] or b"", crawl))
+        return ordered + sorted(others - members - left_out)
+
+    def _await_other(self) -> None:
+        """Wait until another process that rebuilds the merged index has finished or has stopped."""
+        while self._ask("EXISTS", keys_of.REBUILDING):
+            time.sleep(_POLL_S)

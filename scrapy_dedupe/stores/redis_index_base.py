@@ -13,6 +13,7 @@ from .index_values import (
     digest_key,
     entry_text,
     other_spelling,
+    packed_capture,
     packed_digest,
     packed_place,
     payload_mode_message,
@@ -21,6 +22,7 @@ from .index_values import (
     read_number,
     read_place,
     state_message,
+    url_hash,
 )
 from .redis_faults import redis_faults
 from .redis_index_keys import MARK
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from .index_model import OnDone
+    from .base import OnDone, UrlCapture
 
 FORMAT = 1
 
@@ -49,6 +51,8 @@ _READ_ONLY = frozenset({"index_find_urls", "index_records"})
 # This script is called for a single digest at a time, so that even defining the common functions would take a
 # noticeable time: it defines them only when it needs them.
 _LAZY = "index_find"
+# These scripts check the format and the types of all keys before they change anything.
+_CHECK_THEMSELVES = frozenset({"index_start", "index_source_begin"})
 
 
 @cache
@@ -76,11 +80,19 @@ class RedisIndexBase(CrawlIndex):
         self._scripts.close()
 
     def _run(self, name: str, *arguments: str | bytes | int) -> Any:
+        if not self._is_checked and name not in _CHECK_THEMSELVES:
+            self._check()
         return self._scripts.run(
             index_script(name),
             _KEY,
             *[word if isinstance(word, bytes) else str(word).encode() for word in arguments],
         )
+
+    def _ask(self, command: str, *words: str | bytes | int) -> Any:
+        """The answer of the server to a single command, as redis-py parses it."""
+        self._check()
+        with redis_faults(self._url):
+            return self._client.execute_command(command, *words)
 
     def _steps(self, name: str, *arguments: str | bytes | int, at_once: int = SCAN_BATCH) -> Iterator[Any]:
         """Call a script until it has finished, and yield its answers.
@@ -102,11 +114,7 @@ class RedisIndexBase(CrawlIndex):
         """The batches of members of a key, with ``SSCAN`` or ``HSCAN``."""
         cursor = b"0"
         while True:
-            with redis_faults(self._url):
-                following, found = cast(
-                    "tuple[bytes, Any]",
-                    self._client.execute_command(command, key, cursor, "COUNT", RELEASE_BATCH),
-                )
+            following, found = self._ask(command, key, cursor, "COUNT", RELEASE_BATCH)
             yield found
             # redis-py 5 converts it to a number.
             cursor = b"%d" % int(following)
@@ -235,12 +243,17 @@ def state_of(is_committed: object, is_uncommitted: object, is_canceled: object) 
     return "canceled" if is_canceled else "unknown"
 
 
-def record_words(original: Original) -> tuple[str | bytes, ...]:
-    """The arguments of a script for a record to add."""
-    return (
-        original.digest, digest_key(original.digest), entry_text(original), original.file or "",
-        packed_place(original),
-    )  # fmt: skip
+def record_words(originals: Iterable[Original], urls: Iterable[UrlCapture]) -> list[str | bytes]:
+    """The arguments of a script for records and captures of URLs to add."""
+    words: list[str | bytes] = []
+    for original in originals:
+        words += (
+            original.digest, digest_key(original.digest), entry_text(original), original.file or "",
+            packed_place(original),
+        )  # fmt: skip
+    for capture in urls:
+        words += (url_hash(capture.url), packed_capture(capture))
+    return words
 
 
 def file_name(member: bytes) -> str:

@@ -14,26 +14,25 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from dataclasses import astuple, replace
-from itertools import chain
-from typing import TYPE_CHECKING, cast
+from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
 
 from . import redis_index_keys as keys_of
 from .base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiting
+from .crawl_index import plain_waiting
 from .index_values import (
     container_json,
     digest_key,
     need_text,
     other_spelling,
-    packed_capture,
     payload_message,
     read_source,
     software,
     source_json,
     state_message,
     twice_message,
-    url_hash,
     utc_now,
 )
 from .redis_faults import redis_faults
@@ -47,7 +46,7 @@ from .redis_index_base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class RedisImports(RedisIndexBase):
@@ -56,7 +55,6 @@ class RedisImports(RedisIndexBase):
     # The queue
 
     def _queue_sources(self, sources: Sequence[Source]) -> int:
-        self._check()
         added = 0
         for first in range(0, len(sources), SCAN_BATCH):
             words: list[str] = []
@@ -69,7 +67,6 @@ class RedisImports(RedisIndexBase):
         return added
 
     def claim_source(self, lease_s: float = 300.0) -> Source | None:
-        self._check()
         token = secrets.token_hex(8)
         while answer := self._run("index_queue", "claim", _milliseconds(lease_s), token):
             if len(answer) > 2:
@@ -89,8 +86,7 @@ class RedisImports(RedisIndexBase):
         self._require_source(source, state, "imported into")
 
     def queue_length(self) -> tuple[int, int]:
-        with redis_faults(self._url):
-            return int(self._client.llen(keys_of.QUEUE)), int(self._client.llen(keys_of.CLAIMED))
+        return self._ask("LLEN", keys_of.QUEUE), self._ask("LLEN", keys_of.CLAIMED)
 
     def done_sources(self, names: Sequence[str]) -> list[bool]:
         with redis_faults(self._url):
@@ -126,43 +122,39 @@ class RedisImports(RedisIndexBase):
     def _add_imported(
         self, source: Source, originals: Sequence[Original], urls: Sequence[UrlCapture], files: Sequence[str]
     ) -> None:
-        if files:
-            noted = [word for name in files for word in ("", "", "", name, "")]
-            self._require_source(
-                source,
-                self._run("index_source_add", source.crawl, source.name, source.token, len(files), *noted),
-            )
-        for first in range(0, max(len(originals), len(urls)), SCAN_BATCH):
-            some, captures = originals[first : first + SCAN_BATCH], urls[first : first + SCAN_BATCH]
-            words: list[str | bytes | int] = [source.crawl, source.name, source.token, len(some)]
-            for original in some:
-                words += record_words(original)
-            for capture in captures:
-                words += (url_hash(capture.url), packed_capture(capture))
-            self._require_source(source, self._run("index_source_add", *words))
+        words: list[str | bytes | int] = [
+            source.crawl,
+            source.name,
+            source.token,
+            len(files) + len(originals),
+        ]
+        for name in files:
+            words += ("", "", "", name, "")
+        words += record_words(originals, urls)
+        self._require_source(source, self._run("index_source_add", *words))
 
     def _end_source(
-        self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]
+        self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Iterable[Waiting]
     ) -> None:
-        owner, staged = (source.crawl, source.name, source.token), waiting_sizes(waiting)
+        owner = (source.crawl, source.name, source.token)
         state = b"again"
         while state == b"again":
             state, *_ = self._run("index_source_ending", *owner)
             if state != b"ok":
                 break
-            for first in range(0, len(staged), SCAN_BATCH):
-                words = chain.from_iterable(staged[first : first + SCAN_BATCH])
-                self._run("index_source_stage", *owner, *words)
+            rest, batches = iter(waiting), 0
+            while batch := plain_waiting(islice(rest, SCAN_BATCH)):
+                batches += 1
+                self._run("index_source_stage", *owner, batches, *waiting_words(batch))
             for _ in self._steps("index_source_spare", *owner):
                 pass
-            with redis_faults(self._url):
-                entered = int(self._client.scard(keys_of.entered(source.name)))
+            entered = self._ask("SCARD", keys_of.entered(source.name))
             for _ in self._steps("index_source_enter", *owner):
                 pass
             container = container_json(source.name, source.hash, source.size) if source.is_container else ""
             state = self._run(
                 "index_source_end", source.crawl, source.name, *astuple(counts), entered, container, utc_now(),
-                source.token, len(staged), *map(need_text, needs),
+                source.token, batches, *map(need_text, needs),
             )  # fmt: skip
         if state != b"done":
             self._require_source(source, state)
@@ -186,24 +178,17 @@ class RedisImports(RedisIndexBase):
     # Waiting revisits
 
     def resolve(self) -> int:
-        self._check()
-        with redis_faults(self._url):
-            merging = cast("list[bytes]", self._client.hkeys(keys_of.MERGING))
-        for name in merging:
+        for name in self._ask("HKEYS", keys_of.MERGING):
             self._merge_source(text_of(name))
-        with redis_faults(self._url):
-            waiters = cast("set[bytes]", self._client.smembers(keys_of.WAITERS))
-        resolved = sum(self._resolve_crawl(text_of(crawl)) for crawl in sorted(waiters))
+        waiters = sorted(self._ask("SMEMBERS", keys_of.WAITERS))
+        resolved = sum(self._resolve_crawl(text_of(crawl)) for crawl in waiters)
         return resolved + self._resolve_revs()
 
     @property
     def import_notes(self) -> ImportNotes:
-        with redis_faults(self._url):
-            progress, crawls, size = cast(
-                "list[bytes | None]",
-                self._client.hmget(keys_of.TOTALS, ["updateProgress", "removedCrawls", "removedCrawlSize"]),
-            )
-            finished = cast("bytes | None", self._client.get(keys_of.LAST_IMPORT))
+        names = ("updateProgress", "removedCrawls", "removedCrawlSize")
+        progress, crawls, size = self._ask("HMGET", keys_of.TOTALS, *names)
+        finished = self._ask("GET", keys_of.LAST_IMPORT)
         return ImportNotes(
             self._read_float(progress),
             None if finished is None else text_of(finished),
@@ -241,10 +226,8 @@ class RedisImports(RedisIndexBase):
         self._require(source.crawl, text_of(state), action)
 
     def _begun(self) -> list[Source]:
-        with redis_faults(self._url):
-            values = cast("dict[bytes, bytes]", self._client.hgetall(keys_of.BEGUN))
         found = []
-        for value in values.values():
+        for value in self._ask("HGETALL", keys_of.BEGUN).values():
             token, brace, text = value[2:].partition(b"{")
             source = read_source(brace + text)
             if source is None:
@@ -274,14 +257,10 @@ class RedisImports(RedisIndexBase):
         return b"ok"
 
     def _merge_source(self, name: str) -> None:
-        with redis_faults(self._url):
-            is_merging = self._client.hexists(keys_of.MERGING, name)
-        while is_merging:
+        while self._ask("HEXISTS", keys_of.MERGING, name):
             for kind in ("newurls", "newwaits"):
                 for _ in self._steps("index_source_merge", name, kind):
                     pass
-            with redis_faults(self._url):
-                is_merging = self._client.hexists(keys_of.MERGING, name)
 
     def _resolve_crawl(self, crawl: str) -> int:
         return sum(
@@ -291,15 +270,14 @@ class RedisImports(RedisIndexBase):
 
     def _resolve_revs(self) -> int:
         """Resolve the revisits that Browsertrix's importer recorded; scans for its keys once after each of its imports."""
-        with redis_faults(self._url):
-            finished = cast("bytes | None", self._client.get(keys_of.LAST_IMPORT))
-            if finished is not None and finished != self._client.hget(keys_of.MARK, "scanned"):
+        finished = self._ask("GET", keys_of.LAST_IMPORT)
+        if finished is not None and finished != self._ask("HGET", keys_of.MARK, "scanned"):
+            with redis_faults(self._url):
                 for key in self._client.scan_iter(match=b"rev:*:c", count=SCAN_BATCH):
                     self._client.sadd(keys_of.REVS, key[len(b"rev:") : -len(b":c")])
-                self._client.hset(keys_of.MARK, "scanned", finished)
-            labels = cast("set[bytes]", self._client.smembers(keys_of.REVS))
+            self._ask("HSET", keys_of.MARK, "scanned", finished)
         resolved = 0
-        for label in sorted(labels):
+        for label in sorted(self._ask("SMEMBERS", keys_of.REVS)):
             bare = text_of(label).rpartition(":")[2]
             other = other_spelling(bare)
             ways: Iterable[str] = (bare,) if other is None else (bare, other)
@@ -314,15 +292,14 @@ class RedisImports(RedisIndexBase):
             return None
 
 
-def waiting_sizes(waiting: Sequence[Waiting]) -> list[tuple[str, str]]:
-    """For each digest, the sizes of the revisits that wait for it: ``SIZE:COUNT,...``."""
+def waiting_words(waiting: Sequence[Waiting]) -> Iterator[str]:
+    """The arguments of a script for waiting revisits: each digest, and their sizes as ``SIZE:COUNT,...``."""
     sizes: dict[str, Counter[int]] = {}
     for revisit in waiting:
         sizes.setdefault(revisit.digest, Counter())[revisit.size] += 1
-    return [
-        (digest, ",".join(f"{size}:{count}" for size, count in found.items()))
-        for digest, found in sizes.items()
-    ]
+    for digest, found in sizes.items():
+        yield digest
+        yield ",".join(f"{size}:{count}" for size, count in found.items())
 
 
 def _milliseconds(lease_s: float) -> int:

@@ -8,8 +8,7 @@ These keys have exactly Browsertrix's format, so that both crawlers can use one 
 ``c:{crawl}:wacz``        list    the crawl's containers, JSON with ``filename``, ``hash``, ``size``
 ``uncommittedcrawls``     set     crawl ids; ``allcrawls`` has all committed crawls, even if they are in another set
 ``canceledcrawls``        set     members of ``allcrawls`` that Browsertrix's next removal forgets (``--cancelCrawlId``
-                                  of a committed crawl). An id in no other set was canceled by an early version of
-                                  this package
+                                  of a committed crawl)
 ``alldupes``              hash    digest -> the crawl whose record is the original
 ``allcounts``             hash    the sums over the committed crawls; ``updateProgress``, ``removedCrawls``,
                                   ``removedCrawlSize``
@@ -64,7 +63,7 @@ waiting revisits have not yet been moved to the keys of their crawl:
                                     ``+`` if the position of its container was added for it, otherwise ``-``, then
                                     the token of the claim (without a brace) or nothing, then JSON
 ``dedupe:newurls:{name}``   hash    as ``dedupe:urls``
-``dedupe:newwaits:{name}``  hash    as ``dedupe:waiting``
+``dedupe:newwaits:{name}``  hash    as ``dedupe:waiting``; the empty field has the number of batches that were added
 ``dedupe:entered:{name}``   set     the digests in ``h:{crawl}`` that are its records, hidden from other crawls
 ``dedupe:spare:{name}``     hash    digest -> its own record of a digest that another such source has added first
 ``dedupe:newfiles:{name}``  set     its WARC files
@@ -110,47 +109,17 @@ LAST_IMPORT = "last_update_ts"
 COUNTS = ("totalUrls", "dupeUrls", "conservedSize", "totalCrawlSize")
 
 
-# The keys of a crawl or source, which the tables above describe.
-
-
-def counts(crawl: str) -> str:
-    return f"h:{crawl}:counts"
-
-
-def wacz(crawl: str) -> str:
-    return f"c:{crawl}:wacz"
-
-
-def meta(crawl: str) -> str:
-    return f"dedupe:crawl:{crawl}"
-
-
-def files(crawl: str) -> str:
-    return f"dedupe:files:{crawl}"
-
-
-def where(crawl: str) -> str:
-    return f"dedupe:where:{crawl}"
-
-
-def needs(crawl: str) -> str:
-    return f"dedupe:needs:{crawl}"
-
-
-def waiting(crawl: str) -> str:
-    return f"dedupe:waiting:{crawl}"
-
-
-def hidden(crawl: str) -> str:
-    return f"dedupe:hidden:{crawl}"
-
-
-def report(crawl: str) -> str:
-    return f"dedupe:report:{crawl}"
-
-
-def entered(name: str) -> str:
-    return f"dedupe:entered:{name}"
+# The keys of a crawl or source, which the tables above describe, as functions of its id or name.
+counts = "h:{}:counts".format
+wacz = "c:{}:wacz".format
+meta = "dedupe:crawl:{}".format
+files = "dedupe:files:{}".format
+where = "dedupe:where:{}".format
+needs = "dedupe:needs:{}".format
+waiting = "dedupe:waiting:{}".format
+hidden = "dedupe:hidden:{}".format
+report = "dedupe:report:{}".format
+entered = "dedupe:entered:{}".format
 
 
 def types(crawl: str) -> dict[str, str]:

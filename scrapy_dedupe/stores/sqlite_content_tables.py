@@ -30,55 +30,26 @@ from .content_values import raw, url_key
 if TYPE_CHECKING:
     from .base import SeenText
 
-_TEXTS = """
-CREATE TABLE IF NOT EXISTS content_texts (
-    digest BLOB PRIMARY KEY, scheme INTEGER NOT NULL, rest NOT NULL, crawl INTEGER NOT NULL, seen_ms INTEGER NOT NULL
-) WITHOUT ROWID
-"""
-
-_OTHERS = """
-CREATE TABLE IF NOT EXISTS content_parameters (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS content_crawls (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS content_pending (
+SCHEMA = """
+CREATE TABLE content_texts (
     digest BLOB PRIMARY KEY, scheme INTEGER NOT NULL, rest NOT NULL, crawl INTEGER NOT NULL, seen_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE VIEW IF NOT EXISTS content_first AS
+CREATE TABLE content_parameters (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE content_crawls (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
+CREATE TABLE content_pending (
+    digest BLOB PRIMARY KEY, scheme INTEGER NOT NULL, rest NOT NULL, crawl INTEGER NOT NULL, seen_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE VIEW content_first AS
     SELECT digest, scheme, rest, crawl, seen_ms, 0 AS pending FROM content_texts
     UNION ALL SELECT digest, scheme, rest, crawl, seen_ms, 1 FROM content_pending;
-CREATE TABLE IF NOT EXISTS content_captures (
+CREATE TABLE content_captures (
     url_key BLOB, digest BLOB, kind TEXT NOT NULL, original BLOB, similarity REAL, crawl INTEGER NOT NULL,
     seen_ms INTEGER NOT NULL, PRIMARY KEY (url_key, digest)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS content_signatures (digest BLOB PRIMARY KEY, row_bytes BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS content_bands (hash INTEGER PRIMARY KEY, digest BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS content_templates (host PRIMARY KEY, template BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE content_signatures (digest BLOB PRIMARY KEY, row_bytes BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE content_bands (hash INTEGER PRIMARY KEY, digest BLOB NOT NULL);
+CREATE TABLE content_templates (host PRIMARY KEY, template BLOB NOT NULL) WITHOUT ROWID;
 """
-
-SCHEMA = f"{_TEXTS};{_OTHERS}"
-
-# Format 1 had too few fields for captures and signatures; its texts are kept. URLs are split as bytes, since SQLite's
-# text functions stop at a NUL; they return NULL for an empty part.
-_FROM_1 = """
-DROP TABLE content_captures;
-DROP TABLE content_signatures;
-DROP TABLE content_bands;
-DELETE FROM content_parameters;
-ALTER TABLE content_texts RENAME TO content_texts_1;
-"""
-_COPY_FROM_1 = """
-INSERT INTO content_texts
-    SELECT digest, scheme, coalesce(CAST(substr(url, begin) AS TEXT), ''), crawl, seen_ms FROM (
-        SELECT *, CASE scheme WHEN 0 THEN 9 WHEN 1 THEN 8 ELSE 1 END AS begin FROM (
-            SELECT digest, CAST(url AS BLOB) AS url, crawl, seen_ms, CASE
-                WHEN substr(CAST(url AS BLOB), 1, 8) = CAST('https://' AS BLOB) THEN 0
-                WHEN substr(CAST(url AS BLOB), 1, 7) = CAST('http://' AS BLOB) THEN 1
-                ELSE 2 END AS scheme
-            FROM content_texts_1
-        )
-    );
-DROP TABLE content_texts_1;
-"""
-MIGRATION_FROM_1 = f"{_FROM_1}{_TEXTS};{_COPY_FROM_1}"
 
 _SCHEMES = ("https://", "http://", "")
 

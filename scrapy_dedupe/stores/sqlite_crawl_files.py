@@ -11,7 +11,14 @@ from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from .base import Counts, Need
-from .index_values import need_order, packed_capture, packed_details, packed_digest, url_hash
+from .index_values import (
+    container_fields,
+    need_order,
+    packed_capture,
+    packed_details,
+    packed_digest,
+    url_hash,
+)
 
 if TYPE_CHECKING:
     import sqlite3
@@ -216,14 +223,7 @@ def containers_of(connection: sqlite3.Connection, crawl: int) -> list[dict[str, 
     rows = connection.execute(
         "SELECT filename, hash, size FROM crawl_container WHERE crawl = ? ORDER BY number", (crawl,)
     )
-    return [
-        {
-            name: value
-            for name, value in zip(("filename", "hash", "size"), row, strict=True)
-            if value is not None
-        }
-        for row in rows
-    ]
+    return [container_fields(*row) for row in rows]
 
 
 def add_needs(connection: sqlite3.Connection, crawl: int, needs: Sequence[Need]) -> None:
@@ -249,8 +249,9 @@ def _number(connection: sqlite3.Connection, table: str, column: str, crawl: int,
 def _entered_number(connection: sqlite3.Connection, table: str, column: str, crawl: int, name: str) -> int:
     number = _number(connection, table, column, crawl, name)
     if number is None:
-        query = f"SELECT coalesce(max(number) + 1, 0) FROM {table} WHERE crawl = ?"  # noqa: S608 - constants
-        number = int(connection.execute(query, (crawl,)).fetchone()[0])
-        insert = f"INSERT INTO {table} (crawl, number, {column}) VALUES (?, ?, ?)"  # noqa: S608 - constants
-        connection.execute(insert, (crawl, number, name))
-    return number
+        insert = (
+            f"INSERT INTO {table} (crawl, number, {column}) SELECT ?1, coalesce(max(number) + 1, 0), ?2"  # noqa: S608
+            f" FROM {table} WHERE crawl = ?1 RETURNING number"
+        )
+        ((number,),) = connection.execute(insert, (crawl, name)).fetchall()
+    return int(number)

@@ -32,8 +32,7 @@ from .sqlite_index_imports import SqliteImports
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from .base import UrlCapture, Waiting
-    from .index_model import OnDone
+    from .base import OnDone, UrlCapture, Waiting
 
 # Hidden rows have ids that no crawl has, so the id identifies the crawl's own rows.
 _FIND = """
@@ -215,7 +214,7 @@ class SqliteIndex(SqliteImports):
                 f" concurrent, {COUNTS} FROM crawl WHERE part_of IS NULL"
                 " AND state IN ('uncommitted', 'committed', 'canceled') ORDER BY started, id"
             ).fetchall()
-            self.unreadable += int(self._connection.execute(_UNKNOWN_STATES).fetchone()[0])
+            self.unreadable += self._value(_UNKNOWN_STATES)
         crawls = []
         for number, crawl, state, started, committed, stats, software, *numbers in rows:
             incomplete, imported, concurrent = map(bool, numbers[:3])
@@ -301,8 +300,15 @@ class SqliteIndex(SqliteImports):
         rows = self._connection.execute(_FIND_URL, (url_hash(url), own)).fetchall()
         if not rows:
             return None
-        _, value, number = max(rows, key=lambda row: (row[0] == own, row[1]))
-        capture = read_capture(url, crawl_files.whole_capture(self._connection, number, value))
+        # Captures of the same time are compared by their digests, which may have been replaced by references.
+        order = [(owner == own, value[:8]) for owner, value, _ in rows]
+        latest = max(order)
+        values = [
+            crawl_files.whole_capture(self._connection, number, value)
+            for key, (_, value, number) in zip(order, rows, strict=True)
+            if key == latest
+        ]
+        capture = read_capture(url, max(values))
         self.unreadable += capture is None
         return capture
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import CrawlStateError
@@ -21,23 +22,17 @@ from .crawl_index import CrawlIndex
 from .index_values import is_date, read_details, software, state_message, utc_now
 from .sqlite_crawl_files import id_range
 from .sqlite_faults import sqlite_faults, transaction
-from .sqlite_index_tables import LATER_COLUMNS, LATER_NAMES, LATER_SCHEMA
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from .index_model import OnDone
+    from .base import OnDone
 
 COUNTS = "total_urls, dupe_urls, conserved_size, total_crawl_size"
+_METADATA = "id, state, started, committed, commit_order, incomplete, software, stats, imported, concurrent"
 NEXT_ORDER = "(SELECT coalesce(max(commit_order), 0) + 1 FROM crawl)"
-
-# SQLite searches for max() and min() in the index only if each has its own SELECT.
-_SPAN = """
-SELECT (SELECT max(id) FROM original WHERE id BETWEEN ?1 AND ?2)
-- (SELECT min(id) FROM original WHERE id BETWEEN ?1 AND ?2) + 1
-"""
 
 _FORGOTTEN_AT_ONCE = 1_000
 _LONGEST_PAUSE_S = 0.02
@@ -49,28 +44,15 @@ class SqliteIndexBase(CrawlIndex):
     def __init__(self, connection: sqlite3.Connection, url: str) -> None:
         super().__init__(url)
         self._connection = connection
-        self._add_later_tables()
-
-    def _add_later_tables(self) -> None:
-        rows = self._read("SELECT name FROM sqlite_master")
-        if {name for (name,) in rows}.issuperset(LATER_NAMES) and not self._lacking_columns():
-            return
-        with self._transaction():
-            for statement in LATER_SCHEMA.split(";"):
-                self._connection.execute(statement)
-            # Another process may have added them while this one waited for the lock.
-            for table, name in self._lacking_columns():
-                kind = LATER_COLUMNS[table, name]
-                self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
-
-    def _lacking_columns(self) -> list[tuple[str, str]]:
-        query = "SELECT t.name, c.name FROM sqlite_master t JOIN pragma_table_info(t.name) c WHERE t.type = 'table'"
-        known = set(self._read(query))
-        return [column for column in LATER_COLUMNS if column not in known]
 
     def _read(self, query: str, parameters: Sequence[object] | Mapping[str, object] = ()) -> list[Any]:
         with sqlite_faults(self._url):
             return self._connection.execute(query, parameters).fetchall()
+
+    def _value(self, query: str, *parameters: object) -> Any:
+        """The first column of the first row of a query in a transaction; None if there is no row."""
+        row = self._connection.execute(query, parameters).fetchone()
+        return None if row is None else row[0]
 
     def _transaction(self) -> AbstractContextManager[None]:
         return transaction(self._connection, self._url)
@@ -104,14 +86,17 @@ class SqliteIndexBase(CrawlIndex):
         return [part for (part,) in rows]
 
     def _mark(self, name: str) -> str | None:
-        row = self._connection.execute("SELECT value FROM index_mark WHERE name = ?", (name,)).fetchone()
-        return None if row is None else str(row[0])
+        value: str | None = self._value("SELECT value FROM index_mark WHERE name = ?", name)
+        return value
+
+    def _set_mark(self, name: str, value: str) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO index_mark VALUES (?, ?)", (name, value))
 
     def _other_payload(self, payload: str) -> str | None:
         """Record the payload mode of an empty index; return its mode if it differs, otherwise None."""
         mode = self._mark("payload")
         if mode is None:
-            self._connection.execute("INSERT INTO index_mark VALUES ('payload', ?)", (payload,))
+            self._set_mark("payload", payload)
         return None if mode in (None, payload) else mode
 
     def _begin(self, crawl: str, *, imported: bool = False, concurrent: bool = False) -> int:
@@ -120,15 +105,15 @@ class SqliteIndexBase(CrawlIndex):
         self._connection.execute(
             "UPDATE crawl SET state = 'waste' WHERE state = 'purging' AND id = ? || '/' || number", (crawl,)
         )
-        row = self._connection.execute(
+        self._connection.execute(
+            "UPDATE crawl SET state = 'gone', id = id || '/' || number WHERE id = ?", (crawl,)
+        )
+        ((number,),) = self._connection.execute(
             "INSERT INTO crawl (id, state, started, software, imported, concurrent, commit_order)"  # noqa: S608
-            f" VALUES (?1, 'uncommitted', ?2, ?3, ?4, ?5, CASE WHEN ?5 THEN {NEXT_ORDER} END)"
-            " ON CONFLICT (id) DO UPDATE SET (number, state, started, software, imported, concurrent, commit_order)"
-            " = ((SELECT max(number) + 1 FROM crawl), excluded.state, excluded.started, excluded.software,"
-            " excluded.imported, excluded.concurrent, excluded.commit_order) RETURNING number",
+            f" VALUES (?1, 'uncommitted', ?2, ?3, ?4, ?5, CASE WHEN ?5 THEN {NEXT_ORDER} END) RETURNING number",
             (crawl, utc_now(), software(), int(imported), int(concurrent)),
         ).fetchall()
-        return int(row[0][0])
+        return int(number)
 
     def _forget_payload(self) -> None:
         """Forget the payload mode of an index without crawls, so that its next crawl decides it."""
@@ -151,7 +136,9 @@ class SqliteIndexBase(CrawlIndex):
                     self._connection.execute("DELETE FROM source_done WHERE crawl = ?", (number,))
             self._connection.executemany("DELETE FROM report WHERE crawl = ?", [(crawl,) for crawl in rows])
             self._forget_payload()
-            self._note_none_missing()
+            # The crawls that the last manifest did not name may be the purged ones.
+            notes = replace(self.import_notes, removed_crawls=0, removed_size=0)
+            self._set_mark("imports", json.dumps(asdict(notes)))
         self._clear(on_done=on_done)
 
     def forget_canceled(self, crawl: str) -> None:
@@ -175,61 +162,32 @@ class SqliteIndexBase(CrawlIndex):
             if new_state == "uncommitted":
                 if self._was_added_to(old, new):
                     raise CrawlStateError(state_message(crawl, "extended", f"replaced by {by}", self._url))
-                self._replace(old, new, by)
+                self._replace(old, new, crawl, by)
             elif new_state != "unknown" or not self._was_replaced(by, crawl):
                 raise CrawlStateError(state_message(by, new_state, action, self._url))
         self._clear()
 
-    def merged_faults(self) -> int:
-        return 0
-
-    def rebuild_merged(self) -> None:
-        """Do nothing: there is no separate merged index."""
-
-    def _replace(self, old: int, new: int, by: str) -> None:
-        kept = (
-            "id, state, started, committed, commit_order, incomplete, software, stats, imported, concurrent"
-        )
-        values = self._connection.execute(
-            f"SELECT {kept} FROM crawl WHERE number = ?",  # noqa: S608 - constants
-            (old,),
-        ).fetchone()
+    def _replace(self, old: int, new: int, crawl: str, by: str) -> None:
         self._connection.execute("DELETE FROM crawl_container WHERE crawl = ?", (new,))
         for table in ("crawl_container", "source_done"):
             self._connection.execute(f"UPDATE {table} SET crawl = ? WHERE crawl = ?", (new, old))  # noqa: S608
-        self._waste(old)
-        marks = ", ".join("?" * len(values))
-        self._connection.execute(
-            f"UPDATE crawl SET ({kept}) = ({marks}) WHERE number = ?",  # noqa: S608 - constants
-            (*values, new),
-        )
+        self._take_place(new, old)
         # This id shows a repeated call that the replacement was already made.
         self._connection.execute(
-            "UPDATE crawl SET id = ? || '/' || ? || '/' || number WHERE number = ?", (values[0], by, old)
+            "UPDATE crawl SET id = ? || '/' || ? || '/' || number WHERE number = ?", (crawl, by, old)
         )
-
-    def _note_none_missing(self) -> None:
-        """Forget how many crawls the last manifest did not name, since these may be the removed ones."""
-        text = self._mark("imports")
-        if text is not None:
-            notes = json.dumps(json.loads(text) | {"removedCrawls": 0, "removedCrawlSize": 0})
-            self._connection.execute("UPDATE index_mark SET value = ? WHERE name = 'imports'", (notes,))
 
     def _was_added_to(self, crawl: int, since: int) -> bool:
         """Whether a source of a crawl has begun, or has ended after another crawl was started."""
-        row = self._connection.execute(
+        query = (
             "SELECT EXISTS (SELECT 1 FROM source_begun WHERE crawl = ?1)"
-            " OR EXISTS (SELECT 1 FROM source_done WHERE crawl = ?1 AND ended_after >= ?2)",
-            (crawl, since),
-        ).fetchone()
-        return bool(row[0])
+            " OR EXISTS (SELECT 1 FROM source_done WHERE crawl = ?1 AND ended_after >= ?2)"
+        )
+        return bool(self._value(query, crawl, since))
 
     def _was_replaced(self, by: str, crawl: str) -> bool:
-        row = self._connection.execute(
-            "SELECT count(*) FROM crawl WHERE state IN ('waste', 'gone') AND id = ? || '/' || ? || '/' || number",
-            (crawl, by),
-        ).fetchone()
-        return bool(row[0])
+        query = "SELECT 1 FROM crawl WHERE state IN ('waste', 'gone') AND id = ? || '/' || ? || '/' || number"
+        return bool(self._value(query, crawl, by))
 
     # Forgetting
 
@@ -248,16 +206,20 @@ class SqliteIndexBase(CrawlIndex):
 
     def _renew(self, number: int) -> int:
         """Give a crawl a new row with only its metadata, and mark the old row as waste."""
-        (crawl,) = self._connection.execute("SELECT id FROM crawl WHERE number = ?", (number,)).fetchone()
-        kept = "started, committed, incomplete, software, stats, imported, concurrent, commit_order, state"
-        new = self._connection.execute(
-            f"INSERT INTO crawl (id, {kept}) SELECT '/', {kept} FROM crawl WHERE number = ?",  # noqa: S608
-            (number,),
-        ).lastrowid
-        assert new is not None
-        self._waste(number)
-        self._connection.execute("UPDATE crawl SET id = ? WHERE number = ?", (crawl, new))
-        return new
+        ((new,),) = self._connection.execute(
+            "INSERT INTO crawl (id, state, started, software) VALUES ('/', 'hidden', '', '') RETURNING number"
+        ).fetchall()
+        self._take_place(new, number)
+        return int(new)
+
+    def _take_place(self, new: int, old: int) -> None:
+        """Give a row the id and the metadata of another row, but not its counts, and mark the other row as waste."""
+        select = f"SELECT {_METADATA} FROM crawl WHERE number = ?"  # noqa: S608 - constants
+        values = self._connection.execute(select, (old,)).fetchone()
+        self._waste(old)
+        marks = ", ".join("?" * len(values))
+        update = f"UPDATE crawl SET ({_METADATA}) = ({marks}) WHERE number = ?"  # noqa: S608 - constants
+        self._connection.execute(update, (*values, new))
 
     def _clear(self, numbers: Sequence[int] | None = None, on_done: OnDone | None = None) -> None:
         """Delete the data of waste rows, in small transactions; without ``numbers``, of all waste rows.
@@ -269,25 +231,18 @@ class SqliteIndexBase(CrawlIndex):
         wasted = [number for (number,) in rows if numbers is None or number in numbers]
         if not wasted:
             return
-        done, total = 0, sum(map(self._span, wasted)) if on_done is not None else 0
-
-        def forgot(count: int) -> None:
-            nonlocal done
-            done += count
-            if on_done is not None:
-                on_done("records", done, total)
+        done = total = 0
+        if on_done is not None:
+            query = "SELECT count(*) FROM original WHERE id BETWEEN ? AND ?"
+            total = sum(self._read(query, id_range(number))[0][0] for number in wasted)
 
         for number in wasted:
-            self._delete_some(
-                "DELETE FROM original WHERE id IN (SELECT id FROM original WHERE id BETWEEN ? AND ? LIMIT ?)",
-                (*id_range(number), _FORGOTTEN_AT_ONCE),
-                forgot,
-            )
-            self._delete_some(
-                "DELETE FROM crawl_waiting WHERE (crawl, digest, size) IN"
-                " (SELECT crawl, digest, size FROM crawl_waiting WHERE crawl = ? LIMIT ?)",
-                (number, _FORGOTTEN_AT_ONCE),
-            )
+            for count in self._deleted("original", "id", "id BETWEEN ? AND ?", id_range(number)):
+                done += count
+                if on_done is not None:
+                    on_done("records", done, total)
+            for _ in self._deleted("crawl_waiting", "crawl, digest, size", "crawl = ?", (number,)):
+                pass
         self._delete_urls(on_done)
         for number in wasted:
             with self._transaction():
@@ -295,37 +250,28 @@ class SqliteIndexBase(CrawlIndex):
                     self._connection.execute(f"DELETE FROM {table} WHERE crawl = ?", (number,))  # noqa: S608
                 self._connection.execute("UPDATE crawl SET state = 'gone' WHERE number = ?", (number,))
 
-    def _span(self, number: int) -> int:
-        """The approximate number of originals of a row, whose ids are consecutive."""
-        ((span,),) = self._read(_SPAN, id_range(number))
-        return int(span or 0)
-
-    def _delete_some(
-        self, statement: str, parameters: Sequence[object], on_some: Callable[[int], None] | None = None
-    ) -> None:
-        is_more = True
-        while is_more:
+    def _deleted(self, table: str, key: str, where: str, values: Sequence[object]) -> Iterator[int]:
+        """Delete rows in small transactions; yield the number of each."""
+        some = f"SELECT {key} FROM {table} WHERE {where} LIMIT {_FORGOTTEN_AT_ONCE}"  # noqa: S608 - constants
+        delete = f"DELETE FROM {table} WHERE ({key}) IN ({some})"  # noqa: S608 - constants
+        count = _FORGOTTEN_AT_ONCE
+        while count == _FORGOTTEN_AT_ONCE:
             began = time.monotonic()
             with self._transaction():
-                count = self._connection.execute(statement, parameters).rowcount
-            if on_some is not None:
-                on_some(count)
-            is_more = count == _FORGOTTEN_AT_ONCE
-            if is_more:
+                count = self._connection.execute(delete, values).rowcount
+            yield count
+            if count == _FORGOTTEN_AT_ONCE:
                 let_others_write(began)
 
     def _delete_urls(self, on_done: OnDone | None) -> None:
         # No index leads from a crawl to its URLs: the table is read once for all waste rows, outside of transactions.
         last: tuple[bytes, int] = (b"", 0)
         done = 0
-        while True:
-            rows = self._read(
-                "SELECT hash, crawl FROM crawl_url WHERE (hash, crawl) > (?, ?) AND crawl IN"
-                " (SELECT number FROM crawl WHERE state IN ('waste', 'purging')) ORDER BY hash, crawl LIMIT ?",
-                (*last, _FORGOTTEN_AT_ONCE),
-            )
-            if not rows:
-                return
+        query = (
+            "SELECT hash, crawl FROM crawl_url WHERE (hash, crawl) > (?, ?) AND crawl IN"
+            " (SELECT number FROM crawl WHERE state IN ('waste', 'purging')) ORDER BY hash, crawl LIMIT ?"
+        )
+        while rows := self._read(query, (*last, _FORGOTTEN_AT_ONCE)):
             last = rows[-1]
             began = time.monotonic()
             with self._transaction():
@@ -342,9 +288,6 @@ class SqliteIndexBase(CrawlIndex):
     def _original(self, digest: str, row: Sequence[Any]) -> Original | None:
         crawl, wacz_index, date, url, size, record, file, offset = row
         digits = str(date)
-        if len(digits) not in (14, 17):
-            # Restores the leading zeros of a year with three digits or less. Such dates are rejected today.
-            digits = digits.zfill(14 if len(digits) < 14 else 17)
         if not (
             is_date(digits.encode("ascii", "replace"))
             and isinstance(url, str)

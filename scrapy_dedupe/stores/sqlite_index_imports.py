@@ -13,13 +13,15 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
 
 from . import sqlite_crawl_files as crawl_files
 from .base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiting
+from .crawl_index import plain_waiting
 from .index_values import (
     payload_message,
     read_source,
@@ -33,36 +35,25 @@ from .sqlite_faults import sqlite_faults
 from .sqlite_index_base import NEXT_ORDER, SqliteIndexBase, let_others_write
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # Writing this many rows takes about ten milliseconds, during which other processes cannot write.
 _ENTERED_AT_ONCE = 1_000
 _RESOLVED_AT_ONCE = 500
 
-# Revisits with their possible originals, which are in their own crawl or in a committed crawl.
-_MATCH = """
-c.state IN ('uncommitted', 'committed')
-AND substr(o.digest, 1, 8) = substr(w.digest, 1, 8) AND o.digest = w.digest
-AND (oc.state = 'committed' OR oc.number = c.number)
-"""
-
-_RESOLVABLE = f"""
-SELECT w.crawl, w.digest, w.size FROM crawl_waiting w JOIN crawl c ON c.number = w.crawl
-WHERE (w.crawl, w.digest, w.size) > (?, ?, ?)
-AND EXISTS (SELECT 1 FROM original o JOIN crawl oc ON oc.number = o.id >> 32 WHERE {_MATCH})
-ORDER BY w.crawl, w.digest, w.size LIMIT ?
-"""  # noqa: S608 - constants
-
-_RESOLVED = f"""
+# The original of waiting revisits, which is in their own crawl or in a committed crawl.
+_RESOLVED = """
 SELECT coalesce(c.part_of, c.number), w.revisits, o.size,
 coalesce(oc.part_of, oc.number), coalesce(m.id, oc.id), o.wacz_index, f.name
 FROM crawl_waiting w JOIN crawl c ON c.number = w.crawl
-JOIN original o JOIN crawl oc ON oc.number = o.id >> 32
+JOIN original o ON substr(o.digest, 1, 8) = substr(w.digest, 1, 8) AND o.digest = w.digest
+JOIN crawl oc ON oc.number = o.id >> 32
 LEFT JOIN crawl m ON m.number = oc.part_of
 LEFT JOIN crawl_file f ON f.crawl = oc.number AND f.number = o.file
-WHERE w.crawl = ? AND w.digest = ? AND w.size = ? AND {_MATCH}
+WHERE w.crawl = ? AND w.digest = ? AND w.size = ? AND c.state IN ('uncommitted', 'committed')
+AND (oc.state = 'committed' OR oc.number = c.number)
 ORDER BY coalesce(oc.part_of, oc.number) != coalesce(c.part_of, c.number), oc.commit_order, o.id LIMIT 1
-"""  # noqa: S608 - constants
+"""
 
 _QUEUED_AT_ONCE = 1_000
 
@@ -74,6 +65,8 @@ SELECT EXISTS (SELECT 1 FROM source_done WHERE name = ?1) OR EXISTS (
     WHERE k.filename = ?1 AND c.state = 'committed' AND NOT c.imported
 )
 """
+
+_QUEUE = f"INSERT OR IGNORE INTO source_queue (name, source) SELECT ?1, ?2 WHERE NOT ({_IS_DONE})"
 
 # Sources with an expired claim come first.
 _NEXT = """
@@ -100,12 +93,9 @@ class SqliteImports(SqliteIndexBase):
         for first in range(0, len(sources), _QUEUED_AT_ONCE):
             began = time.monotonic()
             with self._transaction():
-                for source in sources[first : first + _QUEUED_AT_ONCE]:
-                    if not self._is_done(source.name):
-                        queued += self._connection.execute(
-                            "INSERT OR IGNORE INTO source_queue (name, source) VALUES (?, ?)",
-                            (source.name, source_json(source)),
-                        ).rowcount
+                batch = sources[first : first + _QUEUED_AT_ONCE]
+                rows = [(source.name, source_json(source)) for source in batch]
+                queued += self._connection.executemany(_QUEUE, rows).rowcount
             if first + _QUEUED_AT_ONCE < len(sources):
                 let_others_write(began)
         return queued
@@ -190,28 +180,15 @@ class SqliteImports(SqliteIndexBase):
     def _add_imported(
         self, source: Source, originals: Sequence[Original], urls: Sequence[UrlCapture], files: Sequence[str]
     ) -> None:
-        if files:
-            with self._transaction():
-                _, part = self._part(source)
-                for name in files:
-                    crawl_files.file_number(self._connection, part, name)
-        entered: dict[bytes, int] = {}
-        for first in range(0, len(originals), _ENTERED_AT_ONCE):
-            with self._transaction():
-                crawl, part = self._part(source)
-                batch = originals[first : first + _ENTERED_AT_ONCE]
-                entered |= crawl_files.add_originals(self._connection, part, crawl, batch)
-        for first in range(0, len(urls), _ENTERED_AT_ONCE):
-            with self._transaction():
-                _, part = self._part(source)
-                captures = urls[first : first + _ENTERED_AT_ONCE]
-                crawl_files.add_urls(self._connection, part, captures, entered, latest=True)
-        if not originals and not urls:
-            with sqlite_faults(self._url):
-                self._part(source)
+        with self._transaction():
+            crawl, part = self._part(source)
+            for name in files:
+                crawl_files.file_number(self._connection, part, name)
+            entered = crawl_files.add_originals(self._connection, part, crawl, originals)
+            crawl_files.add_urls(self._connection, part, urls, entered, latest=True)
 
     def _end_source(
-        self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]
+        self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Iterable[Waiting]
     ) -> None:
         if self._is_ended(source):
             return
@@ -257,36 +234,27 @@ class SqliteImports(SqliteIndexBase):
     def resolve(self) -> int:
         resolved = 0
         last: tuple[int, bytes, int] = (0, b"", 0)
-        while True:
-            rows = self._read(_RESOLVABLE, (*last, _RESOLVED_AT_ONCE))
-            if not rows:
-                return resolved
+        query = (
+            "SELECT crawl, digest, size FROM crawl_waiting WHERE (crawl, digest, size) > (?, ?, ?)"
+            " ORDER BY crawl, digest, size LIMIT ?"
+        )
+        while rows := self._read(query, (*last, _RESOLVED_AT_ONCE)):
             last = rows[-1]
-            with self._transaction():
-                resolved += sum(self._resolve(row) for row in rows)
+            found = [row for row in rows if self._read(_RESOLVED, row)]
+            if found:
+                with self._transaction():
+                    resolved += sum(self._resolve(row) for row in found)
+        return resolved
 
     @property
     def import_notes(self) -> ImportNotes:
         with sqlite_faults(self._url):
             text = self._mark("imports")
-        if text is None:
-            return ImportNotes()
-        notes = json.loads(text)
-        return ImportNotes(
-            notes["progress"], notes["finished"], notes["removedCrawls"], notes["removedCrawlSize"]
-        )
+        return ImportNotes() if text is None else ImportNotes(**json.loads(text))
 
     def note_imports(self, notes: ImportNotes) -> None:
-        text = json.dumps(
-            {
-                "progress": notes.progress,
-                "finished": notes.finished,
-                "removedCrawls": notes.removed_crawls,
-                "removedCrawlSize": notes.removed_size,
-            }
-        )
         with self._transaction():
-            self._connection.execute("INSERT OR REPLACE INTO index_mark VALUES ('imports', ?)", (text,))
+            self._set_mark("imports", json.dumps(asdict(notes)))
 
     # Helpers
 
@@ -312,16 +280,16 @@ class SqliteImports(SqliteIndexBase):
         )
         return bool(is_ended)
 
-    def _enter_waiting(self, source: Source, waiting: Sequence[Waiting]) -> None:
+    def _enter_waiting(self, source: Source, waiting: Iterable[Waiting]) -> None:
         """Record revisits for the part of a source, where they are invisible until the source has ended."""
         with self._transaction():
             _, part = self._part(source)
             # Remove the revisits that an interrupted attempt to end the source has added.
             self._connection.execute("DELETE FROM crawl_waiting WHERE crawl = ?", (part,))
-        for first in range(0, len(waiting), _ENTERED_AT_ONCE):
+        rest = iter(waiting)
+        while batch := plain_waiting(islice(rest, _ENTERED_AT_ONCE)):
             with self._transaction():
                 _, part = self._part(source)
-                batch = waiting[first : first + _ENTERED_AT_ONCE]
                 crawl_files.add_waiting(self._connection, part, batch)
 
     def _forget_begun(self, source: Source, number: int | None) -> list[int]:
@@ -338,11 +306,11 @@ class SqliteImports(SqliteIndexBase):
         self._waste(part)
         if crawl != number:
             crawl_files.drop_container(self._connection, crawl, source.name)
-            is_empty = self._connection.execute(
+            is_empty = self._value(
                 "SELECT state != 'committed' AND NOT EXISTS (SELECT 1 FROM source_begun WHERE crawl = ?1)"
                 " FROM crawl WHERE number = ?1",
-                (crawl,),
-            ).fetchone()[0]
+                crawl,
+            )
             if is_empty:
                 self._waste(crawl)
                 return [part, crawl]
@@ -362,23 +330,21 @@ class SqliteImports(SqliteIndexBase):
 
     def _require_holder(self, source: Source) -> None:
         """Raise TakenOver if another process has claimed or begun the source since."""
-        (token,) = self._connection.execute(_HOLDER, (source.name,)).fetchone()
+        token = self._value(_HOLDER, source.name)
         if token is not None and token != source.token:
             raise self._taken_over(source)
 
     def _was_ended_by_another(self, source: Source) -> bool:
         """Whether a source that this process has claimed is done and no longer in the queue."""
-        return bool(source.token) and bool(
-            self._connection.execute(
-                "SELECT EXISTS (SELECT 1 FROM source_done WHERE name = ?1)"
-                " AND NOT EXISTS (SELECT 1 FROM source_queue WHERE name = ?1)",
-                (source.name,),
-            ).fetchone()[0]
+        query = (
+            "SELECT EXISTS (SELECT 1 FROM source_done WHERE name = ?1)"
+            " AND NOT EXISTS (SELECT 1 FROM source_queue WHERE name = ?1)"
         )
+        return bool(source.token and self._value(query, source.name))
 
     def _taken_over(self, source: Source) -> TakenOver:
         action = f"extended by {source.name}"
         return TakenOver(state_message(source.crawl, "taken", action, self._url))
 
     def _is_done(self, name: str) -> bool:
-        return bool(self._connection.execute(_IS_DONE, (name,)).fetchone()[0])
+        return bool(self._value(_IS_DONE, name))

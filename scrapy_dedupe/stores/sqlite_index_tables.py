@@ -51,82 +51,9 @@ of a source a few, so both are atomic at any size.
 
 from __future__ import annotations
 
-import re
-
-# Stores of earlier versions lack these columns, although they have the same format number.
-LATER_COLUMNS = {
-    ("crawl", "imported"): "INTEGER NOT NULL DEFAULT 0",
-    ("crawl", "concurrent"): "INTEGER NOT NULL DEFAULT 0",
-    ("crawl", "part_of"): "INTEGER",
-    ("source_queue", "token"): "TEXT",
-    ("source_begun", "token"): "TEXT NOT NULL DEFAULT ''",
-    ("source_done", "ended_after"): "INTEGER NOT NULL DEFAULT 0",
-}
-"""Columns that were added later, with their SQL types."""
-
-LATER_SCHEMA = """
-CREATE TABLE IF NOT EXISTS crawl_container (
-    crawl INTEGER NOT NULL,
-    number INTEGER NOT NULL,
-    filename TEXT NOT NULL,
-    hash TEXT,
-    size INTEGER,
-    PRIMARY KEY (crawl, number)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS crawl_url (
-    hash BLOB NOT NULL,
-    crawl INTEGER NOT NULL,
-    capture BLOB NOT NULL,
-    PRIMARY KEY (hash, crawl)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS crawl_need (
-    crawl INTEGER NOT NULL,
-    other TEXT NOT NULL,
-    wacz_index INTEGER NOT NULL,
-    file TEXT NOT NULL,
-    PRIMARY KEY (crawl, other, wacz_index, file)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS crawl_waiting (
-    crawl INTEGER NOT NULL,
-    digest BLOB NOT NULL,
-    size INTEGER NOT NULL,
-    revisits INTEGER NOT NULL,
-    PRIMARY KEY (crawl, digest, size)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS source_queue (
-    position INTEGER PRIMARY KEY,
-    name TEXT NOT NULL UNIQUE,
-    source TEXT NOT NULL,
-    claimed_until REAL,
-    token TEXT
-);
-CREATE TABLE IF NOT EXISTS source_begun (
-    name TEXT PRIMARY KEY,
-    crawl INTEGER NOT NULL,
-    part INTEGER NOT NULL,
-    source TEXT NOT NULL,
-    token TEXT NOT NULL DEFAULT ''
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS source_done (
-    name TEXT PRIMARY KEY,
-    crawl INTEGER NOT NULL,
-    ended_after INTEGER NOT NULL DEFAULT 0
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS report (
-    crawl TEXT PRIMARY KEY,
-    data BLOB NOT NULL
-);
-CREATE INDEX IF NOT EXISTS crawl_file_name ON crawl_file (crawl, name);
-CREATE INDEX IF NOT EXISTS crawl_container_filename ON crawl_container (filename);
-CREATE INDEX IF NOT EXISTS crawl_need_file ON crawl_need (other, file);
-"""
-
-LATER_NAMES = frozenset(re.findall("IF NOT EXISTS ([a-z_]+)", LATER_SCHEMA))
-"""The tables and indexes of :data:`LATER_SCHEMA`."""
-
-SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS index_mark (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS crawl (
+SCHEMA = """
+CREATE TABLE index_mark (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE crawl (
     number INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
     state TEXT NOT NULL,
@@ -144,13 +71,13 @@ CREATE TABLE IF NOT EXISTS crawl (
     concurrent INTEGER NOT NULL DEFAULT 0,
     part_of INTEGER
 );
-CREATE TABLE IF NOT EXISTS crawl_file (
+CREATE TABLE crawl_file (
     crawl INTEGER NOT NULL,
     number INTEGER NOT NULL,
     name TEXT NOT NULL,
     PRIMARY KEY (crawl, number)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS original (
+CREATE TABLE original (
     id INTEGER PRIMARY KEY,
     digest BLOB NOT NULL,
     wacz_index INTEGER NOT NULL,
@@ -161,5 +88,59 @@ CREATE TABLE IF NOT EXISTS original (
     file INTEGER,
     "offset" INTEGER
 );
-CREATE INDEX IF NOT EXISTS original_digest ON original (substr(digest, 1, 8));
-{LATER_SCHEMA}"""
+CREATE INDEX original_digest ON original (substr(digest, 1, 8));
+CREATE TABLE crawl_container (
+    crawl INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    filename TEXT NOT NULL,
+    hash TEXT,
+    size INTEGER,
+    PRIMARY KEY (crawl, number)
+) WITHOUT ROWID;
+CREATE TABLE crawl_url (
+    hash BLOB NOT NULL,
+    crawl INTEGER NOT NULL,
+    capture BLOB NOT NULL,
+    PRIMARY KEY (hash, crawl)
+) WITHOUT ROWID;
+CREATE TABLE crawl_need (
+    crawl INTEGER NOT NULL,
+    other TEXT NOT NULL,
+    wacz_index INTEGER NOT NULL,
+    file TEXT NOT NULL,
+    PRIMARY KEY (crawl, other, wacz_index, file)
+) WITHOUT ROWID;
+CREATE TABLE crawl_waiting (
+    crawl INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    size INTEGER NOT NULL,
+    revisits INTEGER NOT NULL,
+    PRIMARY KEY (crawl, digest, size)
+) WITHOUT ROWID;
+CREATE TABLE source_queue (
+    position INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    source TEXT NOT NULL,
+    claimed_until REAL,
+    token TEXT
+);
+CREATE TABLE source_begun (
+    name TEXT PRIMARY KEY,
+    crawl INTEGER NOT NULL,
+    part INTEGER NOT NULL,
+    source TEXT NOT NULL,
+    token TEXT NOT NULL DEFAULT ''
+) WITHOUT ROWID;
+CREATE TABLE source_done (
+    name TEXT PRIMARY KEY,
+    crawl INTEGER NOT NULL,
+    ended_after INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE TABLE report (
+    crawl TEXT PRIMARY KEY,
+    data BLOB NOT NULL
+);
+CREATE INDEX crawl_file_name ON crawl_file (crawl, name);
+CREATE INDEX crawl_container_filename ON crawl_container (filename);
+CREATE INDEX crawl_need_file ON crawl_need (other, file);
+"""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.warc.sources import ReadableFile
+    from scrapy_dedupe.warc.zip_members import StoredMember
 
 _DATAPACKAGE = "datapackage.json"
 _INDEX = re.compile(r"(indexes/.+?)(\.cdxj?)(\.gz)?", re.IGNORECASE | re.DOTALL)
@@ -61,9 +62,9 @@ class StoredWacz:
         return self._directory.size_bytes
 
     @property
-    def files(self) -> list[ReadableFile]:
+    def files(self) -> list[StoredMember]:
         """Its WARC files, in order of their names. Raises DamagedInput if there are none."""
-        return list(self._directory.members(archive_names(self._directory)))
+        return self._directory.members(archive_names(self._directory))
 
     @property
     def has_index(self) -> bool:

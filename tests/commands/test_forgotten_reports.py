@@ -14,7 +14,7 @@ from scrapy_dedupe.stores import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores import Store
 
 T = 1_793_000_000.0
 

@@ -204,7 +204,7 @@ sys.exit(main(sys.argv[2:]))
 def test_a_signal_ends_the_import_in_one_sentence_and_the_next_one_goes_on(
     call: Callable[..., Any], url: str, tmp_path: Path, number: signal.Signals
 ) -> None:
-    path = write_wacz(tmp_path / "a.wacz", map(line, range(20_000)))
+    path = write_wacz(tmp_path / "a.wacz", (line(number, offset="0") for number in range(20_000)))
     with open_index(url):
         pass
     done = run_program("python", "-c", STOPPED, int(number), "import", path, "--store", url, cwd=tmp_path)

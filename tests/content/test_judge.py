@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores import Store
 
 WORDS = ["".join(random.Random(seed).choices("abcdefghijklmnopqrstuvwxyz", k=6)) for seed in range(5000)]
 

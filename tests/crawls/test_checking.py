@@ -1018,6 +1018,6 @@ def test_a_ledger_gives_the_entries_of_each_file_in_order(rows: list[tuple[str |
             expected = sorted(offset for file, offset, _ in rows if file == name)
             assert [entry.offset for entry in ledger.of_file(name)] == expected
             assert ledger.counts_by_file().get(name, 0) == len(expected)
-        assert ledger.count_unmet() == sum(file is None for file, _, _ in rows)
+        assert ledger.count_unplaced() == sum(file is None for file, _, _ in rows)
         assert len(ledger.sample(5, 1)) == min(5, sum(file is not None for file, _, _ in rows))
         assert set(ledger.find([raw.hex() for _, _, raw in rows])) == {raw.hex() for _, _, raw in rows}

@@ -12,7 +12,8 @@ from scrapy_dedupe.stores import open_store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scrapy_dedupe.stores.base import ContentStore, Store
+    from scrapy_dedupe.stores import Store
+    from scrapy_dedupe.stores.base import ContentStore
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 

@@ -438,30 +438,6 @@ def test_no_new_crawl_refers_to_what_it_will_remove_and_later_ones_refer_to_the_
     assert index.find("next", [digest_of(1)], lasting=True) != [None]
 
 
-def test_an_id_that_an_early_version_canceled_among_its_marks_is_canceled_and_starts_without_it(
-    index: CrawlIndex, client: redis.Redis
-) -> None:
-    client.sadd("canceledcrawls", "old", "older")
-    client.hset("dedupe:crawl:old", "started", "2026-07-01T00:00:00.000Z")
-    crawls = {info.id: info for info in index.crawls()}
-    assert (crawls["old"].state, crawls["old"].started) == ("canceled", "2026-07-01T00:00:00.000Z")
-    assert (crawls["older"].state, crawls["older"].marked) == ("canceled", False)
-    index.cancel("old")
-    index.start("old", "decoded")
-    # Begun by the other program.
-    client.sadd("uncommittedcrawls", "older")
-    assert {info.id: info.state for info in index.crawls() if info.id.startswith("old")} == {
-        "old": "uncommitted",
-        "older": "uncommitted",
-    }
-    for crawl in ("old", "older"):
-        index.commit(crawl)
-    assert not client.exists("canceledcrawls")
-    client.sadd("canceledcrawls", "gone")
-    index.forget_canceled("gone")
-    assert not client.exists("canceledcrawls")
-
-
 def test_it_is_extended_by_an_import(tmp_path: Path, index: CrawlIndex, client: redis.Redis) -> None:
     wacz = write_wacz(
         tmp_path / "bx-1-2.wacz",

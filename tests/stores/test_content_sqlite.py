@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sqlite3
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from content_pages import (
-    ROWS,
     A,
     B,
     C,
     claim,
-    digest,
     fill,
     page,
     seen,
@@ -28,103 +24,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores import Store
 
 
-FORMAT_1 = """
-CREATE TABLE content_parameters (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE content_crawls (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
-CREATE TABLE content_texts (
-    digest BLOB PRIMARY KEY, url TEXT NOT NULL, crawl INTEGER NOT NULL, seen_ms INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE content_captures (pair BLOB PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE content_signatures (digest BLOB PRIMARY KEY, row_bytes BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE content_bands (hash INTEGER PRIMARY KEY, digest BLOB NOT NULL);
-INSERT INTO content_parameters VALUES ('near_bands', '16 x 8');
-INSERT INTO content_crawls VALUES (1, 'c1'), (2, 'c2');
-PRAGMA application_id=1684303921;
-PRAGMA user_version=1;
-"""
-OLD_URLS = [A, "https://ä/?q=1 2", "http://", "https://a/\0b", "", "7", "HTTP://A/"]
-
-
-@pytest.fixture
-def old_file(tmp_path: Path) -> Path:
-    path = tmp_path / "texts.sqlite"
-    file = sqlite3.connect(path)
-    file.executescript(FORMAT_1)
-    for number, url in enumerate(OLD_URLS):
-        row = (digest(number), url, 1 + number % 2, number)
-        file.execute("INSERT INTO content_texts VALUES (?, ?, ?, ?)", row)
-        file.execute("INSERT INTO content_captures VALUES (?)", (digest((number, "pair")),))
-        file.execute("INSERT INTO content_signatures VALUES (?, ?)", (digest(number), ROWS))
-        file.execute("INSERT INTO content_bands VALUES (?, ?)", (number, digest(number)))
-    file.commit()
-    file.close()
-    return path
-
-
-def _assert_migrated(store: Store) -> None:
-    pages = [page(number, url, f"c{1 + number % 2}", number) for number, url in enumerate(OLD_URLS)]
-    assert store.content.find_texts([replace(it, url="http://other/") for it in pages]) == [
-        seen(it) for it in pages
-    ]
-    assert [store.content.captures(it.url) for it in pages] == [[(it, None)] for it in pages]
-    assert store.content.statistics() == {"texts": len(OLD_URLS), "kept": 0, "pending": 0, "templates": 0}
-    assert store.content.parameters() == {}
-
-
-def test_the_texts_of_format_1_are_kept_and_confirmed(old_file: Path) -> None:
-    for _ in range(2):
-        store = open_store(f"sqlite:///{old_file}")
-        _assert_migrated(store)
-        store.close()
-
-
-def _open(url: str, start: Any, results: Any) -> None:
-    start.wait()
-    store = open_store(url, timeout_s=240)
-    _assert_migrated(store)
-    store.close()
-    results.put("migrated")
-
-
-def test_two_processes_migrate_one_file_at_once(old_file: Path) -> None:
-    context = multiprocessing.get_context("forkserver")
-    start, results = context.Barrier(2), context.Queue()
-    url = f"sqlite:///{old_file}"
-    processes = [context.Process(target=_open, args=(url, start, results)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(240)
-    assert [process.exitcode for process in processes] == [0, 0]
-    assert [results.get(timeout=240) for _ in processes] == ["migrated", "migrated"]
-
-
-def test_a_migration_that_cannot_end_changes_nothing(old_file: Path) -> None:
-    file = sqlite3.connect(old_file)
-    file.execute("ALTER TABLE content_bands RENAME TO elsewhere")
-    before = list(file.iterdump())
-    file.close()
-    with pytest.raises(StoreUnavailable, match="content_bands"):
-        open_store(f"sqlite:///{old_file}")
-    file = sqlite3.connect(old_file)
-    assert list(file.iterdump()) == before
-    assert file.execute("PRAGMA user_version").fetchone() == (1,)
-    file.close()
-
-
-def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "remedy"), [(2, "Move the file away and crawl again"), (4, "Upgrade scrapy-dedupe")]
+)
+def test_another_format_is_refused_and_left_alone(tmp_path: Path, version: int, remedy: str) -> None:
     path = tmp_path / "texts.sqlite"
     open_store(f"sqlite:///{path}").close()
     file = sqlite3.connect(path)
-    file.execute("PRAGMA user_version=3")
+    file.execute(f"PRAGMA user_version={version}")
     file.close()
     before = path.read_bytes()
-    with pytest.raises(
-        StoreRefused, match="has format 3; this version of scrapy-dedupe reads formats up to 2"
-    ):
+    message = f"has format {version}; this version of scrapy-dedupe reads format 3. {remedy}, or name another"
+    with pytest.raises(StoreRefused, match=message):
         open_store(f"sqlite:///{path}")
     assert path.read_bytes() == before
 

@@ -32,7 +32,8 @@ from scrapy_dedupe.stores.content_values import equal_bytes
 from scrapy_dedupe.stores.sqlite_content_tables import joined_url, split_url
 
 if TYPE_CHECKING:
-    from scrapy_dedupe.stores.base import ContentStore, Store
+    from scrapy_dedupe.stores import Store
+    from scrapy_dedupe.stores.base import ContentStore
 
 
 # The exact layer

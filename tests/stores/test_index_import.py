@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import sqlite3
 import time
-from contextlib import closing
 from dataclasses import replace
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
@@ -394,15 +392,6 @@ def test_a_source_that_is_done_is_not_begun_again(index: CrawlIndex) -> None:
     assert (index.crawls(), index.containers("a")) == before
     assert index.done_sources([entered.name, "b.wacz"]) == [True, True]
     assert index.find("x", [ONE, TWO]) == [record(), None]
-
-
-@pytest.mark.parametrize("date", ["05430101000000", "05430101000000123"])
-def test_a_record_from_before_the_year_1000_comes_back(index: CrawlIndex, date: str) -> None:
-    index.begin_source(source(), "stored")
-    # Such dates are refused today.
-    index._add_imported(source(), [record(date=date)], [], [])
-    index.end_source(source(), Counts())
-    assert index.find("x", [ONE]) == list(index.records("a")) == [record(date=date)]
 
 
 def test_a_file_of_an_imported_crawl_can_be_renamed_everywhere(index: CrawlIndex) -> None:
@@ -860,94 +849,4 @@ def test_nothing_is_left_of_sources_that_were_dropped(tmp_path: Path) -> None:
     for table in ("original", "crawl_url", "crawl_file", "crawl_container", "source_begun"):
         rows = store.index._connection.execute(f"SELECT count(*) FROM {table}")  # type: ignore[attr-defined]
         assert rows.fetchone() == (0,), table
-    store.close()
-
-
-def as_before(path: Path) -> None:
-    """A store as it was before there were imports, with one committed crawl."""
-    url = f"sqlite:///{path}"
-    store = open_store(url)
-    crawl_whole(store.index, "old", record(crawl="old"))
-    store.close()
-    with closing(sqlite3.connect(path)) as connection:
-        for column in ("imported", "concurrent", "part_of"):
-            connection.execute(f"ALTER TABLE crawl DROP COLUMN {column}")
-        for table in ("crawl_waiting", "source_queue", "source_begun", "source_done"):
-            connection.execute(f"DROP TABLE {table}")
-        for name in ("crawl_file_name", "crawl_container_filename", "crawl_need_file"):
-            connection.execute(f"DROP INDEX {name}")
-
-
-def open_and_import(url: str, number: int) -> None:
-    store = open_store(url, timeout_s=240)
-    import_whole(store.index, source(f"{number}.wacz", f"c{number}"), record(TWO, f"c{number}"))
-    store.close()
-
-
-def test_a_store_from_before_imports_is_brought_up_to_date_by_several_processes_at_once(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "old.sqlite"
-    as_before(path)
-    context = multiprocessing.get_context("forkserver")
-    url = f"sqlite:///{path}"
-    workers = [context.Process(target=open_and_import, args=(url, number)) for number in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(240)
-    assert [worker.exitcode for worker in workers] == [0, 0, 0]
-    store = open_store(url)
-    assert {info.id: info.state for info in store.index.crawls()} == dict.fromkeys(
-        ("old", "c0", "c1", "c2"), "committed"
-    )
-    assert store.index.find("x", [ONE]) == [record(crawl="old")]
-    (owner,) = store.index.find("x", [TWO])
-    assert owner is not None
-    store.close()
-
-
-def test_an_import_that_an_earlier_version_began_is_gone_on_with(tmp_path: Path) -> None:
-    path = tmp_path / "old.sqlite"
-    store = open_store(f"sqlite:///{path}")
-    import_whole(store.index, source("done.wacz"), record(TWO))
-    store.index.queue_sources([source()])
-    claim(store.index, 0.001)
-    store.close()
-    with closing(sqlite3.connect(path)) as connection:
-        for table, column in (
-            ("source_queue", "token"),
-            ("source_begun", "token"),
-            ("source_done", "ended_after"),
-        ):
-            connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-    time.sleep(0.01)
-    store = open_store(f"sqlite:///{path}")
-    entered = claim(store.index)
-    store.index.begin_source(entered, "stored")
-    store.index.add_imported(entered, [record()])
-    store.index.end_source(entered, Counts(1))
-    assert store.index.find("x", [ONE, TWO]) == [record(), record(TWO)]
-    store.index.start("new", "stored")
-    store.index.replace("a", "new")
-    assert store.index.done_sources(["done.wacz", "a.wacz"]) == [True, True]
-    store.close()
-
-
-def test_a_store_that_is_open_follows_when_another_process_brings_it_up_to_date(tmp_path: Path) -> None:
-    path = tmp_path / "old.sqlite"
-    as_before(path)
-    with closing(sqlite3.connect(path)) as before:
-        before.execute("SELECT count(*) FROM crawl WHERE id = ?", ("old",)).fetchall()
-        open_and_import(f"sqlite:///{path}", 1)
-        before.execute(
-            "INSERT INTO crawl (id, state, started, software) VALUES ('b', 'uncommitted', '2026', 'scrapy-dedupe 1')"
-        )
-        before.commit()
-    store = open_store(f"sqlite:///{path}")
-    assert {info.id: (info.state, info.imported) for info in store.index.crawls()} == {
-        "b": ("uncommitted", False),
-        "old": ("committed", False),
-        "c1": ("committed", True),
-    }
     store.close()

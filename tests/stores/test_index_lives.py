@@ -36,7 +36,7 @@ from scrapy_dedupe.stores import open_store
 if TYPE_CHECKING:
     from servers import RedisServer
 
-    from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores import Store
 
 LIVES = int(os.environ.get("DEDUPE_LIVES", "0"))
 STEPS = 30

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import socket
-import sqlite3
 import threading
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,13 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sampling import examples
 
 from scrapy_dedupe.errors import CrawlStateError, SettingError, StoreRefused
-from scrapy_dedupe.stores import open_store
-from scrapy_dedupe.stores.base import Counts, Need, Original, Store, UrlCapture
+from scrapy_dedupe.stores import Store, open_store
+from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
 from scrapy_dedupe.stores.index_values import need_order, packed_capture, read_capture, url_hash
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
 ONE, TWO, THREE = ("1" * 64, "2" * 64, "3" * 64)
@@ -98,6 +94,15 @@ def test_the_own_capture_comes_before_a_later_one_of_another_crawl(index: CrawlI
     index.commit("a")
     crawl_with(index, "b", capture(digest=TWO, date=EARLY))
     assert index.find_urls("b", [HOME]) == [capture(digest=TWO, date=EARLY)]
+
+
+def test_of_two_captures_of_the_same_time_both_stores_give_the_same(index: CrawlIndex) -> None:
+    for crawl, digest in (("a", TWO), ("b", ONE)):
+        index.start(crawl, "stored")
+        originals = [Original(digest, crawl, EARLY, HOME, 9)] if crawl == "a" else []
+        index.add(crawl, originals, Counts(1), [UrlCapture(HOME, digest, EARLY)])
+        index.commit(crawl)
+    assert index.find_urls("c", [HOME]) == [UrlCapture(HOME, TWO, EARLY)]
 
 
 def test_many_urls_are_answered_in_their_order(index: CrawlIndex) -> None:
@@ -213,27 +218,6 @@ def test_names_hashes_and_needs_that_say_nothing_are_refused(store: Store) -> No
 
 
 # Old and foreign stores
-
-
-def test_an_sqlite_store_from_before_gains_the_tables(tmp_path: Path) -> None:
-    path = tmp_path / "old.sqlite"
-    store = open_store(f"sqlite:///{path}")
-    store.index.start("a", "stored")
-    store.index.add("a", [Original(ONE, "a", EARLY, HOME, 9, file="x")], Counts(1))
-    store.close()
-    with closing(sqlite3.connect(path)) as connection:
-        for table in ("crawl_url", "crawl_need", "crawl_container"):
-            connection.execute(f"DROP TABLE {table}")
-    store = open_store(f"sqlite:///{path}", create=False)
-    index = store.index
-    assert (index.find_urls("a", [HOME]), index.needs("a"), index.containers("a")) == ([None], [], [])
-    index.add("a", [], Counts(), [capture()], [Need("b")])
-    assert index.add_container("a", "x.wacz") == 0
-    index.rename_file("a", "x", "y")
-    index.commit("a")
-    assert index.find_urls("b", [HOME]) == [capture()]
-    assert index.find("b", [ONE]) == [Original(ONE, "a", EARLY, HOME, 9, file="y")]
-    store.close()
 
 
 def test_an_index_of_browsertrix_knows_no_urls(redis_index: CrawlIndex, client: redis.Redis) -> None:

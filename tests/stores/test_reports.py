@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores import Store
 
 DATA = bytes(range(256)) * 400
 
@@ -102,26 +101,6 @@ def test_a_crawl_goes_on_with_its_report(store: Store) -> None:
     store.reports.save("first", b"seen")
     store.index.start("first", "stored")
     assert store.reports.load("first") == b"seen"
-
-
-def test_a_file_of_an_earlier_version_gets_the_table(tmp_path: Path) -> None:
-    path = tmp_path / "old.sqlite"
-    store = open_store(f"sqlite:///{path}")
-    store.index.start("first", "stored")
-    store.close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE report")
-        version = connection.execute("PRAGMA user_version").fetchone()
-    connection.close()
-    store = open_store(f"sqlite:///{path}")
-    store.reports.save("first", DATA)
-    assert store.reports.load("first") == DATA
-    assert [info.id for info in store.index.crawls()] == ["first"]
-    store.close()
-    with sqlite3.connect(path) as connection:
-        # So that earlier versions still open the file.
-        assert connection.execute("PRAGMA user_version").fetchone() == version
-    connection.close()
 
 
 def test_a_key_of_something_else_is_refused_and_left(redis_url: str, client: redis.Redis) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.stores.base import Store
+    from scrapy_dedupe.stores import Store
 
 
 def _stats(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.settings.specs import PassageSettings, Settings, WarcSettings
-    from scrapy_dedupe.stores.base import ContentStore, Store
+    from scrapy_dedupe.stores import Store
+    from scrapy_dedupe.stores.base import ContentStore
 
     from .context import DoctorContext
 

@@ -133,9 +133,8 @@ local function set_place(crawl, short, place)
   end
 end
 
--- Adds sizes, as SIZE:COUNT,..., to those of the revisits of a crawl that wait for a digest.
-local function add_waiting(crawl, digest, text)
-  local key = 'dedupe:waiting:' .. crawl
+-- Adds sizes, as SIZE:COUNT,..., to those of the revisits that wait for a digest.
+local function add_sizes(key, digest, text)
   local known = call('HGET', key, digest)
   if known then
     local counts, sizes = {}, {}
@@ -149,6 +148,10 @@ local function add_waiting(crawl, digest, text)
     text = table.concat(sizes, ',')
   end
   call('HSET', key, digest, text)
+end
+
+local function add_waiting(crawl, digest, text)
+  add_sizes('dedupe:waiting:' .. crawl, digest, text)
   call('SADD', WAITERS, crawl)
 end
 

@@ -14,8 +14,7 @@ end
 local function state_of(crawl)
   if has(COMMITTED, crawl) then return 'committed' end
   if has(UNCOMMITTED, crawl) then return 'uncommitted' end
-  -- Earlier versions put canceled crawls into Browsertrix's set, which contains only committed crawls.
-  if call('HEXISTS', CANCELED, crawl) == 1 or has(MARKED, crawl) then return 'canceled' end
+  if call('HEXISTS', CANCELED, crawl) == 1 then return 'canceled' end
   return 'unknown'
 end
 

@@ -1,7 +1,8 @@
 -- Ends a source: its records become visible, its crawl is committed, and its counts are added, once.
 -- ARGV  2 crawl  3 name of the source  4-7 the four counts  8 number of digests added to alldupes
---       9 the JSON of its container, or ""  10 time  11 its token  12 number of staged waiting digests  13... needs
--- Returns "ok", "again" if there are more digests now or the staged ones are gone, "done", "taken" or "dropped".
+--       9 the JSON of its container, or ""  10 time  11 its token  12 number of staged batches of waiting revisits
+--       13... needs
+-- Returns "ok", "again" if there are more digests now or staged batches are gone, "done", "taken" or "dropped".
 local crawl, name = ARGV[2], ARGV[3]
 local meta, hidden = 'dedupe:crawl:' .. crawl, 'dedupe:hidden:' .. crawl
 if call('HEXISTS', BEGUN, name) == 0 and has(DONE, name) then return 'done' end
@@ -9,9 +10,10 @@ local state, value = own_source(crawl, name, ARGV[11])
 if not value then return state end
 if state ~= 'e' then return 'dropped' end
 if call('SCARD', 'dedupe:entered:' .. name) ~= tonumber(ARGV[8]) or call('EXISTS', 'dedupe:spare:' .. name) == 1
-    or call('HLEN', 'dedupe:newwaits:' .. name) ~= tonumber(ARGV[12]) then
+    or (call('HGET', 'dedupe:newwaits:' .. name, '') or '0') ~= ARGV[12] then
   return 'again'
 end
+call('HDEL', 'dedupe:newwaits:' .. name, '')
 for _, file in ipairs(call('SMEMBERS', 'dedupe:newfiles:' .. name)) do
   call('HDEL', hidden, file)
 end
