@@ -341,7 +341,7 @@ class FilterFolder:
         # After an unclean stop the file is not trusted.
         exact = None if count is None else ExactSet.open_if(path, self.fingerprinter, count)
         if exact is None:
-            self._exact = exact = ExactSet.open(path, self.fingerprinter, recreate=True)
+            self._exact = exact = ExactSet(path, self.fingerprinter, recreate=True)
             exact.add_all(self.seen_journal.fingerprints())
             if self.last_stop is LastStop.CLEAN:
                 missing = len(bloom) - len(exact)
@@ -483,7 +483,7 @@ class FilterFolder:
         if not self.confirm:
             return bloom
         # The next run rebuilds its set from the same list.
-        self._exact = exact = ExactSet.open(None, self.fingerprinter)
+        self._exact = exact = ExactSet(None, self.fingerprinter)
         exact.add_all(self._list.fingerprints())
         return ConfirmedBloomFilter(bloom, exact, self._on_error)
 
