@@ -3,7 +3,7 @@
 ::
 
     magic        8 bytes   "sd-bloom"
-    version      2 bytes   2
+    version      2 bytes   3
     zero         2 bytes
     head size    4 bytes
     head                   JSON, UTF-8, keys sorted, no spaces: capacity, error_rate, fingerprinter, exact (number of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-VERSION = 2
+VERSION = 3
 
 _MAGIC = b"sd-bloom"
 _START = struct.Struct("<8sHxxI")
