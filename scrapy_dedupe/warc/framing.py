@@ -55,6 +55,8 @@ _ARC_PLACE = re.compile(r"(.+) ([0-9.]+|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*|-) (\d{8,17}
 _CR = 0x0D
 _BLANKS = (" ", "\t")
 _FIELD = re.compile(r"([^:\n]*):([^\n]*)\r\n")
+# The lookbehind makes the search linear in a long run of spaces.
+_FOLD = re.compile(rb"(?<![ \t])[ \t]*(?:\r*\n[ \t]+)+")
 _LENGTH_NAME_CHARS = len("content-length")
 # Limits for files whose field names keep changing: few patterns in total, and few attempts for each record.
 _MOST_KINDS = 64
@@ -356,30 +358,43 @@ def arc_values(line: str, count: int) -> list[str]:
     return [*before, *rest.rsplit(" ", count - 4)]
 
 
+def unfolded(head: bytes) -> bytes:
+    """The lines of a head with every folded field in one line: a line that begins with a space or tab continues the one
+    before (ISO 28500, section 4, and RFC 9112, section 5.2).
+    """
+    return _FOLD.sub(b" ", head) if b"\n " in head or b"\n\t" in head else head
+
+
+def split_fields(lines: bytes) -> list[tuple[bytes, bytes]]:
+    """The names and values in the lines of a head, up to its blank line. Raises Broken for a line without a colon."""
+    fields = []
+    for line in unfolded(lines).split(b"\n"):
+        text = line.rstrip(b"\r")
+        if not text:
+            break
+        name, colon, value = text.partition(b":")
+        if not colon:
+            raise Broken(f"{_text(text[:80])!r} is not a field of a record")
+        fields.append((name.strip(), value.strip()))
+    return fields
+
+
 def _warc_fields(source: PlainSource | GzipSource) -> tuple[tuple[str, str], ...]:
     head = source.peek_head()
     plain = _plain_fields(head[:-2])
     if plain is not None:
         source.skip(len(head))
         return plain
-    # Collect the lines of each field and join them at the end: there may be hundreds of thousands.
-    fields: list[tuple[str, list[str]]] = []
-    size = 0
-    while True:
+    lines, size, line = [], 0, b""
+    while line.strip(b"\r\n") or not lines:
         line = source.readline()
         size += len(line)
         if not line.endswith(b"\n") or size > MAX_HEAD_BYTES:
             raise Broken("the head of the record does not end")
-        text = line.rstrip(b"\r\n")
-        if not text:
-            return tuple([(name, " ".join(filter(None, lines))) for name, lines in fields])
-        if text[:1] in b" \t" and fields:
-            fields[-1][1].append(_text(text).strip())
-            continue
-        head, colon, tail = text.partition(b":")
-        if not colon:
-            raise Broken(f"{_text(text[:80])!r} is not a field of a record")
-        fields.append((_text(head).strip(), [_text(tail).strip()]))
+        lines.append(line)
+    return tuple(
+        [(_text(name).strip(), _text(value).strip()) for name, value in split_fields(b"".join(lines))]
+    )
 
 
 def _plain_fields(head: bytes | bytearray) -> tuple[tuple[str, str], ...] | None:
