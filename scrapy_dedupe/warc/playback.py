@@ -53,7 +53,6 @@ _NOT_MODIFIED = 304
 _BODILESS = (204, _NOT_MODIFIED)
 
 _KEY_BYTES = 16
-_BATCH = 1000
 
 _TABLES = """
 PRAGMA journal_mode = OFF;
@@ -72,6 +71,7 @@ CREATE TABLE answers (
 -- that of the request, with the letter p or q before it.
 CREATE TABLE lone_answers (link TEXT NOT NULL, number INTEGER NOT NULL);
 CREATE TABLE lone_requests (link TEXT NOT NULL, method TEXT NOT NULL, body BLOB NOT NULL, cookies BLOB NOT NULL);
+BEGIN;
 """
 _LINKED = """
 SELECT r.method, r.body, r.cookies FROM lone_answers a JOIN lone_requests r ON r.link = a.link WHERE a.number = answers.number
@@ -323,9 +323,6 @@ class _AnswerIndex:
         # An empty name makes a private temporary database.
         self._database = sqlite3.connect("", isolation_level=None)
         self._database.executescript(_TABLES)
-        self._rows: list[tuple[object, ...]] = []
-        self._lone_answers: list[tuple[str, int]] = []
-        self._lone_requests: list[tuple[object, ...]] = []
         self._number = 0
         self._file = -1
         # Crawls in the order of the files: the name, or the number of the file; and the number of the first original.
@@ -351,7 +348,8 @@ class _AnswerIndex:
             return False
         uri = record.target_uri or ""
         self._number += 1
-        self._rows.append(
+        self._database.execute(
+            _INSERT,
             (
                 self._number,
                 file,
@@ -365,23 +363,22 @@ class _AnswerIndex:
                 uri_key(uri),
                 _canonical_key(uri),
                 *(_request_keys(request) if request and request.http else ("GET", b"", b"")),
-            )
+            ),
         )
         if request is None:
-            self._lone_answers += [(link, self._number) for link in _links(record, "p", "q")]
-        if len(self._rows) >= _BATCH:
-            self._flush()
+            links = [(link, self._number) for link in _links(record, "p", "q")]
+            self._database.executemany("INSERT INTO lone_answers VALUES (?, ?)", links)
         return True
 
     def add_lone_request(self, request: StoredRecord) -> None:
         """Add a request without a response near it, which `finish` links to a response by their ids."""
         if request.http:
             keys = _request_keys(request)
-            self._lone_requests += [(link, *keys) for link in _links(request, "q", "p")]
+            links = [(link, *keys) for link in _links(request, "q", "p")]
+            self._database.executemany("INSERT INTO lone_requests VALUES (?, ?, ?, ?)", links)
 
     def finish(self) -> None:
         """Make the answers ready for queries."""
-        self._flush()
         self._database.executescript(_FINISH)
 
     def close(self) -> None:
@@ -421,15 +418,6 @@ class _AnswerIndex:
     def _enter_crawl(self, crawl: str | int) -> None:
         self._crawls.append(crawl)
         self._first_originals.append(self._last_original + 1)
-
-    def _flush(self) -> None:
-        self._database.execute("BEGIN")
-        self._database.executemany(_INSERT, self._rows)
-        self._database.executemany("INSERT INTO lone_answers VALUES (?, ?)", self._lone_answers)
-        self._database.executemany("INSERT INTO lone_requests VALUES (?, ?, ?, ?)", self._lone_requests)
-        self._database.execute("COMMIT")
-        for rows in (self._rows, self._lone_answers, self._lone_requests):
-            rows.clear()
 
 
 def _request_keys(request: StoredRecord) -> tuple[str, bytes, bytes]:

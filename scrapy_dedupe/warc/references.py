@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND_MS = 1_000
 _KEY_BYTES = 16
-_BATCH = 1_000
 
 K = TypeVar("K")
 
@@ -270,11 +269,12 @@ CREATE TABLE captures (
     is_partial INTEGER NOT NULL, -- truncated, a segment, or a 206
     is_page INTEGER NOT NULL     -- status 200 and not partial
 );
+BEGIN;
 """
 _INDEXES = """
-CREATE INDEX IF NOT EXISTS captures_by_id ON captures (id) WHERE id IS NOT NULL;
-CREATE INDEX IF NOT EXISTS captures_by_uri ON captures (uri, date_ms);
-CREATE INDEX IF NOT EXISTS captures_by_digest ON captures (digest, is_partial) WHERE digest IS NOT NULL;
+CREATE INDEX captures_by_id ON captures (id) WHERE id IS NOT NULL;
+CREATE INDEX captures_by_uri ON captures (uri, date_ms);
+CREATE INDEX captures_by_digest ON captures (digest, is_partial, date_ms) WHERE digest IS NOT NULL;
 """
 _NEAREST = "ORDER BY is_partial, abs(date_ms - ?), number LIMIT 1"
 
@@ -291,7 +291,6 @@ class CaptureTable(Captures[str, FiledCapture]):
         self._database = sqlite3.connect("", isolation_level=None)
         self._database.executescript(_TABLES)
         self._files: list[ReadableFile] = []
-        self._rows: list[tuple[object, ...]] = []
         self._number = 0
         self._is_indexed = False
 
@@ -303,7 +302,8 @@ class CaptureTable(Captures[str, FiledCapture]):
             self._files.append(record.path)
         record_id, is_whole = bare_id(record.id), record.is_whole
         self._number += 1
-        self._rows.append(
+        self._database.execute(
+            "INSERT INTO captures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 self._number,
                 milliseconds(record.date) or 0,
@@ -315,10 +315,8 @@ class CaptureTable(Captures[str, FiledCapture]):
                 uri_key(record.target_uri),
                 not is_whole,
                 is_whole and record.http_status == 200,
-            )
+            ),
         )
-        if len(self._rows) >= _BATCH:
-            self._write()
         return self._number
 
     def noted(self, records: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
@@ -348,10 +346,17 @@ class CaptureTable(Captures[str, FiledCapture]):
         return self._found(where, uri_key(uri), first, first + _SECOND_MS - 1)
 
     def with_digest(self, digest: str, uri: str | None, date_ms: int) -> Iterable[FiledCapture]:
-        # A million records may have one digest; all of them have the same payload.
-        if uri is None:
-            return self._found("digest = ? ORDER BY is_partial, number LIMIT 1", digest)
-        return self._found(f"digest = ? AND uri = ? {_NEAREST}", digest, uri_key(uri), date_ms)
+        if uri is not None:
+            return self._found(f"digest = ? AND uri = ? {_NEAREST}", digest, uri_key(uri), date_ms)
+        # A million records may have one digest. The index gives the nearest before and after a date without sorting.
+        found: list[FiledCapture] = []
+        for is_partial in (False, True):
+            for where in ("date_ms >= ? ORDER BY date_ms", "date_ms < ? ORDER BY date_ms DESC"):
+                where = f"digest = ? AND is_partial = ? AND {where}, number LIMIT 1"
+                found += self._found(where, digest, is_partial, date_ms)
+            if found:
+                break
+        return sorted(found, key=lambda capture: (abs(capture.date_ms - date_ms), capture.number))[:1]
 
     def of_uri(self, uri: str, date_ms: int) -> Iterable[FiledCapture]:
         return self._found(f"uri = ? AND is_page {_NEAREST}", uri_key(uri), date_ms)
@@ -363,21 +368,11 @@ class CaptureTable(Captures[str, FiledCapture]):
             return False
 
     def _found(self, where: str, *values: object) -> list[FiledCapture]:
-        self._write()
         if not self._is_indexed:
             self._database.executescript(_INDEXES)
             self._is_indexed = True
         rows = self._database.execute(f"SELECT {_COLUMNS} FROM captures WHERE {where}", values)  # noqa: S608
         return [FiledCapture(*row) for row in rows]
-
-    def _write(self) -> None:
-        if self._rows:
-            self._database.execute("BEGIN")
-            self._database.executemany(
-                "INSERT INTO captures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self._rows
-            )
-            self._database.execute("COMMIT")
-            self._rows.clear()
 
 
 def _key(record_id: str) -> bytes:

@@ -29,6 +29,7 @@ import math
 import re
 import threading
 import warnings
+from decimal import Decimal
 from email import message_from_bytes
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
@@ -264,32 +265,23 @@ def _is_array_index(key: str) -> bool:
 
 def _javascript_text(value: object) -> str:
     """Return a value as JavaScript's toString does (ECMA-262, section 6.1.6.1.20)."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        try:
-            value = float(value)
-        except OverflowError:
-            return "Infinity" if value > 0 else "-Infinity"
-    if not isinstance(value, float):
-        return value if isinstance(value, str) else json.dumps(value)
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    sign = "-" if value < 0 else ""
-    # repr gives the same shortest digits, in another notation
-    mantissa, _, power = repr(abs(value)).partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    digits = (whole + fraction).lstrip("0")
-    point = len(whole) + int(power or 0) - (len(whole + fraction) - len(digits))
-    digits = digits.rstrip("0")
-    if not digits:
-        return "0"
-    if len(digits) <= point <= 21:
-        return sign + digits + "0" * (point - len(digits))
-    if 0 < point <= 21:
-        return f"{sign}{digits[:point]}.{digits[point:]}"
-    if -6 < point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    tail = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{sign}{digits[0]}{tail}e{point - 1:+d}"
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    assert isinstance(value, (int, float))
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.copysign(math.inf, value)
+    if math.isinf(number):
+        return "Infinity" if number > 0 else "-Infinity"
+    # repr gives the same shortest digits; JavaScript has other limits for the notation with an exponent.
+    if number == 0 or 1e-6 <= abs(number) < 1e21:
+        text = f"{Decimal(repr(abs(number))):f}".removesuffix(".0")
+        return f"-{text}" if number < 0 else text
+    mantissa, _, power = repr(number).partition("e")
+    return f"{mantissa.removesuffix('.0')}e{int(power):+d}"
 
 
 def _refuse(constant: str) -> object:
