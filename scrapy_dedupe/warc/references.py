@@ -145,20 +145,29 @@ def uri_key(url: str) -> bytes:
 
 def has_payload(record: StoredRecord, digest: str) -> bool:
     """Whether the stored body of a record has a digest: without its transfer chunks, with them, or decoded."""
+    return payload_fault(record, digest) is None
+
+
+def payload_fault(record: StoredRecord, digest: str) -> str | None:
+    """None if `has_payload`; else why the body cannot be read or decoded, empty if it can."""
     label = digest.partition(":")[0]
     makers = [payload_pieces]
     if record.http is not None and record.http.is_chunked:
         makers.append(body_pieces)
     if codings_of(record.http_headers):
         makers.append(decoded_pieces)
+    fault = ""
     for pieces in makers:
-        with suppress(DamagedInput, Undecodable):
-            hasher = hashlib.new(label, usedforsecurity=False)
+        hasher = hashlib.new(label, usedforsecurity=False)
+        try:
             for piece in pieces(record):
                 hasher.update(piece)
+        except (DamagedInput, Undecodable) as error:
+            fault = str(error)
+        else:
             if digest == digest_key(f"{label}:{hasher.hexdigest()}"):
-                return True
-    return False
+                return None
+    return fault
 
 
 class NamedCapture(Protocol):
