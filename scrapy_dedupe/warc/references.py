@@ -300,7 +300,6 @@ class CaptureTable(Captures[str, FiledCapture]):
         self._database = sqlite3.connect("", isolation_level=None)
         self._database.executescript(_TABLES)
         self._files: list[ReadableFile] = []
-        self._number = 0
         self._is_indexed = False
 
     def add(self, record: StoredRecord) -> int | None:
@@ -310,11 +309,9 @@ class CaptureTable(Captures[str, FiledCapture]):
         if not self._files or self._files[-1] != record.path:
             self._files.append(record.path)
         record_id, is_whole = bare_id(record.id), record.is_whole
-        self._number += 1
-        self._database.execute(
-            "INSERT INTO captures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        row = self._database.execute(
+            "INSERT INTO captures VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                self._number,
                 milliseconds(record.date) or 0,
                 digest_of(record),
                 len(self._files) - 1,
@@ -326,7 +323,7 @@ class CaptureTable(Captures[str, FiledCapture]):
                 is_whole and record.http_status == 200,
             ),
         )
-        return self._number
+        return row.lastrowid
 
     def noted(self, records: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
         """Yield the records unchanged, adding each to the table."""
