@@ -107,7 +107,9 @@ class Source:
                 return bytes(line)
 
     def peek_head(self) -> bytes:
-        """The next bytes up to a blank line, if they are at hand, without taking them."""
+        """The head of the WARC record that begins here, blank line included, if it is at hand, without taking it."""
+        if not self._out.startswith(b"WARC/", self._index):
+            return b""
         end = self._out.find(b"\r\n\r\n", self._index)
         return bytes(self._out[self._index : end + 4]) if end >= 0 else b""
 
