@@ -201,15 +201,21 @@ def _capture(line: bytes) -> CdxCapture:
         )
     if url.startswith("<") and url.endswith(">"):
         url = url[1:-1]  # GNU Wget writes WARC-Target-URI this way, and some indexers copy it
+    length = _number(get("length"), "length")
+    if length is None:
+        raise _Fault("has no length")
+    filename = _optional(get("filename"), "file name")
+    if filename is not None and "\0" in filename:
+        raise _Fault(f"has the file name {_cut(filename)}")
     return CdxCapture(
         _text(url, "URL"),
         _date(date),
         _optional(get("mime"), "mime") or "",
         _status(get("status")),
         _optional(get("digest"), "digest"),
-        _length(get("length")),
+        length,
         _number(get("offset"), "offset"),
-        _filename(get("filename")),
+        filename,
         (_optional(get("method"), "method") or "GET").upper(),
     )
 
@@ -235,13 +241,6 @@ def _status(value: object) -> int | None:
     raise _Fault(f"has the status {_cut(value)}")
 
 
-def _length(value: object) -> int:
-    length = _number(value, "length")
-    if length is None:
-        raise _Fault("has no length")
-    return length
-
-
 def _number(value: object, what: str) -> int | None:
     if isinstance(value, str):
         # Check the length first: int() is slow for numbers of many digits.
@@ -254,13 +253,6 @@ def _number(value: object, what: str) -> int | None:
     elif type(value) is int and 0 <= value <= _LARGEST:
         return value
     raise _Fault(f"has the {what} {_cut(value)}, which is not a number of bytes")
-
-
-def _filename(value: object) -> str | None:
-    name = _optional(value, "file name")
-    if name is not None and "\0" in name:
-        raise _Fault(f"has the file name {_cut(name)}")
-    return name
 
 
 def _optional(value: object, what: str) -> str | None:

@@ -29,10 +29,9 @@ import re
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
@@ -62,8 +61,7 @@ class RefusedUpload(ArchiveError):
     """A retry cannot help: the name is taken by other content, or the local file cannot be uploaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sum:
+class _Sum(NamedTuple):
     """The size in bytes and the SHA-256 in hex, to compare two copies of a file."""
 
     size_bytes: int
@@ -122,7 +120,7 @@ class Storage:
             probe = Path(folder) / name
             probe.write_bytes(name.encode())
             self._connect()
-            self._send(probe, name, _sum_of_local(probe, _no_progress), _no_progress)
+            self._send(probe, name, _sum_of_local(probe))
             self._fs.rm_file(self._remote(name))
 
     def location(self, name: str) -> str:
@@ -144,7 +142,7 @@ class Storage:
         """Whether the storage is this local folder."""
         return self._is_local and self._local_folder().resolve() == folder.resolve()
 
-    def upload(self, path: Path | str, on_read: Callable[[int], None] | None = None) -> str:
+    def upload(self, path: Path | str, on_read: Callable[[int], None] = lambda size_bytes: None) -> str:
         """Copy a finished file, verify the copy, and return its location; the local file is not changed.
 
         Raises ArchiveError if the copy cannot be made or differs; the copy is then removed if possible. Raises the
@@ -153,28 +151,24 @@ class Storage:
         """
         path = Path(path)
         with _upload_lock(path):
-            return self._upload(path, on_read or _no_progress)
-
-    def _upload(self, path: Path, on_read: Callable[[int], None]) -> str:
-        before, local = _state_of(path), _sum_of_local(path, on_read)
-        name = path.name
-        try:
-            with self._driver_errors(
-                f"{path} cannot be uploaded to {self.shown}",
-                "The local file is kept; check the storage and upload the file again.",
-            ):
-                self._connect()
-                if not self._is_there(name, local, path, on_read):
-                    self._send(path, name, local, on_read)
-            if _state_of(path) != before:
-                raise RefusedUpload(
-                    f"{path} was changed during its upload to {self.shown}. It is kept; find out which program writes"
-                    " it, and delete the copy."
-                )
-        except ArchiveError:
-            self._fs = None  # a connection that failed once may be dead
-            raise
-        return self.location(name)
+            before, local = _state_of(path), _sum_of_local(path, on_read)
+            try:
+                with self._driver_errors(
+                    f"{path} cannot be uploaded to {self.shown}",
+                    "The local file is kept; check the storage and upload the file again.",
+                ):
+                    self._connect()
+                    if not self._is_there(path.name, local, path, on_read):
+                        self._send(path, path.name, local, on_read)
+                if _state_of(path) != before:
+                    raise RefusedUpload(
+                        f"{path} was changed during its upload to {self.shown}. It is kept; find out which program"
+                        " writes it, and delete the copy."
+                    )
+            except ArchiveError:
+                self._fs = None  # a connection that failed once may be dead
+                raise
+        return self.location(path.name)
 
     def move(self, path: Path | str) -> str:
         """Upload a finished file, then delete the local one; return its new location.
@@ -274,7 +268,9 @@ class Storage:
             " the local file is kept. Move one of the two away, or use another folder."
         )
 
-    def _send(self, path: Path, name: str, local: _Sum, on_read: Callable[[int], None]) -> None:
+    def _send(
+        self, path: Path, name: str, local: _Sum, on_read: Callable[[int], None] = lambda size_bytes: None
+    ) -> None:
         from fsspec.callbacks import Callback
 
         final = self._remote(name)
@@ -482,11 +478,7 @@ def _report_of(on_read: Callable[[int], None]) -> Callable[..., None]:
     return report
 
 
-def _no_progress(size_bytes: int) -> None:
-    pass
-
-
-def _sum_of_local(path: Path, on_read: Callable[[int], None]) -> _Sum:
+def _sum_of_local(path: Path, on_read: Callable[[int], None] = lambda size_bytes: None) -> _Sum:
     try:
         with path.open("rb") as file:
             return _sum(iter(lambda: file.read(_BLOCK), b""), on_read)
