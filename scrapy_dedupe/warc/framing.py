@@ -388,7 +388,8 @@ def split_fields(lines: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def _warc_fields(source: PlainSource | GzipSource) -> tuple[tuple[str, str], ...]:
-    lines, size, line = [], 0, b""
+    lines: list[bytes] = []
+    size, line = 0, b""
     while line.strip(b"\r\n") or not lines:
         line = source.readline()
         size += len(line)

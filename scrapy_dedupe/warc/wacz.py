@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import re
@@ -354,7 +355,7 @@ class _OpenWacz:
                 f"{path} is being written by another process. Wait until that process has finished."
             )
         os.ftruncate(fd, 0)
-        self._file = os.fdopen(fd, "r+b", buffering=_PIECE_BYTES)
+        self._file = io.BufferedRandom(io.FileIO(fd, "r+"), _PIECE_BYTES)
         self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_STORED)
 
     def __enter__(self) -> Self:
