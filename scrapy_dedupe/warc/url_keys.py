@@ -32,7 +32,7 @@ import warnings
 from decimal import Decimal
 from email import message_from_bytes
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
+from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit
 
 from scrapy_dedupe.errors import SettingError
 
@@ -47,8 +47,9 @@ _PRINTABLE = "".join(chr(c) for c in range(0x21, 0x7F))
 _SAFE_IN_PATH = "".join(char for char in _PRINTABLE if char not in '"#<>?`{}')
 _SAFE_IN_QUERY = "".join(char for char in _PRINTABLE if char not in "\"#<>'")
 _WWW = re.compile(r"^(https?://)www\d*\.", re.ASCII)
-_ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-_ESCAPED_RESERVED = re.compile(rb"[;/?:@&=+$,#]")  # decodeURI keeps these escaped (ECMA-262, 19.2.6.2)
+_NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+# decodeURI keeps the characters ;/?:@&=+$,# escaped (ECMA-262, 19.2.6.2).
+_ESCAPED_RESERVED = re.compile("%(?=3b|2f|3f|3a|40|26|3d|2b|24|2c|23)", re.IGNORECASE)
 _ARRAY_INDEX = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _JS_PART = re.compile(r'name="([^"]+)"\r\n\r\n([^\r\n\u2028\u2029]*)', re.IGNORECASE)
@@ -321,21 +322,9 @@ def _javascript_parts(content_type: str, text: str) -> list[tuple[str, str]]:
 
 def _decode_uri(text: str) -> str:
     """Return the result of JavaScript's decodeURI; empty if it would throw, as in wabac.js."""
-    if "%" not in text:
-        return text
+    if _NO_ESCAPE.search(text):
+        return ""
     try:
-        decoded = _ESCAPES.sub(_unescape, text)
+        return unquote(_ESCAPED_RESERVED.sub("%25", text), errors="strict")
     except UnicodeDecodeError:
         return ""
-    return "" if re.search(r"%(?![0-9A-Fa-f]{2})", text) else decoded
-
-
-def _unescape(match: re.Match[str]) -> str:
-    data = bytes.fromhex(match[0].replace("%", ""))
-    data.decode("utf-8")
-    originals = re.findall("%..", match[0])
-    pieces, position = [], 0
-    for reserved in _ESCAPED_RESERVED.finditer(data):
-        pieces += [data[position : reserved.start()].decode("utf-8"), originals[reserved.start()]]
-        position = reserved.end()
-    return "".join([*pieces, data[position:].decode("utf-8")])
