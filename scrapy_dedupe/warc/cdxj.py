@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
 
 BLOCK_LINES = 1024
-RUN_BYTES = 32 << 20  # at most a few hundred runs, each an open file
+RUN_BYTES = 16 << 20  # each run is an open file: a thousand of them hold a hundred million lines
 
 INDEXED_TYPES = frozenset({"response", "revisit", "resource"})
 
