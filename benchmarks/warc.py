@@ -241,10 +241,10 @@ def wacz(files: Sequence[Path]) -> None:
     """The part ``wacz``: pack *files* in a new process, whose memory peak is measured after its imports."""
     code = (
         "import resource, sys, time; from pathlib import Path;"
-        "from scrapy_dedupe.warc.wacz import Page, pack; from scrapy_dedupe.warc.url_keys import load_surt; load_surt();"
+        "from scrapy_dedupe.warc.wacz import WaczPage, pack; from scrapy_dedupe.warc.url_keys import load_surt; load_surt();"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024;"
         "files = list(map(Path, sys.argv[1:])); before, begun = peak(), time.perf_counter();"
-        "page = lambda record: Page(record.target_uri, record.date, 'A page');"
+        "page = lambda record: WaczPage(record.target_uri, record.date, 'A page');"
         "done = pack(files, files[0].with_name('bench.wacz'), page_of=page, crawl='bench', software='bench');"
         "print(f'wacz: {done.captures:,} captures, {done.size_bytes / 1e6:.0f} MB in {time.perf_counter() - begun:.0f} s');"
         "print(f'  resident before {before:.0f} MB, at most {peak():.0f} MB')"

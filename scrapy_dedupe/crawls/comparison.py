@@ -23,7 +23,7 @@ from scrapy_dedupe.stores.base import Counts
 from scrapy_dedupe.stores.normal_forms import plain_url
 from scrapy_dedupe.tasks.progress import Reached, counted
 from scrapy_dedupe.warc.reading import read_record, read_records
-from scrapy_dedupe.warc.references import has_payload, reference_of
+from scrapy_dedupe.warc.references import payload_fault, reference_of
 
 from .crawl_files import crawl_of, files_in_folders
 from .dependencies import is_bare
@@ -133,10 +133,10 @@ class CrawlComparison:
                 self._check_payload(entry.file, record)
 
     def _check_payload(self, name: str, record: StoredRecord) -> None:
-        if self.has_payloads and not _has_its_payload(record):
-            text = (
-                f"{name}, offset {record.offset}: the payload does not have the digest that the record gives."
-            )
+        fault = _payload_fault(record) if self.has_payloads else None
+        if fault is not None:
+            why = f"; {fault.rstrip('.')}" if fault else ""
+            text = f"{name}, offset {record.offset}: the payload does not have the digest that the record gives{why}."
             self._add("damage", text, name, record.offset)
 
     def _is_entered(self, name: str, record: StoredRecord) -> bool:
@@ -272,14 +272,14 @@ class UnresolvedRevisits:
             return
 
 
-def _has_its_payload(record: StoredRecord) -> bool:
-    """Whether a response has the payload that its digest names; True if the digest cannot be computed."""
+def _payload_fault(record: StoredRecord) -> str | None:
+    """`payload_fault` for the digest that a response names; None if the digest cannot be computed."""
     digest = record.payload_digest
     if record.type != "response" or digest is None:
-        return True
+        return None
     label = digest.label
     is_known = label in hashlib.algorithms_available and not label.startswith("shake")
-    return not is_known or has_payload(record, str(digest))
+    return payload_fault(record, str(digest)) if is_known else None
 
 
 def _without_original(revisit: ReadRevisit) -> IndexFinding:

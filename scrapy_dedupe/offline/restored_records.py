@@ -122,9 +122,7 @@ class OriginalRecord:
     def _is_in_codings_of(self, revisit: StoredRecord) -> bool:
         """Whether the stored payload has the content codings in the HTTP head of *revisit*."""
         try:
-            for _ in decoded_stream(
-                lambda: payload_pieces(self.record), _codings(revisit), MAX_DECODED_BYTES
-            ):
+            for _ in decoded_stream(payload_pieces(self.record), _codings(revisit), MAX_DECODED_BYTES):
                 pass
         except Undecodable:
             return False
@@ -196,7 +194,7 @@ class RestoredBlock:
         codings = _codings(self._revisit)
         if not codings:
             return False
-        decoded = decoded_stream(lambda: payload_pieces(self._original), codings, MAX_DECODED_BYTES)
+        decoded = decoded_stream(payload_pieces(self._original), codings, MAX_DECODED_BYTES)
         try:
             return _is_same_digest(text, digest_of(text, decoded))
         except Undecodable:

@@ -15,10 +15,10 @@ The bits of a fingerprint are derived from 32-bit words: word *i* modulo *m* is 
 are read, little-endian, from the BLAKE2b digests (RFC 7693) of the fingerprint: the first without a salt, the next
 ones with the salts 1, 2 ... (16 bytes, little-endian). Each position has its own word. Deriving *k* positions from
 two words (double hashing) would miss a rate of one in a million, and a fingerprint itself may be short or structured.
-All layers use the same words, modulo their own slice widths. Slices of 2^31 bits or more use 64-bit words.
+All layers use the same words, modulo their own slice widths. Slices of 2^26 bits or more use 64-bit words, because the
+modulo draws low positions more often if *m* is not small compared to the range of the words.
 
-The error after *n* additions is computed exactly: if *m* is not small compared to 2^32, the low positions are drawn
-more often than the others. The number of set bits varies by chance: :func:`narrowest_slice`, which also sizes the
+The number of set bits varies by chance: :func:`narrowest_slice`, which also sizes the
 layers of the shared filter, allows for four standard deviations. A layer is full when its set bits reach its share
 of the error rate, even below its capacity. Therefore the rates of all layers, computed from the bits that are set,
 sum to at most *p* at any size.
@@ -103,11 +103,11 @@ class Geometry:
 
     def fill_at(self, count: float) -> float:
         """Expected share of the bits that are set after ``count`` additions."""
-        return _expected_fill(self.slice_bits, count, _word_bits(self.slice_bits))
+        return _expected_fill(self.slice_bits, count)
 
     def error_at(self, count: float) -> float:
         """Probability of a false positive after ``count`` additions."""
-        return slice_error(self.slice_bits, count, _word_bits(self.slice_bits)) ** self.hashes
+        return self.fill_at(count) ** self.hashes
 
 
 def sum_over(error_at: Callable[[float], float], count: int) -> float:
@@ -122,24 +122,6 @@ def sum_over(error_at: Callable[[float], float], count: int) -> float:
     return total * count / steps / 3
 
 
-def slice_error(slice_bits: int, count: float, word_bits: int) -> float:
-    """Probability that the bit of a new fingerprint is already set in one slice.
-
-    Positions are words of ``word_bits`` bits modulo ``slice_bits``. Each of the first 2^w mod m positions results from
-    one word more than each of the others, so these positions are drawn, and set, more often.
-
-    >>> round(slice_error(40_000, 27_726, 32), 4), round(slice_error(24_000, 16_636, 16), 4)
-    (0.5, 0.5064)
-    """
-    words = 1 << word_bits
-    each, more_often = divmod(words, slice_bits)
-    rare = each / words
-    often = (each + 1) / words
-    return more_often * often * _set_probability(often, count) + (
-        slice_bits - more_often
-    ) * rare * _set_probability(rare, count)
-
-
 def narrowest_slice(count: int, error_rate: float, hashes: int) -> int:
     """Smallest slice width in bits with which ``hashes`` slices keep ``error_rate`` up to ``count`` additions.
 
@@ -149,23 +131,15 @@ def narrowest_slice(count: int, error_rate: float, hashes: int) -> int:
     >>> narrowest_slice(1_000_000, 0.007, 7), narrowest_slice(10_000, 0.007, 7)
     (1477040, 14903)
     """
-
-    def is_wide_enough(slice_bits: int) -> bool:
-        error = slice_error(slice_bits, count, _word_bits(slice_bits)) ** hashes
-        return error * math.exp(_DEVIATIONS * _error_deviation(slice_bits, count, hashes)) <= error_rate
-
-    # The ideal width is slightly too small: it ignores the variance and the bias of the modulo.
-    wide = max(1, math.ceil(-count / math.log1p(-(error_rate ** (1 / hashes)))))
-    too_narrow, step = wide - 1, 1
-    while not is_wide_enough(wide):
-        too_narrow, wide, step = wide, wide + step, 2 * step
-    while wide - too_narrow > 1:
-        middle = (wide + too_narrow) // 2
-        if is_wide_enough(middle):
-            wide = middle
-        else:
-            too_narrow = middle
-    return wide
+    # The ideal width is slightly too small.
+    width = max(1, math.ceil(-count / math.log1p(-(error_rate ** (1 / hashes)))))
+    while True:
+        deviation = _error_deviation(width, count, hashes)
+        error = _expected_fill(width, count) ** hashes * math.exp(_DEVIATIONS * deviation)
+        if error <= error_rate:
+            return width
+        # A wider slice is filled less, but by less than this factor, so the smallest width is not passed over.
+        width = max(width + 1, math.floor(width * (error / error_rate) ** (1 / hashes)))
 
 
 def _error_deviation(slice_bits: int, count: float, hashes: int) -> float:
@@ -474,7 +448,7 @@ class _Layer(BloomFilter):
         mean to the power of *k*. The number of set bits therefore gives a lower bound for the remaining room.
         """
         geometry = self.geometry
-        fill = (geometry.error_rate / self._bias() ** geometry.hashes) ** (1 / geometry.hashes)
+        fill = geometry.error_rate ** (1 / geometry.hashes)
         room = math.floor(fill * self.num_bits - self.bitarray.count()) // self.num_slices
         self.recheck_at = min(self.capacity, self.count + room)
         return self.count < self.recheck_at
@@ -484,34 +458,14 @@ class _Layer(BloomFilter):
         error = 1.0
         for start in range(0, self.num_bits, width):
             error *= self.bitarray.count(1, start, start + width) / width
-        return min(1.0, error * self._bias() ** self.num_slices)
-
-    def _bias(self) -> float:
-        """Ratio of the probability that a slice has the bit of a new fingerprint to the share of set bits.
-
-        Positions that are drawn more often are also set more often, which the share of set bits does not show. The
-        ratio falls as more bits are set.
-        """
-        width, count = self.bits_per_slice, max(1, self.count)
-        word_bits = _word_bits(width)
-        return slice_error(width, count, word_bits) / _expected_fill(width, count, word_bits)
+        return error
 
 
-def _expected_fill(slice_bits: int, count: float, word_bits: int) -> float:
-    words = 1 << word_bits
-    each, more_often = divmod(words, slice_bits)
-    often = more_often * _set_probability((each + 1) / words, count)
-    rare = (slice_bits - more_often) * _set_probability(each / words, count)
-    return (often + rare) / slice_bits
-
-
-def _set_probability(share: float, count: float) -> float:
-    """Probability that a bit drawn with probability ``share`` is set after ``count`` draws."""
-    if share >= 1:
-        return float(count > 0)
-    return -math.expm1(count * math.log1p(-share))
+def _expected_fill(slice_bits: int, count: float) -> float:
+    """Expected share of the bits of a slice that are set after ``count`` additions."""
+    return -math.expm1(count * math.log1p(-1 / slice_bits)) if slice_bits > 1 else float(count > 0)
 
 
 def _word_bits(slice_bits: int) -> int:
     """Width of the words from which positions modulo ``slice_bits`` are derived."""
-    return 64 if slice_bits >= 1 << 31 else 32
+    return 64 if slice_bits >= 1 << 26 else 32

@@ -275,10 +275,9 @@ class FilterFolder:
         if self.last_stop is LastStop.CUT:
             for part in in_parts(done.fingerprints()):
                 seen.write(part)
-        if stored is None:
-            self._filter = self._with_exact_set(bloom, None)
-        else:
-            self._filter = self._with_exact_set(self._with_settings(bloom), stored.exact)
+        if stored is not None:
+            bloom = self._with_settings(bloom)
+        self._filter = self._with_exact_set(bloom) if self.confirm else bloom
         if self.last_stop is LastStop.NONE:
             self._take_over()
             # Create this journal last: without a snapshot it means that a run was killed.
@@ -333,23 +332,17 @@ class FilterFolder:
         self.notes.append(f"{what} was rebuilt from {self.seen_journal.path}.")
         return bloom
 
-    def _with_exact_set(self, bloom: GrowingBloomFilter, count: int | None) -> LocalFilter:
-        """The filter with its exact set if ``confirm`` is set; ``count`` is the size of the set at a clean stop."""
-        if not self.confirm:
-            return bloom
-        path = self.folder / EXACT_NAME
-        # After an unclean stop the file is not trusted.
-        exact = None if count is None else ExactSet.open_if(path, self.fingerprinter, count)
+    def _with_exact_set(self, bloom: GrowingBloomFilter) -> ConfirmedBloomFilter:
+        exact = self._stored_set()
         if exact is None:
-            self._exact = exact = ExactSet.open(path, self.fingerprinter, recreate=True)
-            exact.add_all(self.seen_journal.fingerprints())
+            path = self.folder / EXACT_NAME
+            exact = self._rebuilt_set(path)
             if self.last_stop is LastStop.CLEAN:
                 missing = len(bloom) - len(exact)
                 lacks = f" It lacks {missing:,} fingerprints, which are requested again."
                 self.notes.append(
                     f"The exact set {path} was rebuilt from {self.seen_journal.path}.{lacks if missing > 0 else ''}"
                 )
-        self._exact = exact
         return ConfirmedBloomFilter(bloom, exact, self._on_error)
 
     # Between two runs
@@ -475,17 +468,23 @@ class FilterFolder:
         )
 
     def _load(self) -> LocalFilter:
-        bloom, path = self._load_bloom(), self.folder / EXACT_NAME
-        if self._stored is not None and self._stored.exact is not None and path.exists():
-            self._exact = ExactSet.open_if(path, self.fingerprinter, self._stored.exact)
-            if self._exact is not None:
-                return ConfirmedBloomFilter(bloom, self._exact, self._on_error)
-        if not self.confirm:
-            return bloom
-        # The next run rebuilds its set from the same list.
-        self._exact = exact = ExactSet.open(None, self.fingerprinter)
+        bloom, exact = self._load_bloom(), self._stored_set()
+        if exact is None and self.confirm:
+            # The next run rebuilds its set from the same list.
+            exact = self._rebuilt_set(None)
+        return bloom if exact is None else ConfirmedBloomFilter(bloom, exact, self._on_error)
+
+    def _stored_set(self) -> ExactSet | None:
+        """The exact set on disk, if its number of fingerprints is that of the snapshot."""
+        path, stored = self.folder / EXACT_NAME, self._stored
+        if stored is not None and stored.exact is not None and path.exists():
+            self._exact = ExactSet.open_if(path, self.fingerprinter, stored.exact)
+        return self._exact
+
+    def _rebuilt_set(self, path: Path | None) -> ExactSet:
+        self._exact = exact = ExactSet(path, self.fingerprinter, recreate=path is not None)
         exact.add_all(self._list.fingerprints())
-        return ConfirmedBloomFilter(bloom, exact, self._on_error)
+        return exact
 
     @property
     def _list(self) -> Journal:

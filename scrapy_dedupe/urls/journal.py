@@ -39,7 +39,6 @@ MAX_FINGERPRINT_BYTES = 0xFFFF
 _START = struct.Struct("<8sHH")
 _CHECKSUM = struct.Struct("<I")
 _BLOCK_START = struct.Struct("<II")
-_MAX_BLOCK_BYTES = 1 << 20
 _PART = 10_000
 
 
@@ -161,22 +160,25 @@ class Journal:
         return (fingerprint for _, fingerprint in self._items())
 
     def write(self, fingerprints: Iterable[bytes]) -> None:
-        """Append fingerprints. When this returns, they survive a kill of the process.
+        """Append fingerprints as one block. When this returns, they survive a kill of the process.
 
         Raises OSError if they cannot be written. Fingerprints that were appended before stay intact, and later calls do
         nothing.
         """
         if self._fd is None or self.is_broken:
             return
-        blocks = b"".join(_blocks_of(fingerprints))
+        records = b"".join(len(fingerprint).to_bytes(2, "big") + fingerprint for fingerprint in fingerprints)
+        if not records:
+            return
+        block = _BLOCK_START.pack(len(records), zlib.crc32(records)) + records
         try:
-            self._write(blocks, self.size_bytes)
+            self._write(block, self.size_bytes)
         except OSError:
             self.is_broken = True
             # Remove a partially written block; this works even on a full disk.
             os.ftruncate(self._fd, self.size_bytes)
             raise
-        self.size_bytes += len(blocks)
+        self.size_bytes += len(block)
 
     def append(self, fingerprints: Iterable[bytes]) -> None:
         """Like :meth:`write`, for a crawl that continues after an error.
@@ -266,11 +268,7 @@ class Journal:
     def _read(self, size: int, offset: int) -> bytes:
         assert self._fd is not None
         os.lseek(self._fd, offset, os.SEEK_SET)
-        parts = []
-        while size and (part := os.read(self._fd, size)):
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
+        return os.read(self._fd, size)
 
     def _check_head(self) -> None:
         assert self._fd is not None
@@ -306,45 +304,24 @@ class Journal:
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
         """End offset and records of each complete block."""
         assert self._fd is not None
-        offset = len(self._head)
-        while True:
-            start = self._read(_BLOCK_START.size, offset)
-            if len(start) < _BLOCK_START.size:
-                return
+        offset, file_size = len(self._head), os.fstat(self._fd).st_size
+        while len(start := self._read(_BLOCK_START.size, offset)) == _BLOCK_START.size:
             size, checksum = _BLOCK_START.unpack(start)
-            if not 0 < size <= _MAX_BLOCK_BYTES:
-                return
-            records = self._read(size, offset + len(start))
-            if len(records) < size or zlib.crc32(records) != checksum:
-                return
             offset += len(start) + size
+            if not size or offset > file_size:
+                return
+            records = self._read(size, offset - size)
+            if zlib.crc32(records) != checksum:
+                return
             yield offset, records
 
 
 def _read_records(records: bytes) -> Iterator[bytes]:
     offset = 0
-    while offset + 2 <= len(records):
-        size = int.from_bytes(records[offset : offset + 2], "big")
-        offset += 2
-        if offset + size > len(records):
-            return
-        yield records[offset : offset + size]
-        offset += size
-
-
-def _blocks_of(fingerprints: Iterable[bytes]) -> Iterator[bytes]:
-    records = bytearray()
-    for fingerprint in fingerprints:
-        if len(records) + 2 + len(fingerprint) > _MAX_BLOCK_BYTES:
-            yield _block(records)
-            records = bytearray()
-        records += len(fingerprint).to_bytes(2, "big") + fingerprint
-    if records:
-        yield _block(records)
-
-
-def _block(records: bytearray) -> bytes:
-    return _BLOCK_START.pack(len(records), zlib.crc32(records)) + records
+    while offset < len(records):
+        end = offset + 2 + int.from_bytes(records[offset : offset + 2], "big")
+        yield records[offset + 2 : end]
+        offset = end
 
 
 def in_parts(fingerprints: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -19,14 +19,13 @@ the script adds layers. Only core commands are used.
     dedupe:urls:2:{KEY}:starts      set     the same for start requests, until a redirect to them passes
 
 **Words.** The words of a fingerprint are its BLAKE2b digest of 64 bytes, read as 16 words of 4 bytes, big-endian.
-Word 0 modulo the number of shards selects the shard. In a layer of bits, word *i* modulo the number of bits of a slice
-is the bit in slice *i* - 1. In a layer of tags, word 1 modulo the number of buckets *B* is the first bucket. The
+Word 0 modulo the number of shards selects the shard. Word 1 modulo the number of buckets *B* is the first bucket. The
 tag consists of the bytes of the digest from the ninth; a tag of zeros, which would mean "empty", becomes 1. The
 second bucket is (163841641 t - first) mod *B*, where *t* is the number in the first three bytes of the tag (in
 a tag of two bytes: these two and a zero).
 
 **Layers.** The process that creates the filter plans its layers; see :mod:`~scrapy_dedupe.urls.shared_layers`. The
-layers in the store are binding: each process compares its own parameters with them when it attaches. A layer of tags
+layers in the store are binding: each process compares its own parameters with them when it attaches. A layer
 that has no free place for a fingerprint counts as full even below its capacity.
 
 **Leases.** An attached process renews its lease with its calls. It counts as gone when its lease has expired, or

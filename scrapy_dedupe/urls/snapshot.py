@@ -3,7 +3,7 @@
 ::
 
     magic        8 bytes   "sd-bloom"
-    version      2 bytes   2
+    version      2 bytes   3
     zero         2 bytes
     head size    4 bytes
     head                   JSON, UTF-8, keys sorted, no spaces: capacity, error_rate, fingerprinter, exact (number of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-VERSION = 2
+VERSION = 3
 
 _MAGIC = b"sd-bloom"
 _START = struct.Struct("<8sHxxI")
@@ -85,62 +85,36 @@ class FilterSnapshot:
         Raises :class:`~scrapy_dedupe.errors.StoreRefused` if it is damaged or has another format version or
         fingerprinter; OSError if it cannot be read.
         """
-        with path.open("rb") as stream:
-            file = _Checked(stream, path)
-            magic, version, head_size = _START.unpack(file.read(_START.size))
+        with path.open("rb") as file:
+            start = file.read(_START.size).ljust(_START.size)
+            magic, version, head_size = _START.unpack(start)
             if magic != _MAGIC:
                 raise StoreRefused(_damaged(path))
             if version != VERSION:
                 raise StoreRefused(other_version(path, version, VERSION))
-            try:
-                head = json.loads(file.read(head_size))
-                other = head["fingerprinter"]
-                layers = [(layer.pop("count"), Geometry(**layer)) for layer in head["layers"]]
-                filter_ = GrowingBloomFilter.from_layers(
-                    head["capacity"],
-                    head["error_rate"],
-                    ((geometry, count, file.parts(geometry.size_bytes)) for count, geometry in layers),
-                )
-                snapshot = cls(filter_, other, head["done_bytes"], head["seen_bytes"], head["exact"])
-            except (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, MemoryError) as exc:
-                # The checksum at the end is not checked yet, so the data read so far may be damaged.
-                raise StoreRefused(_damaged(path)) from exc
-            file.check()
-        if other != fingerprinter:
-            raise StoreRefused(other_fingerprinter(path, other, fingerprinter))
-        return snapshot
+            file.seek(0)
+            checksum, size = hashlib.sha256(), os.fstat(file.fileno()).st_size
+            for part in _parts(file, size - _CHECKSUM_BYTES):
+                checksum.update(part)
+            if file.read() != checksum.digest():
+                raise StoreRefused(_damaged(path))
+            file.seek(_START.size)
+            head = json.loads(file.read(head_size))
+            layers = [(layer.pop("count"), Geometry(**layer)) for layer in head["layers"]]
+            filter_ = GrowingBloomFilter.from_layers(
+                head["capacity"],
+                head["error_rate"],
+                ((geometry, count, _parts(file, geometry.size_bytes)) for count, geometry in layers),
+            )
+        if head["fingerprinter"] != fingerprinter:
+            raise StoreRefused(other_fingerprinter(path, head["fingerprinter"], fingerprinter))
+        return cls(filter_, fingerprinter, head["done_bytes"], head["seen_bytes"], head["exact"])
 
 
-class _Checked:
-    """Reads a snapshot in parts from its start to the checksum at its end.
-
-    Raises :class:`~scrapy_dedupe.errors.StoreRefused` if the file is too short.
-    """
-
-    def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._file = file
-        self._path = path
-        self._left = os.fstat(file.fileno()).st_size - _CHECKSUM_BYTES
-        self._checksum = hashlib.sha256()
-
-    def read(self, size: int) -> bytes:
-        data = self._file.read(size) if size <= self._left else b""
-        if len(data) < size:
-            raise StoreRefused(_damaged(self._path))
-        self._left -= size
-        self._checksum.update(data)
-        return data
-
-    def parts(self, size: int) -> Iterator[bytes]:
-        while size:
-            part = self.read(min(size, _PART_BYTES))
-            size -= len(part)
-            yield part
-
-    def check(self) -> None:
-        """Compare the checksum. Call this after reading everything before it."""
-        if self._left or self._file.read() != self._checksum.digest():
-            raise StoreRefused(_damaged(self._path))
+def _parts(file: BinaryIO, size: int) -> Iterator[bytes]:
+    while size > 0 and (part := file.read(min(size, _PART_BYTES))):
+        size -= len(part)
+        yield part
 
 
 def _damaged(path: Path) -> str:

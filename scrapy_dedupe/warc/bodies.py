@@ -67,7 +67,7 @@ def decoded_pieces(record: StoredRecord) -> Iterator[bytes]:
     Raises codings.Undecodable if the body turns out to be damaged, possibly after some pieces.
     """
     codings = codings_of(record.http_headers)
-    return decoded_stream(lambda: payload_pieces(record), codings, MAX_DECODED_BYTES)
+    return decoded_stream(payload_pieces(record), codings, MAX_DECODED_BYTES)
 
 
 def payload_digest(record: StoredRecord, algorithm: str = "sha256", *, decoded: bool = False) -> BodyDigest:

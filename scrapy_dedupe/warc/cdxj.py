@@ -50,19 +50,17 @@ from scrapy_dedupe.warc.url_keys import Lookup, lookup, wabac_key, with_method
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
-    from tempfile import _TemporaryFileWrapper
     from typing import IO
 
     from scrapy_dedupe.warc.reading import StoredRecord
 
 BLOCK_LINES = 1024
-RUN_BYTES = 16 << 20
+RUN_BYTES = 16 << 20  # each run is an open file: a thousand of them hold a hundred million lines
 
 INDEXED_TYPES = frozenset({"response", "revisit", "resource"})
 
 _MEDIA_TYPE_END = re.compile(r"[;\s]")
 _LINE_OVERHEAD_BYTES = 60  # memory of a bytes object in a list, without its bytes
-_FAN_IN = 64  # files that are merged at once
 _GZIP_LEVEL = 6
 
 
@@ -141,8 +139,7 @@ class LineSorter:
         self._folder = folder
         self._held: list[bytes] = []
         self._held_bytes = 0
-        # One list per level: each run of a level was merged from `_FAN_IN` runs of the level below.
-        self._levels: list[list[_TemporaryFileWrapper[bytes] | IO[bytes]]] = []
+        self._runs: list[IO[bytes]] = []
 
     def add(self, line: CdxLine) -> None:
         """Add a line. Raises OSError if a temporary file cannot be written."""
@@ -152,47 +149,23 @@ class LineSorter:
         self._held.append(stored)
         self._held_bytes += len(stored) + _LINE_OVERHEAD_BYTES
         if self._held_bytes >= RUN_BYTES:
-            self._held.sort()
-            self._keep_run(self._held, 0)
+            run = tempfile.TemporaryFile(dir=self._folder, prefix=".index-")  # noqa: SIM115 - see close()
+            self._runs.append(run)
+            run.writelines(sorted(self._held))
             self._held, self._held_bytes = [], 0
 
     def sorted_lines(self) -> Iterator[bytes]:
         """Yield the lines in order, each with its line end; each call starts again at the first line."""
-        self._held.sort()
-        runs = [run for level in self._levels for run in level]
-        for run in runs:
+        for run in self._runs:
             run.seek(0)
-        for line in heapq.merge(self._held, *runs):
+        for line in heapq.merge(sorted(self._held), *self._runs):
             prefix, _, fields = line.split(b"\0", 2)
             yield prefix + b" " + fields
 
     def close(self) -> None:
-        """Discard the lines and delete the temporary files."""
-        for level in self._levels:
-            for run in level:
-                run.close()
-        self._levels = []
-        self._held = []
-
-    def _keep_run(self, lines: Iterable[bytes], level: int) -> None:
-        run = tempfile.TemporaryFile(dir=self._folder, prefix=".index-")  # noqa: SIM115 - see close()
-        try:
-            run.writelines(lines)
-            run.seek(0)
-        except BaseException:
+        """Delete the temporary files."""
+        for run in self._runs:
             run.close()
-            raise
-        if level == len(self._levels):
-            self._levels.append([])
-        self._levels[level].append(run)
-        if len(self._levels[level]) == _FAN_IN:
-            merged = self._levels[level]
-            self._levels[level] = []
-            try:
-                self._keep_run(heapq.merge(*merged), level + 1)
-            finally:
-                for old in merged:
-                    old.close()
 
 
 def zipnum_blocks(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:

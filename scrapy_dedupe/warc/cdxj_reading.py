@@ -15,13 +15,12 @@ import itertools
 import json
 import re
 import reprlib
-import zlib
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.warc.codings import split_pieces
+from scrapy_dedupe.warc.codings import Incomplete, Undecodable, gunzipped, split_pieces
 from scrapy_dedupe.warc.remote import open_in_order, read_errors, shown
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 from scrapy_dedupe.warc.zip_members import swollen_limit
@@ -42,7 +41,6 @@ _DATE = re.compile(
 _LARGEST = 2**40 - 2  # file size in bytes: the limit of a record's location in the index
 _LARGEST_DIGITS = 13
 _PIECE_BYTES = 1 << 16
-_UNPACKED_BYTES = 1 << 20
 _parse = json.JSONDecoder().raw_decode  # json.loads takes 50 % longer
 _cut = reprlib.repr  # a value can be nested so deeply that plain repr fails
 _OLD_CDX = re.compile(rb" ?CDX [A-Za-z] ")
@@ -145,42 +143,34 @@ def unpacked(pieces: Iterable[bytes], where: str, stored_bytes: int | None = Non
     """
     pieces = split_pieces(pieces, _PIECE_BYTES)
     first = next(pieces, b"")
+    pieces = itertools.chain([first], pieces)
     if not first.startswith(GZIP_MAGIC):
-        yield first
         yield from pieces
         return
-    member = zlib.decompressobj(31)
     taken = given = 0
-    is_between = False  # between two members
-    for piece in itertools.chain([first], pieces):
-        taken += len(piece)
-        limit = swollen_limit(taken if stored_bytes is None else stored_bytes)
-        data = piece
-        while data:
-            if is_between:
-                # Tapes and some compressors pad with NUL bytes.
-                data = data.lstrip(b"\0")
-                if not data:
-                    break
-                member, is_between = zlib.decompressobj(31), False
-            try:
-                out = member.decompress(data, _UNPACKED_BYTES)
-            except zlib.error as error:
-                raise DamagedInput(
-                    f"{where} does not unpack: a gzip member that ends before byte {taken} is damaged ({error})."
-                ) from error
+
+    def counted() -> Iterator[bytes]:
+        nonlocal taken
+        for piece in pieces:
+            taken += len(piece)
+            yield piece
+
+    try:
+        for out in gunzipped(counted()):
             given += len(out)
+            limit = swollen_limit(taken if stored_bytes is None else stored_bytes)
             if given > limit:
                 raise DamagedInput(
                     f"{where} unpacks to more than {limit} bytes and is refused. Store it uncompressed, or pack it"
                     " with less repetition."
                 )
-            if out:
-                yield out
-            is_between = member.eof
-            data = member.unused_data if member.eof else member.unconsumed_tail
-    if not is_between:
-        raise DamagedInput(f"{where} is truncated: it ends inside a gzip member, at byte {taken}.")
+            yield out
+    except Incomplete:
+        raise DamagedInput(f"{where} is truncated: it ends inside a gzip member, at byte {taken}.") from None
+    except Undecodable as error:
+        raise DamagedInput(
+            f"{where} does not unpack: a gzip member that ends before byte {taken} is damaged ({error.__cause__})."
+        ) from error
 
 
 def _pieces(file: ReadableFile) -> Iterator[bytes]:
@@ -211,15 +201,21 @@ def _capture(line: bytes) -> CdxCapture:
         )
     if url.startswith("<") and url.endswith(">"):
         url = url[1:-1]  # GNU Wget writes WARC-Target-URI this way, and some indexers copy it
+    length = _number(get("length"), "length")
+    if length is None:
+        raise _Fault("has no length")
+    filename = _optional(get("filename"), "file name")
+    if filename is not None and "\0" in filename:
+        raise _Fault(f"has the file name {_cut(filename)}")
     return CdxCapture(
         _text(url, "URL"),
         _date(date),
         _optional(get("mime"), "mime") or "",
         _status(get("status")),
         _optional(get("digest"), "digest"),
-        _length(get("length")),
+        length,
         _number(get("offset"), "offset"),
-        _filename(get("filename")),
+        filename,
         (_optional(get("method"), "method") or "GET").upper(),
     )
 
@@ -245,13 +241,6 @@ def _status(value: object) -> int | None:
     raise _Fault(f"has the status {_cut(value)}")
 
 
-def _length(value: object) -> int:
-    length = _number(value, "length")
-    if length is None:
-        raise _Fault("has no length")
-    return length
-
-
 def _number(value: object, what: str) -> int | None:
     if isinstance(value, str):
         # Check the length first: int() is slow for numbers of many digits.
@@ -264,13 +253,6 @@ def _number(value: object, what: str) -> int | None:
     elif type(value) is int and 0 <= value <= _LARGEST:
         return value
     raise _Fault(f"has the {what} {_cut(value)}, which is not a number of bytes")
-
-
-def _filename(value: object) -> str | None:
-    name = _optional(value, "file name")
-    if name is not None and "\0" in name:
-        raise _Fault(f"has the file name {_cut(name)}")
-    return name
 
 
 def _optional(value: object, what: str) -> str | None:

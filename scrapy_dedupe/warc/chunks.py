@@ -37,8 +37,7 @@ def without_chunks(body: bytes) -> bytes:
     >>> without_chunks(b"9\r\nabc"), without_chunks(b"3\r\nabc\r\nand more")
     (b'9\r\nabc', b'3\r\nabc\r\nand more')
     """
-    parts: list[bytes] = []
-    return body if _extra_framing(iter((body,)), parts.append) is None else b"".join(parts)
+    return b"".join(dechunked(lambda: iter((body,))))
 
 
 def dechunked(body: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
@@ -61,8 +60,8 @@ def has_extra_framing(body: Iterator[bytes]) -> bool:
     return bool(_extra_framing(body))
 
 
-def _extra_framing(body: Iterator[bytes], take: Callable[[bytes], object] | None = None) -> bool | None:
-    """As `has_extra_framing`, but None if the body is not chunked; *take* is called with the pieces without framing."""
+def _extra_framing(body: Iterator[bytes]) -> bool | None:
+    """As `has_extra_framing`, but None if the body is not chunked."""
     stream = _Window(body)
     has_extensions = has_chunk = False
     while (line := stream.chunk_line()) is not None:
@@ -76,7 +75,7 @@ def _extra_framing(body: Iterator[bytes], take: Callable[[bytes], object] | None
             if _TRAILER.fullmatch(trailer):
                 return has_extensions or len(trailer) > len(_LINE_END)
             return True if has_chunk and _CUT_TRAILER.fullmatch(trailer) else None
-        if not stream.skip_chunk(line.end(), size, take):
+        if not stream.skip_chunk(line.end(), size):
             return True if has_chunk and stream.at_most(1) in (b"", b"\r") else None
         has_chunk = True
     rest = stream.at_most(MAX_CHUNK_LINE)
@@ -107,21 +106,14 @@ class _Window:
         self.index += len(_LINE_END)
         return True
 
-    def skip_chunk(self, begin: int, size: int, take: Callable[[bytes], object] | None) -> bool:
-        """Take the chunk that begins at *begin*, and its CRLF; call *take* with its bytes. False if either is missing."""
-        held, end = self._held, begin + size
+    def skip_chunk(self, begin: int, size: int) -> bool:
+        """Take the chunk that begins at *begin*, and its CRLF. False if either is missing."""
         # True for nearly all chunks; the general case takes twice as long.
-        if held.startswith(_LINE_END, end):
-            if take is not None:
-                take(held[begin:end])
-            self.index = end + len(_LINE_END)
+        if self._held.startswith(_LINE_END, begin + size):
+            self.index = begin + size + len(_LINE_END)
             return True
         self.index = begin
-        for piece in self.pieces(size):
-            size -= len(piece)
-            if take is not None:
-                take(piece)
-        return not size and self.drop_line_end()
+        return sum(map(len, self.pieces(size))) == size and self.drop_line_end()
 
     def at_most(self, count: int) -> bytes | None:
         """All remaining bytes, if there are at most *count*; else None."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from w3lib.encoding import html_body_declared_encoding, http_content_type_encoding, resolve_encoding
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from .capture import Capture
-
-    Opener = Callable[[], Iterator[bytes]]
-    """Yields a body in pieces, from its beginning at each call."""
 
 CONTENT_ENCODING = b"content-encoding"
 KEPT_AS = b"X-Orig-Content-Encoding"
@@ -41,6 +39,7 @@ _NO_CODINGS = frozenset(("", "identity", "none", "null", "7bit", "8bit", "binary
 _MOST_CODINGS = 5
 _PIECE, _STEP = 1_048_576, 65_536
 _GZIP, _ZLIB, _RAW = 31, 15, -15
+_ZLIB_HEAD_BYTES = 2
 # A Zstandard block has at least 4 bytes and decodes to at most 128 KiB, so a step decodes to at most 32 MiB.
 _ZSTANDARD_STEP = 1_024
 # The names that Python's codecs report for charsets. Other codecs are refused: Punycode takes quadratic time, escape
@@ -74,6 +73,10 @@ _BROTLI_PACKAGES = ("brotli", "brotlicffi")
 
 class Undecodable(ValueError):
     """A body that cannot be decoded; the message is the reason, as the end of a sentence."""
+
+
+class Incomplete(Undecodable):
+    """The body ends too soon."""
 
 
 def decoded(capture: Capture, max_bytes: int = 0) -> Capture:
@@ -121,36 +124,33 @@ def decoded_body(body: bytes, codings: Sequence[str], max_bytes: int = 0) -> byt
     >>> decoded_body(zlib_ng.compress(b"a lake"), ["deflate"])
     b'a lake'
     """
-    return b"".join(_undone(lambda: iter((body,)), codings, max_bytes))
+    return b"".join(_undone(iter((body,)), codings, max_bytes))
 
 
-def decoded_stream(open_body: Opener, codings: Sequence[str], max_bytes: int = 0) -> Iterator[bytes]:
+def decoded_stream(body: Iterator[bytes], codings: Sequence[str], max_bytes: int = 0) -> Iterator[bytes]:
     """Undo *codings* as `decoded_body` does, in pieces of about 1 MiB. Raises Undecodable, maybe after some pieces.
 
-    *open_body* yields the body from its beginning at each call: the meaning of ``deflate`` is known only after the
-    whole body was read. An empty body has nothing to decode.
+    An empty body has nothing to decode.
     """
-    if next(open_body(), None) is not None:
-        yield from _undone(open_body, codings, max_bytes)
+    first = next(body, None)
+    if first is not None:
+        yield from _undone(chain([first], body), codings, max_bytes)
 
 
-def _undone(open_body: Opener, codings: Sequence[str], max_bytes: int) -> Iterator[bytes]:
+def _undone(body: Iterator[bytes], codings: Sequence[str], max_bytes: int) -> Iterator[bytes]:
     if len(codings) > _MOST_CODINGS:
         raise Undecodable(f"it has {len(codings)} content codings, and at most {_MOST_CODINGS} are decoded")
-    opened = open_body
     for coding in reversed(codings):
         decoder = decoder_of(coding)
         if decoder is None:
             raise Undecodable(_unknown(coding))
-        opened = partial(_limited, decoder, opened, max_bytes)
-    return opened()
+        body = _limited(decoder(body), max_bytes)
+    return body
 
 
-def _limited(
-    decoder: Callable[[Opener, int], Iterator[bytes]], open_body: Opener, max_bytes: int
-) -> Iterator[bytes]:
+def _limited(pieces: Iterator[bytes], max_bytes: int) -> Iterator[bytes]:
     size = 0
-    for piece in decoder(open_body, max_bytes):
+    for piece in pieces:
         size += len(piece)
         if max_bytes and size > max_bytes:
             raise Undecodable(f"it has more than {max_bytes} bytes when decoded")
@@ -165,10 +165,10 @@ def _unknown(coding: str) -> str:
 
 
 @cache
-def decoder_of(coding: str) -> Callable[[Opener, int], Iterator[bytes]] | None:
-    """The function that undoes a coding, given a body and a limit above which it may stop; None if unknown."""
+def decoder_of(coding: str) -> Callable[[Iterator[bytes]], Iterator[bytes]] | None:
+    """The function that undoes a coding; None if unknown."""
     if coding in ("gzip", "x-gzip"):
-        return _gunzip
+        return gunzipped
     if coding == "deflate":
         return _inflate
     if coding == "br":
@@ -178,18 +178,19 @@ def decoder_of(coding: str) -> Callable[[Opener, int], Iterator[bytes]] | None:
     return None
 
 
-def _gunzip(open_body: Opener, _: int) -> Iterator[bytes]:
-    # RFC 1952, section 2.2: a file has one or more members. Zeros after the last one are padding.
-    member, is_padding = zlib_ng.decompressobj(_GZIP), False
+def gunzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Undo gzip: one or more members (RFC 1952, section 2.2), with zeros after them as padding.
+
+    Raises Undecodable, and Incomplete if the pieces end inside a member.
+    """
+    member = zlib_ng.decompressobj(_GZIP)
     try:
-        for step in split_pieces(open_body(), _STEP):
+        for step in split_pieces(pieces, _STEP):
             data = step
             while data:
                 if member.eof:
-                    is_padding = is_padding or data.startswith(b"\0")
-                    if is_padding:
-                        if data.strip(b"\0"):
-                            raise _damaged("gzip")
+                    data = data.lstrip(b"\0")
+                    if not data:
                         break
                     member = zlib_ng.decompressobj(_GZIP)
                 if piece := member.decompress(data, _PIECE):
@@ -198,29 +199,18 @@ def _gunzip(open_body: Opener, _: int) -> Iterator[bytes]:
     except zlib_ng.error as error:  # type: ignore[misc]
         raise _damaged("gzip") from error
     if not member.eof:
-        raise _damaged("gzip")
+        raise Incomplete(str(_damaged("gzip")))
 
 
-def _inflate(open_body: Opener, max_bytes: int) -> Iterator[bytes]:
-    return _inflated(open_body(), _ZLIB if _is_zlib(open_body, max_bytes) else _RAW)
-
-
-def _is_zlib(open_body: Opener, max_bytes: int) -> bool:
-    size = 0
+def _inflate(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    start = b""
+    while len(start) < _ZLIB_HEAD_BYTES and (piece := next(pieces, b"")):
+        start += piece
+    # RFC 1950, section 2.2. Raw data would have to begin with a stored block whose padding is not zero.
+    is_zlib = start[:1] and start[0] & 15 == 8 and int.from_bytes(start[:_ZLIB_HEAD_BYTES], "big") % 31 == 0
+    inflater = zlib_ng.decompressobj(_ZLIB if is_zlib else _RAW)
     try:
-        for piece in _inflated(open_body(), _ZLIB):
-            size += len(piece)
-            if max_bytes and size > max_bytes:
-                break
-    except Undecodable:
-        return False
-    return True
-
-
-def _inflated(pieces: Iterator[bytes], kind: int) -> Iterator[bytes]:
-    inflater = zlib_ng.decompressobj(kind)
-    try:
-        for step in split_pieces(pieces, _STEP):
+        for step in split_pieces(chain([start], pieces), _STEP):
             if inflater.eof:
                 raise _damaged("deflate")
             data = step
@@ -237,11 +227,11 @@ def _inflated(pieces: Iterator[bytes], kind: int) -> Iterator[bytes]:
         raise _damaged("deflate")
 
 
-def _unbrotli(open_body: Opener, _: int) -> Iterator[bytes]:
+def _unbrotli(pieces: Iterator[bytes]) -> Iterator[bytes]:
     package = brotli_package()
     stream = package.Decompressor()
     try:
-        for step in open_body():
+        for step in pieces:
             if stream.is_finished():
                 raise _damaged("br")
             data = step
@@ -257,7 +247,7 @@ def _unbrotli(open_body: Opener, _: int) -> Iterator[bytes]:
         raise _damaged("br")
 
 
-def _unzstd(open_body: Opener, _: int) -> Iterator[bytes]:
+def _unzstd(pieces: Iterator[bytes]) -> Iterator[bytes]:
     # RFC 8878, section 3: frames one after another.
     if (package := zstd_package()) is not None:
         new_frame, step_bytes, limit = package.ZstdDecompressor, _STEP, [_PIECE]
@@ -266,7 +256,7 @@ def _unzstd(open_body: Opener, _: int) -> Iterator[bytes]:
         new_frame, step_bytes, limit = package.ZstdDecompressor().decompressobj, _ZSTANDARD_STEP, []
     frame = new_frame()
     try:
-        for step in split_pieces(open_body(), step_bytes):
+        for step in split_pieces(pieces, step_bytes):
             data = step
             # Without the attribute, a frame takes all of its input at once.
             while data or not (frame.eof or getattr(frame, "needs_input", True)):

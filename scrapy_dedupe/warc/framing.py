@@ -52,10 +52,10 @@ _ARC_FIELDS_2 = [
 _ARC_DATE = re.compile(r"\d{8,17}", re.ASCII)
 # URL, then IP address (or "-") and date. The last match counts, since the URL is more likely to contain similar text.
 _ARC_PLACE = re.compile(r"(.+) ([0-9.]+|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*|-) (\d{8,17}) (.+)", re.ASCII)
-_CR = 0x0D
-_BLANKS = (" ", "\t")
-_FIELD = re.compile(r"([^:\n]*):([^\n]*)\r\n")
-_LENGTH_NAME_CHARS = len("content-length")
+# A head in the standard form: CRLF, no folded fields.
+_HEAD = re.compile(rb"WARC/\d[^\n]*\r\n(?:[!-9;-~]+:[^\n]*\r\n)+\r\n")
+# The lookbehind makes the search linear in a long run of spaces.
+_FOLD = re.compile(rb"(?<![ \t])[ \t]*(?:\r*\n[ \t]+)+")
 # Limits for files whose field names keep changing: few patterns in total, and few attempts for each record.
 _MOST_KINDS = 64
 _MOST_OF_A_KIND = 6
@@ -78,7 +78,7 @@ class Damage:
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """A whole record: its fields, its location, and the beginning of its block. Not to be changed.
+    """A whole record: its fields, its location, and the beginning of its block. Changed only while it is read.
 
     `length` counts the stored bytes, the blank lines after the record included; it is 0 for a record that
     shares a gzip member with others. `head_position` and `block_position` count decompressed bytes from `offset`.
@@ -95,26 +95,26 @@ class Frame:
     head_position: int
     block_position: int
     block_length: int
-    _kept: bytes | None
     member: bytes | bytearray = b""
-    _kept_bytes: int = 0
-    _head: tuple[_Layout, re.Match[bytes]] | None = None
+    kept_bytes: int = 0
+    head: tuple[_Layout, re.Match[bytes]] | None = None
+    _kept: bytes | None = None
     block_end: bytes = b"\r\n\r\n"
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
         """The named fields in their order."""
         if self._fields is None:
-            assert self._head is not None
-            layout, match = self._head
+            assert self.head is not None
+            layout, match = self.head
             values = [value.decode("ascii").strip() for value in match.groups()]
             self._fields = tuple(zip(layout.names, values, strict=True))
         return self._fields
 
     def first(self, name: str) -> str | None:
         """The value of the first field named *name* (lower case)."""
-        if self._head is not None:
-            layout, match = self._head
+        if self.head is not None:
+            layout, match = self.head
             place = layout.places.get(name)
             return None if place is None else match[place].decode("ascii").strip()
         return next((value for field, value in self.fields if field.lower() == name), None)
@@ -125,7 +125,7 @@ class Frame:
         if self._kept is None:
             begin = self.block_position
             self._kept = bytes(
-                memoryview(self.member)[begin : begin + min(self.block_length, self._kept_bytes)]
+                memoryview(self.member)[begin : begin + min(self.block_length, self.kept_bytes)]
             )
         return self._kept
 
@@ -234,8 +234,9 @@ class _FrameReader:
         self._kept_bytes = kept_bytes
         self._on_long_block = on_long_block
         self._arc_fields = _ARC_FIELDS_1
-        self._known_heads = _KnownHeads()
-        self._fields: tuple[tuple[str, str], ...] = ()
+        # The layouts of earlier heads, by the beginning of the head. Responses and requests alternate.
+        self._layouts: dict[bytes, list[_Layout]] = {}
+        self._last: Frame | None = None
 
     def next_whole_frame(self) -> Frame | None:
         """Like `next_frame`, but faster if the next record is one member in the standard form."""
@@ -249,78 +250,87 @@ class _FrameReader:
         return self.next_frame()
 
     def next_frame(self) -> Frame | None:
-        source = self._source
+        source, self._last = self._source, None
         if not source.begin():
             return None
-        self._fields = ()
         offset, shares_member = source.offset, source.is_inside_member
-        head_position = source.position
-        first = source.readline()
-        if WARC_START.match(first):
-            is_arc, fields = False, _warc_fields(source)
-            self._fields = fields
-            block_length = _block_length(fields)
-        elif ARC_LINE.fullmatch(first):
-            is_arc, fields = True, self._arc_line(first)
-            block_length = _length(fields[-1][1])
-        else:
-            raise Broken("no record begins here")
-        block_position = source.position
-        kept = b"".join(source.pieces(min(block_length, self._kept_bytes)))
-        if block_length > len(kept):
-            frame = Frame(is_arc, fields, offset, 0, head_position, block_position, block_length, kept)
+        self._last = frame = self._begun(source)
+        kept = frame._kept = b"".join(source.pieces(min(frame.block_length, self._kept_bytes)))
+        if frame.block_length > len(kept):
             give = self._on_long_block(frame) if self._on_long_block else None
-            for piece in source.pieces(block_length - len(kept)):
+            for piece in source.pieces(frame.block_length - len(kept)):
                 if give:
                     give(piece)
         # A record that is followed by both line ends of the standard is whole, regardless of what follows. Other
         # programs write fewer or more; then only the beginning of another record proves that the length was right.
-        line_ends = source.skip_blank_lines()
-        is_whole = line_ends.startswith(b"\r\n\r\n") or source.is_at_end
+        frame.block_end = source.skip_blank_lines()
+        is_whole = frame.block_end.startswith(b"\r\n\r\n") or source.is_at_end
         if not is_whole and not begins_record(source.peek_line()):
             raise Broken("the record is not followed by another one; its length must be wrong")
-        if is_arc and fields[0][1].startswith("filedesc:"):
+        if frame.is_arc and frame.fields[0][1].startswith("filedesc:"):
             self._learn_arc_fields(kept)
-        length = source.length_since(offset) if not (shares_member or source.is_inside_member) else 0
-        place = (offset, length, head_position, block_position, block_length)
-        return Frame(is_arc, fields, *place, kept, block_end=line_ends)
+        if not (shares_member or source.is_inside_member):
+            frame.length = source.length_since(offset)
+        return frame
+
+    def _begun(self, source: PlainSource | GzipSource) -> Frame:
+        """Read the head of the record that begins here."""
+        position, is_arc, fields = source.position, False, None
+        known = self._known_head(source.peek_head())
+        if known is not None:
+            source.skip(known[1].end())
+        else:
+            first = source.readline()
+            if WARC_START.match(first):
+                fields = _warc_fields(source)
+            elif ARC_LINE.fullmatch(first):
+                is_arc, fields = True, self._arc_line(first)
+            else:
+                raise Broken("no record begins here")
+        frame = Frame(is_arc, fields, source.offset, 0, position, source.position, 0, head=known)
+        frame.block_length = _length(frame.first("archive-length" if is_arc else "content-length") or "")
+        return frame
 
     def _whole_frame(self, source: GzipSource, member: bytes | bytearray) -> Frame | None:
         """The record of a member that was taken; None if it must be read step by step."""
-        known = self._known_heads.match(member)
-        if known is not None:
-            layout, match = known
-            fields = None
-            head_end = match.end()
-            place = layout.length_place
-            length = _length(match[place].decode("ascii").strip() if place else "")
-        else:
-            head_end = member.find(b"\r\n\r\n") + 4
-            first_end = member.find(b"\n", 0, head_end) + 1
-            if not (
-                WARC_START.match(member) and 2 <= first_end < head_end - 2 and member[first_end - 2] == _CR
-            ):
-                return None
-            head = member[first_end : head_end - 2]
-            fields = _plain_fields(head)
-            if fields is None:
-                return None
-            length = _block_length(fields)
-            if head.isascii():
-                names = [line.partition(":")[0] for line in head.decode("ascii").split("\r\n")[:-1]]
-                self._known_heads.learn(member, names)
+        known = self._known_head(member)
+        if known is None:
+            return None
+        layout, match = known
+        place, head_end = layout.length_place, match.end()
+        length = _length(match[place].decode("ascii").strip() if place else "")
         if head_end + length + 4 != len(member) or not member.endswith(b"\r\n\r\n"):
             return None
         if length > self._kept_bytes and self._on_long_block:
             return None
         offset = source.offset
         where = (offset, source.length_since(offset), 0, head_end, length)
-        return Frame(False, fields, *where, None, member, self._kept_bytes, known)
+        return Frame(False, None, *where, member, self._kept_bytes, known)
+
+    def _known_head(self, data: bytes | bytearray) -> tuple[_Layout, re.Match[bytes]] | None:
+        """The layout and the values of the head at the beginning of *data*; None if it must be read line by line."""
+        kind = bytes(data[:_KIND_BYTES])
+        layouts = self._layouts.get(kind, [])
+        for layout in layouts:
+            if (match := layout.match(data)) is not None:
+                return (layout, match) if data[: match.end()].isascii() else None
+        end = data.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES) + 4
+        if data.count(b"\n", 0, end) > _MOST_FIELDS or len(layouts) >= _MOST_OF_A_KIND:
+            return None
+        head = bytes(data[:end])
+        if not (head.isascii() and _HEAD.fullmatch(head)) or len(self._layouts) >= _MOST_KINDS:
+            return None
+        layout = _Layout([line.partition(":")[0] for line in head.decode("ascii").split("\r\n")[1:-2]])
+        self._layouts.setdefault(kind, []).append(layout)
+        match = layout.match(data)
+        return None if match is None else (layout, match)
 
     def warcinfo_id(self) -> str | None:
         """The WARC-Warcinfo-ID of the record that was read last, whole or not; the id of a warcinfo itself."""
-        fields = {name.lower(): value for name, value in reversed(self._fields)}
-        return fields.get("warc-record-id" if fields.get("warc-type") == "warcinfo" else "warc-warcinfo-id")
+        if self._last is None:
+            return None
+        is_warcinfo = self._last.first("warc-type") == "warcinfo"
+        return self._last.first("warc-record-id" if is_warcinfo else "warc-warcinfo-id")
 
     def _arc_line(self, line: bytes) -> tuple[tuple[str, str], ...]:
         names = self._arc_fields
@@ -356,55 +366,39 @@ def arc_values(line: str, count: int) -> list[str]:
     return [*before, *rest.rsplit(" ", count - 4)]
 
 
+def unfolded(head: bytes) -> bytes:
+    """The lines of a head with every folded field in one line: a line that begins with a space or tab continues the one
+    before (ISO 28500, section 4, and RFC 9112, section 5.2).
+    """
+    return _FOLD.sub(b" ", head) if b"\n " in head or b"\n\t" in head else head
+
+
+def split_fields(lines: bytes) -> list[tuple[bytes, bytes]]:
+    """The names and values in the lines of a head, up to its blank line. Raises Broken for a line without a colon."""
+    fields = []
+    for line in unfolded(lines).split(b"\n"):
+        text = line.rstrip(b"\r")
+        if not text:
+            break
+        name, colon, value = text.partition(b":")
+        if not colon:
+            raise Broken(f"{_text(text[:80])!r} is not a field of a record")
+        fields.append((name.strip(), value.strip()))
+    return fields
+
+
 def _warc_fields(source: PlainSource | GzipSource) -> tuple[tuple[str, str], ...]:
-    head = source.peek_head()
-    plain = _plain_fields(head[:-2])
-    if plain is not None:
-        source.skip(len(head))
-        return plain
-    # Collect the lines of each field and join them at the end: there may be hundreds of thousands.
-    fields: list[tuple[str, list[str]]] = []
-    size = 0
-    while True:
+    lines: list[bytes] = []
+    size, line = 0, b""
+    while line.strip(b"\r\n") or not lines:
         line = source.readline()
         size += len(line)
         if not line.endswith(b"\n") or size > MAX_HEAD_BYTES:
             raise Broken("the head of the record does not end")
-        text = line.rstrip(b"\r\n")
-        if not text:
-            return tuple([(name, " ".join(filter(None, lines))) for name, lines in fields])
-        if text[:1] in b" \t" and fields:
-            fields[-1][1].append(_text(text).strip())
-            continue
-        head, colon, tail = text.partition(b":")
-        if not colon:
-            raise Broken(f"{_text(text[:80])!r} is not a field of a record")
-        fields.append((_text(head).strip(), [_text(tail).strip()]))
-
-
-def _plain_fields(head: bytes | bytearray) -> tuple[tuple[str, str], ...] | None:
-    """The fields of a head in the standard form, in one step; None if it must be read line by line.
-
-    *head* ends with the line end of its last field.
-    """
-    if not head or len(head) > MAX_HEAD_BYTES:
-        return None
-    try:
-        text = head.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-    found = _FIELD.findall(text)
-    # Each match is one line; any other line is not in the standard form.
-    if len(found) != text.count("\n") or text.startswith(_BLANKS) or "\n " in text or "\n\t" in text:
-        return None
-    return tuple([(name.strip(), value.strip()) for name, value in found])
-
-
-def _block_length(fields: tuple[tuple[str, str], ...]) -> int:
-    for name, value in fields:
-        if len(name) == _LENGTH_NAME_CHARS and name.lower() == "content-length":
-            return _length(value)
-    return _length("")
+        lines.append(line)
+    return tuple(
+        [(_text(name).strip(), _text(value).strip()) for name, value in split_fields(b"".join(lines))]
+    )
 
 
 def _length(text: str) -> int:
@@ -437,29 +431,3 @@ class _Layout:
         self.length_place = self.places.get("content-length", 0)
         fields = b"".join(re.escape(name.encode()) + rb":(.*)\r\n" for name in names)
         self.match = re.compile(rb"WARC/\d.*\r\n" + fields + rb"\r\n").match
-
-
-class _KnownHeads:
-    """The layouts that occurred so far in one file."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[bytes, list[_Layout]] = {}
-
-    def match(self, data: bytes | bytearray) -> tuple[_Layout, re.Match[bytes]] | None:
-        """The layout and the values of the head at the beginning of *data*, if its layout is known."""
-        # Responses and requests alternate, so try only layouts with the same first field.
-        for layout in self._kinds.get(bytes(data[:_KIND_BYTES]), ()):
-            if (match := layout.match(data)) is not None:
-                return (layout, match) if data[: match.end()].isascii() else None
-        return None
-
-    def learn(self, data: bytes | bytearray, names: Sequence[str]) -> None:
-        """Remember the layout of the head of *data*, which is in the standard form and has these field names."""
-        kind = bytes(data[:_KIND_BYTES])
-        layouts = self._kinds.get(kind)
-        if layouts is None:
-            if len(self._kinds) >= _MOST_KINDS:
-                return
-            layouts = self._kinds[kind] = []
-        if len(layouts) < _MOST_OF_A_KIND and 0 < len(names) <= _MOST_FIELDS:
-            layouts.append(_Layout(names))

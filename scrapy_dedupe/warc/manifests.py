@@ -128,11 +128,17 @@ class _Reading:
     def _place(self, manifest: str, path: object) -> str:
         if not isinstance(path, str) or "\0" in path or not _is_text(path):
             raise _Refused(f"{_cut(path)} as a path, which is not a valid path.")
-        place = _url(path, self._allow_outside) if is_url(path) else None
-        if place is None:
-            place = _remote_path(manifest, path) if is_url(manifest) else _local_path(manifest, path)
-        if place is None and self._allow_outside:
-            place = _outside(manifest, path)
+        is_file_url = path.lower().startswith("file://")
+        if is_url(path) and not is_file_url:
+            # With "::" fsspec reads one URL through another, and the inner one may be local.
+            is_plain = path.partition("://")[0].lower() in _SCHEMES and "::" not in path
+            place = path if is_plain or self._allow_outside else None
+        elif not is_url(manifest):
+            place = _local_place(manifest, path, self._allow_outside)
+        elif not is_file_url:
+            place = _remote_place(manifest, path, self._allow_outside)
+        else:
+            place = _path_of_url(path) if self._allow_outside else None
         if place is None:
             raise _Refused(
                 f"{_cut(path)}, which is not below its own folder. Put the file there, or pass it by name; import accepts"
@@ -213,47 +219,27 @@ def _no_manifest(where: str, why: str) -> DamagedInput:
     return DamagedInput(f'{where} is not a multi-WACZ JSON, a list "resources" with a "path" each: {why}.')
 
 
-def _url(path: str, allow_outside: bool) -> str | None:
-    """The URL, if it is allowed; None for a URL that names, or could name, a file of this machine."""
-    scheme = path.partition("://")[0].lower()
-    # With "::" fsspec reads one URL through another, and the inner one may be local.
-    is_plain = scheme in _SCHEMES and "::" not in path
-    return path if is_plain or (allow_outside and scheme != "file") else None
+def _local_place(manifest: str, path: str, allow_outside: bool) -> str | None:
+    folder, is_file_url = Path(manifest).parent.resolve(), path.lower().startswith("file://")
+    target = (folder / (_path_of_url(path) if is_file_url else path)).resolve()
+    is_below = folder in target.parents and (is_file_url or not _SCHEME.match(path))
+    return str(target) if is_below or allow_outside else None
 
 
-def _local_path(manifest: str, path: str) -> str | None:
-    folder = Path(manifest).parent.resolve()
-    if path.lower().startswith("file://"):
-        path = _path_of_url(path)
-    elif _SCHEME.match(path):
+def _remote_place(manifest: str, path: str, allow_outside: bool) -> str | None:
+    if path.startswith("//"):
         return None
-    target = (folder / path).resolve()
-    return str(target) if folder in target.parents else None
-
-
-def _remote_path(manifest: str, path: str) -> str | None:
-    if is_url(path):
-        return None
-    origin, folder = _folder(manifest)
+    scheme, _, rest = manifest.partition("://")
+    origin = f"{scheme}://{re.split(r'[/?#]', rest, maxsplit=1)[0]}"
+    folder = url_path(manifest).rpartition("/")[0] + "/"
     words = re.split(r"[?#]", path)[0]
     steps = unquote(words).replace("\\", "/").split("/")
-    if ".." in steps or _SCHEME.match(path):
-        return None
-    if path.startswith("/"):
-        return origin + path if path.startswith(folder) and not path.startswith("//") else None
-    return origin + folder + path
-
-
-def _outside(manifest: str, path: str) -> str | None:
-    if path.lower().startswith("file://"):
-        return _path_of_url(path)
-    if not is_url(manifest):
-        return None if is_url(path) else str((Path(manifest).parent / path).resolve())
-    origin, folder = _folder(manifest)
-    if is_url(path) or path.startswith("//"):
-        return None
-    words = re.split(r"[?#]", path)[0]
-    return origin + posixpath.normpath(posixpath.join(folder, words)) + path[len(words) :]
+    is_absolute = path.startswith("/")
+    if ".." not in steps and not _SCHEME.match(path) and (path.startswith(folder) or not is_absolute):
+        return origin + (path if is_absolute else folder + path)
+    # Steps of a URL are only resolved here.
+    target = posixpath.normpath(posixpath.join(folder, words)) + path[len(words) :]
+    return origin + target if allow_outside else None
 
 
 def _path_of_url(url: str) -> str:
@@ -261,13 +247,6 @@ def _path_of_url(url: str) -> str:
         return str(place_file(url))
     except DedupeError as error:
         raise _Refused(f"{_cut(url)}, which is skipped: {error}") from error
-
-
-def _folder(manifest: str) -> tuple[str, str]:
-    """Scheme and host of a manifest's URL, and the path of its folder with a slash at the end."""
-    scheme, _, rest = manifest.partition("://")
-    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    return f"{scheme}://{host}", url_path(manifest).rpartition("/")[0] + "/"
 
 
 def _key(place: str) -> str:

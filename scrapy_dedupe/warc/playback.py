@@ -20,6 +20,7 @@ import logging
 import sqlite3
 from bisect import bisect
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from w3lib.url import canonicalize_url
@@ -53,7 +54,6 @@ _NOT_MODIFIED = 304
 _BODILESS = (204, _NOT_MODIFIED)
 
 _KEY_BYTES = 16
-_BATCH = 1000
 
 _TABLES = """
 PRAGMA journal_mode = OFF;
@@ -72,6 +72,7 @@ CREATE TABLE answers (
 -- that of the request, with the letter p or q before it.
 CREATE TABLE lone_answers (link TEXT NOT NULL, number INTEGER NOT NULL);
 CREATE TABLE lone_requests (link TEXT NOT NULL, method TEXT NOT NULL, body BLOB NOT NULL, cookies BLOB NOT NULL);
+BEGIN;
 """
 _LINKED = """
 SELECT r.method, r.body, r.cookies FROM lone_answers a JOIN lone_requests r ON r.link = a.link WHERE a.number = answers.number
@@ -86,7 +87,7 @@ DROP TABLE lone_requests;
 CREATE INDEX answers_by_uri ON answers (uri);
 CREATE INDEX answers_by_canonical ON answers (canonical);
 """  # noqa: S608 - constants
-_INSERT = "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT = "INSERT INTO answers VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SELECT = "SELECT file, offset, block_position, crawl, kind, status, is_partial, cookies FROM answers"
 
 
@@ -125,6 +126,19 @@ class Playable:
     refers_to: PlayedOriginal | None
 
 
+class _AnswerPlace(NamedTuple):
+    """Where an answer is: the number of its file, the offset, and the position in a shared gzip member."""
+
+    file: int
+    offset: int
+    block_position: int
+    crawl: str | int
+    kind: str
+    status: int | None
+    is_partial: int
+    cookies: bytes
+
+
 class TooLarge(Exception):
     """The answer is larger than allowed."""
 
@@ -132,13 +146,21 @@ class TooLarge(Exception):
 class Playback:
     """The captures in *files*. For use on one thread: create, `read`, `find`, `close`.
 
+    The records stay in the files. Their lookup keys are in temporary SQLite databases, which SQLite moves to disk when
+    they grow. URLs are kept as hashes of 16 bytes: of the URL of the record, and of its canonical form.
     `unresolved` counts the revisits that could not be used because their original is missing; `is_complete` is True
     once all files were read.
     """
 
     def __init__(self, files: Sequence[ReadableFile]) -> None:
         self._files = list(files)
-        self._index = _AnswerIndex()
+        self._originals = CaptureTable()  # the records that revisits may refer to
+        self._last_original = 0
+        # Crawls in the order of the files: the number of the first original, and the name, or the number of the file.
+        self._crawls: list[tuple[int, str | int]] = []
+        # An empty name makes a private temporary database.
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._database.executescript(_TABLES)
         self._has_warned = False
         self._max_bytes = 0
         self.unresolved = 0
@@ -162,12 +184,13 @@ class Playback:
         try:
             for number, file in enumerate(self._files):
                 shares_members = False
+                self._enter_crawl(number)
                 with read_errors(file):
                     records = read_records(file, on_damage=on_damage)
-                    for record, request in paired(records, self._index.add_lone_request):
+                    for record, request in paired(records, self._add_lone_request):
                         if not is_wanted():
                             return count
-                        if self._index.add(number, record, request):
+                        if self._add(number, record, request):
                             count += 1
                             shares_members = shares_members or record.length == 0
                 if shares_members:
@@ -177,7 +200,7 @@ class Playback:
                         " member.",
                         file,
                     )
-            self._index.finish()
+            self._database.executescript(_FINISH)
         except sqlite3.Error as error:
             raise ArchiveError(
                 f"The index of the archive cannot be written to a temporary file: {error}. Free some space in the"
@@ -188,7 +211,8 @@ class Playback:
 
     def close(self) -> None:
         """Delete the index."""
-        self._index.close()
+        self._originals.close()
+        self._database.close()
 
     def find(
         self,
@@ -212,12 +236,54 @@ class Playback:
         except OSError as error:
             raise ArchiveError(f"The archive with {url} can no longer be read: {error}.") from error
 
+    def _add(self, file: int, record: StoredRecord, request: StoredRecord | None) -> bool:
+        """Add a record of the file with that number, and its request; False if they are not an HTTP exchange."""
+        if record.type == "warcinfo" and (crawl := record.info().get("ispartof")):
+            self._enter_crawl(crawl)
+        if not (record.target_uri or "").lower().startswith(("http://", "https://")):
+            return False
+        method = method_of(request).upper() if request and request.http else "GET"
+        # The answer to HEAD has no payload.
+        if method != "HEAD":
+            self._last_original = self._originals.add(record) or self._last_original
+        kind = _kind(record)
+        if kind is None:
+            return False
+        uri = record.target_uri or ""
+        answer = self._database.execute(
+            _INSERT,
+            (
+                file,
+                record.offset,
+                record.frame.block_position,
+                self._crawls[-1][1],
+                kind,
+                record.http_status,
+                not record.is_whole,
+                milliseconds(record.date) or 0,
+                uri_key(uri),
+                _canonical_key(uri),
+                *(_request_keys(request) if request and request.http else ("GET", b"", b"")),
+            ),
+        )
+        if request is None:
+            links = [(link, answer.lastrowid) for link in _links(record, "p", "q")]
+            self._database.executemany("INSERT INTO lone_answers VALUES (?, ?)", links)
+        return True
+
+    def _add_lone_request(self, request: StoredRecord) -> None:
+        """Add a request without a response near it, which is linked to a response by their ids at the end."""
+        if request.http:
+            keys = _request_keys(request)
+            links = [(link, *keys) for link in _links(request, "q", "p")]
+            self._database.executemany("INSERT INTO lone_requests VALUES (?, ?, ?, ?)", links)
+
     def _find(
         self, method: str, url: str, body: bytes, cookies: bytes, is_conditional: bool
     ) -> Playable | None:
-        originals, unresolved = self._index.originals, 0
+        originals, unresolved = self._originals, 0
         for canonical in (False, True):
-            for place in self._index.answers(method, body, url, cookies, canonical=canonical):
+            for place in self._answers(method, body, url, cookies, canonical=canonical):
                 if place.status == _NOT_MODIFIED and place.kind == "response" and not is_conditional:
                     continue
                 file = self._files[place.file]
@@ -226,7 +292,7 @@ class Playback:
                     return self._playable(record, method, record)
                 original = originals.original(reference_of(record))
                 if original is not None:
-                    stored, crawl = originals.record_of(original), self._index.crawl_of(original)
+                    stored, crawl = originals.record_of(original), self._crawl_of(original)
                     reference = PlayedOriginal(stored.id, stored.target_uri, stored.date, crawl)
                     return self._playable(
                         record, method, stored, reference, is_unmodified=place.kind == "unmodified"
@@ -283,113 +349,7 @@ class Playback:
             refers_to=refers_to,
         )
 
-    def _warn_about_missing_original(self, revisit: StoredRecord) -> None:
-        if self._has_warned:
-            return
-        self._has_warned = True
-        logger.warning(
-            "The revisit of %s in %s, offset %d, refers to %s of %s, but no file of the archive has that payload."
-            " Add the files of the crawl that has it. Further missing originals are only counted.",
-            revisit.target_uri,
-            revisit.path,
-            revisit.offset,
-            revisit.refers_to_uri or revisit.refers_to or "no URL",
-            revisit.refers_to_date or "no date",
-        )
-
-
-class _AnswerPlace(NamedTuple):
-    """Where an answer is: the number of its file, the offset, and the position in a shared gzip member."""
-
-    file: int
-    offset: int
-    block_position: int
-    crawl: str | int
-    kind: str
-    status: int | None
-    is_partial: int
-    cookies: bytes
-
-
-class _AnswerIndex:
-    """The lookup keys of the answers, in temporary SQLite databases that SQLite itself moves to disk when they grow.
-
-    Filled with `add`, completed with `finish`, then queried. The records stay in the files. URLs are kept as hashes of
-    16 bytes: of the URL of the record, and of its canonical form. `originals` are the records that revisits may refer to.
-    """
-
-    def __init__(self) -> None:
-        self.originals = CaptureTable()
-        # An empty name makes a private temporary database.
-        self._database = sqlite3.connect("", isolation_level=None)
-        self._database.executescript(_TABLES)
-        self._rows: list[tuple[object, ...]] = []
-        self._lone_answers: list[tuple[str, int]] = []
-        self._lone_requests: list[tuple[object, ...]] = []
-        self._number = 0
-        self._file = -1
-        # Crawls in the order of the files: the name, or the number of the file; and the number of the first original.
-        self._crawls: list[str | int] = []
-        self._first_originals: list[int] = []
-        self._last_original = 0
-
-    def add(self, file: int, record: StoredRecord, request: StoredRecord | None) -> bool:
-        """Add a record of the file with that number, and its request; False if they are not an HTTP exchange."""
-        if file != self._file:
-            self._file = file
-            self._enter_crawl(file)
-        if record.type == "warcinfo" and (crawl := record.info().get("ispartof")):
-            self._enter_crawl(crawl)
-        if not (record.target_uri or "").lower().startswith(("http://", "https://")):
-            return False
-        method = method_of(request).upper() if request and request.http else "GET"
-        # The answer to HEAD has no payload.
-        if method != "HEAD":
-            self._last_original = self.originals.add(record) or self._last_original
-        kind = _kind(record)
-        if kind is None:
-            return False
-        uri = record.target_uri or ""
-        self._number += 1
-        self._rows.append(
-            (
-                self._number,
-                file,
-                record.offset,
-                record.frame.block_position,
-                self._crawls[-1],
-                kind,
-                record.http_status,
-                not record.is_whole,
-                milliseconds(record.date) or 0,
-                uri_key(uri),
-                _canonical_key(uri),
-                *(_request_keys(request) if request and request.http else ("GET", b"", b"")),
-            )
-        )
-        if request is None:
-            self._lone_answers += [(link, self._number) for link in _links(record, "p", "q")]
-        if len(self._rows) >= _BATCH:
-            self._flush()
-        return True
-
-    def add_lone_request(self, request: StoredRecord) -> None:
-        """Add a request without a response near it, which `finish` links to a response by their ids."""
-        if request.http:
-            keys = _request_keys(request)
-            self._lone_requests += [(link, *keys) for link in _links(request, "q", "p")]
-
-    def finish(self) -> None:
-        """Make the answers ready for queries."""
-        self._flush()
-        self._database.executescript(_FINISH)
-
-    def close(self) -> None:
-        """Delete the index."""
-        self.originals.close()
-        self._database.close()
-
-    def answers(
+    def _answers(
         self, method: str, body: bytes, url: str, cookies: bytes, *, canonical: bool
     ) -> list[_AnswerPlace]:
         """The answers to a request, whole ones before others, then the newest first.
@@ -413,23 +373,27 @@ class _AnswerIndex:
 
         return sorted(newest_first, key=lambda place: (place.is_partial, is_second(place)))
 
-    def crawl_of(self, original: FiledCapture) -> str | None:
+    def _crawl_of(self, original: FiledCapture) -> str | None:
         """The name of the crawl of an original; None if its file does not name it."""
-        crawl = self._crawls[bisect(self._first_originals, original.number) - 1]
+        _, crawl = self._crawls[bisect(self._crawls, original.number, key=itemgetter(0)) - 1]
         return crawl if isinstance(crawl, str) else None
 
     def _enter_crawl(self, crawl: str | int) -> None:
-        self._crawls.append(crawl)
-        self._first_originals.append(self._last_original + 1)
+        self._crawls.append((self._last_original + 1, crawl))
 
-    def _flush(self) -> None:
-        self._database.execute("BEGIN")
-        self._database.executemany(_INSERT, self._rows)
-        self._database.executemany("INSERT INTO lone_answers VALUES (?, ?)", self._lone_answers)
-        self._database.executemany("INSERT INTO lone_requests VALUES (?, ?, ?, ?)", self._lone_requests)
-        self._database.execute("COMMIT")
-        for rows in (self._rows, self._lone_answers, self._lone_requests):
-            rows.clear()
+    def _warn_about_missing_original(self, revisit: StoredRecord) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        logger.warning(
+            "The revisit of %s in %s, offset %d, refers to %s of %s, but no file of the archive has that payload."
+            " Add the files of the crawl that has it. Further missing originals are only counted.",
+            revisit.target_uri,
+            revisit.path,
+            revisit.offset,
+            revisit.refers_to_uri or revisit.refers_to or "no URL",
+            revisit.refers_to_date or "no date",
+        )
 
 
 def _request_keys(request: StoredRecord) -> tuple[str, bytes, bytes]:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.warc.framing import open_head
+from scrapy_dedupe.warc.framing import open_head, split_fields
+from scrapy_dedupe.warc.sources import Broken
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,21 +84,13 @@ def raw_head(record: StoredRecord) -> RawHead:
     """
     if record.format != "warc":
         raise ValueError(f"{record.path}, offset {record.offset}: an ARC record has no named fields")
-    version, *lines = open_head(record.path, record.frame).split(b"\n")
-    fields: list[tuple[bytes, list[bytes]]] = []
-    for line in lines:
-        text = line.rstrip(b"\r")
-        if not text:
-            break
-        if text[:1] in b" \t" and fields:
-            fields[-1][1].append(text.strip())
-            continue
-        name, colon, value = text.partition(b":")
-        if not colon:
-            raise DamagedInput(f"{record.path}, offset {record.offset}: the head of the record has changed")
-        fields.append((name.strip(), [value.strip()]))
-    joined = tuple([(name, b" ".join(filter(None, values))) for name, values in fields])
-    return RawHead(version.rstrip(b"\r"), joined)
+    version, _, lines = open_head(record.path, record.frame).partition(b"\n")
+    try:
+        return RawHead(version.rstrip(b"\r"), tuple(split_fields(lines)))
+    except Broken:
+        raise DamagedInput(
+            f"{record.path}, offset {record.offset}: the head of the record has changed"
+        ) from None
 
 
 def stored_uri(record: StoredRecord, head: RawHead | None = None) -> bytes | None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.capture import Digest, Headers, parse_digest
 from scrapy_dedupe.warc.chunks import without_chunks
-from scrapy_dedupe.warc.framing import Damage, Frame, frames, open_block
+from scrapy_dedupe.warc.framing import Damage, Frame, frames, open_block, unfolded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -331,19 +331,8 @@ def _http_head(block: bytes) -> HttpHead | None:
 
 
 def _headers(text: bytes) -> Headers:
-    headers: list[tuple[bytes, bytes]] = []
-    # The lines of folded headers, by position.
-    folded: dict[int, list[bytes]] = {}
-    for line in _LINE_END.split(text):
-        if line[:1] in (b" ", b"\t") and headers:
-            folded.setdefault(len(headers) - 1, [headers[-1][1]]).append(line.strip())
-            continue
-        name, colon, value = line.partition(b":")
-        if colon:
-            headers.append((name.strip(), value.strip(b" \t")))
-    for place, lines in folded.items():
-        headers[place] = (headers[place][0], b" ".join(filter(None, lines)).strip())
-    return tuple(headers)
+    fields = [line.partition(b":") for line in _LINE_END.split(unfolded(text))]
+    return tuple([(name.strip(), value.strip(b" \t")) for name, colon, value in fields if colon])
 
 
 def bare_uri(uri: str | None) -> str | None:

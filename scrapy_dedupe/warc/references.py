@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND_MS = 1_000
 _KEY_BYTES = 16
-_BATCH = 1_000
 
 K = TypeVar("K")
 
@@ -146,20 +145,29 @@ def uri_key(url: str) -> bytes:
 
 def has_payload(record: StoredRecord, digest: str) -> bool:
     """Whether the stored body of a record has a digest: without its transfer chunks, with them, or decoded."""
+    return payload_fault(record, digest) is None
+
+
+def payload_fault(record: StoredRecord, digest: str) -> str | None:
+    """None if `has_payload`; else why the body cannot be read or decoded, empty if it can."""
     label = digest.partition(":")[0]
     makers = [payload_pieces]
     if record.http is not None and record.http.is_chunked:
         makers.append(body_pieces)
     if codings_of(record.http_headers):
         makers.append(decoded_pieces)
+    fault = ""
     for pieces in makers:
-        with suppress(DamagedInput, Undecodable):
-            hasher = hashlib.new(label, usedforsecurity=False)
+        hasher = hashlib.new(label, usedforsecurity=False)
+        try:
             for piece in pieces(record):
                 hasher.update(piece)
+        except (DamagedInput, Undecodable) as error:
+            fault = str(error)
+        else:
             if digest == digest_key(f"{label}:{hasher.hexdigest()}"):
-                return True
-    return False
+                return None
+    return fault
 
 
 class NamedCapture(Protocol):
@@ -270,11 +278,12 @@ CREATE TABLE captures (
     is_partial INTEGER NOT NULL, -- truncated, a segment, or a 206
     is_page INTEGER NOT NULL     -- status 200 and not partial
 );
+BEGIN;
 """
 _INDEXES = """
-CREATE INDEX IF NOT EXISTS captures_by_id ON captures (id) WHERE id IS NOT NULL;
-CREATE INDEX IF NOT EXISTS captures_by_uri ON captures (uri, date_ms);
-CREATE INDEX IF NOT EXISTS captures_by_digest ON captures (digest, is_partial) WHERE digest IS NOT NULL;
+CREATE INDEX captures_by_id ON captures (id) WHERE id IS NOT NULL;
+CREATE INDEX captures_by_uri ON captures (uri, date_ms);
+CREATE INDEX captures_by_digest ON captures (digest, is_partial, date_ms) WHERE digest IS NOT NULL;
 """
 _NEAREST = "ORDER BY is_partial, abs(date_ms - ?), number LIMIT 1"
 
@@ -291,8 +300,6 @@ class CaptureTable(Captures[str, FiledCapture]):
         self._database = sqlite3.connect("", isolation_level=None)
         self._database.executescript(_TABLES)
         self._files: list[ReadableFile] = []
-        self._rows: list[tuple[object, ...]] = []
-        self._number = 0
         self._is_indexed = False
 
     def add(self, record: StoredRecord) -> int | None:
@@ -302,10 +309,9 @@ class CaptureTable(Captures[str, FiledCapture]):
         if not self._files or self._files[-1] != record.path:
             self._files.append(record.path)
         record_id, is_whole = bare_id(record.id), record.is_whole
-        self._number += 1
-        self._rows.append(
+        row = self._database.execute(
+            "INSERT INTO captures VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                self._number,
                 milliseconds(record.date) or 0,
                 digest_of(record),
                 len(self._files) - 1,
@@ -315,11 +321,9 @@ class CaptureTable(Captures[str, FiledCapture]):
                 uri_key(record.target_uri),
                 not is_whole,
                 is_whole and record.http_status == 200,
-            )
+            ),
         )
-        if len(self._rows) >= _BATCH:
-            self._write()
-        return self._number
+        return row.lastrowid
 
     def noted(self, records: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
         """Yield the records unchanged, adding each to the table."""
@@ -348,10 +352,17 @@ class CaptureTable(Captures[str, FiledCapture]):
         return self._found(where, uri_key(uri), first, first + _SECOND_MS - 1)
 
     def with_digest(self, digest: str, uri: str | None, date_ms: int) -> Iterable[FiledCapture]:
-        # A million records may have one digest; all of them have the same payload.
-        if uri is None:
-            return self._found("digest = ? ORDER BY is_partial, number LIMIT 1", digest)
-        return self._found(f"digest = ? AND uri = ? {_NEAREST}", digest, uri_key(uri), date_ms)
+        if uri is not None:
+            return self._found(f"digest = ? AND uri = ? {_NEAREST}", digest, uri_key(uri), date_ms)
+        # A million records may have one digest. The index gives the nearest before and after a date without sorting.
+        found: list[FiledCapture] = []
+        for is_partial in (False, True):
+            for where in ("date_ms >= ? ORDER BY date_ms", "date_ms < ? ORDER BY date_ms DESC"):
+                where = f"digest = ? AND is_partial = ? AND {where}, number LIMIT 1"
+                found += self._found(where, digest, is_partial, date_ms)
+            if found:
+                break
+        return sorted(found, key=lambda capture: (abs(capture.date_ms - date_ms), capture.number))[:1]
 
     def of_uri(self, uri: str, date_ms: int) -> Iterable[FiledCapture]:
         return self._found(f"uri = ? AND is_page {_NEAREST}", uri_key(uri), date_ms)
@@ -363,21 +374,11 @@ class CaptureTable(Captures[str, FiledCapture]):
             return False
 
     def _found(self, where: str, *values: object) -> list[FiledCapture]:
-        self._write()
         if not self._is_indexed:
             self._database.executescript(_INDEXES)
             self._is_indexed = True
         rows = self._database.execute(f"SELECT {_COLUMNS} FROM captures WHERE {where}", values)  # noqa: S608
         return [FiledCapture(*row) for row in rows]
-
-    def _write(self) -> None:
-        if self._rows:
-            self._database.execute("BEGIN")
-            self._database.executemany(
-                "INSERT INTO captures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self._rows
-            )
-            self._database.execute("COMMIT")
-            self._rows.clear()
 
 
 def _key(record_id: str) -> bytes:

@@ -1,8 +1,6 @@
 """The bytes of a WARC or ARC file, plain or in gzip members, one record after the other.
 
-Both sources have the same interface: ``begin`` goes to the next record, ``readline`` and ``pieces`` take its bytes,
-``find_next`` searches for the next place that begins with a record after a damaged one. Members are decompressed piece
-by piece, so that a small member with a huge content does not fill the memory.
+Members are decompressed piece by piece, so that a small member with a huge content does not fill the memory.
 
 Most members are small and whole. They are decompressed at once by libdeflate, which is faster but needs the end of the
 member. The beginning of the next member is taken as the end, and checked as follows. RFC 1952, section 2.3: the last 8
@@ -31,7 +29,6 @@ WARC_START = re.compile(rb"WARC/\d")
 # the line.
 ARC_LINE = re.compile(rb"(?=[^\r\n]*\d\r?\n?\Z)\S[^\r\n]* \S+ \d{8,17} [^\r\n]*?(\d+)\r?\n?")
 _ARC_DATE = re.compile(rb" \d{8,17} ")
-_NO_START = re.compile(rb"(?!WARC/\d)(?:\s|[^\r\n]*\r[^\n])")  # of a line of either kind
 MAX_HEAD_BYTES = 1 << 20
 _CHUNK = 1 << 16
 _PIECE = 1 << 20  # decompressed bytes at a time: a small member can have a large content
@@ -45,12 +42,6 @@ _FEW_LINE_ENDS = 8  # in bytes; a file can have millions of them in a row
 _FEW_RAW_BYTES, _FEW_BYTES = 256, 64  # first look at a possible member, before more of it is decompressed
 _TRIED_BYTES = 1 << 14
 _MOST_TRIES = 2  # false beginnings of a next member before giving up
-# The head of a member (RFC 1952, section 2.3).
-_HAS_CHECKSUM, _HAS_EXTRA, _HAS_NAME, _HAS_COMMENT, _RESERVED = 2, 4, 8, 16, 0xE0
-_FLAGS_AT, _FIXED_BYTES = 3, 10
-# RFC 1951, section 3.2.3, from the second bit on.
-_STORED, _NO_BLOCK_TYPE = 0, 3
-_STORED_BYTES = 5  # one with the type of the block, its length, and its length complemented
 
 
 class ReadableFile(Protocol):
@@ -77,128 +68,155 @@ class BadMember(Broken):
     """A gzip member cannot be decompressed to its end."""
 
 
-class PlainSource:
-    """Bytes of an uncompressed file; `offset` is where the current record begins."""
+class Source:
+    """Bytes of a file, one record after the other; `offset` is where the current record, or its member, begins.
 
-    is_inside_member = False
+    ``begin`` goes to the next record; False at the end of the file. ``find_next`` goes to the next place that begins with
+    a record. ``pass_over`` goes to where the next record may begin, after the bytes at `offset` turned out not to be a
+    record.
+    """
 
     def __init__(self, file: BufferedReader, offset: int) -> None:
         self._file = file
-        self.offset = offset
-        file.seek(offset)
-
-    @property
-    def position(self) -> int:
-        return self._file.tell() - self.offset
-
-    @property
-    def is_at_end(self) -> bool:
-        return not self._file.peek(1)
-
-    def begin(self) -> bool:
-        self.offset = self._file.tell()
-        return not self.is_at_end
-
-    def length_since(self, offset: int) -> int:
-        return self._file.tell() - offset
-
-    def readline(self) -> bytes:
-        return self._file.readline(MAX_HEAD_BYTES)
-
-    def peek_head(self) -> bytes:
-        """The next bytes up to a blank line, if they are buffered, without taking them."""
-        at_hand = self._file.peek(1)
-        return at_hand[: at_hand.find(b"\r\n\r\n") + 4] if b"\r\n\r\n" in at_hand else b""
-
-    def peek_line(self) -> bytes:
-        position = self._file.tell()
-        line = self._file.readline(MAX_HEAD_BYTES)
-        self._file.seek(position)
-        return line
-
-    def skip_blank_lines(self) -> bytes:
-        """Take the following line ends, and half of one at the end of the file; return the first few of them."""
-        first = b""
-        while True:
-            position = self._file.tell()
-            line = self._file.readline(3)
-            if line not in (b"\r\n", b"\n", b"\r"):
-                self._file.seek(position)
-                return first
-            if len(first) < _FEW_LINE_ENDS:
-                first += line
-
-    def skip(self, length: int) -> None:
-        self._file.seek(length, 1)
-
-    def pieces(self, length: int) -> Iterator[bytes]:
-        while length:
-            piece = self._file.read(min(length, _PIECE))
-            if not piece:
-                raise Cut(f"the file ends {length} bytes before the end of the record")
-            length -= len(piece)
-            yield piece
-
-    def pass_over(self) -> None:
-        """Go to where the next record may begin, after the bytes at `offset` turned out not to be a record."""
-        self.find_next(self.offset + 1)
-
-    def find_next(self, offset: int) -> None:
-        """Go to the next line that begins a record, or to the end of the file."""
-        self._file.seek(offset)
-        is_line_start = False
-        while line := self._file.readline(_CHUNK):
-            if is_line_start and begins_record(line):
-                self.offset = self._file.seek(-len(line), 1)
-                return
-            # A binary body may end without a line end just before a record.
-            if not is_line_start and (match := re.search(rb"WARC/1\.\d\r?\n\Z", line)):
-                self.offset = self._file.seek(match.start() - len(line), 1)
-                return
-            is_line_start = line.endswith(b"\n")
-        self.go_to_end()
+        self.go_to(offset)
 
     def go_to(self, offset: int) -> None:
         self.offset = self._file.seek(offset)
-
-    def go_to_end(self) -> None:
-        self.offset = self._file.seek(0, 2)
-
-
-class GzipSource:
-    """Decompressed bytes of a file of gzip members; `offset` is where the current member begins."""
-
-    def __init__(self, file: BufferedReader, offset: int) -> None:
-        self._file = file
-        self._restart(offset)
-
-    def _restart(self, offset: int) -> None:
-        self.offset = offset
-        self._file.seek(offset)
-        self._raw = b""  # read from the file, taken up to _at
-        self._at = 0
-        self._read_to = offset  # where _raw ends in the file
-        self._read_bytes = _CHUNK  # little at first, for callers that read only one record
-        self._member: zlib_ng._Decompress | None = None  # None: all of it is in _out
         self._out: bytes | bytearray = b""
         self._index = 0
-        self._before = 0  # decompressed bytes of this member before _out
-        self._begin_alike = True  # whether all members so far begin with the same bytes
-        self._tried = -1  # the offset of a member that cannot be decompressed at once
+        self._before = 0  # bytes since `offset` before _out
+
+    def go_to_end(self) -> None:
+        self.go_to(self._file.seek(0, 2))
 
     @property
     def position(self) -> int:
         return self._before + self._index
 
     @property
+    def is_at_end(self) -> bool:
+        """Whether this is the end of the member or file, where a record may end without another one following."""
+        return self._index == len(self._out) and not self._fill()
+
+    def readline(self) -> bytes:
+        while True:
+            end = self._out.find(b"\n", self._index) + 1
+            if end or len(self._out) - self._index >= MAX_HEAD_BYTES or not self._fill():
+                line = self._out[self._index : end or None]
+                self._index += len(line)
+                return bytes(line)
+
+    def peek_head(self) -> bytes:
+        """The head of the WARC record that begins here, blank line included, if it is at hand, without taking it."""
+        if not self._out.startswith(b"WARC/", self._index):
+            return b""
+        end = self._out.find(b"\r\n\r\n", self._index)
+        return bytes(self._out[self._index : end + 4]) if end >= 0 else b""
+
+    def peek_line(self) -> bytes:
+        line = self.readline()
+        self._index -= len(line)
+        return line
+
+    def skip_blank_lines(self) -> bytes:
+        """Take the following line ends, and half of one at the end; return the first few of them."""
+        first = b""
+        while True:
+            if len(self._out) - self._index < 2 and self._fill():
+                continue
+            if self._out.startswith(b"\r\n", self._index):
+                line = b"\r\n"
+            elif self._out.startswith(b"\n", self._index) or self._out[self._index :] == b"\r":
+                line = bytes(self._out[self._index : self._index + 1])
+            else:
+                return first
+            self._index += len(line)
+            if len(first) < _FEW_LINE_ENDS:
+                first += line
+
+    def skip(self, length: int) -> None:
+        for _ in self.pieces(length):
+            pass
+
+    def pieces(self, length: int) -> Iterator[bytes]:
+        while length:
+            if self.is_at_end:
+                raise self._ended_before(length)
+            piece = memoryview(self._out)[self._index : self._index + min(length, _PIECE)]
+            self._index += len(piece)
+            length -= len(piece)
+            yield bytes(piece)
+
+    def _take(self, data: bytes) -> None:
+        """Put more bytes after those that were not taken yet."""
+        self._before += self._index
+        self._out = self._out[self._index :] + data
+        self._index = 0
+
+    def _fill(self) -> bool:
+        raise NotImplementedError
+
+    def _ended_before(self, length: int) -> Broken:
+        raise NotImplementedError
+
+
+class PlainSource(Source):
+    """Bytes of an uncompressed file."""
+
+    is_inside_member = False
+
+    def begin(self) -> bool:
+        self.offset += self.position
+        self._before = -self._index
+        return not self.is_at_end
+
+    def length_since(self, offset: int) -> int:
+        return self.offset + self.position - offset
+
+    def pass_over(self) -> None:
+        self.find_next(self.offset + 1)
+
+    def find_next(self, offset: int) -> None:
+        self._file.seek(offset)
+        is_line_start = False
+        while line := self._file.readline(_CHUNK):
+            if is_line_start and begins_record(line):
+                self.go_to(self._file.tell() - len(line))
+                return
+            # A binary body may end without a line end just before a record.
+            if not is_line_start and (match := re.search(rb"WARC/1\.\d\r?\n\Z", line)):
+                self.go_to(self._file.tell() - len(line) + match.start())
+                return
+            is_line_start = line.endswith(b"\n")
+        self.go_to_end()
+
+    def _fill(self) -> bool:
+        data = self._file.read(max(_READ_BYTES, len(self._out) - self._index))
+        if data:
+            self._take(data)
+        return bool(data)
+
+    def _ended_before(self, length: int) -> Broken:
+        return Cut(f"the file ends {length} bytes before the end of the record")
+
+
+class GzipSource(Source):
+    """Decompressed bytes of a file of gzip members; `offset` is where the current member begins."""
+
+    def go_to(self, offset: int) -> None:
+        super().go_to(offset)
+        self._raw = b""  # read from the file, taken up to _at
+        self._at = 0
+        self._read_to = offset  # where _raw ends in the file
+        self._read_bytes = _CHUNK  # little at first, for callers that read only one record
+        self._member: zlib_ng._Decompress | None = None  # None: all of it is in _out
+        self._begin_alike = True  # whether all members so far begin with the same bytes
+        self._tried = -1  # the offset of a member that cannot be decompressed at once
+
+    @property
     def is_inside_member(self) -> bool:
         """Whether more of this member follows, after at least one of its bytes was taken."""
         return self.position > 0 and not self.is_at_end
-
-    @property
-    def is_at_end(self) -> bool:
-        """Whether the member is at its end, where a record may end without another one following."""
-        return self._index == len(self._out) and not self._fill()
 
     def begin(self) -> bool:
         while self.is_at_end:
@@ -300,72 +318,24 @@ class GzipSource:
     def length_since(self, offset: int) -> int:
         return self._read_to - len(self._raw) + self._at - offset
 
-    def readline(self) -> bytes:
-        while True:
-            end = self._out.find(b"\n", self._index) + 1
-            if end or len(self._out) - self._index >= MAX_HEAD_BYTES or not self._fill():
-                line = self._out[self._index : end or None]
-                self._index += len(line)
-                return bytes(line)
-
-    def peek_head(self) -> bytes:
-        """The next bytes up to a blank line, if they are decompressed, without taking them."""
-        end = self._out.find(b"\r\n\r\n", self._index)
-        return bytes(self._out[self._index : end + 4]) if end >= 0 else b""
-
-    def peek_line(self) -> bytes:
-        line = self.readline()
-        self._index -= len(line)
-        return line
-
-    def skip_blank_lines(self) -> bytes:
-        """Take the following line ends in this member; return the first few of them."""
-        first = b""
-        while True:
-            if len(self._out) - self._index < 2 and self._fill():
-                continue
-            if self._out.startswith(b"\r\n", self._index):
-                line = b"\r\n"
-            elif self._out.startswith(b"\n", self._index):
-                line = b"\n"
-            else:
-                return first
-            self._index += len(line)
-            if len(first) < _FEW_LINE_ENDS:
-                first += line
-
-    def skip(self, length: int) -> None:
-        for _ in self.pieces(length):
-            pass
-
-    def pieces(self, length: int) -> Iterator[bytes]:
-        while length:
-            if self._index == len(self._out) and not self._fill():
-                raise Broken(f"the gzip member ends {length} bytes before the end of the record")
-            piece = memoryview(self._out)[self._index : self._index + min(length, _PIECE)]
-            self._index += len(piece)
-            length -= len(piece)
-            yield bytes(piece)
+    def _ended_before(self, length: int) -> Broken:
+        return Broken(f"the gzip member ends {length} bytes before the end of the record")
 
     def pass_over(self) -> None:
-        """Go to where the next record may begin, after the bytes at `offset` turned out not to be a record.
-
-        A whole member is skipped completely, and so are the following members that do not begin with a record:
-        anything inside them that looks like a member is part of their content.
-        """
+        # A whole member is skipped completely, and so are the following members that do not begin with a record:
+        # anything inside them that looks like a member is part of their content.
         try:
             while True:
                 self._index = len(self._out)
                 while self._fill():
                     self._index = len(self._out)
                 if not self.begin() or begins_record(self.peek_line()):
-                    self._restart(self.offset)
+                    self.go_to(self.offset)
                     return
         except Broken:
             self.find_next(self.offset + 1)
 
     def find_next(self, offset: int) -> None:
-        """Go to the next member that begins with a record, or to the end of the file."""
         self._file.seek(offset)
         raw, is_all = b"", False
         while not is_all:
@@ -377,18 +347,12 @@ class GzipSource:
             at = raw.find(GZIP_MAGIC)
             while 0 <= at < tried_to:
                 if _member_begins_record(raw, at):
-                    self._restart(offset + at)
+                    self.go_to(offset + at)
                     return
                 at = raw.find(GZIP_MAGIC, at + 1)
             raw = raw[tried_to:]
             offset += tried_to
         self.go_to_end()
-
-    def go_to(self, offset: int) -> None:
-        self._restart(offset)
-
-    def go_to_end(self) -> None:
-        self._restart(self._file.seek(0, 2))
 
     def _fill(self) -> bool:
         """Decompress some more of the current member; False at its end."""
@@ -405,9 +369,7 @@ class GzipSource:
                 raise BadMember(f"the gzip member is damaged ({error})") from None
             self._at += len(feed) - len(member.unused_data if member.eof else member.unconsumed_tail)
             if data:
-                self._before += self._index
-                self._out = self._out[self._index :] + data
-                self._index = 0
+                self._take(data)
                 return True
         return False
 
@@ -422,54 +384,14 @@ def begins_record(line: bytes) -> bool:
 
 def _member_begins_record(raw: bytes, at: int) -> bool:
     """Whether the gzip member at *at* begins with a record and its beginning decompresses."""
-    end = min(at + _CHUNK, len(raw))
-    start = deflate_start(raw, at, end)
-    if start < 0:
-        return False
-    view = memoryview(raw)
-    try:
-        # Mostly the first bytes already show that the first line does not begin a record.
-        few = zlib_ng.decompressobj(-15).decompress(
-            view[start : min(start + _FEW_RAW_BYTES, end)], _FEW_BYTES
-        )
-        if _NO_START.match(few) or (b"\n" in few and not begins_record(few[: few.find(b"\n") + 1])):
+    view, line = memoryview(raw), b""
+    # Mostly the first bytes already show that the first line does not begin a record.
+    for raw_bytes, out_bytes in ((_FEW_RAW_BYTES, _FEW_BYTES), (_CHUNK, _TRIED_BYTES)):
+        try:
+            out = zlib_ng.decompressobj(31).decompress(view[at : at + raw_bytes], out_bytes)
+        except zlib_ng.error:  # type: ignore[misc]
             return False
-        out = zlib_ng.decompressobj(31).decompress(view[at:end], _TRIED_BYTES)
-    except zlib_ng.error:  # type: ignore[misc]
-        return False
-    return begins_record(out.partition(b"\n")[0] + b"\n")
-
-
-def deflate_start(raw: bytes, at: int, end: int) -> int:
-    """Where the deflated data of the member whose head is at *at* begins; -1 if there is no valid head before *end*.
-
-    Everything that a decompressor checks in the head, and in the head of the first block, is checked. A hostile file
-    has GZIP_MAGIC in every third byte; this is much faster than setting up a decompressor for each.
-    """
-    flags = raw[at + _FLAGS_AT] if at + _FIXED_BYTES < end else _RESERVED
-    if flags & _RESERVED:
-        return -1
-    start = at + _FIXED_BYTES
-    if flags & _HAS_EXTRA:
-        start += 2 + int.from_bytes(raw[start : start + 2], "little")
-    for flag in (_HAS_NAME, _HAS_COMMENT):
-        if flags & flag:
-            start = raw.find(b"\0", start, end) + 1
-            if not start:
-                return -1
-    if flags & _HAS_CHECKSUM:
-        checksum = int.from_bytes(raw[start : start + 2], "little")
-        if start + 2 >= end or zlib_ng.crc32(memoryview(raw)[at:start]) & 0xFFFF != checksum:
-            return -1
-        start += 2
-    return start if start < end and _begins_block(raw[start : min(start + _STORED_BYTES, end)]) else -1
-
-
-def _begins_block(raw: bytes) -> bool:
-    block_type = raw[0] >> 1 & 3
-    if block_type != _STORED:
-        return block_type != _NO_BLOCK_TYPE
-    length, complement = raw[1:3], raw[3:5]
-    return len(raw) == _STORED_BYTES and all(
-        one ^ other == 0xFF for one, other in zip(length, complement, strict=True)
-    )
+        line, line_end, _ = out.partition(b"\n")
+        if line_end and not begins_record(line + b"\n"):
+            return False
+    return begins_record(line + b"\n")

@@ -2,14 +2,14 @@
 
 A file is written locally first. `Storage.upload` copies it, reads the copy back, and compares size and SHA-256;
 `Storage.move` then deletes the local file, never earlier. Both can be repeated after a kill at any time: an existing
-copy with the same bytes counts as uploaded.
+copy with the same bytes counts as uploaded. `Mover` does this on a thread while a crawl continues.
 
 Guarantees for readers of the storage:
 
 - No partial file ever has its final name. Stores that show an object only when it is complete (S3, Google, Azure, OSS)
   get it under its name; all others get ``NAME.part``, which is renamed after verification. fsspec does not report the
   kind of a file system, so the complete-object stores are listed here. Of the others only those with a real rename are
-  accepted: fsspec's default rename copies, so a partial copy could be seen. (In `memory:` a copy appears at once.)
+  accepted: fsspec's default rename copies, so a partial copy could be seen.
 - Nothing is overwritten. A local folder gets the name by a hard link, which cannot overwrite. Elsewhere the name is
   checked before the upload; two programs could choose the same name in between.
 
@@ -22,13 +22,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import logging
 import os
+import queue
 import re
 import tempfile
-from dataclasses import dataclass
+import threading
+import time
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
@@ -38,11 +41,14 @@ from scrapy_dedupe.warc.files import OPEN_SUFFIX, PART_SUFFIX
 from scrapy_dedupe.warc.records import new_record_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+logger = logging.getLogger(__name__)
+
+PAUSES_S: Final = (2.0, 10.0, 30.0)
 _ASIDE_SUFFIX: Final = ".moved"
 
-_WHOLE_AT_ONCE: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
+_WHOLE_AT_ONCE: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "memory"})
 # FTP opens a connection for each block, and its default block size is only 64 KiB.
 _OPTIONS: Final[dict[str, dict[str, object]]] = {"ftp": {"block_size": 8 << 20}}
 
@@ -55,8 +61,7 @@ class RefusedUpload(ArchiveError):
     """A retry cannot help: the name is taken by other content, or the local file cannot be uploaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sum:
+class _Sum(NamedTuple):
     """The size in bytes and the SHA-256 in hex, to compare two copies of a file."""
 
     size_bytes: int
@@ -90,11 +95,9 @@ class Storage:
                 " and put options and credentials where the driver of the protocol looks for them."
             )
         self._class = self._driver()
-        memory = import_module("fsspec.implementations.memory").MemoryFileSystem
         renames = self._class.mv is not import_module("fsspec.spec").AbstractFileSystem.mv
-        self._is_memory = issubclass(self._class, memory)
         self._is_whole_at_once = self._protocol in _WHOLE_AT_ONCE
-        if not (renames or self._is_memory or self._is_whole_at_once):
+        if not (renames or self._is_whole_at_once):
             raise SettingError(
                 f"Files cannot be moved to {self.shown}: fsspec writes to {self._protocol}:// in place and cannot rename"
                 " there, so readers could see a partial file. Use a folder, sftp://, s3://, gs:// or abfs://, for"
@@ -117,7 +120,7 @@ class Storage:
             probe = Path(folder) / name
             probe.write_bytes(name.encode())
             self._connect()
-            self._send(probe, name, _sum_of_local(probe, _no_progress), _no_progress)
+            self._send(probe, name, _sum_of_local(probe))
             self._fs.rm_file(self._remote(name))
 
     def location(self, name: str) -> str:
@@ -139,7 +142,7 @@ class Storage:
         """Whether the storage is this local folder."""
         return self._is_local and self._local_folder().resolve() == folder.resolve()
 
-    def upload(self, path: Path | str, on_read: Callable[[int], None] | None = None) -> str:
+    def upload(self, path: Path | str, on_read: Callable[[int], None] = lambda size_bytes: None) -> str:
         """Copy a finished file, verify the copy, and return its location; the local file is not changed.
 
         Raises ArchiveError if the copy cannot be made or differs; the copy is then removed if possible. Raises the
@@ -148,28 +151,24 @@ class Storage:
         """
         path = Path(path)
         with _upload_lock(path):
-            return self._upload(path, on_read or _no_progress)
-
-    def _upload(self, path: Path, on_read: Callable[[int], None]) -> str:
-        before, local = _state_of(path), _sum_of_local(path, on_read)
-        name = path.name
-        try:
-            with self._driver_errors(
-                f"{path} cannot be uploaded to {self.shown}",
-                "The local file is kept; check the storage and upload the file again.",
-            ):
-                self._connect()
-                if not self._is_there(name, local, path, on_read):
-                    self._send(path, name, local, on_read)
-            if _state_of(path) != before:
-                raise RefusedUpload(
-                    f"{path} was changed during its upload to {self.shown}. It is kept; find out which program writes"
-                    " it, and delete the copy."
-                )
-        except ArchiveError:
-            self._fs = None  # a connection that failed once may be dead
-            raise
-        return self.location(name)
+            before, local = _state_of(path), _sum_of_local(path, on_read)
+            try:
+                with self._driver_errors(
+                    f"{path} cannot be uploaded to {self.shown}",
+                    "The local file is kept; check the storage and upload the file again.",
+                ):
+                    self._connect()
+                    if not self._is_there(path.name, local, path, on_read):
+                        self._send(path, path.name, local, on_read)
+                if _state_of(path) != before:
+                    raise RefusedUpload(
+                        f"{path} was changed during its upload to {self.shown}. It is kept; find out which program"
+                        " writes it, and delete the copy."
+                    )
+            except ArchiveError:
+                self._fs = None  # a connection that failed once may be dead
+                raise
+        return self.location(path.name)
 
     def move(self, path: Path | str) -> str:
         """Upload a finished file, then delete the local one; return its new location.
@@ -245,8 +244,7 @@ class Storage:
             self._fs = self._class(skip_instance_cache=True, **options)
             self._base = self._class._strip_protocol(self._url).rstrip("/")
         self._fs.invalidate_cache()
-        has_folders = not (self._is_memory or self._is_whole_at_once)
-        if has_folders and not self._fs.isdir(self._base or "/"):
+        if not self._is_whole_at_once and not self._fs.isdir(self._base or "/"):
             # The folder is not created: below an unmounted mount point an archive would fill the wrong disk.
             raise FileNotFoundError(errno.ENOENT, "the folder does not exist; create it, or mount it")
 
@@ -270,7 +268,9 @@ class Storage:
             " the local file is kept. Move one of the two away, or use another folder."
         )
 
-    def _send(self, path: Path, name: str, local: _Sum, on_read: Callable[[int], None]) -> None:
+    def _send(
+        self, path: Path, name: str, local: _Sum, on_read: Callable[[int], None] = lambda size_bytes: None
+    ) -> None:
         from fsspec.callbacks import Callback
 
         final = self._remote(name)
@@ -343,6 +343,87 @@ class Storage:
             raise ArchiveError(f"{what}: {reason}. {remedy}") from (None if self._secrets else error)
 
 
+class Mover:
+    """Moves finished files to *storage* on its own thread, one after another, from the first `submit` until `close`.
+
+    For each file: upload and verify the copy, call ``on_moved(path, location)``, delete the local file. The new location
+    is thus recorded before the old file is deleted, and a kill between two of these steps leaves both copies, never none.
+    If ``on_moved`` raises, the local file is kept.
+
+    ``on_failed(path, error)`` is called when the file stays local: immediately if a retry cannot help, else after one
+    retry for each of the *pauses_s*. Once a file has failed after all retries, the next files get one attempt each until
+    one succeeds: a full or unreachable storage costs the pauses only once. Both callbacks run on the thread.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        on_moved: Callable[[Path, str], object],
+        on_failed: Callable[[Path, Exception], object],
+        *,
+        pauses_s: Sequence[float] = PAUSES_S,
+    ) -> None:
+        self._storage = storage
+        self._on_moved = on_moved
+        self._on_failed = on_failed
+        self._pauses_s = tuple(pauses_s)
+        self._queue: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
+        self._local: dict[Path, None] = {}
+        self._is_failing = False
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def submit(self, path: Path | str) -> None:
+        """Queue a finished file. Raises ArchiveError after `close`."""
+        path = Path(path)
+        if self._is_closed:
+            raise ArchiveError(f"{path} is kept: files are no longer moved to {self._storage.shown}.")
+        self._local[path] = None
+        self._queue.put(path)
+        if self._thread is None:
+            # A daemon thread, so that the process can exit during an upload, which cannot be interrupted.
+            self._thread = threading.Thread(target=self._run, name="dedupe-mover", daemon=True)
+            self._thread.start()
+
+    def close(self) -> list[Path]:
+        """Wait for the queued files; return the files that stay local. Can be called again."""
+        self._is_closed = True
+        self._queue.put(None)
+        if self._thread is not None:
+            self._thread.join()
+        return list(self._local)
+
+    def _run(self) -> None:
+        while (path := self._queue.get()) is not None:
+            try:
+                self._on_moved(path, self._upload(path))
+                self._storage.delete_local(path)
+                del self._local[path]
+            except Exception as error:  # noqa: BLE001 - reported; a bug must not end the thread
+                try:
+                    self._on_failed(path, error)
+                except Exception:
+                    logger.exception("%s is kept; the failure of its upload could not be reported.", path)
+
+    def _upload(self, path: Path) -> str:
+        pauses_s = iter(() if self._is_failing else self._pauses_s)
+        while True:
+            try:
+                location = self._storage.upload(path)
+            except RefusedUpload:
+                raise
+            except ArchiveError as error:
+                pause_s = next(pauses_s, None)
+                if pause_s is None:
+                    self._is_failing = True
+                    raise
+                logger.info("%s Retrying in %g seconds.", error, pause_s)
+                time.sleep(pause_s)
+            else:
+                self._is_failing = False
+                return location
+
+
 @contextlib.contextmanager
 def _upload_lock(path: Path) -> Iterator[None]:
     """Hold a lock on a local file, so that no other program uploads it at the same time."""
@@ -397,11 +478,7 @@ def _report_of(on_read: Callable[[int], None]) -> Callable[..., None]:
     return report
 
 
-def _no_progress(size_bytes: int) -> None:
-    pass
-
-
-def _sum_of_local(path: Path, on_read: Callable[[int], None]) -> _Sum:
+def _sum_of_local(path: Path, on_read: Callable[[int], None] = lambda size_bytes: None) -> _Sum:
     try:
         with path.open("rb") as file:
             return _sum(iter(lambda: file.read(_BLOCK), b""), on_read)

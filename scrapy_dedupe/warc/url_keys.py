@@ -29,9 +29,10 @@ import math
 import re
 import threading
 import warnings
+from decimal import Decimal
 from email import message_from_bytes
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote, quote_plus, unquote_plus, urlsplit
+from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit
 
 from scrapy_dedupe.errors import SettingError
 
@@ -46,8 +47,9 @@ _PRINTABLE = "".join(chr(c) for c in range(0x21, 0x7F))
 _SAFE_IN_PATH = "".join(char for char in _PRINTABLE if char not in '"#<>?`{}')
 _SAFE_IN_QUERY = "".join(char for char in _PRINTABLE if char not in "\"#<>'")
 _WWW = re.compile(r"^(https?://)www\d*\.", re.ASCII)
-_ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-_ESCAPED_RESERVED = re.compile(rb"[;/?:@&=+$,#]")  # decodeURI keeps these escaped (ECMA-262, 19.2.6.2)
+_NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+# decodeURI keeps the characters ;/?:@&=+$,# escaped (ECMA-262, 19.2.6.2).
+_ESCAPED_RESERVED = re.compile("%(?=3b|2f|3f|3a|40|26|3d|2b|24|2c|23)", re.IGNORECASE)
 _ARRAY_INDEX = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _JS_PART = re.compile(r'name="([^"]+)"\r\n\r\n([^\r\n\u2028\u2029]*)', re.IGNORECASE)
@@ -264,32 +266,23 @@ def _is_array_index(key: str) -> bool:
 
 def _javascript_text(value: object) -> str:
     """Return a value as JavaScript's toString does (ECMA-262, section 6.1.6.1.20)."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        try:
-            value = float(value)
-        except OverflowError:
-            return "Infinity" if value > 0 else "-Infinity"
-    if not isinstance(value, float):
-        return value if isinstance(value, str) else json.dumps(value)
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    sign = "-" if value < 0 else ""
-    # repr gives the same shortest digits, in another notation
-    mantissa, _, power = repr(abs(value)).partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    digits = (whole + fraction).lstrip("0")
-    point = len(whole) + int(power or 0) - (len(whole + fraction) - len(digits))
-    digits = digits.rstrip("0")
-    if not digits:
-        return "0"
-    if len(digits) <= point <= 21:
-        return sign + digits + "0" * (point - len(digits))
-    if 0 < point <= 21:
-        return f"{sign}{digits[:point]}.{digits[point:]}"
-    if -6 < point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    tail = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{sign}{digits[0]}{tail}e{point - 1:+d}"
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    assert isinstance(value, (int, float))
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.copysign(math.inf, value)
+    if math.isinf(number):
+        return "Infinity" if number > 0 else "-Infinity"
+    # repr gives the same shortest digits; JavaScript has other limits for the notation with an exponent.
+    if number == 0 or 1e-6 <= abs(number) < 1e21:
+        text = f"{Decimal(repr(abs(number))):f}".removesuffix(".0")
+        return f"-{text}" if number < 0 else text
+    mantissa, _, power = repr(number).partition("e")
+    return f"{mantissa.removesuffix('.0')}e{int(power):+d}"
 
 
 def _refuse(constant: str) -> object:
@@ -329,21 +322,9 @@ def _javascript_parts(content_type: str, text: str) -> list[tuple[str, str]]:
 
 def _decode_uri(text: str) -> str:
     """Return the result of JavaScript's decodeURI; empty if it would throw, as in wabac.js."""
-    if "%" not in text:
-        return text
+    if _NO_ESCAPE.search(text):
+        return ""
     try:
-        decoded = _ESCAPES.sub(_unescape, text)
+        return unquote(_ESCAPED_RESERVED.sub("%25", text), errors="strict")
     except UnicodeDecodeError:
         return ""
-    return "" if re.search(r"%(?![0-9A-Fa-f]{2})", text) else decoded
-
-
-def _unescape(match: re.Match[str]) -> str:
-    data = bytes.fromhex(match[0].replace("%", ""))
-    data.decode("utf-8")
-    originals = re.findall("%..", match[0])
-    pieces, position = [], 0
-    for reserved in _ESCAPED_RESERVED.finditer(data):
-        pieces += [data[position : reserved.start()].decode("utf-8"), originals[reserved.start()]]
-        position = reserved.end()
-    return "".join([*pieces, data[position:].decode("utf-8")])

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import re
@@ -43,7 +44,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
@@ -152,25 +153,28 @@ def pack(
     created = (created or datetime.now(UTC)).astimezone(UTC)
     with _write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-    with _write_errors(target), _OpenWacz(target, created) as wacz:
-        sorter = LineSorter(target.parent)
-        pages = _PageList(target.parent, has_text)
-        try:
-            for file in files:
-                with _read_errors(file):
-                    size = file.stat().st_size
-                for line, page in _entries(file, page_of, on_read):
-                    if line is not None:
-                        sorter.add(line)
-                    if page is not None:
-                        pages.add(page)
-                wacz.add(f"archive/{file.name}", _pieces_of(file, size, on_read), size)
-            _add_index(wacz, sorter)
-            wacz.add("pages/pages.jsonl", pages.pieces(), pages.size_bytes)
-            captures = sorter.lines
-        finally:
-            sorter.close()
-            pages.close()
+    with _write_errors(target), contextlib.ExitStack() as opened:
+        wacz = opened.enter_context(_OpenWacz(target, created))
+        sorter = opened.enter_context(contextlib.closing(LineSorter(target.parent)))
+        # In a temporary file, since the head of the list is known only after the last page.
+        pages = opened.enter_context(tempfile.TemporaryFile(dir=target.parent, prefix=".pages-"))
+        page_count = 0
+        for file in files:
+            with _read_errors(file):
+                size = file.stat().st_size
+            for line, page in _entries(file, page_of, on_read):
+                if line is not None:
+                    sorter.add(line)
+                if page is not None:
+                    has_text = has_text or page.text is not None
+                    pages.write(_page_line(page))
+                    page_count += 1
+            wacz.add(f"archive/{file.name}", _pieces_of(file, size, on_read), size)
+        _add_index(wacz, sorter)
+        head = {"format": "json-pages-1.0", "id": "pages", "title": "Pages", "hasText": has_text}
+        head_line, pages_bytes = json.dumps(head).encode() + b"\n", pages.tell()
+        pages.seek(0)
+        wacz.add("pages/pages.jsonl", chain([head_line], pages), len(head_line) + pages_bytes)
         relation = {"requires": [_required(requirement) for requirement in requires]}
         wacz.add_datapackage(
             {
@@ -185,7 +189,7 @@ def pack(
             }
         )
         sha256, size = wacz.finish()
-    return PackedWacz(target, sha256, size, captures, pages.count)
+    return PackedWacz(target, sha256, size, sorter.lines, page_count)
 
 
 def write_multi_wacz(target: Path, resources: Sequence[WaczResource]) -> None:
@@ -296,18 +300,17 @@ def _add_index(wacz: _OpenWacz, sorter: LineSorter) -> None:
     members = (member for member, _ in zipnum_blocks(sorter.sorted_lines()))
     wacz.add("indexes/index.cdx.gz", members, sorter.size_bytes)
     folder = wacz.target.parent
-    by_wabac = LineSorter(folder)
-    try:
+    with (
+        contextlib.closing(LineSorter(folder)) as by_wabac,
+        tempfile.TemporaryFile(dir=folder, prefix=".idx-") as idx,
+    ):
         for line in rekeyed(sorter.sorted_lines()):
             by_wabac.add(line)
-        with tempfile.TemporaryFile(dir=folder, prefix=".idx-") as idx:
-            idx.write(idx_head("index.cdxj.gz"))
-            wacz.add("indexes/index.cdxj.gz", _members(by_wabac.sorted_lines(), idx), by_wabac.size_bytes)
-            size = idx.tell()
-            idx.seek(0)
-            wacz.add("indexes/index.idx", idx, size)
-    finally:
-        by_wabac.close()
+        idx.write(idx_head("index.cdxj.gz"))
+        wacz.add("indexes/index.cdxj.gz", _members(by_wabac.sorted_lines(), idx), by_wabac.size_bytes)
+        size = idx.tell()
+        idx.seek(0)
+        wacz.add("indexes/index.idx", idx, size)
 
 
 def _members(lines: Iterator[bytes], idx: IO[bytes]) -> Iterator[bytes]:
@@ -316,81 +319,63 @@ def _members(lines: Iterator[bytes], idx: IO[bytes]) -> Iterator[bytes]:
         yield member
 
 
-class _PageList:
-    """The lines of pages.jsonl, in a temporary file: the head is known only after the last page."""
-
-    def __init__(self, folder: Path, has_text: bool) -> None:
-        self.count = 0
-        self._has_text = has_text
-        self._file = tempfile.TemporaryFile(dir=folder, prefix=".pages-")  # noqa: SIM115 - see close()
-
-    def add(self, page: WaczPage) -> None:
-        values = {"url": page.url, "title": page.title, "ts": page.date, "text": page.text}
-        known = {name: value for name, value in values.items() if value is not None}
-        self._has_text = self._has_text or page.text is not None
-        self._file.write(json.dumps({"id": str(uuid.uuid4()), **known}).encode() + b"\n")
-        self.count += 1
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self._head()) + self._file.tell()
-
-    def pieces(self) -> Iterator[bytes]:
-        yield self._head()
-        self._file.seek(0)
-        while piece := self._file.read(_PIECE_BYTES):
-            yield piece
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _head(self) -> bytes:
-        head = {"format": "json-pages-1.0", "id": "pages", "title": "Pages", "hasText": self._has_text}
-        return json.dumps(head).encode() + b"\n"
+def _page_line(page: WaczPage) -> bytes:
+    known = _known({"url": page.url, "title": page.title, "ts": page.date, "text": page.text})
+    return json.dumps({"id": str(uuid.uuid4()), **known}).encode() + b"\n"
 
 
 def _required(requirement: Requirement) -> dict[str, object]:
-    values = {
-        "filename": requirement.filename,
-        "hash": requirement.hash,
-        "size": requirement.size,
-        "crawlId": requirement.crawl,
-    }
+    return _known(
+        {
+            "filename": requirement.filename,
+            "hash": requirement.hash,
+            "size": requirement.size,
+            "crawlId": requirement.crawl,
+        }
+    )
+
+
+def _known(values: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
 class _OpenWacz:
-    """The ZIP file during writing. It is removed on exit unless `finish` was called."""
+    """The ZIP file during writing, locked. It is removed on exit unless `finish` was called."""
 
     def __init__(self, target: Path, created: datetime) -> None:
         self.target = target
-        self._path_open = target.with_name(target.name + OPEN_SUFFIX)
+        self._path_open = path = target.with_name(target.name + OPEN_SUFFIX)
         self._date = created.timetuple()[:6]
         self._resources: list[dict[str, object]] = []
         self._is_finished = False
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+        if not lock(fd) or not is_same_file(fd, path):
+            os.close(fd)
+            raise ArchiveError(
+                f"{path} is being written by another process. Wait until that process has finished."
+            )
+        os.ftruncate(fd, 0)
+        self._file = io.BufferedRandom(io.FileIO(fd, "r+"), _PIECE_BYTES)
+        self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_STORED)
 
     def __enter__(self) -> Self:
-        self._sink = _Sink(self._path_open)
-        # zipfile uses only the file methods that _Sink has
-        self._zip = zipfile.ZipFile(cast("IO[bytes]", self._sink), "w", zipfile.ZIP_STORED)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._sink.has_failed = self._sink.has_failed or not self._is_finished
-        try:
-            self._zip.close()
-        finally:
-            if not self._is_finished:
-                with contextlib.suppress(OSError):
-                    self._path_open.unlink()
-            self._sink.close()
+        if self._is_finished:
+            self._file.close()
+            return
+        # zipfile writes the end of the archive in any case. Only the first failure should be reported.
+        for close in (self._path_open.unlink, self._zip.close, self._file.close):
+            with contextlib.suppress(OSError):
+                close()
 
     def add(self, path: str, pieces: Iterable[bytes], max_size: int) -> None:
         """Add a member of at most *max_size* bytes; it is listed in datapackage.json."""
         sha256 = hashlib.sha256()
         size = 0
         with self._zip.open(self._member(path, max_size), "w") as member:
-            for piece in _grouped(pieces):
+            for piece in pieces:
                 member.write(piece)
                 sha256.update(piece)
                 size += len(piece)
@@ -416,8 +401,11 @@ class _OpenWacz:
     def finish(self) -> tuple[str, int]:
         """Complete the file, sync it and give it its final name; return its SHA-256 in hex and its size."""
         self._zip.close()
-        sha256, size = self._sink.digest()
-        self._sink.sync()
+        self._file.seek(0)
+        # Of the whole file at the end, since the heads of members are written after their content.
+        sha256 = hashlib.file_digest(self._file, "sha256").hexdigest()
+        size = self._file.tell()
+        whole_file.sync(self._file)
         try:
             give_final_name(self._path_open)
         except ArchiveError:
@@ -439,59 +427,6 @@ class _OpenWacz:
         return next(unique for unique in names if unique not in taken)
 
 
-class _Sink:
-    """A locked, unbuffered file for writing and seeking.
-
-    After a failed write all further writes are ignored: zipfile writes the end of the archive in any case, and only
-    the first failure should be reported.
-    """
-
-    def __init__(self, path: Path) -> None:
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
-        self.has_failed = False
-        self._fd = os.open(path, flags, 0o666)
-        if not lock(self._fd) or not is_same_file(self._fd, path):
-            os.close(self._fd)
-            raise ArchiveError(
-                f"{path} is being written by another process. Wait until that process has finished."
-            )
-        os.ftruncate(self._fd, 0)
-
-    def write(self, data: bytes) -> int:
-        rest = memoryview(data)
-        while rest and not self.has_failed:
-            try:
-                rest = rest[os.write(self._fd, rest) :]
-            except OSError:
-                self.has_failed = True
-                raise
-        return len(data)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return os.lseek(self._fd, offset, whence)
-
-    def tell(self) -> int:
-        return self.seek(0, os.SEEK_CUR)
-
-    def flush(self) -> None:
-        """Nothing is buffered."""
-
-    def sync(self) -> None:
-        os.fsync(self._fd)
-
-    def digest(self) -> tuple[str, int]:
-        """Return the SHA-256 of the whole file and its size. Heads of members are written last, so call it last."""
-        sha256 = hashlib.sha256()
-        size = self.seek(0)
-        while piece := os.read(self._fd, _PIECE_BYTES):
-            sha256.update(piece)
-            size += len(piece)
-        return sha256.hexdigest(), size
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-
 def _json_bytes(value: object) -> bytes:
     """Return *value* as the text of a small JSON file."""
     return json.dumps(value, indent=2).encode() + b"\n"
@@ -503,17 +438,3 @@ def _name_is_taken(target: Path) -> ArchiveError:
         f"{target} already exists and is not overwritten, since revisits elsewhere may refer to it. "
         "Choose another name or move it away."
     )
-
-
-def _grouped(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes in larger pieces, for fewer system calls."""
-    waiting: list[bytes] = []
-    size = 0
-    for piece in pieces:
-        waiting.append(piece)
-        size += len(piece)
-        if size >= _PIECE_BYTES:
-            yield b"".join(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield b"".join(waiting)

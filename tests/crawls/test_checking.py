@@ -358,16 +358,25 @@ def test_random_damage_is_survived_and_undone_when_the_file_comes_back(archive: 
     assert archive.state() == before
 
 
-def test_a_payload_that_was_changed_is_found_by_hashing_it(archive: Archive) -> None:
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        (b"Content-Type: text/html", "gives."),
+        (b"Content-Encoding:  gzip", "gives; its gzip data is damaged or incomplete."),
+    ],
+)
+def test_a_payload_that_was_changed_is_found_by_hashing_it(archive: Archive, head: bytes, why: str) -> None:
     original = archive.found(3)
     assert original is not None
     path = Path(str(original.file))
     data = path.read_bytes()
     start = original.offset or 0
     record = gzip.decompress(data[start : start + original.size]).replace(b"3 3 3 ", b"3 3 4 ", 1)
+    record = record.replace(b"Content-Type: text/html", head)
     path.write_bytes(data[:start] + gzip.compress(record) + data[start + original.size :])
     (finding,) = (found for found in archive.check(payloads=True).findings if found.kind == "damage")
     assert (finding.file, finding.offset) == (str(path), start)
+    assert finding.sentence.endswith(why)
     assert "damage" not in archive.kinds()
 
 

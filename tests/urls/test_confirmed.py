@@ -26,7 +26,7 @@ def fingerprint(number: int) -> bytes:
 class Case:
     def __init__(self, path: Path | None, error_rate: float, capacity: int = 1_000) -> None:
         self.errors: list[StoreError] = []
-        self.exact = ExactSet.open(path, "x.Y")
+        self.exact = ExactSet(path, "x.Y")
         self.bloom = GrowingBloomFilter(capacity, error_rate)
         self.filter = ConfirmedBloomFilter(self.bloom, self.exact, self.errors.append)
 
@@ -41,8 +41,8 @@ def bad(tmp_path: Path) -> Iterator[Case]:
 
 def fail(exact: ExactSet) -> None:
     """What a disk that fails looks like: every statement raises."""
-    exact._file._reader.close()
-    exact._file._writer.close()
+    exact._reader.close()
+    exact._writer.close()
 
 
 def test_every_false_positive_is_let_through_and_recorded(bad: Case) -> None:
@@ -137,7 +137,7 @@ def test_it_goes_on_with_what_both_have_kept(tmp_path: Path) -> None:
         case.filter.add(fingerprint(number))
     case.exact.close()
     bloom = GrowingBloomFilter.from_layers(1_000, 0.3, case.bloom.dump_layers())
-    again = ConfirmedBloomFilter(bloom, ExactSet.open(path, "x.Y"), case.errors.append)
+    again = ConfirmedBloomFilter(bloom, ExactSet(path, "x.Y"), case.errors.append)
     assert not any(again.add(fingerprint(number)) for number in range(2_000))
     assert all(again.add(fingerprint(number)) for number in range(2_000, 4_000))
     again.exact.close()

@@ -19,12 +19,10 @@ from sampling import examples
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.urls import exact as exact_module
-from scrapy_dedupe.urls import exact_file
-from scrapy_dedupe.urls.exact import WRITE_FROM, ExactSet
-from scrapy_dedupe.urls.exact_file import APPLICATION_ID
+from scrapy_dedupe.urls.exact import APPLICATION_ID, WRITE_FROM, ExactSet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
@@ -39,7 +37,7 @@ def fingerprints(start: int, stop: int) -> list[bytes]:
 
 
 def opened(path: Path | None, **options: object) -> ExactSet:
-    return ExactSet.open(path, FINGERPRINTER, **options)  # type: ignore[arg-type]
+    return ExactSet(path, FINGERPRINTER, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -124,7 +122,7 @@ def test_it_answers_as_a_plain_set_does(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(AgainstAPlainSet, "folder", tmp_path, raising=False)
     # Small parts, so that the seams between them are met.
     monkeypatch.setattr(exact_module, "_TRANSACTION_FINGERPRINTS", 3)
-    monkeypatch.setattr(exact_file, "_STATEMENT_ROWS", 2)
+    monkeypatch.setattr(exact_module, "_STATEMENT_ROWS", 2)
     monkeypatch.setattr(exact_module, "_CACHE_FINGERPRINTS", 4)
     AgainstAPlainSet.TestCase.settings = settings(
         max_examples=examples(40),
@@ -135,15 +133,13 @@ def test_it_answers_as_a_plain_set_does(tmp_path: Path, monkeypatch: pytest.Monk
     AgainstAPlainSet.TestCase().runTest()
 
 
-def test_adding_asking_and_clearing_in_memory_touch_no_file(path: Path) -> None:
+def test_adding_and_asking_in_memory_touch_no_file(path: Path) -> None:
     exact = opened(path)
     statements: list[str] = []
-    exact._file._writer.set_trace_callback(statements.append)
-    exact._file._reader.set_trace_callback(statements.append)
+    exact._writer.set_trace_callback(statements.append)
+    exact._reader.set_trace_callback(statements.append)
     exact.add(b"a")
     assert b"a" in exact
-    exact.clear()
-    assert b"a" not in exact
     assert statements == []
     exact.write_pending()
     assert statements
@@ -154,30 +150,23 @@ def test_a_second_answer_comes_from_memory(path: Path) -> None:
     items = stored(path, 10)
     exact = opened(path)
     statements: list[str] = []
-    exact._file._reader.set_trace_callback(statements.append)
+    exact._reader.set_trace_callback(statements.append)
     assert [items[0] in exact for _ in range(3)] == [True] * 3
     assert len(statements) == 1
     exact.close()
 
 
-def test_recent_answers_are_bounded_in_number_and_in_bytes() -> None:
-    recent = exact_module._Recent()
-    for item in fingerprints(0, 100_000):
-        recent.add(item)
-    assert len(recent._young) + len(recent._old) <= 16_384
-    assert fingerprint(99_999) in recent
-    assert fingerprint(0) not in recent
-    for number in range(200):
-        recent.add(number.to_bytes(2, "big") + b"x" * 65_000)
-    assert sum(map(len, recent._young | recent._old)) < (2 << 20) + 2 * 65_002
-
-
-def test_an_answer_that_is_used_again_and_again_stays_in_memory() -> None:
-    recent = exact_module._Recent()
-    recent.add(b"home")
-    for item in fingerprints(0, 100_000):
-        recent.add(item)
-        assert b"home" in recent
+def test_the_answers_in_memory_are_the_latest_short_ones(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact_module, "_CACHE_FINGERPRINTS", 4)
+    items = stored(path, 10)
+    exact = opened(path)
+    exact.add_all([b"x" * 200])
+    for item in items:
+        assert items[0] in exact
+        assert item in exact
+    assert b"x" * 200 in exact
+    assert list(exact._recent) == [*items[7:9], items[0], items[9]]
+    exact.close()
 
 
 def test_it_wants_to_be_written_when_much_is_pending(path: Path) -> None:
@@ -196,10 +185,10 @@ def test_it_wants_to_be_written_when_much_is_pending(path: Path) -> None:
 def test_a_reader_is_not_held_up_by_a_transaction(path: Path) -> None:
     items = stored(path, 100)
     exact = opened(path)
-    exact._file._writer.execute("BEGIN IMMEDIATE")
-    exact._file._writer.execute("DELETE FROM seen")
+    exact._writer.execute("BEGIN IMMEDIATE")
+    exact._writer.execute("DELETE FROM seen")
     assert items[7] in exact
-    exact._file._writer.execute("ROLLBACK")
+    exact._writer.execute("ROLLBACK")
     exact.close()
 
 
@@ -207,12 +196,12 @@ def test_a_file_that_is_locked_is_said_at_once(path: Path) -> None:
     items = stored(path, 100)
     exact = opened(path)
     # A connection in this mode keeps all others out of the file, as a repair by hand might.
-    exact._file._reader.close()
-    exact._file._writer.close()
+    exact._reader.close()
+    exact._writer.close()
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("PRAGMA locking_mode=EXCLUSIVE")
     other.execute("BEGIN EXCLUSIVE")
-    exact._file._reader = sqlite3.connect(path, timeout=0.0, isolation_level=None)
+    exact._reader = sqlite3.connect(path, timeout=0.0, isolation_level=None)
     with pytest.raises(StoreUnavailable, match=r"urls\.exact cannot be read.*locked.*count as new"):
         _ = items[0] in exact
     other.close()
@@ -297,88 +286,18 @@ def test_clearing_during_writes_leaves_nothing_behind(path: Path, monkeypatch: p
     assert exact.count == 1
 
 
-def test_an_answer_from_before_a_clearing_is_not_remembered(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    items = stored(path, 10)
-    exact = opened(path)
-    ask_the_file = exact_file._is_in
-
-    def asked_slowly(connection: sqlite3.Connection, item: bytes) -> bool:
-        answer = ask_the_file(connection, item)
-        exact.clear()
-        exact.write_pending()
-        return answer
-
-    monkeypatch.setattr(exact_file, "_is_in", asked_slowly)
-    assert items[0] in exact
-    monkeypatch.undo()
-    assert items[0] not in exact
-    exact.close()
-
-
-def during_a_write(exact: ExactSet, action: Callable[[], object]) -> None:
-    """Write, with *action* on the other side when the batch was taken and is not committed."""
-    write = exact._file.write
-
-    def written(fingerprints: Iterable[bytes], *, clear: bool = False) -> None:
-        action()
-        write(fingerprints, clear=clear)
-
-    exact._file.write = written  # type: ignore[method-assign]
-    try:
-        exact.write_pending()
-    finally:
-        del exact._file.write
-
-
-def test_clearing_during_a_write_counts_at_once(path: Path) -> None:
-    exact = opened(path)
-    exact.add(b"a")
-
-    def clear() -> None:
-        assert b"a" in exact
-        exact.clear()
-        assert b"a" not in exact
-        assert len(exact) == 0
-        exact.add(b"b")
-
-    during_a_write(exact, clear)
-    assert exact.count == 1
-    assert b"a" not in exact
-    assert b"b" in exact
-    assert len(exact) == 1
-    exact.close()
-    assert exact.count == 1
-
-
-def test_clearing_once_more_during_the_write_of_a_clearing_counts(path: Path) -> None:
-    exact = opened(path)
-    exact.clear()
-    exact.add(b"a")
-    during_a_write(exact, exact.clear)
-    for _ in range(2):
-        assert b"a" not in exact
-        assert len(exact) == 0
-        exact.write_pending()
-    exact.close()
-    assert exact.count == 0
-
-
-def test_clearing_during_a_write_that_fails_counts(path: Path) -> None:
+def test_clearing_succeeds_on_a_full_disk(path: Path) -> None:
     stored(path, 5_000)
     exact = opened(path)
     full(exact)
-    more = fingerprints(5_000, 15_000)
-    for item in more:
+    exact.clear()
+    for item in fingerprints(10_000, 20_000):
         exact.add(item)
-    with pytest.raises(StoreUnavailable, match="full"):
-        during_a_write(exact, exact.clear)
-    assert not any(item in exact for item in more)
-    assert exact.pending == len(exact) == 0
-    roomy(exact)
     exact.close()
-    assert exact.count == 0
+    again = opened(path)
+    assert exact.count == again.count == 10_000
+    assert fingerprint(7) not in again
+    again.close()
 
 
 def test_what_was_answered_from_memory_is_gone_when_it_is_cleared(path: Path) -> None:
@@ -490,7 +409,7 @@ def test_recreating_spares_another_application_s_database(path: Path) -> None:
 def test_another_fingerprinter_is_refused(path: Path) -> None:
     stored(path, 3)
     with pytest.raises(StoreRefused, match=r"urls\.exact were made by scrapy\..*is other\.Class"):
-        ExactSet.open(path, "other.Class")
+        ExactSet(path, "other.Class")
     assert opened(path).count == 3
 
 
@@ -627,12 +546,12 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 def full(exact: ExactSet) -> None:
     """Let the file take no page more, as a full disk would."""
-    pages = exact._file._writer.execute("PRAGMA page_count").fetchone()[0]
-    exact._file._writer.execute(f"PRAGMA max_page_count={pages}")
+    pages = exact._writer.execute("PRAGMA page_count").fetchone()[0]
+    exact._writer.execute(f"PRAGMA max_page_count={pages}")
 
 
 def roomy(exact: ExactSet) -> None:
-    exact._file._writer.execute("PRAGMA max_page_count=1000000")
+    exact._writer.execute("PRAGMA max_page_count=1000000")
 
 
 def test_what_a_full_disk_does_not_take_stays_in_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -686,23 +605,8 @@ def test_closing_on_a_full_disk_says_so_and_leaves_what_was_written(path: Path) 
     again.close()
 
 
-def test_a_clearing_that_a_full_disk_does_not_take_never_comes_back_as_seen(path: Path) -> None:
-    stored(path, 5_000)
-    exact = opened(path)
-    full(exact)
-    exact.clear()
-    for item in fingerprints(10_000, 20_000):
-        exact.add(item)
-    with pytest.raises(StoreUnavailable, match="cannot be written"):
-        exact.close()
-    again = opened(path)
-    assert exact.count == again.count == 0
-    assert fingerprint(7) not in again
-    again.close()
-
-
 def test_beyond_its_bound_it_forgets_new_ones_and_counts_them(path: Path) -> None:
-    exact = opened(path, max_pending_bytes=160 * 1_000)
+    exact = opened(path, max_pending=1_000)
     full(exact)
     exact.add_all([])
     items = fingerprints(0, 1_500)
@@ -724,7 +628,7 @@ import hashlib, resource, sys
 from pathlib import Path
 from scrapy_dedupe.errors import StoreUnavailable
 from scrapy_dedupe.urls.exact import ExactSet
-exact = ExactSet.open(Path(sys.argv[1]), "x.Y")
+exact = ExactSet(Path(sys.argv[1]), "x.Y")
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
 items = [hashlib.sha1(b"%d" % n).digest() for n in range(30_000)]
 failures = 0
@@ -753,7 +657,7 @@ def test_a_file_that_may_not_grow_loses_nothing(path: Path) -> None:
         [sys.executable, "-c", _LIMITED, str(path)], capture_output=True, text=True, timeout=240, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    exact = ExactSet.open(path, "x.Y")
+    exact = ExactSet(path, "x.Y")
     assert 0 < exact.count == int(ended.stdout) < 30_000
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT count(*) FROM seen").fetchone() == (exact.count,)
@@ -768,7 +672,7 @@ import hashlib, sys
 from pathlib import Path
 from scrapy_dedupe.urls.exact import ExactSet
 path = sys.argv[1]
-exact = ExactSet.open(Path(path) if path else None, "x.Y")
+exact = ExactSet(Path(path) if path else None, "x.Y")
 number = 0
 while True:
     for _ in range(500):
@@ -799,7 +703,7 @@ def killed_after(path: str, lines: int, folder: Path) -> int:
 def test_after_a_kill_it_opens_and_knows_what_was_written_and_nothing_else(path: Path, lines: int) -> None:
     path.parent.mkdir()
     written = killed_after(str(path), lines, path.parent)
-    exact = ExactSet.open(path, "x.Y")
+    exact = ExactSet(path, "x.Y")
     assert all(fingerprint(number) in exact for number in range(written))
     # The batch that was under way is there in whole or not at all.
     assert exact.count == len(exact) in range(written, written + 100_000, 500)

@@ -204,9 +204,9 @@ def test_a_damaged_snapshot_is_refused_and_left(tmp_path: Path) -> None:
 def test_a_snapshot_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     snapshot = stopped(tmp_path)
     data = bytearray(snapshot.read_bytes())
-    data[8] = 3
+    data[8] = 4
     snapshot.write_bytes(data)
-    with pytest.raises(StoreRefused, match="format version 3, but this version of scrapy-dedupe reads 2"):
+    with pytest.raises(StoreRefused, match="format version 4, but this version of scrapy-dedupe reads 3"):
         folder_at(tmp_path).open(100, 1e-6)
 
 

@@ -28,7 +28,7 @@ def test_the_bytes_of_a_snapshot(tmp_path: Path) -> None:
         b':4,"count":1,"error_rate":0.06999999999999999,"hashes":%d,"slice_bits":%d}],"seen_bytes":29}'
         % (geometry.hashes, geometry.slice_bits)
     )
-    body = b"sd-bloom\x02\x00\x00\x00" + struct.pack("<I", len(head)) + head + bits
+    body = b"sd-bloom\x03\x00\x00\x00" + struct.pack("<I", len(head)) + head + bits
     FilterSnapshot(seen, MAKER, 17, 29).write(tmp_path / "urls.bloom")
     assert (tmp_path / "urls.bloom").read_bytes() == body + hashlib.sha256(body).digest()
     assert [path.name for path in tmp_path.iterdir()] == ["urls.bloom"]

@@ -256,9 +256,9 @@ def test_a_body_is_decoded_in_pieces_as_in_one_go_or_refused_as_in_one_go(data, 
         expected = decoded_body(body, codings) if body else b""
     except Undecodable:
         with pytest.raises(Undecodable, match="damaged or incomplete"):
-            list(decoded_stream(lambda: in_pieces(body, size), codings))
+            list(decoded_stream(in_pieces(body, size), codings))
     else:
-        assert b"".join(decoded_stream(lambda: in_pieces(body, size), codings)) == expected
+        assert b"".join(decoded_stream(in_pieces(body, size), codings)) == expected
 
 
 def test_the_digest_of_a_decoded_body_is_that_of_its_text(tmp_path):

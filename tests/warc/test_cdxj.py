@@ -264,7 +264,6 @@ def test_any_lines_are_sorted_by_bytes_and_stay_in_order_within_a_second(
     lines = [CdxLine(f"{key} 2026112801020{second}", {"n": str(n)}) for n, (key, second) in enumerate(pairs)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cdxj, "RUN_BYTES", run_bytes)
-        patch.setattr(cdxj, "_FAN_IN", 3)  # so that runs are merged on several levels
         sorter = LineSorter(folder)
         for line in lines:
             sorter.add(line)

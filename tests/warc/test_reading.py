@@ -407,7 +407,7 @@ def test_a_head_is_read_in_one_go_as_it_is_line_by_line(tmp_path_factory, pieces
 
     at_once = seen()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(framing, "_plain_fields", lambda head: None)
+        patch.setattr(framing._FrameReader, "_known_head", lambda self, data: None)
         assert seen() == at_once
 
 

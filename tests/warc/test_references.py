@@ -76,6 +76,17 @@ def original(tmp_path: Path) -> Callable[..., str | None]:
     return find
 
 
+@pytest.mark.parametrize(("months", "nearest"), [("01 05 08", "1"), ("01 07 04", "1"), ("07 12", "0")])
+def test_the_nearest_capture_is_meant_by_a_digest_without_url(
+    original: Callable[..., str | None], months: str, nearest: str
+) -> None:
+    captures = [
+        response(str(number), b"page", f"2020-{month}-01T00:00:00Z")
+        for number, month in enumerate(months.split())
+    ]
+    assert original(*captures, WARC_Payload_Digest=sha1(b"page")) == nearest
+
+
 def test_the_nearest_capture_of_the_second_is_meant(original: Callable[..., str | None]) -> None:
     captures = [
         response("late", b"1", f"{DATE}.900Z"),

@@ -20,8 +20,7 @@ from servers import free_port
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
 from scrapy_dedupe.files.locks import lock
-from scrapy_dedupe.warc.mover import Mover
-from scrapy_dedupe.warc.storage import RefusedUpload, Storage
+from scrapy_dedupe.warc.storage import Mover, RefusedUpload, Storage
 
 fsspec = pytest.importorskip("fsspec")
 from fsspec.implementations.local import LocalFileSystem
@@ -586,7 +585,7 @@ def test_files_are_moved_in_order_and_told_before_they_are_deleted(tmp_path, awa
     mover = Mover(Storage(str(away)), told.on_moved, told.on_failed)
     for file in files:
         mover.submit(file)
-    assert mover.close(240) == []
+    assert mover.close() == []
     assert told.moved == [(file, str(away / file.name), True) for file in files]
     assert told.failed == []
     assert not any(file.exists() for file in files)
@@ -599,7 +598,7 @@ def test_a_storage_that_fails_is_tried_again(path, away, told, faulty, monkeypat
     monkeypatch.setattr(faulty, "fails", 3)
     mover = Mover(Storage(f"faulty://{away}"), told.on_moved, told.on_failed, pauses_s=(0, 0, 0))
     mover.submit(path)
-    assert mover.close(240) == []
+    assert mover.close() == []
     assert [(moved[0], told.failed) for moved in told.moved] == [(path, [])]
 
 
@@ -610,7 +609,7 @@ def test_what_fails_again_and_again_stays_local_and_is_told_once(path, away, tol
     mover = Mover(Storage(f"faulty://{away}"), told.on_moved, told.on_failed, pauses_s=(0, 0, 0))
     mover.submit(path)
     mover.submit(other)
-    assert mover.close(240) == [path]
+    assert mover.close() == [path]
     assert [failed[0] for failed in told.failed] == [path]
     assert [moved[0] for moved in told.moved] == [other], "the next file has its own chance"
     assert path.exists()
@@ -624,7 +623,7 @@ def test_a_storage_that_is_away_costs_the_pauses_once(path, away, told, faulty, 
     mover = Mover(Storage(f"faulty://{away}"), told.on_moved, told.on_failed, pauses_s=(0, 0, 0))
     for file in (path, *others):
         mover.submit(file)
-    assert mover.close(240) == [path, *others]
+    assert mover.close() == [path, *others]
     assert faulty.fails == 1000 - 4 - 3, "four attempts for the first file, one for each after it"
 
 
@@ -632,7 +631,7 @@ def test_a_name_that_is_taken_is_not_tried_again(path, away, told):
     (away / NAME).write_bytes(b"other")
     mover = Mover(Storage(str(away)), told.on_moved, told.on_failed, pauses_s=(3600,))
     mover.submit(path)
-    assert mover.close(240) == [path]
+    assert mover.close() == [path]
     assert "already has another file named" in told.failed[0][1]
 
 
@@ -642,64 +641,13 @@ def test_a_file_whose_new_place_could_not_be_told_is_kept(path, away, told):
 
     mover = Mover(Storage(str(away)), on_moved, told.on_failed)
     mover.submit(path)
-    assert mover.close(240) == [path]
+    assert mover.close() == [path]
     assert path.exists()
     assert "the index is away" in told.failed[0][1]
-
-
-def test_closing_ends_a_pause_and_tells_nothing_more(path, away, told, faulty, monkeypatch):
-    monkeypatch.setattr(faulty, "fails", 1000)
-    mover = Mover(Storage(f"faulty://{away}"), told.on_moved, told.on_failed, pauses_s=(3600,))
-    mover.submit(path)
-    while faulty.fails == 1000:
-        time.sleep(0.005)
-    assert mover.close(0.1) == [path]
-    mover._thread.join(240)
-    assert not mover._thread.is_alive()
-    assert (told.moved, told.failed) == ([], [])
-    assert faulty.fails == 999
-
-
-def test_an_upload_that_ends_after_the_closing_neither_tells_nor_deletes(
-    path, away, told, faulty, monkeypatch
-):
-    begun, go_on = threading.Event(), threading.Event()
-
-    def wait(path1, path2):
-        begun.set()
-        go_on.wait(240)
-
-    monkeypatch.setattr(faulty, "put", staticmethod(wait))
-    mover = Mover(Storage(f"faulty://{away}"), told.on_moved, told.on_failed)
-    mover.submit(path)
-    assert begun.wait(240)
-    assert mover.close(0) == [path]
-    go_on.set()
-    mover._thread.join(240)
-    assert names(away) == [NAME]
-    assert path.exists()
-    assert (told.moved, told.failed) == ([], [])
-
-
-def test_closing_waits_for_the_telling_of_a_file(path, away, told):
-    begun, go_on, is_done = threading.Event(), threading.Event(), []
-
-    def on_moved(path, location):
-        begun.set()
-        go_on.wait(240)
-        is_done.append(path)
-
-    mover = Mover(Storage(str(away)), on_moved, told.on_failed)
-    mover.submit(path)
-    assert begun.wait(240)
-    threading.Timer(0.05, go_on.set).start()
-    assert mover.close(0) == []
-    assert is_done == [path]
-    assert not path.exists()
 
 
 def test_a_mover_without_files_has_no_thread(away, told):
     before = set(threading.enumerate())
     mover = Mover(Storage(str(away)), told.on_moved, told.on_failed)
-    assert mover.close(0) == []
+    assert mover.close() == []
     assert not set(threading.enumerate()) - before

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.crawls.places import member_name
 from scrapy_dedupe.errors import StoreUnavailable
-from scrapy_dedupe.warc.mover import Mover
+from scrapy_dedupe.warc.storage import Mover
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ _TRIES = 3
 
 
 class Uploads:
-    """Passes files to a :class:`~scrapy_dedupe.warc.mover.Mover`, and updates their locations in the index."""
+    """Passes files to a :class:`~scrapy_dedupe.warc.storage.Mover`, and updates their locations in the index."""
 
     def __init__(self, session: Session, storage: Storage, index: CrawlIndex, crawl: str) -> None:
         self._session = session

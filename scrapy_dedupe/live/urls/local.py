@@ -9,6 +9,7 @@ import logging
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.exact import ConfirmedBloomFilter, ExactSet
 from scrapy_dedupe.urls.folder import FilterFolder, LastStop
@@ -67,7 +68,7 @@ class LocalUrls:
         settings, folder = self._settings, self._folder
         if folder is None:
             if settings.confirm:
-                self._exact = ExactSet.open(None, self._fingerprinter)
+                self._exact = ExactSet(None, self._fingerprinter)
                 self._session.at_refusal(self._exact.close)
             self._filter = self._empty_filter()
         else:
@@ -161,7 +162,10 @@ class LocalUrls:
         self._done_requests.rest()
         if self._exact is not None:
             # Not on the worker: it would also remove fingerprints that are recorded before the worker runs.
-            self._exact.clear()
+            try:
+                self._exact.clear()
+            except StoreError as error:
+                self._not_confirmed(error)
         if self._folder is not None:
             self._session.worker.submit(self._folder.clear)
 

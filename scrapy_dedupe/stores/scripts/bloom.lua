@@ -14,7 +14,7 @@ local ITEM = 64
 local SLOTS = 4
 local MOST_MOVES = 400
 local ZEROS = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
-local LAYER = '(%a+) (%d+) (%d+) (%d+) (%d+)'
+local LAYER = 'tags (%d+) (%d+) (%d+) (%d+)'
 
 local run, find, sub, byte, words_of = redis.call, string.find, string.sub, string.byte, struct.unpack
 local meta, operation, token, call, data = KEYS[1], ARGV[2], ARGV[3], ARGV[6], ARGV[7]
@@ -49,7 +49,7 @@ end
 
 local is_add = operation == 'add'
 
--- Layers of tags: buckets of 4 tags. A bucket is read and searched as a string.
+-- A layer has buckets of 4 tags. A bucket is read and searched as a string.
 
 local function position(bucket, tag, width)
     local at = find(bucket, tag, 1, true)
@@ -91,7 +91,7 @@ local function make_room(layer, key, tag, number, bucket, seed)
 end
 
 -- Whether the layer has the fingerprint at `at` of the data. `is_put` adds it; nil if there is no room.
-local function ask_tags(layer, at, is_put)
+local function ask(layer, at, is_put)
     local width, size, empty, buckets = layer.width, layer.size, layer.empty, layer.buckets
     local shard, word = words_of('>I4I4', data, at)
     local key = layer.prefix .. shard % layer.shards
@@ -133,60 +133,27 @@ local function ask_tags(layer, at, is_put)
     return false
 end
 
--- The same for layers of bits: the first word selects the shard, each other word the bit of a slice.
-local function ask_bits(layer, at, is_put)
-    local words = { words_of('>I4I4I4I4I4I4I4I4I4I4I4I4I4I4I4I4', data, at) }
-    local key = layer.prefix .. words[1] % layer.shards
-    local width = layer.slice_bits
-    if not is_put then
-        for i = 1, layer.hashes do
-            if run('GETBIT', key, (i - 1) * width + words[i + 1] % width) == 0 then
-                return false
-            end
-        end
-        return true
-    end
-    local set = layer.set
-    for i = 1, layer.hashes do
-        set[4 * i - 3], set[4 * i - 2], set[4 * i] = 'SET', 'u1', '1'
-        set[4 * i - 1] = (i - 1) * width + words[i + 1] % width
-    end
-    for _, bit in ipairs(run('BITFIELD', key, unpack(set))) do
-        if bit == 0 then
-            return false
-        end
-    end
-    return true
-end
-
 local newest = 0
 
-local function new_layer(kind, capacity, a, b, shards)
+local function new_layer(capacity, width, buckets, shards)
     local prefix = base .. 'bits:' .. newest .. ':'
     newest = newest + 1
-    if kind == 'tags' then
-        local width = tonumber(a)
-        return {
-            ask = ask_tags, capacity = tonumber(capacity), shards = tonumber(shards), prefix = prefix, width = width,
-            buckets = tonumber(b), size = SLOTS * width, empty = sub(ZEROS, 1, width),
-        }
-    end
+    width = tonumber(width)
     return {
-        ask = ask_bits, capacity = tonumber(capacity), shards = tonumber(shards), prefix = prefix,
-        hashes = tonumber(a), slice_bits = tonumber(b), set = {},
+        capacity = tonumber(capacity), shards = tonumber(shards), prefix = prefix, width = width,
+        buckets = tonumber(buckets), size = SLOTS * width, empty = sub(ZEROS, 1, width),
     }
 end
 
 local used = head[2]
 local layer = new_layer(string.match(used, LAYER))
-local older, ask = nil, layer.ask
+local older
 local second = find(used, '\n', 1, true)
 if second then
     older = {}
-    for kind, capacity, a, b, shards in string.gmatch(sub(used, second), LAYER) do
+    for capacity, width, buckets, shards in string.gmatch(sub(used, second), LAYER) do
         older[newest] = layer
-        layer = new_layer(kind, capacity, a, b, shards)
-        ask = layer.ask
+        layer = new_layer(capacity, width, buckets, shards)
     end
 end
 
@@ -201,7 +168,7 @@ for at = 1, #data, ITEM do
     end
     if older then
         for number = newest - 1, 1, -1 do
-            if older[number].ask(older[number], at, false) then
+            if ask(older[number], at, false) then
                 found = true
                 break
             end
@@ -219,7 +186,7 @@ for at = 1, #data, ITEM do
             older = older or {}
             older[newest] = layer
             layer = new_layer(string.match(line, LAYER))
-            ask, count = layer.ask, 0
+            count = 0
             found = ask(layer, at, true)
         end
         if is_add and not found then
