@@ -95,7 +95,7 @@ class EntryWriter:
 
     def add(self, originals: Sequence[Original], urls: Sequence[UrlCapture]) -> None:
         """Add a batch to the index."""
-        self.index.add(self.crawl, originals, urls=urls)
+        self.index.add_plain(self.crawl, originals, urls=urls)
 
     def end(self, counts: Counts, needs: Sequence[Need], waiting: Sequence[Waiting]) -> None:
         """Add the rest to the index: ``waiting`` may be read in slices, since it may not fit in memory."""

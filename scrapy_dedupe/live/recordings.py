@@ -52,6 +52,7 @@ class Recordings:
 
     def __init__(self, session: Session, recorder: Recorder) -> None:
         self._session = session
+        self._worker = session.worker
         self._recorder = recorder
         self._waiting: deque[_Exchange] = deque()
         self._batch: deque[_Exchange] = deque()
@@ -70,9 +71,7 @@ class Recordings:
             self._session.counters.inc("dedupe/warc/not_archived")
             return
         self._waiting.append(_Exchange(capture, max_bytes))
-        future = self._session.worker.submit_weighing(capture.size_bytes, self._record_next)
-        self._futures[request] = future
-        future.add_done_callback(self._count)
+        self._futures[request] = self._worker.submit_weighing(capture.size_bytes, self._record_next)
 
     async def set_meta(self, request: Request) -> None:
         """Wait for the record and set ``request.meta["warc"]``. Does nothing if the exchange is not recorded."""
@@ -81,7 +80,7 @@ class Recordings:
             return
         try:
             recorded = await self._session.loop.wait_for(future)
-        except Exception:  # noqa: BLE001 - _count() counts and logs the error
+        except Exception:  # noqa: BLE001 - it was counted and logged on the worker
             return
         original = recorded.refers_to
         date = None if original is None else date_from_digits(original.date)
@@ -104,11 +103,24 @@ class Recordings:
     def _record_next(self) -> Recorded:
         """Record the next exchange, on the worker."""
         start = time.perf_counter()
-        if not self._batch:
-            self._take_batch()
-        exchange = self._batch.popleft()
-        recorded = self._recorder.record(exchange.capture, exchange.max_bytes, exchange.digest)
+        try:
+            if not self._batch:
+                self._take_batch()
+            exchange = self._batch.popleft()
+            recorded = self._recorder.record(exchange.capture, exchange.max_bytes, exchange.digest)
+        except BaseException as error:
+            self._session.loop.call(self.fail, error)
+            raise
         self._latency.add(time.perf_counter() - start)
+        # Waking the event loop for each record would be slow.
+        with self._lock:
+            tally = self._tally
+            tally[recorded.kind] += 1
+            tally["bytes_written"] += recorded.written
+            tally["bytes_conserved"] += recorded.conserved_size
+            tally["undecodable"] += recorded.undecodable is not None
+        if recorded.undecodable is not None:
+            self._session.loop.call(self._log_undecodable, recorded, recorded.undecodable)
         self._session.events.exchange_recorded(exchange.capture, recorded)
         return recorded
 
@@ -126,21 +138,6 @@ class Recordings:
             raise
         for exchange, digest in zip(batch, digests, strict=True):
             exchange.digest = digest
-
-    def _count(self, done: Future[Recorded]) -> None:
-        """Count a record, on the worker: waking the event loop for each record would be slow."""
-        error = done.exception()
-        if error is not None:
-            self._session.loop.call(self.fail, error)
-            return
-        recorded = done.result()
-        with self._lock:
-            self._tally[recorded.kind] += 1
-            self._tally["bytes_written"] += recorded.written
-            self._tally["bytes_conserved"] += recorded.conserved_size
-            self._tally["undecodable"] += recorded.undecodable is not None
-        if recorded.undecodable is not None:
-            self._session.loop.call(self._log_undecodable, recorded, recorded.undecodable)
 
     def _log_undecodable(self, recorded: Recorded, reason: str) -> None:
         if reason in self._reasons or len(self._reasons) >= _MOST_REASONS:

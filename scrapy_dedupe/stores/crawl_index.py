@@ -17,14 +17,23 @@ from typing import TYPE_CHECKING, Self
 
 from scrapy_dedupe.errors import CrawlStateError, SettingError
 
-from .index_model import Counts, Need, Original, Source, UrlCapture, Waiting
 from .normal_forms import date_digits, plain_digest, plain_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from .index_model import CrawlInfo, ImportNotes, OnDone
+    from .index_model import (
+        Counts,
+        CrawlInfo,
+        ImportNotes,
+        Need,
+        OnDone,
+        Original,
+        Source,
+        UrlCapture,
+        Waiting,
+    )
 
 PAYLOAD_MODES = ("stored", "decoded")
 
@@ -67,7 +76,14 @@ class CrawlIndex(ABC):
         spelling. ``lasting`` excludes crawls that Browsertrix has marked for removal: no new revisit should refer to
         them.
         """
-        return self._find(_checked_id(crawl), [plain_digest(digest) for digest in digests], lasting=lasting)
+        plain = [plain_digest(digest) for digest in digests]
+        return self.find_plain(_checked_id(crawl), plain, lasting=lasting)
+
+    @abstractmethod
+    def find_plain(
+        self, crawl: str, digests: Sequence[str], *, lasting: bool = False
+    ) -> list[Original | None]:
+        """Like :meth:`find`, for digests in normal form (see :mod:`.normal_forms`)."""
 
     def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
         """Look up URLs: in the crawl itself first, then the latest capture of the committed crawls. In one round trip.
@@ -95,14 +111,26 @@ class CrawlIndex(ABC):
         added to the counts of the crawl; ``needs`` are containers of other crawls that its revisits refer to,
         ``waiting`` are revisits whose originals are not in the index, for :meth:`resolve`.
         """
-        self._add(
+        self.add_plain(
             _checked_id(crawl),
             [_plain_original(original, crawl) for original in originals],
-            counts or Counts(),
+            counts,
             [_plain_capture(capture) for capture in urls],
             _checked_needs(crawl, needs),
             _plain_waiting(waiting),
         )
+
+    @abstractmethod
+    def add_plain(
+        self,
+        crawl: str,
+        originals: Sequence[Original],
+        counts: Counts | None = None,
+        urls: Sequence[UrlCapture] = (),
+        needs: Sequence[Need] = (),
+        waiting: Sequence[Waiting] = (),
+    ) -> None:
+        """Like :meth:`add`, for values in normal form (see :mod:`.normal_forms`), of a crawl that was started."""
 
     @abstractmethod
     def needs(self, crawl: str) -> list[Need]:
@@ -350,21 +378,7 @@ class CrawlIndex(ABC):
     def _start(self, crawl: str, payload: str, *, concurrent: bool) -> None: ...
 
     @abstractmethod
-    def _find(self, crawl: str, digests: Sequence[str], *, lasting: bool) -> list[Original | None]: ...
-
-    @abstractmethod
     def _find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]: ...
-
-    @abstractmethod
-    def _add(
-        self,
-        crawl: str,
-        originals: Sequence[Original],
-        counts: Counts,
-        urls: Sequence[UrlCapture],
-        needs: Sequence[Need],
-        waiting: Sequence[Waiting],
-    ) -> None: ...
 
     @abstractmethod
     def _add_file(self, crawl: str, name: str) -> None: ...

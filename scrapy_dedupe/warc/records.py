@@ -63,7 +63,10 @@ class Record:
     def get(self, name: str) -> str | None:
         """Return the first field of that name."""
         name = name.lower()
-        return next((value for field, value in self.headers if field.lower() == name), None)
+        for field, value in self.headers:
+            if field.lower() == name:
+                return value
+        return None
 
     @property
     def type(self) -> str:
