@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.warc.capture import Capture, Headers
     from scrapy_dedupe.warc.cdxj_reading import CdxCapture
+    from scrapy_dedupe.warc.files import Location
     from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.records import Record
 
     from .sorted_entries import SortedEntries
 
@@ -155,27 +157,21 @@ def derive(
 
 
 def entry_of_capture(
-    capture: Capture,
-    crawl: str,
-    digest: str | None,
-    *,
-    is_revisit: bool,
-    record_id: str,
-    file: str,
-    offset: int,
-    size: int,
+    capture: Capture, written: Record, location: Location, file: str, crawl: str, digest: str | None
 ) -> IndexEntry:
-    """The entry of a record that a crawl has just written.
+    """The entry of a record that a crawl has just written to *file*.
 
     ``digest`` is the payload digest if the record may be an original or a copy of one, else None.
     """
+    is_revisit = written.type == "revisit"
     if digest is None:
         return IndexEntry(is_revisit)
     uri, date = capture.target_uri, capture.date_digits
     url = UrlCapture(uri, digest, date, validators_of(capture.response_headers))
     if is_revisit:
         return IndexEntry(True, None, url)
-    return IndexEntry(False, Original(digest, crawl, date, uri, size, 0, record_id, file, offset), url)
+    place = (location.length, 0, written.id, file, location.offset)
+    return IndexEntry(False, Original(digest, crawl, date, uri, *place), url)
 
 
 def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> IndexEntry:

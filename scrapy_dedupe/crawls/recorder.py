@@ -176,15 +176,8 @@ class Recorder:
         digest = capture.payload_digest(self.digest)
         resource = records.resource(capture, digest=digest, warcinfo_id=self.writer.warcinfo_id)
         (place,) = self.writer.write([resource])
-        return Recorded(
-            kind=resource.type,
-            record_id=resource.id,
-            file=place.file,
-            offset=place.offset,
-            written=place.length,
-            date=resource.date,
-            digest=f"{self.digest}:{digest}",
-        )
+        written = (resource.type, resource.id, place.file, place.offset, place.length, resource.date)
+        return Recorded(*written, digest=f"{self.digest}:{digest}")
 
     def _record_unmodified(self, capture: Capture) -> Recorded:
         is_conditional = capture.method == "GET" and self.rules.enabled
@@ -197,11 +190,9 @@ class Recorder:
         return self._write(capture, principal, str(parse_digest(original.digest)), original, None)
 
     def _response(self, capture: Capture, digest: str, *, has_payload_digest: bool = True) -> Record:
+        warcinfo_id = self.writer.warcinfo_id
         return records.response(
-            capture,
-            digest=digest,
-            has_payload_digest=has_payload_digest,
-            warcinfo_id=self.writer.warcinfo_id,
+            capture, digest=digest, has_payload_digest=has_payload_digest, warcinfo_id=warcinfo_id
         )
 
     def _revisit(self, capture: Capture, digest: str, original: Original) -> Record:
@@ -229,29 +220,16 @@ class Recorder:
     ) -> Recorded:
         """Write the exchange, then add it to the index; ``admitted`` is the digest of a possible original's payload."""
         request = records.request(
-            capture,
-            concurrent_to=principal.id,
-            warcinfo_id=self.writer.warcinfo_id,
-            algorithm=self.digest,
+            capture, concurrent_to=principal.id, warcinfo_id=self.writer.warcinfo_id, algorithm=self.digest
         )
         place, request_place = self.writer.write([principal, request])
-        kind, record_id = principal.type, principal.id
-        entry = entry_of_capture(
-            capture,
-            self.crawl,
-            admitted,
-            is_revisit=kind == "revisit",
-            record_id=record_id,
-            file=self._path,
-            offset=place.offset,
-            size=place.length,
-        )
+        entry = entry_of_capture(capture, principal, place, self._path, self.crawl, admitted)
         # The revisit of a 304 saves nothing.
         conserved = 0 if original is None or admitted is None else conserved_size(original.size, place.length)
         self._index.add(entry, conserved, original)
         return Recorded(
-            kind=kind,
-            record_id=record_id,
+            kind=principal.type,
+            record_id=principal.id,
             file=place.file,
             offset=place.offset,
             written=place.length + request_place.length,

@@ -256,7 +256,7 @@ class CrawlIndex(ABC):
         urls: Sequence[UrlCapture] = (),
         files: Sequence[str] = (),
     ) -> None:
-        """Add records of a begun source. Only its own crawl can find them. Each record has a file.
+        """Add records of a begun source, in normal form. Only its own crawl can find them. Each record has a file.
 
         ``files`` are WARC files of the source, including those without records to add. The first record with a payload
         wins, also over records of other sources of the crawl. Safe to repeat. Raises
@@ -264,8 +264,8 @@ class CrawlIndex(ABC):
         """
         self._add_imported(
             source,
-            [_plain_original(original, source.crawl) for original in originals],
-            [_plain_capture(capture) for capture in urls],
+            originals,
+            urls,
             [_checked_name(source.crawl, name, "WARC") for name in files],
         )
 
@@ -463,20 +463,13 @@ def _checked_id(crawl: str) -> str:
 
 
 def _plain_original(original: Original, crawl: str) -> Original:
-    plain = (plain_digest(original.digest), crawl, date_digits(original.date), plain_url(original.url))
-    if plain == (original.digest, original.crawl, original.date, original.url):
-        return original
-    digest, crawl, date, url = plain
+    digest, date, url = plain_digest(original.digest), date_digits(original.date), plain_url(original.url)
     return replace(original, digest=digest, crawl=crawl, date=date, url=url)
 
 
 def _plain_capture(capture: UrlCapture) -> UrlCapture:
-    return replace(
-        capture,
-        url=plain_url(capture.url),
-        digest=plain_digest(capture.digest),
-        date=date_digits(capture.date),
-    )
+    digest, date, url = plain_digest(capture.digest), date_digits(capture.date), plain_url(capture.url)
+    return replace(capture, digest=digest, date=date, url=url)
 
 
 def _plain_waiting(waiting: Sequence[Waiting]) -> list[Waiting]:
