@@ -17,23 +17,14 @@ from typing import TYPE_CHECKING, Self
 
 from scrapy_dedupe.errors import CrawlStateError, SettingError
 
+from .index_model import Counts, Need, Original, Source, UrlCapture, Waiting
 from .normal_forms import date_digits, plain_digest, plain_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from .index_model import (
-        Counts,
-        CrawlInfo,
-        ImportNotes,
-        Need,
-        OnDone,
-        Original,
-        Source,
-        UrlCapture,
-        Waiting,
-    )
+    from .index_model import CrawlInfo, ImportNotes, OnDone
 
 PAYLOAD_MODES = ("stored", "decoded")
 
@@ -114,7 +105,7 @@ class CrawlIndex(ABC):
         self.add_plain(
             _checked_id(crawl),
             [_plain_original(original, crawl) for original in originals],
-            counts,
+            counts or Counts(),
             [_plain_capture(capture) for capture in urls],
             _checked_needs(crawl, needs),
             _plain_waiting(waiting),
@@ -256,7 +247,7 @@ class CrawlIndex(ABC):
         urls: Sequence[UrlCapture] = (),
         files: Sequence[str] = (),
     ) -> None:
-        """Add records of a begun source, in normal form. Only its own crawl can find them. Each record has a file.
+        """Add records of a begun source. Only its own crawl can find them. Each record has a file.
 
         ``files`` are WARC files of the source, including those without records to add. The first record with a payload
         wins, also over records of other sources of the crawl. Safe to repeat. Raises
@@ -264,6 +255,7 @@ class CrawlIndex(ABC):
         """
         self._add_imported(
             source,
+            # In normal form: they are entries of records or of lines of a CDXJ (see scrapy_dedupe.crawls.entries).
             originals,
             urls,
             [_checked_name(source.crawl, name, "WARC") for name in files],
@@ -468,8 +460,12 @@ def _plain_original(original: Original, crawl: str) -> Original:
 
 
 def _plain_capture(capture: UrlCapture) -> UrlCapture:
-    digest, date, url = plain_digest(capture.digest), date_digits(capture.date), plain_url(capture.url)
-    return replace(capture, digest=digest, date=date, url=url)
+    return replace(
+        capture,
+        url=plain_url(capture.url),
+        digest=plain_digest(capture.digest),
+        date=date_digits(capture.date),
+    )
 
 
 def _plain_waiting(waiting: Sequence[Waiting]) -> list[Waiting]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,12 +50,7 @@ class Counts:
     total_crawl_size: int = 0
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.total_urls + other.total_urls,
-            self.dupe_urls + other.dupe_urls,
-            self.conserved_size + other.conserved_size,
-            self.total_crawl_size + other.total_crawl_size,
-        )
+        return Counts(*map(int.__add__, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
