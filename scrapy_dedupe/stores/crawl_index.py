@@ -71,9 +71,7 @@ class CrawlIndex(ABC):
         return self.find_plain(_checked_id(crawl), plain, lasting=lasting)
 
     @abstractmethod
-    def find_plain(
-        self, crawl: str, digests: Sequence[str], *, lasting: bool = False
-    ) -> list[Original | None]:
+    def find_plain(self, crawl: str, digests: Sequence[str], *, lasting: bool) -> list[Original | None]:
         """Like :meth:`find`, for digests in normal form (see :mod:`.normal_forms`)."""
 
     def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:

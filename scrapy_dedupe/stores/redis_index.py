@@ -67,9 +67,7 @@ class RedisIndex(RedisMerged):
             self.reset(crawl)
         self._require_start(crawl, payload, answer, "crawled again")
 
-    def find_plain(
-        self, crawl: str, digests: Sequence[str], *, lasting: bool = False
-    ) -> list[Original | None]:
+    def find_plain(self, crawl: str, digests: Sequence[str], *, lasting: bool) -> list[Original | None]:
         if not digests:
             return []
         self._check()

@@ -103,9 +103,7 @@ class SqliteIndex(SqliteImports):
             if state != "uncommitted":
                 self._begin(crawl, concurrent=concurrent)
 
-    def find_plain(
-        self, crawl: str, digests: Sequence[str], *, lasting: bool = False
-    ) -> list[Original | None]:
+    def find_plain(self, crawl: str, digests: Sequence[str], *, lasting: bool) -> list[Original | None]:
         # ``lasting`` has no effect: only Browsertrix marks crawls, and it does not use SQLite.
         with sqlite_faults(self._url):
             return [self._original_of(crawl, digest) for digest in digests]

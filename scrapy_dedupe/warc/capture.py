@@ -133,10 +133,7 @@ class Capture:
     @property
     def content_type(self) -> bytes | None:
         """The first Content-Type of the response."""
-        for name, value in self.response_headers:
-            if name.lower() == b"content-type":
-                return value
-        return None
+        return next((value for name, value in self.response_headers if name.lower() == b"content-type"), None)
 
     def payload_digest(self, algorithm: str = "sha256") -> str:
         """Return the digest of the body, without label."""
