@@ -170,8 +170,10 @@ def entry_of_capture(
     url = UrlCapture(uri, digest, date, validators_of(capture.response_headers))
     if is_revisit:
         return IndexEntry(True, None, url)
-    place = (location.length, 0, written.id, file, location.offset)
-    return IndexEntry(False, Original(digest, crawl, date, uri, *place), url)
+    original = Original(
+        digest, crawl, date, uri, location.length, record_id=written.id, file=file, offset=location.offset
+    )
+    return IndexEntry(False, original, url)
 
 
 def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> IndexEntry:
