@@ -118,18 +118,14 @@ class Recordings:
     def _take_batch(self) -> None:
         waiting = self._waiting
         exchanges = [waiting.popleft() for _ in range(min(len(waiting), _BATCH_SIZE))]
-        digests = [""] * len(exchanges)
+        captures = [capture for capture, _ in exchanges]
         try:
-            if len(exchanges) > 1:
-                digests = self._recorder.look_up([capture for capture, _ in exchanges])
+            digests = self._recorder.look_up(captures) if len(captures) > 1 else [""]
         except Exception:
             # Drop only the first exchange: each of the others is recorded by its own call.
-            del exchanges[0], digests[0]
+            self._batch.extend((*exchange, "") for exchange in exchanges[1:])
             raise
-        finally:
-            self._batch.extend(
-                (*exchange, digest) for exchange, digest in zip(exchanges, digests, strict=True)
-            )
+        self._batch.extend((*exchange, digest) for exchange, digest in zip(exchanges, digests, strict=True))
 
     def _log_undecodable(self, recorded: Recorded, reason: str) -> None:
         if reason in self._reasons or len(self._reasons) >= _MOST_REASONS:
