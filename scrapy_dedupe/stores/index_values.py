@@ -358,7 +358,7 @@ def stats_json(stats: Mapping[str, object] | None) -> str | None:
     """A crawl's statistics as JSON. Times become ISO 8601, other types that JSON does not support become text."""
     if stats is None:
         return None
-    return json.dumps({str(name): stats[name] for name in stats}, default=_plain)
+    return json.dumps({str(name): stats[name] for name in stats}, default=_plain, skipkeys=True)
 
 
 def read_canceled(value: str) -> dict[str, str]:
