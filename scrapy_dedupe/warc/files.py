@@ -183,7 +183,7 @@ class WarcWriter:
     ) -> None:
         self.close()
 
-    def _member(self, record: Record) -> bytes:
+    def _member(self, record: Record) -> bytes | bytearray:
         data = record.to_bytes()
         return gzip_compress(data, self._gzip_level) if self._gzip else data
 
@@ -279,7 +279,7 @@ class _OpenFile:
             os.close(self._fd)
             raise _TakenAway
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes | bytearray) -> None:
         """Append all of *data*, or none of it and raise ArchiveError."""
         try:
             self._cut_torn_tail()

@@ -490,7 +490,7 @@ def test_a_bad_line_is_named_and_passed_over_and_the_others_are_imported(
     result = run(index, write_wacz(tmp_path / "a.wacz", lines))
     assert (result.imported, result.skipped, result.captures) == (["a.wacz"], 6, 3)
     assert f"{tmp_path / 'a.wacz'}: line 2: has no URL" in result.faults
-    for words in ("line 3", "sha256:xyz", "which needs a filename", "no file 'other.warc.gz'", "the year 1000"):
+    for words in ("line 3", "sha256:xyz", "needs a filename", "no file 'other.warc.gz'", "the year 1000"):
         assert any(words in fault for fault in result.faults)
     assert {entry.url for entry in index.records("a")} == {
         "https://example.com/1",
