@@ -20,10 +20,10 @@ from scrapy.utils.python import global_object_name
 
 from .crawls import plain_name
 from .crawls.crawl_files import PAYLOAD_FIELD, files_of
+from .crawls.entries import RevisitRules
 from .crawls.packing import container_name
 from .crawls.rebuilding import mend_others, settle
 from .crawls.recorder import Recorder
-from .crawls.rules import RevisitRules
 from .errors import CrawlStateError, SettingError
 from .live.archive import SOFTWARE
 from .live.archive.end import ArchiveEnd

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.crawls.checking import Checker
+from scrapy_dedupe.crawls.entries import RevisitRules
 from scrapy_dedupe.crawls.findings import IndexFinding, Thoroughness
 from scrapy_dedupe.crawls.repairing import repair
-from scrapy_dedupe.crawls.rules import RevisitRules
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import scrapy_dedupe
 from scrapy_dedupe.crawls import CrawlIndex, open_index
-from scrapy_dedupe.crawls.rules import RevisitRules
+from scrapy_dedupe.crawls.entries import RevisitRules
 from scrapy_dedupe.errors import DedupeError, SettingError
 from scrapy_dedupe.stores import open_store, parse_store_url
 

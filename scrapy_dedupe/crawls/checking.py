@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.tasks.progress import Progress
 
+    from .entries import RevisitRules
     from .findings import Thoroughness
-    from .rules import RevisitRules
 
 
 @dataclass(slots=True)

@@ -4,39 +4,49 @@ A recording and an import add the entries, a rebuild replaces the entries of a c
 the index, and a repair adds the difference. :func:`derive` reads them from the records of a WARC file,
 :func:`entry_of_capture` from a record that was just written, and :func:`entry_of_line` from a line of a CDXJ.
 
-Every HTTP ``response`` and ``revisit`` is counted. :mod:`.rules` decides which responses are originals, which other
-records may refer to. A complete GET response, or a revisit that has its payload, is also the last capture of its URL,
-which a later 304 may confirm. A revisit saves ``max(0, size of its original - its own size)`` bytes on disk; one that
-records a 304 saves nothing.
+Every HTTP ``response`` and ``revisit`` is counted. :func:`may_be_original` decides which responses are originals, which
+other records may refer to: only complete bodies of GET responses, since a replay program does not find a POST
+(pywb#762) and shows some other statuses as 200, and a partial body must never replace a whole one. A complete GET
+response, or a revisit that has its payload, is also the last capture of its URL, which a later 304 may confirm. A
+revisit saves ``max(0, size of its original - its own size)`` bytes on disk; one that records a 304 saves nothing.
+
+The values of an entry have the form of :mod:`~scrapy_dedupe.stores.normal_forms`, so the index does not check them
+again.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import DamagedInput, SettingError
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
-from scrapy_dedupe.stores.normal_forms import EMPTY_PAYLOADS, digest_and_form, plain_url
+from scrapy_dedupe.stores.normal_forms import EMPTY_PAYLOADS, digest_and_form, known_digest, plain_url
+from scrapy_dedupe.stores.normal_forms import date_digits as plain_date
+from scrapy_dedupe.warc.bodies import has_payload, why_no_original
+from scrapy_dedupe.warc.capture import has_whole_page
 from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.exchanges import exchanges
 from scrapy_dedupe.warc.references import is_unmodified
 
-from .originals import validators_of
-from .rules import is_http, line_may_be_original, may_be_original
 from .sorted_entries import digits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from scrapy_dedupe.warc.capture import Capture
+    from scrapy_dedupe.warc.capture import Capture, Headers
     from scrapy_dedupe.warc.cdxj_reading import CdxCapture
     from scrapy_dedupe.warc.files import Location
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.records import Record
 
-    from .rules import RevisitRules
     from .sorted_entries import SortedEntries
+
+_ENTITY_TAG = re.compile(rb'(?:W/)?("[^"]*")')
+_HASH_BYTES = 8
+_NONE = bytes(_HASH_BYTES)
 
 CONSERVES_NOTHING = 2**40 - 1
 """The size given for a revisit that records a 304: it saves nothing, regardless of the size of its original."""
@@ -68,6 +78,42 @@ class IndexEntry:
     def counts(self) -> Counts:
         """The counts of the record, without the bytes that it saves."""
         return Counts(total_urls=1, dupe_urls=int(self.is_revisit))
+
+
+@dataclass(frozen=True, slots=True)
+class RevisitRules:
+    """``min_size`` in bytes of the stored body; empty ``mime_types`` means all."""
+
+    enabled: bool = True
+    min_size: int = 1_024
+    statuses: frozenset[int] = frozenset({200})
+    mime_types: frozenset[str] = frozenset()
+
+    def admit(
+        self, *, method: str, status: int, content_type: str, size_bytes: int, is_complete: bool
+    ) -> bool:
+        """Whether this payload may be an original or a revisit.
+
+        >>> RevisitRules().admit(
+        ...     method="GET", status=200, content_type="text/html", size_bytes=2_000, is_complete=True
+        ... )
+        True
+        """
+        if not (is_complete and method == "GET" and status in self.statuses and has_whole_page(status)):
+            return False
+        if size_bytes < max(1, self.min_size):
+            return False
+        return not self.mime_types or content_type.partition(";")[0].strip().lower() in self.mime_types
+
+    def admit_capture(self, capture: Capture) -> bool:
+        """Like :meth:`admit`, but False for a body that differs from what the server sent."""
+        return capture.rendering is None and self.admit(
+            method=capture.method,
+            status=capture.status,
+            content_type=(capture.content_type or b"").decode("latin-1"),
+            size_bytes=len(capture.body),
+            is_complete=capture.is_complete,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,24 +164,16 @@ def entry_of_capture(
     ``digest`` is the payload digest if the record may be an original or a copy of one, else None.
     """
     is_revisit = written.type == "revisit"
-    original = url = revisit = None
-    if digest is not None:
-        date = date_digits(written.date)
-        url = UrlCapture(capture.target_uri, digest, date, validators_of(capture.response_headers))
-        if not is_revisit:
-            original = Original(
-                digest,
-                crawl,
-                date,
-                capture.target_uri,
-                location.length,
-                record_id=written.id,
-                file=file,
-                offset=location.offset,
-            )
+    if digest is None:
+        return IndexEntry(is_revisit)
+    uri, date = capture.target_uri, capture.date_digits
+    url = UrlCapture(uri, digest, date, validators_of(capture.response_headers))
     if is_revisit:
-        revisit = Revisit(digest, CONSERVES_NOTHING if digest is None else location.length)
-    return IndexEntry(is_revisit, original, url, revisit)
+        return IndexEntry(True, None, url)
+    original = Original(
+        digest, crawl, date, uri, location.length, record_id=written.id, file=file, offset=location.offset
+    )
+    return IndexEntry(False, original, url)
 
 
 def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> IndexEntry:
@@ -156,8 +194,8 @@ def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> Inde
     original = Original(
         digest,
         rules.crawl,
-        line.date,
-        line.url,
+        plain_date(line.date),
+        plain_url(line.url),
         line.length,
         wacz_index=rules.wacz_index,
         file=file,
@@ -189,7 +227,7 @@ def _entry_of_record(record: StoredRecord, method: str, file: str, rules: EntryR
             " the file on its own."
         )
     # Only the first of the two is cached, and only the second raises.
-    date = digits_of(record.date) or date_digits(record.date)
+    date = plain_date(digits_of(record.date) or date_digits(record.date))
     url = plain_url(record.target_uri)
     is_own = rules.revisits is not None
     original = revisit = None
@@ -225,3 +263,103 @@ def _entry_of_record(record: StoredRecord, method: str, file: str, rules: EntryR
         validators = validators_of(record.http_headers) if is_own or record.http_status == 200 else b""
         capture = UrlCapture(url, digest, date, validators) if validators else None
     return IndexEntry(record.type == "revisit", original, capture, revisit)
+
+
+def may_be_original(record: StoredRecord, method: str, rules: RevisitRules | None = None) -> bool:
+    """Whether other records may refer to the payload of a stored record; *method* is the method of its request.
+
+    ``rules`` are the rules of the crawl that wrote the record; None for an imported record. Raises
+    :class:`~scrapy_dedupe.errors.DamagedInput` if a long block cannot be read again.
+    """
+    if method != "GET" or not is_whole_original(record):
+        return False
+    if rules is None:
+        return True
+    http = record.http
+    return (
+        http is not None
+        and record.id is not None
+        and rules.admit(
+            method=method,
+            status=http.status or 0,
+            content_type=(http.get(b"Content-Type") or b"").decode("latin-1"),
+            size_bytes=record.frame.block_length - http.length,
+            is_complete=not record.is_truncated,
+        )
+    )
+
+
+def is_whole_original(record: StoredRecord) -> bool:
+    """Like :func:`may_be_original`, for a record whose request is unknown.
+
+    An index that was imported without its WARC files may name records whose body was never checked.
+    """
+    return (
+        is_http(record)
+        and why_no_original(record) is None
+        and has_payload(record)
+        and known_digest(record) not in EMPTY_PAYLOADS
+    )
+
+
+def is_http(record: StoredRecord) -> bool:
+    """Whether a record belongs to an HTTP exchange; others are DNS answers, for example."""
+    return (record.target_uri or "http:").lower().startswith(("http:", "https:"))
+
+
+def line_may_be_original(digest: str | None, method: str, status: int | None) -> bool:
+    """Like :func:`may_be_original`, but decided only from a line of a CDXJ."""
+    return digest is not None and digest not in EMPTY_PAYLOADS and method == "GET" and has_whole_page(status)
+
+
+def validators_of(headers: Headers) -> bytes:
+    """The stored form of ETag and Last-Modified: 8 bytes of BLAKE2b each, zeros for a missing one.
+
+    ``headers`` are the headers of a response. Empty if it has neither. The weakness prefix of an ETag is ignored.
+    """
+    tag = _ENTITY_TAG.fullmatch(_first(headers, b"etag").strip())
+    modified = _first(headers, b"last-modified").strip()
+    if tag is None and not modified:
+        return b""
+    return (_hash(tag[1]) if tag else _NONE) + (_hash(modified) if modified else _NONE)
+
+
+def is_confirmed(request_headers: Headers, validators: bytes) -> bool:
+    """Whether a conditional request names the version with these validators, so that a 304 confirms it.
+
+    If-Modified-Since is ignored if there is If-None-Match, whose tags are compared weakly (RFC 9110, sections 13.1.2
+    and 13.1.3).
+
+    >>> is_confirmed(((b"If-None-Match", b'"a", W/"b"'),), validators_of(((b"ETag", b'"b"'),)))
+    True
+    """
+    tag, modified = validators[:_HASH_BYTES], validators[_HASH_BYTES:]
+    asked = [value for name, value in request_headers if name.lower() == b"if-none-match"]
+    if asked:
+        tags = _ENTITY_TAG.finditer(b",".join(asked))
+        return tag not in (b"", _NONE) and any(_hash(match[1]) == tag for match in tags)
+    since = _first(request_headers, b"if-modified-since").strip()
+    return bool(since) and modified == _hash(since)
+
+
+def says_nothing_else(capture: Capture, validators: bytes) -> bool:
+    """Whether the headers of a 304 do not contradict the version with these validators.
+
+    If the request had several tags, the ETag of the 304 selects one.
+    """
+    tag = validators_of(capture.response_headers)[:_HASH_BYTES]
+    if tag not in (b"", _NONE):
+        return tag == validators[:_HASH_BYTES] or validators[:_HASH_BYTES] == _NONE
+    asked = [value for name, value in capture.request_headers if name.lower() == b"if-none-match"]
+    return len(_ENTITY_TAG.findall(b",".join(asked))) <= 1
+
+
+def _hash(value: bytes) -> bytes:
+    return blake2b(value, digest_size=_HASH_BYTES).digest()
+
+
+def _first(headers: Headers, name: bytes) -> bytes:
+    for header, value in headers:
+        if header.lower() == name:
+            return value
+    return b""

@@ -97,7 +97,7 @@ class EntryWriter:
 
     def add(self, originals: Sequence[Original], urls: Sequence[UrlCapture]) -> None:
         """Add a batch to the index."""
-        self.index.add(self.crawl, originals, urls=urls)
+        self.index.add_plain(self.crawl, originals, urls=urls)
 
     def end(self, counts: Counts, needs: Sequence[Need], waiting: Iterable[Waiting]) -> None:
         """Add the rest to the index; ``waiting`` may not fit in memory."""

@@ -35,7 +35,7 @@ def present_path(file: str) -> Path | None:
 
 def is_present(file: str) -> bool:
     """Whether a file is where the index says; remote files are assumed to exist."""
-    return is_url(file) or present_path(file) is not None or _container(file) is not None
+    return present_path(file) is not None or is_url(file) or _container(file) is not None
 
 
 def readable(file: str) -> ReadableFile | None:

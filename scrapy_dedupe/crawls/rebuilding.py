@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.sources import ReadableFile
 
-    from .rules import RevisitRules
+    from .entries import RevisitRules
 
 logger = logging.getLogger(__name__)
 

@@ -25,11 +25,9 @@ from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.codings import DECODED
 from scrapy_dedupe.warc.dates import date_from_digits
 
-from .entries import conserved_size, entry_of_capture, need_of
-from .guarded_index import GuardedIndex
-from .originals import Originals
+from .entries import RevisitRules, conserved_size, entry_of_capture
+from .live_index import LiveIndex
 from .rebuilding import rebuild
-from .rules import RevisitRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.files import WarcWriter
     from scrapy_dedupe.warc.records import Record
 
-    from .guarded_index import StoreGuard
+    from .live_index import StoreGuard
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +92,19 @@ class Recorder:
     def __post_init__(
         self, index: CrawlIndex, guard: StoreGuard, check_files: bool, containers_only: bool
     ) -> None:
+        self._path = ""
         self.writer.on_new_file = self._add_file
         self.writer.on_finished = self._file_finished
-        self._index = GuardedIndex(index, self.crawl, guard, concurrent=self.concurrent)
-        self._originals = Originals(self._index, self.rules.statuses, check_files, containers_only)
+        self._index = LiveIndex(
+            index,
+            self.crawl,
+            guard,
+            statuses=self.rules.statuses,
+            check_files=check_files,
+            containers_only=containers_only,
+            has_all_urls=self.blackout_s is not None,
+            concurrent=self.concurrent,
+        )
 
     @property
     def is_incomplete(self) -> bool:
@@ -148,13 +155,13 @@ class Recorder:
                 capture = codings.decoded(capture, max_bytes)
             except codings.Undecodable as error:
                 return replace(self._record_as_it_came(capture), undecodable=str(error))
+        is_admitted = bool(digest) or self.rules.admit_capture(capture)
         digest = digest or capture.payload_digest(self.digest)
-        is_admitted = self.rules.admit_capture(capture)
-        original = self._originals.of_payload(digest) if is_admitted and self.rules.enabled else None
+        original = self._index.original_of(digest) if is_admitted and self.rules.enabled else None
         labelled = f"{self.digest}:{digest}" if capture.body else ""
         if original is None:
             principal = self._response(capture, digest)
-        elif self.blackout_s is not None and self._originals.is_repeated(capture, digest, self.blackout_s):
+        elif self.blackout_s is not None and self._index.is_repeated(capture, digest, self.blackout_s):
             return Recorded("skipped", "", "", 0, 0, "", labelled, refers_to=original)
         else:
             principal = self._revisit(capture, digest, original)
@@ -169,19 +176,12 @@ class Recorder:
         digest = capture.payload_digest(self.digest)
         resource = records.resource(capture, digest=digest, warcinfo_id=self.writer.warcinfo_id)
         (place,) = self.writer.write([resource])
-        return Recorded(
-            kind=resource.type,
-            record_id=resource.id,
-            file=place.file,
-            offset=place.offset,
-            written=place.length,
-            date=resource.date,
-            digest=f"{self.digest}:{digest}",
-        )
+        written = (resource.type, resource.id, place.file, place.offset, place.length, resource.date)
+        return Recorded(*written, digest=f"{self.digest}:{digest}")
 
     def _record_unmodified(self, capture: Capture) -> Recorded:
         is_conditional = capture.method == "GET" and self.rules.enabled
-        original = self._originals.of_unmodified(capture) if is_conditional else None
+        original = self._index.original_of_unmodified(capture) if is_conditional else None
         if original is None:
             # The digest of an empty payload is not written.
             principal = self._response(capture, capture.payload_digest(self.digest))
@@ -190,11 +190,9 @@ class Recorder:
         return self._write(capture, principal, str(parse_digest(original.digest)), original, None)
 
     def _response(self, capture: Capture, digest: str, *, has_payload_digest: bool = True) -> Record:
+        warcinfo_id = self.writer.warcinfo_id
         return records.response(
-            capture,
-            digest=digest,
-            has_payload_digest=has_payload_digest,
-            warcinfo_id=self.writer.warcinfo_id,
+            capture, digest=digest, has_payload_digest=has_payload_digest, warcinfo_id=warcinfo_id
         )
 
     def _revisit(self, capture: Capture, digest: str, original: Original) -> Record:
@@ -222,30 +220,20 @@ class Recorder:
     ) -> Recorded:
         """Write the exchange, then add it to the index; ``admitted`` is the digest of a possible original's payload."""
         request = records.request(
-            capture,
-            concurrent_to=principal.id,
-            warcinfo_id=self.writer.warcinfo_id,
-            algorithm=self.digest,
+            capture, concurrent_to=principal.id, warcinfo_id=self.writer.warcinfo_id, algorithm=self.digest
         )
         place, request_place = self.writer.write([principal, request])
-        file = str(self.writer.folder / place.file)
-        entry = entry_of_capture(capture, principal, place, file, self.crawl, admitted)
-        originals = [] if entry.original is None else [entry.original]
-        # Without a validator no 304 can confirm the page.
-        url = entry.url
-        urls = [] if url is None or not (url.validators or self.blackout_s is not None) else [url]
-        conserved, needs = 0, []
-        if original is not None and entry.revisit is not None:
-            conserved = conserved_size(original.size, entry.revisit.size)
-            needs = [need_of(original)] if original.crawl != self.crawl else []
-        self._index.add(originals, entry.counts + Counts(conserved_size=conserved), urls, needs)
+        entry = entry_of_capture(capture, principal, place, self._path, self.crawl, admitted)
+        # The revisit of a 304 saves nothing.
+        conserved = 0 if original is None or admitted is None else conserved_size(original.size, place.length)
+        self._index.add(entry, conserved, original)
         return Recorded(
             kind=principal.type,
             record_id=principal.id,
             file=place.file,
             offset=place.offset,
             written=place.length + request_place.length,
-            date=principal.date,
+            date=capture.warc_date,
             digest=labelled,
             conserved_size=conserved,
             refers_to=original,
@@ -256,7 +244,8 @@ class Recorder:
         self._index.flush()
 
     def _add_file(self, name: str) -> None:
-        self._index.add_file(str(self.writer.folder / name))
+        self._path = str(self.writer.folder / name)
+        self._index.add_file(self._path)
 
     def _file_finished(self, path: Path) -> None:
         # The index must have all records of the file first: an upload changes the name of the file.

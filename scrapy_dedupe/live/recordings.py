@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -38,23 +37,16 @@ _BATCH_SIZE: Final = 64
 _MOST_REASONS: Final = 10
 
 
-@dataclass(slots=True)
-class _Exchange:
-    """An exchange that waits to be recorded. ``digest`` is set if its payload was looked up."""
-
-    capture: Capture
-    max_bytes: int
-    digest: str = ""
-
-
 class Recordings:
     """The recordings of one crawl. After an error in writing a file, nothing more is recorded (``is_spoiled``)."""
 
     def __init__(self, session: Session, recorder: Recorder) -> None:
         self._session = session
+        self._worker = session.worker
         self._recorder = recorder
-        self._waiting: deque[_Exchange] = deque()
-        self._batch: deque[_Exchange] = deque()
+        # Exchanges that wait: the capture and the limit for decoding; those of the batch also have the digest, if any.
+        self._waiting: deque[tuple[Capture, int]] = deque()
+        self._batch: deque[tuple[Capture, int, str]] = deque()
         # An entry is dropped when its request is garbage-collected.
         self._futures: WeakKeyDictionary[Request, Future[Recorded]] = WeakKeyDictionary()
         self._lock = Lock()
@@ -69,10 +61,8 @@ class Recordings:
         if self._session.is_spoiled:
             self._session.counters.inc("dedupe/warc/not_archived")
             return
-        self._waiting.append(_Exchange(capture, max_bytes))
-        future = self._session.worker.submit_weighing(capture.size_bytes, self._record_next)
-        self._futures[request] = future
-        future.add_done_callback(self._count)
+        self._waiting.append((capture, max_bytes))
+        self._futures[request] = self._worker.submit_weighing(capture.size_bytes, self._record_next)
 
     async def set_meta(self, request: Request) -> None:
         """Wait for the record and set ``request.meta["warc"]``. Does nothing if the exchange is not recorded."""
@@ -81,7 +71,7 @@ class Recordings:
             return
         try:
             recorded = await self._session.loop.wait_for(future)
-        except Exception:  # noqa: BLE001 - _count() counts and logs the error
+        except Exception:  # noqa: BLE001 - it was counted and logged on the worker
             return
         original = recorded.refers_to
         date = None if original is None else date_from_digits(original.date)
@@ -104,43 +94,38 @@ class Recordings:
     def _record_next(self) -> Recorded:
         """Record the next exchange, on the worker."""
         start = time.perf_counter()
-        if not self._batch:
-            self._take_batch()
-        exchange = self._batch.popleft()
-        recorded = self._recorder.record(exchange.capture, exchange.max_bytes, exchange.digest)
+        try:
+            if not self._batch:
+                self._take_batch()
+            capture, max_bytes, digest = self._batch.popleft()
+            recorded = self._recorder.record(capture, max_bytes, digest)
+        except BaseException as error:
+            self._session.loop.call(self.fail, error)
+            raise
         self._latency.add(time.perf_counter() - start)
-        self._session.events.exchange_recorded(exchange.capture, recorded)
+        # Waking the event loop for each record would be slow.
+        with self._lock:
+            tally = self._tally
+            tally[recorded.kind] += 1
+            tally["bytes_written"] += recorded.written
+            tally["bytes_conserved"] += recorded.conserved_size
+            tally["undecodable"] += recorded.undecodable is not None
+        if recorded.undecodable is not None:
+            self._session.loop.call(self._log_undecodable, recorded, recorded.undecodable)
+        self._session.events.exchange_recorded(capture, recorded)
         return recorded
 
     def _take_batch(self) -> None:
-        batch = self._batch
-        while self._waiting and len(batch) < _BATCH_SIZE:
-            batch.append(self._waiting.popleft())
-        if len(batch) == 1:
-            return
+        waiting = self._waiting
+        exchanges = [waiting.popleft() for _ in range(min(len(waiting), _BATCH_SIZE))]
+        captures = [capture for capture, _ in exchanges]
         try:
-            digests = self._recorder.look_up([exchange.capture for exchange in batch])
+            digests = self._recorder.look_up(captures) if len(captures) > 1 else [""]
         except Exception:
             # Drop only the first exchange: each of the others is recorded by its own call.
-            batch.popleft()
+            self._batch.extend((*exchange, "") for exchange in exchanges[1:])
             raise
-        for exchange, digest in zip(batch, digests, strict=True):
-            exchange.digest = digest
-
-    def _count(self, done: Future[Recorded]) -> None:
-        """Count a record, on the worker: waking the event loop for each record would be slow."""
-        error = done.exception()
-        if error is not None:
-            self._session.loop.call(self.fail, error)
-            return
-        recorded = done.result()
-        with self._lock:
-            self._tally[recorded.kind] += 1
-            self._tally["bytes_written"] += recorded.written
-            self._tally["bytes_conserved"] += recorded.conserved_size
-            self._tally["undecodable"] += recorded.undecodable is not None
-        if recorded.undecodable is not None:
-            self._session.loop.call(self._log_undecodable, recorded, recorded.undecodable)
+        self._batch.extend((*exchange, digest) for exchange, digest in zip(exchanges, digests, strict=True))
 
     def _log_undecodable(self, recorded: Recorded, reason: str) -> None:
         if reason in self._reasons or len(self._reasons) >= _MOST_REASONS:

@@ -117,7 +117,7 @@ def rendering_of(response: Response, capture: Capture) -> Rendering | None:
         sign = f"flag {flag}"
     elif response.protocol is None and not capture.response_headers:
         sign = "no HTTP headers"
-    elif length is not None and length != len(capture.body):
+    elif length not in (None, len(capture.body)) and not codings_of(capture.response_headers):
         sign = f"Content-Length {length}, but a body of {len(capture.body)} bytes"
     else:
         return None
@@ -128,12 +128,11 @@ def rendering_of(response: Response, capture: Capture) -> Rendering | None:
 
 
 def _content_length(capture: Capture) -> int | None:
-    """Return the Content-Length, or None if it is missing, ambiguous or not the length of the stored body."""
-    headers = capture.response_headers
-    if not capture.has_body_by_definition or capture.truncated is not None or codings_of(headers):
+    """Return the Content-Length, or None if it is missing, ambiguous or not the length of the body as received."""
+    if not capture.has_body_by_definition or capture.truncated is not None:
         return None
     values: set[bytes] = set()
-    for name, value in headers:
+    for name, value in capture.response_headers:
         lower = name.strip().lower()
         if lower == b"transfer-encoding":  # It overrides Content-Length (RFC 9112, section 6.3).
             return None

@@ -66,7 +66,12 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
         spelling. ``lasting`` excludes crawls that Browsertrix has marked for removal: no new revisit should refer to
         them.
         """
-        return self._find(_checked_id(crawl), [plain_digest(digest) for digest in digests], lasting=lasting)
+        plain = [plain_digest(digest) for digest in digests]
+        return self.find_plain(_checked_id(crawl), plain, lasting=lasting)
+
+    @abstractmethod
+    def find_plain(self, crawl: str, digests: Sequence[str], *, lasting: bool) -> list[Original | None]:
+        """Like :meth:`find`, for digests in normal form (see :mod:`.normal_forms`)."""
 
     def find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
         """Look up URLs: in the crawl itself first, then the latest capture of the committed crawls. In one round trip.
@@ -94,7 +99,7 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
         added to the counts of the crawl; ``needs`` are containers of other crawls that its revisits refer to,
         ``waiting`` are revisits whose originals are not in the index, for :meth:`resolve`.
         """
-        self._add(
+        self.add_plain(
             _checked_id(crawl),
             [_plain_original(original, crawl) for original in originals],
             counts or Counts(),
@@ -102,6 +107,18 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
             _checked_needs(crawl, needs),
             plain_waiting(waiting),
         )
+
+    @abstractmethod
+    def add_plain(
+        self,
+        crawl: str,
+        originals: Sequence[Original],
+        counts: Counts | None = None,
+        urls: Sequence[UrlCapture] = (),
+        needs: Sequence[Need] = (),
+        waiting: Sequence[Waiting] = (),
+    ) -> None:
+        """Like :meth:`add`, for values in normal form (see :mod:`.normal_forms`), of a crawl that was started."""
 
     @abstractmethod
     def needs(self, crawl: str) -> list[Need]:
@@ -235,8 +252,9 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
         """
         self._add_imported(
             source,
-            [_plain_original(original, source.crawl) for original in originals],
-            [_plain_capture(capture) for capture in urls],
+            # In normal form: they are entries of records or of lines of a CDXJ (see scrapy_dedupe.crawls.entries).
+            originals,
+            urls,
             [_checked_name(source.crawl, name, "WARC") for name in files],
         )
 
@@ -350,21 +368,7 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
     def _start(self, crawl: str, payload: str, *, concurrent: bool) -> None: ...
 
     @abstractmethod
-    def _find(self, crawl: str, digests: Sequence[str], *, lasting: bool) -> list[Original | None]: ...
-
-    @abstractmethod
     def _find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]: ...
-
-    @abstractmethod
-    def _add(
-        self,
-        crawl: str,
-        originals: Sequence[Original],
-        counts: Counts,
-        urls: Sequence[UrlCapture],
-        needs: Sequence[Need],
-        waiting: Sequence[Waiting],
-    ) -> None: ...
 
     @abstractmethod
     def _add_file(self, crawl: str, name: str) -> None: ...
@@ -444,10 +448,7 @@ def _checked_id(crawl: str) -> str:
 
 
 def _plain_original(original: Original, crawl: str) -> Original:
-    plain = (plain_digest(original.digest), crawl, date_digits(original.date), plain_url(original.url))
-    if plain == (original.digest, original.crawl, original.date, original.url):
-        return original
-    digest, crawl, date, url = plain
+    digest, date, url = plain_digest(original.digest), date_digits(original.date), plain_url(original.url)
     return replace(original, digest=digest, crawl=crawl, date=date, url=url)
 
 

@@ -42,6 +42,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -70,6 +71,7 @@ UNKNOWN_OFFSET = 2**40 - 1
 UNKNOWN_FILE = 2**24 - 1
 GREATEST_NUMBER = 2**63 - 1
 
+_UUID = re.compile(r"<urn:uuid:([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})>")
 _BASE32 = b"\x20"
 _TEXT = b"\x00"
 HASH_SIZES = frozenset({16, 20, 28, 32, 48, 64})
@@ -183,13 +185,8 @@ def digest_key(digest: str) -> bytes:
 
 def packed_record_id(record_id: str) -> bytes:
     """The packed form of a record id."""
-    if record_id.startswith("<urn:uuid:") and len(record_id) == 47:
-        try:
-            raw = binascii.unhexlify(record_id[10:-1].replace("-", ""))
-        except ValueError:
-            raw = b""
-        if len(raw) == 16 and unpacked_record_id(raw) == record_id:
-            return raw
+    if uuid := _UUID.fullmatch(record_id):
+        return bytes.fromhex("".join(uuid.groups()))
     return (_TEXT + record_id.encode("utf-8")).ljust(17, b"\0")
 
 
@@ -363,7 +360,7 @@ def stats_json(stats: Mapping[str, object] | None) -> str | None:
     """A crawl's statistics as JSON. Times become ISO 8601, other types that JSON does not support become text."""
     if stats is None:
         return None
-    return json.dumps({str(name): stats[name] for name in stats}, default=_plain)
+    return json.dumps({str(name): stats[name] for name in stats}, default=_plain, skipkeys=True)
 
 
 def read_canceled(value: str) -> dict[str, str]:

@@ -78,7 +78,7 @@ class RedisIndex(RedisImports):
             self.reset(crawl)
         self._require_start(crawl, payload, answer, "crawled again")
 
-    def _find(self, crawl: str, digests: Sequence[str], *, lasting: bool) -> list[Original | None]:
+    def find_plain(self, crawl: str, digests: Sequence[str], *, lasting: bool) -> list[Original | None]:
         if not digests:
             return []
         answer = self._run("index_find", crawl, int(lasting), *spellings(digests))
@@ -98,18 +98,18 @@ class RedisIndex(RedisImports):
         self.unreadable += captures.count(None) - answer.count(None)
         return captures
 
-    def _add(
+    def add_plain(
         self,
         crawl: str,
         originals: Sequence[Original],
-        counts: Counts,
-        urls: Sequence[UrlCapture],
-        needs: Sequence[Need],
-        waiting: Sequence[Waiting],
+        counts: Counts | None = None,
+        urls: Sequence[UrlCapture] = (),
+        needs: Sequence[Need] = (),
+        waiting: Sequence[Waiting] = (),
     ) -> None:
         self._check()
         words: list[str | bytes | int] = [
-            crawl, secrets.token_bytes(8), *astuple(counts), len(originals), len(urls), len(needs)
+            crawl, secrets.token_bytes(8), *astuple(counts or Counts()), len(originals), len(urls), len(needs)
         ]  # fmt: skip
         words += record_words(originals, urls)
         words += map(need_text, needs)

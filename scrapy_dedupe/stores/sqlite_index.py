@@ -102,7 +102,7 @@ class SqliteIndex(SqliteImports):
             if state != "uncommitted":
                 self._begin(crawl, concurrent=concurrent)
 
-    def _find(self, crawl: str, digests: Sequence[str], *, lasting: bool) -> list[Original | None]:
+    def find_plain(self, crawl: str, digests: Sequence[str], *, lasting: bool) -> list[Original | None]:
         # ``lasting`` has no effect: only Browsertrix marks crawls, and it does not use SQLite.
         with sqlite_faults(self._url):
             return [self._original_of(crawl, digest) for digest in digests]
@@ -111,21 +111,22 @@ class SqliteIndex(SqliteImports):
         with sqlite_faults(self._url):
             return [self._capture_of(crawl, url) for url in urls]
 
-    def _add(
+    def add_plain(
         self,
         crawl: str,
         originals: Sequence[Original],
-        counts: Counts,
-        urls: Sequence[UrlCapture],
-        needs: Sequence[Need],
-        waiting: Sequence[Waiting],
+        counts: Counts | None = None,
+        urls: Sequence[UrlCapture] = (),
+        needs: Sequence[Need] = (),
+        waiting: Sequence[Waiting] = (),
     ) -> None:
         with self._change(crawl, "added to") as number:
             entered = crawl_files.add_originals(self._connection, number, number, originals)
             crawl_files.add_urls(self._connection, number, urls, entered)
             crawl_files.add_needs(self._connection, number, needs)
             crawl_files.add_waiting(self._connection, number, waiting)
-            crawl_files.add_counts(self._connection, number, counts)
+            if counts is not None:
+                crawl_files.add_counts(self._connection, number, counts)
 
     def _add_file(self, crawl: str, name: str) -> None:
         with self._change(crawl, "added to") as number:

@@ -13,6 +13,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scrapy_dedupe.warc.capture import has_whole_page
 from scrapy_dedupe.warc.chunks import dechunked, has_extra_framing
 from scrapy_dedupe.warc.codings import codings_of, decoded_stream, split_pieces
 from scrapy_dedupe.warc.framing import open_block
@@ -198,11 +199,6 @@ def why_no_original(record: StoredRecord) -> str | None:
     if not has_whole_page(record.http.status):
         return "status"
     return "cut-chunks" if has_more_than_payload(record) else None
-
-
-def has_whole_page(status: int | None) -> bool:
-    """Whether a response of this status has the complete content of its URL: not 1xx, 206, 304 or an unknown status."""
-    return status is not None and status >= 200 and status not in (206, 304)
 
 
 def has_payload(record: StoredRecord) -> bool:

@@ -40,6 +40,7 @@ _LINE_CHARACTERS = re.compile(r"[!-~]+")  # allowed in a request line
 _URI_PARTS = re.compile(r"([^:/?]*)://([^/?]*)(.*)", re.DOTALL)
 _METHOD_CHARACTERS = "!#$%&'*+-.^_`|~"
 _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
+_NOT_DIGITS = str.maketrans("", "", "-T:.Z")
 _UNSAFE_NAME = re.compile(rb"[\r\n:]|\A[ \t]")
 
 # The empty name marks a field that is not a header; see `_header_name`.
@@ -115,6 +116,11 @@ class Capture:
         return size
 
     @property
+    def date_digits(self) -> str:
+        """The 17 digits of the date, as in a crawl index."""
+        return self.warc_date.translate(_NOT_DIGITS)
+
+    @property
     def is_complete(self) -> bool:
         """Whether the body is the whole content of the URL: neither truncated nor a range of it (206)."""
         return self.truncated is None and self.status != HTTPStatus.PARTIAL_CONTENT
@@ -165,6 +171,11 @@ class Capture:
         )
         length = len(self.request_body) if has_length else None
         return _head(f"{method} {path} HTTP/1.1".encode("ascii"), headers, _NOT_IN_REQUESTS, length)
+
+
+def has_whole_page(status: int | None) -> bool:
+    """Whether a response of this status has the complete content of its URL: not 1xx, 206, 304 or an unknown status."""
+    return status is not None and status >= 200 and status not in (206, 304)
 
 
 def target_uri(url: str) -> str:

@@ -157,7 +157,7 @@ class WarcWriter:
         file.append(b"".join(members))
         locations = []
         for member in members:
-            locations.append(Location(file.path.name, offset, len(member)))
+            locations.append(Location(file.name, offset, len(member)))
             offset += len(member)
         return locations
 
@@ -183,19 +183,17 @@ class WarcWriter:
     ) -> None:
         self.close()
 
-    def _member(self, record: Record) -> bytes:
+    def _member(self, record: Record) -> bytes | bytearray:
         data = record.to_bytes()
-        return bytes(gzip_compress(data, self._gzip_level)) if self._gzip else data
+        return gzip_compress(data, self._gzip_level) if self._gzip else data
 
     def _begin(self) -> _OpenFile:
         file = self._create()
         try:
-            head = warcinfo(
-                file.path.name, self._info, now(), record_id=self._next_id, algorithm=self._algorithm
-            )
+            head = warcinfo(file.name, self._info, now(), record_id=self._next_id, algorithm=self._algorithm)
             file.append(self._member(head))
             if self.on_new_file is not None:
-                self.on_new_file(file.path.name)
+                self.on_new_file(file.name)
         except BaseException:
             file.remove()
             raise
@@ -249,7 +247,7 @@ class WarcWriter:
             self.has_unfinished = True
             raise
         self._last = file
-        self.files.append(FinishedFile(file.path.name, file.size))
+        self.files.append(FinishedFile(file.name, file.size))
 
     def _release_last(self) -> None:
         last, self._last = self._last, None
@@ -270,7 +268,8 @@ class _OpenFile:
 
     def __init__(self, path: Path, warcinfo_id: str) -> None:
         self.path = path
-        self.path_open = path.with_name(path.name + OPEN_SUFFIX)
+        self.name = path.name
+        self.path_open = path.with_name(self.name + OPEN_SUFFIX)
         self.warcinfo_id = warcinfo_id
         self.size = 0
         self._has_torn_tail = False
@@ -280,7 +279,7 @@ class _OpenFile:
             os.close(self._fd)
             raise _TakenAway
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes | bytearray) -> None:
         """Append all of *data*, or none of it and raise ArchiveError."""
         try:
             self._cut_torn_tail()

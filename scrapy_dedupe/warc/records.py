@@ -63,7 +63,10 @@ class Record:
     def get(self, name: str) -> str | None:
         """Return the first field of that name."""
         name = name.lower()
-        return next((value for field, value in self.headers if field.lower() == name), None)
+        for field, value in self.headers:
+            if field.lower() == name:
+                return value
+        return None
 
     @property
     def type(self) -> str:
@@ -286,30 +289,25 @@ def _resource_type(capture: Capture) -> str:
 
 
 def _common(record_type: str, capture: Capture, warcinfo_id: str | None) -> list[tuple[str, str]]:
-    fields = [
+    return [
         ("WARC-Type", record_type),
         ("WARC-Record-ID", new_record_id()),
         ("WARC-Date", capture.warc_date),
         ("WARC-Target-URI", capture.target_uri),
+        *_connection(warcinfo_id, capture.ip_address, capture.protocol),
     ]
-    if warcinfo_id:
-        fields.append(("WARC-Warcinfo-ID", _bracketed(warcinfo_id)))
-    if capture.ip_address:
-        fields.append(("WARC-IP-Address", _one_line(capture.ip_address)))
-    if capture.protocol:
-        fields += _protocols(capture.protocol)
-    return fields
 
 
-@lru_cache(64)
-def _protocols(names: str) -> Fields:
-    """Return the WARC-Protocol fields, with the names from the registry of the WARC-Protocol proposal."""
-    protocols = (name.strip().lower() for name in names.split(","))
-    return tuple(
-        ("WARC-Protocol", _PROTOCOLS.get(protocol, protocol))
-        for protocol in protocols
-        if _PROTOCOL.fullmatch(protocol)
-    )
+# The same for all exchanges with a server.
+@lru_cache(1024)
+def _connection(warcinfo_id: str | None, ip_address: str | None, protocol: str | None) -> Fields:
+    """Return the id of the warcinfo, the address, and WARC-Protocol with names from the registry of its proposal."""
+    fields = [("WARC-Warcinfo-ID", _bracketed(warcinfo_id))] if warcinfo_id else []
+    if ip_address:
+        fields.append(("WARC-IP-Address", _one_line(ip_address)))
+    protocols = [name.strip().lower() for name in (protocol or "").split(",")]
+    fields += [("WARC-Protocol", _PROTOCOLS.get(p, p)) for p in protocols if _PROTOCOL.fullmatch(p)]
+    return tuple(fields)
 
 
 def _reference(refers_to: str | None, uri: str, date: str, container: str | None) -> list[tuple[str, str]]:

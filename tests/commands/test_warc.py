@@ -16,8 +16,8 @@ from archives import check, records_of
 from faults_site import Hold, start_crawl
 
 from scrapy_dedupe.crawls import CrawlIndex, open_index
+from scrapy_dedupe.crawls.entries import RevisitRules
 from scrapy_dedupe.crawls.rebuilding import rebuild
-from scrapy_dedupe.crawls.rules import RevisitRules
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.stores.base import Counts, Original
 from scrapy_dedupe.warc import records

@@ -492,11 +492,12 @@ def test_a_bad_line_is_named_and_passed_over_and_the_others_are_imported(
         line(6, filename="other.warc.gz"),
         line(7),
         line(8, url="https://example.com/a b"),
+        line(9).replace(DATE.encode(), b"09991231235959"),
     ]
     result = run(index, write_wacz(tmp_path / "a.wacz", lines))
-    assert (result.imported, result.skipped, result.captures) == (["a.wacz"], 5, 3)
+    assert (result.imported, result.skipped, result.captures) == (["a.wacz"], 6, 3)
     assert f"{tmp_path / 'a.wacz'}: line 2: has no URL" in result.faults
-    for words in ("line 3", "sha256:xyz", "which needs a filename", "no file 'other.warc.gz'"):
+    for words in ("line 3", "sha256:xyz", "needs a filename", "no file 'other.warc.gz'", "the year 1000"):
         assert any(words in fault for fault in result.faults)
     assert {entry.url for entry in index.records("a")} == {
         "https://example.com/1",

@@ -9,7 +9,7 @@ import pytest
 from recorded_crawls import record_crawl
 
 from scrapy_dedupe.crawls import open_index
-from scrapy_dedupe.crawls.originals import KnownFiles
+from scrapy_dedupe.crawls.live_index import KnownFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

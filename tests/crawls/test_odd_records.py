@@ -17,10 +17,10 @@ from import_files import Quiet, id_of, line, record, request_record, warcinfo
 from recorded_crawls import OpenGuard
 from sound_archives import assert_sound_and_repaired_alike
 
+from scrapy_dedupe.crawls.entries import RevisitRules
 from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
 from scrapy_dedupe.crawls.rebuilding import settle
 from scrapy_dedupe.crawls.recorder import Recorder
-from scrapy_dedupe.crawls.rules import RevisitRules
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.warc.capture import Capture
 from scrapy_dedupe.warc.files import WarcWriter

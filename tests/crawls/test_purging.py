@@ -10,9 +10,9 @@ from recorded_crawls import page, record_crawl
 
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.dependencies import Dependencies
+from scrapy_dedupe.crawls.entries import RevisitRules
 from scrapy_dedupe.crawls.purging import end_unfinished, missing_crawls, purge_crawls
 from scrapy_dedupe.crawls.rebuilding import rebuild
-from scrapy_dedupe.crawls.rules import RevisitRules
 from scrapy_dedupe.errors import CrawlStateError
 from scrapy_dedupe.stores.base import Counts, ImportNotes, Need
 from scrapy_dedupe.stores.sqlite_index_base import SqliteIndexBase

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scrapy_dedupe.crawls import open_index
-from scrapy_dedupe.crawls.originals import is_confirmed, validators_of
+from scrapy_dedupe.crawls.entries import RevisitRules, is_confirmed, validators_of
 from scrapy_dedupe.crawls.packing import requirements
 from scrapy_dedupe.crawls.rebuilding import files_of, rebuild
 from scrapy_dedupe.crawls.recorder import Recorder
-from scrapy_dedupe.crawls.rules import RevisitRules
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, StoreUnavailable
 from scrapy_dedupe.stores.base import Need
 from scrapy_dedupe.warc import files
@@ -256,9 +255,11 @@ def test_what_is_looked_up_at_once_becomes_what_it_would_become_one_by_one(
 ) -> None:
     recorder = recorder_in(tmp_path / "warcs", index, Guard())
     asked: list[int] = []
-    find = index.find
+    find = index.find_plain
     monkeypatch.setattr(
-        index, "find", lambda crawl, digests, **how: asked.append(len(digests)) or find(crawl, digests, **how)
+        index,
+        "find_plain",
+        lambda crawl, digests, **how: asked.append(len(digests)) or find(crawl, digests, **how),
     )
     recorder.record(capture(1))
     recorder.flush()

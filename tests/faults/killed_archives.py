@@ -58,7 +58,7 @@ def count_steps(folder: str, on_step: Callable[[str], None]) -> None:
         while caller.f_code.co_name in ("__enter__", "_change"):
             assert caller.f_back is not None
             caller = caller.f_back
-        name = caller.f_code.co_name.removeprefix("_")
+        name = caller.f_code.co_name.removeprefix("_").removesuffix("_plain")
         on_step(f"before {name}")
         with transaction(self):
             yield

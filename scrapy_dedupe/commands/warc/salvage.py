@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.crawls import CrawlIndex
-    from scrapy_dedupe.crawls.rules import RevisitRules
+    from scrapy_dedupe.crawls.entries import RevisitRules
     from scrapy_dedupe.stores.base import CrawlInfo
 
 _UNFINISHED: Final = re.compile(r"[^/]+\.warc(\.gz)?" + re.escape(OPEN_SUFFIX))

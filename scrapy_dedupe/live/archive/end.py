@@ -6,10 +6,8 @@ If a step before the commit fails, the crawl stays uncommitted and the log names
 from __future__ import annotations
 
 import fnmatch
-import json
 import logging
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.crawls.packing import drop_warc_files
 from scrapy_dedupe.errors import CrawlStateError, DedupeError
@@ -117,7 +115,7 @@ class ArchiveEnd:
         try:
             # Detects an index file that was deleted while open.
             await session.on_worker(session.stores.open(self._settings.warc.index_url).probe)
-            await session.on_worker(self._index.commit, crawl, typed_stats(session.counters.all()))
+            await session.on_worker(self._index.commit, crawl, session.counters.all())
         except DedupeError as error:
             session.counters.error(
                 "warc", error, f"The crawl {crawl} stays uncommitted. {_next_commands(crawl)}"
@@ -165,23 +163,3 @@ class ArchiveEnd:
 
 def _next_commands(crawl: str) -> str:
     return f"Run `scrapy dedupe commit {crawl}` to keep the crawl, or `scrapy dedupe cancel {crawl}` to discard it."
-
-
-def typed_stats(stats: dict[str, Any]) -> dict[str, object]:
-    """Return stats as JSON values: times in ISO 8601, values of types that JSON does not have as strings.
-
-    >>> from datetime import UTC
-    >>> typed_stats({"finish_time": datetime(2026, 11, 28, tzinfo=UTC), "item_scraped_count": 3})
-    {'finish_time': '2026-11-28T00:00:00+00:00', 'item_scraped_count': 3}
-    """
-
-    def typed(value: object) -> object:
-        if isinstance(value, datetime):
-            return value.isoformat()
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError):
-            return str(value)
-        return value
-
-    return {str(key): typed(value) for key, value in stats.items()}

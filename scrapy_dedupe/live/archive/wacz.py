@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.content.canonical import read, title_of
 from scrapy_dedupe.content.markup import HostileMarkup
 from scrapy_dedupe.crawls.crawl_files import CrawlArchive
+from scrapy_dedupe.crawls.entries import is_http
 from scrapy_dedupe.crawls.packing import PackedCrawl, pack_crawl
-from scrapy_dedupe.crawls.rules import is_http
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DedupeError
 from scrapy_dedupe.live.archive import SOFTWARE
 from scrapy_dedupe.live.responses import PageReader
