@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
+from . import kernel
 from .markup import HostileMarkup, parse
 
 if TYPE_CHECKING:
@@ -82,6 +83,9 @@ _BLOCK_IDS: Final = frozenset(_tag_ids(_BLOCKS.split()))
 _REMOVED_IDS: Final = frozenset(_tag_ids(("script", "style", "template")))
 _LINK_IDS: Final = _tag_ids(_LINKS)
 _WANTED: Final = _BLOCK_IDS | _REMOVED_IDS
+
+# lexbor serialises nested templates recursively: thousands of them would overflow the stack.
+_MOST_TEMPLATES: Final = 100
 
 # Called normally, these methods take 1.2 microseconds to find out whether they were given str, bytes or a node.
 _insert_before: Final = LexborNode.insert_before["str"]  # type: ignore[index]
@@ -173,7 +177,8 @@ def read(kind: str, text: str, canonicalizer: str = "text") -> Canonical:
     text = _without_surrogates(text)
     if canonicalizer == "raw":
         return Canonical(
-            text, len(text) <= _LONGEST_SHELL and kind in _PARSED and _is_shell(_tree(kind, text))
+            text,
+            len(text) <= _LONGEST_SHELL and kind in _PARSED and _is_shell(parse(_source(kind, text))),
         )
     if kind == "xml":
         text = _xml_text(text, canonicalizer == "html")
@@ -181,12 +186,13 @@ def read(kind: str, text: str, canonicalizer: str = "text") -> Canonical:
 
 
 def _read_html(kind: str, text: str, with_links: bool) -> Canonical:
-    tree = _tree(kind, text)
-    result = _clean(_tree_text(tree, with_links))
+    source = _source(kind, text)
+    tree = parse(source)
+    result = _clean(_tree_text(tree, True)) if with_links else _text_of(tree, source)
     if len(result) > _LONGEST_SHELL:
         return Canonical(result, False)
     # _tree_text() has inserted the links as text, so the tree must be parsed again.
-    return Canonical(result, _is_shell(_tree(kind, text) if with_links else tree))
+    return Canonical(result, _is_shell(parse(source) if with_links else tree))
 
 
 def version(canonicalizer: str) -> str:
@@ -250,14 +256,22 @@ def title_of(html: str) -> str | None:
     return title[:_LONGEST_TITLE] or None
 
 
-def _tree(kind: str, text: str) -> LexborHTMLParser:
+def _source(kind: str, text: str) -> bytes:
     if kind == "xhtml":
         text = _xhtml_as_html(text)
     try:
-        source = text.encode()
+        return text.encode()
     except UnicodeEncodeError:
-        source = _without_surrogates(text).encode()
-    return parse(source)
+        return _without_surrogates(text).encode()
+
+
+def _text_of(tree: LexborHTMLParser, source: bytes) -> str:
+    root = tree.root
+    if root is not None and has_few_templates(source, _MOST_TEMPLATES):
+        found = html_text(root.html or "", _BLOCKS.encode())
+        if found is not None:
+            return _composed(*found)
+    return _clean(_tree_text(tree, False))
 
 
 def _tree_text(tree: LexborHTMLParser, with_links: bool) -> str:
@@ -333,21 +347,12 @@ def _without_surrogates(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    try:
-        narrow = text.encode("latin-1")
-    except UnicodeEncodeError:
-        return _clean_wide(text)
-    # Latin-1 has no combining marks and nothing that NFC changes.
-    return " ".join(narrow.translate(None, _DROPPED_BYTES).decode("latin-1").split())
+    return _composed(*collapse(text))
 
 
-def _clean_wide(text: str) -> str:
-    if any(separator in text for separator in _NO_WHITE_SPACE):
-        text = _DROPPED.sub("", text)
-    # White space is collapsed first, so that the remaining steps have less text to process.
-    text = " ".join(text.split())
-    if not text.isprintable():
-        text = " ".join(_DROPPED.sub("", text).split())
+def _composed(text: str, may_change: bool) -> str:
+    if not may_change:
+        return text
     if not _MAYBE_TOO_MANY.search(text):
         return unicodedata.normalize("NFC", text)
     text = unicodedata.normalize("NFC", _MAYBE_MARKS.sub(_with_joiners, text))
@@ -366,3 +371,44 @@ def _with_joiners(match: re.Match[str]) -> str:
             run = 1
         pieces.append(character)
     return "".join(pieces)
+
+
+# What the compiled kernel does faster.
+
+
+def _collapse(text: str) -> tuple[str, bool]:
+    """Remove characters from *text* and collapse its white space. Also returns whether NFC may change the result."""
+    try:
+        narrow = text.encode("latin-1")
+    except UnicodeEncodeError:
+        return _collapse_wide(text), True
+    # Latin-1 has no combining marks and nothing that NFC changes.
+    return " ".join(narrow.translate(None, _DROPPED_BYTES).decode("latin-1").split()), False
+
+
+def _collapse_wide(text: str) -> str:
+    if any(separator in text for separator in _NO_WHITE_SPACE):
+        text = _DROPPED.sub("", text)
+    # White space is collapsed first, so that the remaining steps have less text to process.
+    text = " ".join(text.split())
+    if not text.isprintable():
+        text = " ".join(_DROPPED.sub("", text).split())
+    return text
+
+
+def _html_text(html: str, blocks: bytes) -> tuple[str, bool] | None:
+    """The result of :func:`_collapse` for the text of serialised HTML; None if its meaning is not clear.
+
+    *blocks* are the names of the elements that are separated. The Python code walks the tree instead.
+    """
+    return None
+
+
+def _has_few_templates(source: bytes, most: int) -> bool:
+    """Whether the page may be serialised: it has at most *most* templates. Without the kernel, no page is."""
+    return False
+
+
+collapse: Final = kernel.function("collapse", _collapse)
+html_text: Final = kernel.function("html_text", _html_text)
+has_few_templates: Final = kernel.function("has_few_templates", _has_few_templates)

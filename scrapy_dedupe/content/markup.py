@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
 
+from . import kernel
 from .screen import MOST_ALIKE, STEP_NS, WorkEstimate
 
 if TYPE_CHECKING:
@@ -297,29 +298,53 @@ class TagCounts:
     __slots__ = ("is_light", "steps")
 
     def __init__(self, source: bytes) -> None:
-        data = np.frombuffer(source + b"   ", np.uint8)
-        tags = np.flatnonzero(data == 0x3C)
-        names = tags + 1
-        is_end = data[names] == 0x2F
-        names += is_end
-        keys = _KEYS[(data[names].astype(np.uint16) << 8) | data[names + 1]].astype(np.int64)
-        keys[is_end] += _NO_NAME + 1
-        counts = np.bincount(keys, minlength=len(_LEVELS)).reshape(2, -1)
-        # Unpaired names include non-tags, which may be part of an attribute.
-        unpaired = int((np.abs(counts[0] - counts[1]) * _WEIGHTS).sum() + counts[:, _NO_NAME].sum())
-        level = np.cumsum(_LEVELS[keys])
-        # End tags without a start tag before them do not reduce the depth of the tags after them.
-        ground = np.minimum(np.minimum.accumulate(level), 0)
-        self.steps = int(level.sum() - ground.sum()) + unpaired * len(tags)
-        lengths = _FORMATTING_LENGTHS[keys]
-        formatting = np.flatnonzero(lengths)
-        after = np.minimum(tags[formatting] + lengths[formatting] + 1, len(source))
-        is_bare = data[after] == 0x3E
-        kinds = len(np.unique(keys[formatting[is_bare]]))
-        most = max(_MOST_COPIES, len(source) // 2) // max(len(tags), 1)
-        self.is_light = _has_few_attributes(source, tags) and _has_few_formats(
-            source, kinds, tags[formatting[~is_bare]].tolist(), most
+        counted = count_tags(source, _KEYS, _LEVELS, _FORMATTING_LENGTHS, _LONG)
+        self.steps, tags, kinds, with_attributes, long = counted
+        most = max(_MOST_COPIES, len(source) // 2) // max(tags, 1)
+        self.is_light = _has_few_attributes(source, long) and _has_few_formats(
+            source, kinds, with_attributes, most
         )
+
+
+# What the compiled kernel does faster.
+
+
+def _count_tags(
+    source: bytes,
+    keys: NDArray[np.uint16],
+    levels: NDArray[np.int32],
+    formatting_lengths: NDArray[np.int64],
+    long: int,
+) -> tuple[int, int, int, list[int], list[int]]:
+    """Count the tags of *source*; the tables are those of this module.
+
+    Returns the steps, the number of tags, the number of different formatting elements without attributes, the
+    positions of formatting elements with attributes, and those of tags with more than *long* bytes to the next tag.
+    """
+    data = np.frombuffer(source + b"   ", np.uint8)
+    tags = np.flatnonzero(data == 0x3C)
+    names = tags + 1
+    is_end = data[names] == 0x2F
+    names += is_end
+    key = keys[(data[names].astype(np.uint16) << 8) | data[names + 1]].astype(np.int64)
+    key[is_end] += _NO_NAME + 1
+    counts = np.bincount(key, minlength=len(levels)).reshape(2, -1)
+    # Unpaired names include non-tags, which may be part of an attribute.
+    unpaired = int((np.abs(counts[0] - counts[1]) * levels[: _NO_NAME + 1]).sum() + counts[:, _NO_NAME].sum())
+    level = np.cumsum(levels[key])
+    # End tags without a start tag before them do not reduce the depth of the tags after them.
+    ground = np.minimum(np.minimum.accumulate(level), 0)
+    steps = int(level.sum() - ground.sum()) + unpaired * len(tags)
+    lengths = formatting_lengths[key]
+    formatting = np.flatnonzero(lengths)
+    after = np.minimum(tags[formatting] + lengths[formatting] + 1, len(source))
+    is_bare = data[after] == 0x3E
+    kinds = len(np.unique(key[formatting[is_bare]]))
+    is_long = np.diff(tags, append=len(source)) > long
+    return steps, len(tags), kinds, tags[formatting[~is_bare]].tolist(), tags[is_long].tolist()
+
+
+count_tags: Final = kernel.function("count_tags", _count_tags)
 
 
 def _has_few_formats(source: bytes, kinds: int, with_attributes: list[int], most: int) -> bool:
@@ -336,8 +361,7 @@ def _has_few_formats(source: bytes, kinds: int, with_attributes: list[int], most
     return _different(source) <= most
 
 
-def _has_few_attributes(source: bytes, tags: NDArray[np.int64]) -> bool:
-    long = tags[np.diff(tags, append=len(source)) > _LONG].tolist()
+def _has_few_attributes(source: bytes, long: list[int]) -> bool:
     return len(long) <= _MOST_LONG and all(
         not source[at + 1 : at + 2].isalpha() or _SIMPLE_TAG.match(source, at) is not None for at in long
     )
