@@ -4,7 +4,7 @@ The Python code is the reference: results are identical, bit by bit. content/ker
 All tables and rules that the Python code has too are arguments, so that each exists once. The only exception is what
 the module docstring of content/signature.py defines.
 
-Memory is allocated and Python objects are created with the GIL held; all loops run without it. Only the limited API of
+Memory is allocated and Python objects are created with the GIL held; long loops run without it. Only the limited API of
 Python 3.11 is used, so one binary serves all later versions.
 */
 
@@ -32,6 +32,17 @@ Python 3.11 is used, so one binary serves all later versions.
 #define HAS_AVX2 (has_avx2)
 static int has_avx2;
 #endif
+
+/* The GIL is released only for more than about 0.1 ms of work. A thread that releases it may have to wait for 5 ms until
+it has the GIL again. */
+#define MUCH 100000
+#define BEGIN_LOOPS(steps)                                                 \
+    {                                                                      \
+        PyThreadState *thread = (steps) > MUCH ? PyEval_SaveThread() : NULL;
+#define END_LOOPS                      \
+        if (thread != NULL)            \
+            PyEval_RestoreThread(thread); \
+    }
 
 typedef const unsigned char *Bytes;
 
@@ -251,12 +262,12 @@ distinct_hashes(PyObject *module, PyObject *args)
     }
     if (PyUnicode_AsUCS4(text, codes, padded, 0) == NULL)
         goto end;
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOPS(4 * count)
     for (Py_ssize_t start = 0; start < count; start += CHUNK)
         hash_chunk_here(codes + start, (uint32_t *)out.buf + start, (size_t)size,
                         (size_t)(count - start < CHUNK ? count - start : CHUNK));
     count = (Py_ssize_t)distinct(out.buf, codes, (size_t)count);
-    Py_END_ALLOW_THREADS
+    END_LOOPS
     result = PyLong_FromSsize_t(count);
 end:
     PyMem_Free(codes);
@@ -276,9 +287,9 @@ lower(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "lower: the numbers of rows differ");
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOPS(b[0].len / 4 * (b[1].len / 4) / 32)
     lower_rows_here(b[0].buf, b[2].buf, b[3].buf, (size_t)b[0].len / 4, b[1].buf, (size_t)b[1].len / 4);
-    Py_END_ALLOW_THREADS
+    END_LOOPS
     release(b, 4);
     Py_RETURN_NONE;
 }
@@ -403,7 +414,7 @@ classify(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "classify: the arrays do not have the right lengths");
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOPS(4 * count)
     Bytes counters = b[0].buf;
     const uint32_t *hashes = b[1].buf;
     unsigned char *is_template = b[2].buf, *is_common = b[3].buf;
@@ -412,7 +423,7 @@ classify(PyObject *module, PyObject *args)
         is_template[i] = counter >= needed;
         is_common[i] = counter >= needed_common;
     }
-    Py_END_ALLOW_THREADS
+    END_LOOPS
     release(b, 4);
     Py_RETURN_NONE;
 }
@@ -430,7 +441,7 @@ add_page(PyObject *module, PyObject *args)
         return NULL;
     }
     long touched = 0;
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOPS(4 * (b[1].len / 4))
     unsigned char *counters = b[0].buf, is_touched[0x10000 / 8] = {0};
     const uint32_t *hashes = b[1].buf;
     Py_ssize_t count = b[1].len / 4;
@@ -443,7 +454,7 @@ add_page(PyObject *module, PyObject *args)
             touched++;
         }
     }
-    Py_END_ALLOW_THREADS
+    END_LOOPS
     release(b, 2);
     return PyLong_FromLong(touched);
 }
@@ -467,7 +478,7 @@ lower_parts(PyObject *module, PyObject *args)
         PyErr_NoMemory();
         goto end;
     }
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOPS(rows * count / 32)
     const uint32_t *hashes = b[2].buf;
     Bytes is_template = b[3].buf;
     uint32_t *rare_rows = b[0].buf, *whole = b[1].buf;
@@ -481,7 +492,7 @@ lower_parts(PyObject *module, PyObject *args)
     lower_rows_here(whole, b[4].buf, b[5].buf, rows, parted + rare, count - rare);
     for (size_t i = 0; i < rows; i++)
         whole[i] = rare_rows[i] < whole[i] ? rare_rows[i] : whole[i];
-    Py_END_ALLOW_THREADS
+    END_LOOPS
 end:
     PyMem_Free(parted);
     release(b, 6);
@@ -490,22 +501,28 @@ end:
 
 /* The screen: content/markup.py */
 
-/* Positions of tags. The list grows with the GIL held. */
+/* Positions of tags */
 typedef struct {
     Py_ssize_t *items, count, room;
 } Positions;
 
+/* Append a position. `thread` is that of BEGIN_LOOPS. False if there is no memory. */
 static int
-has_room(Positions *positions)
+append(Positions *positions, Py_ssize_t position, PyThreadState **thread)
 {
-    if (positions->count < positions->room)
-        return 1;
-    Py_ssize_t room = positions->room ? 2 * positions->room : 64;
-    Py_ssize_t *items = PyMem_Realloc(positions->items, (size_t)room * sizeof *items);
-    if (items == NULL)
-        return 0;
-    positions->items = items;
-    positions->room = room;
+    if (positions->count == positions->room) {
+        Py_ssize_t room = positions->room ? 2 * positions->room : 64;
+        if (*thread != NULL)
+            PyEval_RestoreThread(*thread);
+        Py_ssize_t *items = PyMem_Realloc(positions->items, (size_t)room * sizeof *items);
+        if (*thread != NULL)
+            *thread = PyEval_SaveThread();
+        if (items == NULL)
+            return 0;
+        positions->items = items;
+        positions->room = room;
+    }
+    positions->items[positions->count++] = position;
     return 1;
 }
 
@@ -546,7 +563,7 @@ count_tags(PyObject *module, PyObject *args)
         PyErr_NoMemory();
         goto end;
     }
-    Py_BEGIN_ALLOW_THREADS
+    BEGIN_LOOPS(length / 3)
     Bytes source = b[0].buf, end = source + length;
     const uint16_t *keys = b[1].buf;
     const int32_t *levels = b[2].buf;
@@ -571,26 +588,12 @@ count_tags(PyObject *module, PyObject *args)
         if (lengths[key]) {
             if (end - tag > lengths[key] + 1 && tag[lengths[key] + 1] == '>')
                 is_bare[key] = 1;
-            else {
-                if (formats.count == formats.room) {
-                    Py_BLOCK_THREADS
-                    failed |= !has_room(&formats);
-                    Py_UNBLOCK_THREADS
-                }
-                if (!failed)
-                    formats.items[formats.count++] = tag - source;
-            }
+            else
+                failed |= !append(&formats, tag - source, &thread);
         }
         Bytes next = name < end ? memchr(name, '<', (size_t)(end - name)) : NULL;
-        if ((next ? next : end) - tag > longest) {
-            if (long_tags.count == long_tags.room) {
-                Py_BLOCK_THREADS
-                failed |= !has_room(&long_tags);
-                Py_UNBLOCK_THREADS
-            }
-            if (!failed)
-                long_tags.items[long_tags.count++] = tag - source;
-        }
+        if ((next ? next : end) - tag > longest)
+            failed |= !append(&long_tags, tag - source, &thread);
         tag = failed ? NULL : next;
     }
     long long unpaired = 0;
@@ -602,7 +605,7 @@ count_tags(PyObject *module, PyObject *args)
     steps += unpaired * tags;
     for (size_t key = 0; key < number; key++)
         kinds += is_bare[key];
-    Py_END_ALLOW_THREADS
+    END_LOOPS
     if (failed) {
         PyErr_NoMemory();
         goto end;
@@ -622,9 +625,252 @@ end:
     return result;
 }
 
+static int
+is_space(unsigned char byte)
+{
+    return byte == ' ' || (byte >= 0x09 && byte <= 0x0D);
+}
+
+static int
+is_word(unsigned char byte)
+{
+    return (byte >= '0' && byte <= '9') || ((byte | 0x20) >= 'a' && (byte | 0x20) <= 'z') || byte == '_';
+}
+
+static int
+is_one_of(unsigned char byte, const char *bytes)
+{
+    return byte && strchr(bytes, byte) != NULL;
+}
+
+static int
+ends_name(Bytes at, Bytes end)
+{
+    return at < end && (is_space(*at) || *at == '/' || *at == '>');
+}
+
+/* The end of what `_ATTRIBUTES` matches, NULL if it does not match. */
+static Bytes
+after_attributes(Bytes at, Bytes end)
+{
+    for (int i = 0; i < 50; i++) {
+        Bytes name = at;
+        while (name < end && is_space(*name))
+            name++;
+        Bytes next = name;
+        while (next < end && (is_word(*next) || is_one_of(*next, ".:-")))
+            next++;
+        if (name == at || next == name)
+            break;
+        if (end - next > 1 && *next == '=') {
+            unsigned char quote = next[1];
+            Bytes value = next + 1;
+            if (quote == '"' || quote == '\'') {
+                value++;
+                while (value < end && *value != quote && *value != '<' && *value != '>')
+                    value++;
+                if (value < end && *value == quote)
+                    next = value + 1;
+            }
+            else {
+                while (value < end && (is_word(*value) || is_one_of(*value, "#%.,:;?&/+-")))
+                    value++;
+                if (value > next + 1)
+                    next = value;
+            }
+        }
+        if (!ends_name(next, end))
+            break;
+        at = next;
+    }
+    while (at < end && is_space(*at))
+        at++;
+    if (at < end && *at == '/')
+        at++;
+    return at < end && *at == '>' ? at + 1 : NULL;
+}
+
+/* The end of what `_SIMPLE_TAG` matches, NULL if it does not match. `at` is at a "<". */
+static Bytes
+after_simple_tag(Bytes at, Bytes end)
+{
+    at++;
+    if (at < end && *at == '/')
+        at++;
+    if (at >= end || (*at | 0x20) < 'a' || (*at | 0x20) > 'z')
+        return NULL;
+    while (at < end && *at != '<' && !ends_name(at, end))
+        at++;
+    return after_attributes(at, end);
+}
+
+/* Whether these bytes are the names of an element in a list with spaces in between; `fold` is 0x20 to ignore the case. */
+static int
+is_listed(Bytes name, Bytes end, const char *list, int fold)
+{
+    size_t length = (size_t)(end - name);
+    while (*list) {
+        size_t size = strcspn(list, " "), i = 0;
+        if (size == length) {
+            while (i < size && (name[i] | fold) == list[i])
+                i++;
+            if (i == size)
+                return 1;
+        }
+        list += size + (list[size] == ' ');
+    }
+    return 0;
+}
+
+static int
+has(Bytes at, Bytes end, Bytes what, size_t length)
+{
+    return (size_t)(end - at) >= length && !memcmp(at, what, length);
+}
+
+/* Whether an element that starts with the name at `name` is closed by its own end tag; `at` is after its start tag. Only
+text and simple elements may be in between. */
+static int
+is_closed(Bytes name, size_t length, Bytes at, Bytes end)
+{
+    for (;;) {
+        at = at < end ? memchr(at, '<', (size_t)(end - at)) : NULL;
+        if (at == NULL)
+            return 0;
+        Bytes child = at + 1, after = child;
+        while (after < end && after - child < 7 && !ends_name(after, end))
+            after++;
+        size_t size = (size_t)(after - child);
+        Bytes close = NULL;
+        if (is_listed(child, after, "a b code em i span strong tt var", 0)
+            && (after = after_attributes(after, end)) != NULL && after < end)
+            close = memchr(after, '<', (size_t)(end - after));
+        if (close == NULL || !has(close, end, (Bytes)"</", 2) || !has(close + 2, end, child, size)
+            || !has(close + 2 + size, end, (Bytes)">", 1))
+            break;
+        at = close + size + 3;
+    }
+    return has(at, end, (Bytes)"</", 2) && has(at + 2, end, name, length) && has(at + 2 + length, end, (Bytes)">", 1);
+}
+
+#define REMEMBERED 1024
+
+/* Tags that were found lately. Most tags are like one of them. */
+typedef struct {
+    Bytes starts[REMEMBERED];
+    size_t lengths[REMEMBERED];
+} Remembered;
+
+/* Remember a tag. False if it is remembered already. */
+static int
+is_new(Remembered *tags, Bytes start, size_t length)
+{
+    uint32_t hash = 0;
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ start[i]) * 0x01000193u;
+    hash = mix(hash, 15) % REMEMBERED;
+    if (tags->lengths[hash] == length && !memcmp(tags->starts[hash], start, length))
+        return 0;
+    tags->starts[hash] = start;
+    tags->lengths[hash] = length;
+    return 1;
+}
+
+/* Add bytes to a Python set; -1 if that fails. */
+static int
+add_bytes(PyObject *set, Bytes start, Py_ssize_t length)
+{
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)start, length);
+    int result = bytes == NULL ? -1 : PySet_Add(set, bytes);
+    Py_XDECREF(bytes);
+    return result;
+}
+
+/* simple_tags(source, positions): see `_simple_tags` in content/markup.py. */
+static PyObject *
+simple_tags(PyObject *module, PyObject *args)
+{
+    Py_buffer source;
+    PyObject *positions;
+    if (!PyArg_ParseTuple(args, "y*O!", &source, &PyList_Type, &positions))
+        return NULL;
+    PyObject *set = PySet_New(NULL);
+    Remembered *remembered = PyMem_Calloc(1, sizeof *remembered);
+    if (set == NULL || remembered == NULL)
+        PyErr_NoMemory();
+    Bytes start = source.buf, end = start + source.len;
+    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < PyList_Size(positions); i++) {
+        Py_ssize_t position = PyLong_AsSsize_t(PyList_GetItem(positions, i));
+        if (position < 0 || position >= source.len) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_ValueError, "simple_tags: a position is not in the page");
+            break;
+        }
+        Bytes tag = start + position, after = after_simple_tag(tag, end);
+        if (after == NULL) {
+            Py_DECREF(set);
+            set = Py_NewRef(Py_None);
+            break;
+        }
+        if (is_new(remembered, tag, (size_t)(after - tag)))
+            add_bytes(set, tag, after - tag);
+    }
+    PyMem_Free(remembered);
+    PyBuffer_Release(&source);
+    if (PyErr_Occurred())
+        Py_CLEAR(set);
+    return set;
+}
+
+/* left_open(source): see `_left_open` in content/markup.py. */
+static PyObject *
+left_open(PyObject *module, PyObject *argument)
+{
+    Py_buffer source;
+    if (PyObject_GetBuffer(argument, &source, PyBUF_SIMPLE) < 0)
+        return NULL;
+    PyObject *result = NULL, *set = PySet_New(NULL);
+    Remembered *remembered = PyMem_Calloc(1, sizeof *remembered);
+    Positions found = {0}; /* of the start and the end of each */
+    Py_ssize_t unread = 0;
+    int failed = set == NULL || remembered == NULL;
+    Bytes start = source.buf, end = start + source.len;
+    BEGIN_LOOPS(source.len)
+    Bytes at = start;
+    while (!failed && at < end && (at = memchr(at, '<', (size_t)(end - at))) != NULL) {
+        Bytes tag = at++, after = at;
+        while (after < end && after - at < 7 && !ends_name(after, end))
+            after++;
+        if (!ends_name(after, end) || !is_one_of(*at, "bceifstuBCEIFSTU")
+            || !(after - at == 1 || is_listed(at + 1, after, "ig ode m ont mall trike trong t", 0x20)))
+            continue;
+        size_t length = (size_t)(after - at);
+        Bytes read = after_attributes(after, end);
+        if (read != NULL && is_closed(at, length, read, end))
+            continue;
+        unread += read == NULL;
+        after = read == NULL ? after : read;
+        if (is_new(remembered, tag, (size_t)(after - tag)))
+            failed = !append(&found, tag - start, &thread) || !append(&found, after - start, &thread);
+        at = after;
+    }
+    END_LOOPS
+    for (Py_ssize_t i = 0; !failed && i < found.count; i += 2)
+        failed = add_bytes(set, start + found.items[i], found.items[i + 1] - found.items[i]) < 0;
+    if (!failed)
+        result = Py_BuildValue("On", set, unread);
+    else if (!PyErr_Occurred())
+        PyErr_NoMemory();
+    Py_XDECREF(set);
+    PyMem_Free(remembered);
+    PyMem_Free(found.items);
+    PyBuffer_Release(&source);
+    return result;
+}
+
 /* Canonical text: content/canonical.py */
 
-enum { PLAIN, SPACE, DROPPED, AMPERSAND, LESS, WIDE };
+enum { PLAIN, SPACE, DROPPED, WIDE };
 
 static unsigned char CLASSES[256];
 
@@ -635,8 +881,6 @@ fill_classes(void)
         CLASSES[byte] = byte >= 0x80                                    ? WIDE
                         : byte == ' ' || (byte >= 0x09 && byte <= 0x0D) ? SPACE
                         : byte < 0x20 || byte == 0x7F                   ? DROPPED
-                        : byte == '&'                                   ? AMPERSAND
-                        : byte == '<'                                   ? LESS
                                                                         : PLAIN;
 }
 
@@ -663,343 +907,65 @@ is_stable(uint32_t code)
     return low < sizeof STABLE / sizeof *STABLE && code >= STABLE[low][0];
 }
 
-/* Text that is being written: without dropped characters, white space collapsed and trimmed. */
-typedef struct {
-    unsigned char *start, *at;
-    int has_space;  /* white space was read after the last character */
-    int may_change; /* by NFC */
-} Text;
-
-INLINE unsigned char *
-put_space(Text *text, unsigned char *at)
+/* Write UTF-8 without dropped characters, and with white space collapsed and trimmed. Returns its length. */
+static Py_ssize_t
+collapse_bytes(Bytes from, Bytes end, unsigned char *to, int *may_change)
 {
-    if (text->has_space && at > text->start)
-        *at++ = ' ';
-    text->has_space = 0;
-    return at;
-}
-
-/* Append UTF-8. With `is_html` stop before the next tag, and decode the entities of serialised HTML.
-Returns where it stopped, NULL at another entity. */
-INLINE Bytes
-append(Text *text, Bytes from, Bytes end, int is_html)
-{
-    unsigned char *at = text->at;
+    unsigned char *at = to;
+    int has_space = 0; /* white space was read after the last character */
     while (from < end) {
-        int class = CLASSES[*from];
-        if (!is_html && class > DROPPED && class < WIDE)
-            class = PLAIN;
-        if (class == PLAIN) {
-            at = put_space(text, at);
-            do
-                *at++ = *from++;
-            while (from < end && CLASSES[*from] == PLAIN);
-        }
-        else if (class == SPACE) {
-            text->has_space = 1;
-            from++;
-        }
-        else if (class == DROPPED)
-            from++;
-        else if (class == WIDE) {
-            int length = *from < 0xE0 ? 2 : *from < 0xF0 ? 3 : 4;
+        int class = CLASSES[*from], length = 1;
+        if (class == WIDE) {
+            length = *from < 0xE0 ? 2 : *from < 0xF0 ? 3 : 4;
             uint32_t code = *from & (0xFFu >> (length + 1));
             for (int i = 1; i < length; i++)
                 code = code << 6 | (from[i] & 0x3F);
             if (code == 0x85 || code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A)
                 || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000)
-                text->has_space = 1;
-            else if (code >= 0xA0 && code != 0xAD && code != 0xFEFF && !(code >= 0x200B && code <= 0x200D)) {
-                if (code >= 0x300 && !text->may_change)
-                    text->may_change = !is_stable(code);
-                at = put_space(text, at);
-                for (int i = 0; i < length; i++)
-                    *at++ = from[i];
-            }
-            from += length;
+                class = SPACE;
+            else if (code < 0xA0 || code == 0xAD || code == 0xFEFF || (code >= 0x200B && code <= 0x200D))
+                class = DROPPED;
+            else if (code >= 0x300 && !*may_change)
+                *may_change = !is_stable(code);
         }
-        else if (class == AMPERSAND) {
-            size_t left = (size_t)(end - from);
-            if (left >= 6 && !memcmp(from, "&nbsp;", 6)) {
-                text->has_space = 1;
-                from += 6;
-                continue;
-            }
-            at = put_space(text, at);
-            if (left >= 4 && !memcmp(from, "&lt;", 4))
-                *at++ = '<', from += 4;
-            else if (left >= 4 && !memcmp(from, "&gt;", 4))
-                *at++ = '>', from += 4;
-            else if (left >= 5 && !memcmp(from, "&amp;", 5))
-                *at++ = '&', from += 5;
-            else
-                return NULL;
+        if (class == SPACE)
+            has_space = 1;
+        else if (class != DROPPED) {
+            if (has_space && at > to)
+                *at++ = ' ';
+            has_space = 0;
+            for (int i = 0; i < length; i++)
+                *at++ = from[i];
         }
-        else
-            break;
+        from += length;
     }
-    text->at = at;
-    return from;
-}
-
-static PyObject *
-text_and_flag(const Text *text)
-{
-    PyObject *string = PyUnicode_DecodeUTF8((char *)text->start, text->at - text->start, "surrogatepass");
-    if (string == NULL)
-        return NULL;
-    PyObject *result = Py_BuildValue("OO", string, text->may_change ? Py_True : Py_False);
-    Py_DECREF(string);
-    return result;
+    return at - to;
 }
 
 /* collapse(text): the text without dropped characters and with collapsed white space, and whether NFC may change it. */
 static PyObject *
-collapse(PyObject *module, PyObject *string)
+collapse(PyObject *module, PyObject *text)
 {
-    if (!PyUnicode_Check(string)) {
-        PyErr_SetString(PyExc_TypeError, "collapse: not a str");
-        return NULL;
-    }
+    PyObject *source = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass"), *string = NULL, *result = NULL;
+    char *bytes;
     Py_ssize_t length;
-    PyObject *encoded = NULL, *result = NULL;
-    char *source;
-    encoded = PyUnicode_AsEncodedString(string, "utf-8", "surrogatepass");
-    if (encoded == NULL || PyBytes_AsStringAndSize(encoded, &source, &length) < 0)
-        goto end;
-    Text text = {PyMem_Malloc(length ? (size_t)length : 1), NULL, 0, 0};
-    if (text.start == NULL) {
-        PyErr_NoMemory();
-        goto end;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    text.at = text.start;
-    append(&text, (Bytes)source, (Bytes)source + length, 0);
-    Py_END_ALLOW_THREADS
-    result = text_and_flag(&text);
-    PyMem_Free(text.start);
-end:
-    Py_XDECREF(encoded);
-    return result;
-}
-
-/* What the serialiser of HTML does with an element, or the reader has to know of it. */
-enum { OTHER = 0, BLOCK = 1, EMPTY = 2, RAW = 4, REMOVED = 8, TEMPLATE = 16, FOREIGN = 32, UNCLEAR = 64 };
-
-static const struct {
-    const char *names;
-    int kind;
-} KINDS[] = {
-    {"area base basefont bgsound br col embed frame hr img input keygen link meta param source track wbr", EMPTY},
-    {"script style", RAW | REMOVED},
-    {"xmp iframe noembed noframes", RAW},
-    {"template", TEMPLATE},
-    {"svg math", FOREIGN},
-    {"plaintext", UNCLEAR},
-};
-
-#define SLOTS 256
-
-typedef struct {
-    const char *name;
-    size_t length;
-    int kind;
-} Name;
-
-/* The slot of a name, or the empty one where it belongs. */
-INLINE Name *
-find_name(Name *names, const char *name, size_t length)
-{
-    const unsigned char *letters = (const unsigned char *)name;
-    size_t slot = length ? (letters[0] * 7u + letters[length - 1] * 31u + letters[length / 2] * 3u + length * 59u) : 0;
-    for (;; slot++) {
-        Name *found = &names[slot % SLOTS];
-        if (found->length == 0 || (found->length == length && !memcmp(found->name, name, length)))
-            return found;
-    }
-}
-
-/* Add names, which spaces separate. False if there are too many. */
-static int
-add_names(Name *names, const char *list, size_t length, int kind)
-{
-    static const size_t most = SLOTS / 2;
-    size_t used = 0;
-    for (size_t i = 0; i < SLOTS; i++)
-        used += names[i].length > 0;
-    const char *end = list + length;
-    while (list < end) {
-        const char *space = memchr(list, ' ', (size_t)(end - list));
-        size_t size = (size_t)((space ? space : end) - list);
-        if (size) {
-            Name *name = find_name(names, list, size);
-            if (name->length == 0 && ++used > most)
-                return 0;
-            name->name = list;
-            name->length = size;
-            name->kind |= kind;
-        }
-        list += size + 1;
-    }
-    return 1;
-}
-
-static Bytes
-find(Bytes from, Bytes end, const char *what, size_t length)
-{
-    while ((size_t)(end - from) >= length) {
-        Bytes found = memchr(from, what[0], (size_t)(end - from) - length + 1);
-        if (found == NULL)
-            return NULL;
-        if (!memcmp(found, what, length))
-            return found;
-        from = found + 1;
-    }
-    return NULL;
-}
-
-/* Whether a script may contain the end tag of another: only after the start tag of that in a comment. */
-static int
-has_script(Bytes from, Bytes end)
-{
-    from = find(from, end, "<!--", 4);
-    if (from == NULL)
-        return 0;
-    for (; (from = end > from ? memchr(from, '<', (size_t)(end - from)) : NULL) != NULL; from++) {
-        static const char name[] = "script";
-        int i = 0;
-        while (i < 6 && end - from > i + 1 && (from[i + 1] | 0x20) == name[i])
-            i++;
-        if (i == 6)
-            return 1;
-    }
-    return 0;
-}
-
-/* Read serialised HTML; false if it is not clear what it means. The serialiser escapes text and attributes, but not
-the text of raw elements. */
-static int
-read_html(Text *text, Bytes at, Bytes end, Name *names)
-{
-    Py_ssize_t foreign = 0, templates = 0;
-    for (;;) {
-        if (templates)
-            at = at < end ? memchr(at, '<', (size_t)(end - at)) : NULL;
-        else
-            at = append(text, at, end, 1);
-        if (at == end)
-            return !templates && !foreign;
-        if (at == NULL || end - at < 3)
-            return 0;
-        at++;
-        if (*at == '!') {
-            /* No comment contains its own end, whatever the page was. */
-            if (end - at < 6 || at[1] != '-' || at[2] != '-' || (at = find(at + 3, end, "-->", 3)) == NULL)
-                return 0;
-            at += 3;
-            continue;
-        }
-        if (*at == '?')
-            return 0;
-        int is_end = *at == '/';
-        at += is_end;
-        Bytes name = at;
-        while (at < end && *at != '>' && *at != ' ')
-            at++;
-        size_t length = (size_t)(at - name);
-        int kind = length ? find_name(names, (const char *)name, length)->kind : UNCLEAR;
-        while (at < end && *at == ' ') {
-            Bytes value = end - at > 2 ? memchr(at + 2, '=', (size_t)(end - at - 2)) : NULL;
-            if (value == NULL || end - value < 3 || value[1] != '"')
-                return 0;
-            at = memchr(value + 2, '"', (size_t)(end - value - 2));
-            if (at == NULL)
-                return 0;
-            at++;
-        }
-        if (at >= end || *at != '>')
-            return 0;
-        at++;
-        if (!kind)
-            continue;
-        if (kind & BLOCK && !templates)
-            text->has_space = 1;
-        if (kind & UNCLEAR || (foreign && kind & (RAW | EMPTY | TEMPLATE)) || (is_end && kind & (RAW | EMPTY)))
-            return 0;
-        if (kind & FOREIGN)
-            foreign += is_end ? -1 : 1;
-        if (kind & TEMPLATE)
-            templates += is_end ? -1 : 1;
-        if (templates < 0 || foreign < 0)
-            return 0;
-        if (kind & RAW) {
-            char tag[16] = "</";
-            if (length > sizeof tag - 4)
-                return 0;
-            memcpy(tag + 2, name, length);
-            tag[length + 2] = '>';
-            Bytes close = find(at, end, tag, length + 3);
-            if (close == NULL || (*name == 's' && length == 6 && has_script(at, close)))
-                return 0;
-            if (!(kind & REMOVED) && !templates)
-                append(text, at, close, 0);
-            at = close + length + 3;
-            if (kind & BLOCK && !templates)
-                text->has_space = 1;
-        }
-    }
-}
-
-/* html_text(html, blocks): like collapse(), of the text of serialised HTML. None if it is not clear what that is.
-`blocks` are the names of the elements that are separated, with spaces in between. */
-static PyObject *
-html_text(PyObject *module, PyObject *args)
-{
-    PyObject *html;
-    const char *blocks;
-    Py_ssize_t length, blocks_length;
-    if (!PyArg_ParseTuple(args, "Uy#", &html, &blocks, &blocks_length))
+    int may_change = 0;
+    if (source == NULL || PyBytes_AsStringAndSize(source, &bytes, &length) < 0)
         return NULL;
-    const char *source = PyUnicode_AsUTF8AndSize(html, &length);
-    if (source == NULL)
-        return NULL;
-    Text text = {PyMem_Malloc(length ? (size_t)length : 1), NULL, 0, 0};
-    if (text.start == NULL)
+    char *collapsed = PyMem_Malloc(length ? (size_t)length : 1);
+    if (collapsed == NULL) {
+        Py_DECREF(source);
         return PyErr_NoMemory();
-    int is_clear;
-    Py_BEGIN_ALLOW_THREADS
-    Name names[SLOTS] = {{0}};
-    is_clear = add_names(names, blocks, (size_t)blocks_length, BLOCK);
-    for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
-        is_clear = is_clear && add_names(names, KINDS[i].names, strlen(KINDS[i].names), KINDS[i].kind);
-    text.at = text.start;
-    is_clear = is_clear && read_html(&text, (Bytes)source, (Bytes)source + length, names);
-    Py_END_ALLOW_THREADS
-    PyObject *result = is_clear ? text_and_flag(&text) : Py_NewRef(Py_None);
-    PyMem_Free(text.start);
-    return result;
-}
-
-/* has_few_templates(source, most): whether HTML has at most `most` start tags of templates. */
-static PyObject *
-has_few_templates(PyObject *module, PyObject *args)
-{
-    Py_buffer source;
-    Py_ssize_t most, count = 0;
-    if (!PyArg_ParseTuple(args, "y*n", &source, &most))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    Bytes at = source.buf, end = at + source.len;
-    for (; (at = end > at ? memchr(at, '<', (size_t)(end - at)) : NULL) != NULL && count <= most; at++) {
-        static const char name[] = "template";
-        int i = 0;
-        while (i < 8 && end - at > i + 1 && (at[i + 1] | 0x20) == name[i])
-            i++;
-        count += i == 8;
     }
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&source);
-    return PyBool_FromLong(count <= most);
+    BEGIN_LOOPS(length)
+    length = collapse_bytes((Bytes)bytes, (Bytes)bytes + length, (unsigned char *)collapsed, &may_change);
+    END_LOOPS
+    Py_DECREF(source);
+    string = PyUnicode_DecodeUTF8(collapsed, length, "surrogatepass");
+    PyMem_Free(collapsed);
+    if (string != NULL)
+        result = Py_BuildValue("NO", string, may_change ? Py_True : Py_False);
+    return result;
 }
 
 static PyMethodDef METHODS[] = {
@@ -1008,11 +974,11 @@ static PyMethodDef METHODS[] = {
     {"collapse", collapse, METH_O, NULL},
     {"count_tags", count_tags, METH_VARARGS, NULL},
     {"distinct_hashes", distinct_hashes, METH_VARARGS, NULL},
-    {"has_few_templates", has_few_templates, METH_VARARGS, NULL},
     {"hash_bands", hash_bands, METH_VARARGS, NULL},
-    {"html_text", html_text, METH_VARARGS, NULL},
+    {"left_open", left_open, METH_O, NULL},
     {"lower", lower, METH_VARARGS, NULL},
     {"lower_parts", lower_parts, METH_VARARGS, NULL},
+    {"simple_tags", simple_tags, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -80,12 +80,10 @@ def _tag_ids(names: Iterable[str]) -> dict[int, str]:
 
 # Comparing tag numbers is several times faster than comparing names or matching a CSS selector.
 _BLOCK_IDS: Final = frozenset(_tag_ids(_BLOCKS.split()))
+_LINE_IDS: Final = frozenset(_tag_ids(("br", "hr")))  # empty, so that one space separates what is around them
 _REMOVED_IDS: Final = frozenset(_tag_ids(("script", "style", "template")))
 _LINK_IDS: Final = _tag_ids(_LINKS)
 _WANTED: Final = _BLOCK_IDS | _REMOVED_IDS
-
-# lexbor serialises nested templates recursively: thousands of them would overflow the stack.
-_MOST_TEMPLATES: Final = 100
 
 # Called normally, these methods take 1.2 microseconds to find out whether they were given str, bytes or a node.
 _insert_before: Final = LexborNode.insert_before["str"]  # type: ignore[index]
@@ -177,8 +175,7 @@ def read(kind: str, text: str, canonicalizer: str = "text") -> Canonical:
     text = _without_surrogates(text)
     if canonicalizer == "raw":
         return Canonical(
-            text,
-            len(text) <= _LONGEST_SHELL and kind in _PARSED and _is_shell(parse(_source(kind, text))),
+            text, len(text) <= _LONGEST_SHELL and kind in _PARSED and _is_shell(_tree(kind, text))
         )
     if kind == "xml":
         text = _xml_text(text, canonicalizer == "html")
@@ -186,13 +183,12 @@ def read(kind: str, text: str, canonicalizer: str = "text") -> Canonical:
 
 
 def _read_html(kind: str, text: str, with_links: bool) -> Canonical:
-    source = _source(kind, text)
-    tree = parse(source)
-    result = _clean(_tree_text(tree, True)) if with_links else _text_of(tree, source)
+    tree = _tree(kind, text)
+    result = _clean(_tree_text(tree, with_links))
     if len(result) > _LONGEST_SHELL:
         return Canonical(result, False)
     # _tree_text() has inserted the links as text, so the tree must be parsed again.
-    return Canonical(result, _is_shell(parse(source) if with_links else tree))
+    return Canonical(result, _is_shell(_tree(kind, text) if with_links else tree))
 
 
 def version(canonicalizer: str) -> str:
@@ -256,22 +252,14 @@ def title_of(html: str) -> str | None:
     return title[:_LONGEST_TITLE] or None
 
 
-def _source(kind: str, text: str) -> bytes:
+def _tree(kind: str, text: str) -> LexborHTMLParser:
     if kind == "xhtml":
         text = _xhtml_as_html(text)
     try:
-        return text.encode()
+        source = text.encode()
     except UnicodeEncodeError:
-        return _without_surrogates(text).encode()
-
-
-def _text_of(tree: LexborHTMLParser, source: bytes) -> str:
-    root = tree.root
-    if root is not None and has_few_templates(source, _MOST_TEMPLATES):
-        found = html_text(root.html or "", _BLOCKS.encode())
-        if found is not None:
-            return _composed(*found)
-    return _clean(_tree_text(tree, False))
+        source = _without_surrogates(text).encode()
+    return parse(source)
 
 
 def _tree_text(tree: LexborHTMLParser, with_links: bool) -> str:
@@ -284,7 +272,8 @@ def _tree_text(tree: LexborHTMLParser, with_links: bool) -> str:
         tag_id = node.tag_id
         if tag_id in _BLOCK_IDS:
             _insert_before(node, " ")
-            _insert_after(node, " ")
+            if tag_id not in _LINE_IDS:
+                _insert_after(node, " ")
         elif tag_id in _REMOVED_IDS:
             node.decompose(recursive=False)
         if with_links and tag_id in _LINK_IDS:
@@ -396,19 +385,4 @@ def _collapse_wide(text: str) -> str:
     return text
 
 
-def _html_text(html: str, blocks: bytes) -> tuple[str, bool] | None:
-    """The result of :func:`_collapse` for the text of serialised HTML; None if its meaning is not clear.
-
-    *blocks* are the names of the elements that are separated. The Python code walks the tree instead.
-    """
-    return None
-
-
-def _has_few_templates(source: bytes, most: int) -> bool:
-    """Whether the page may be serialised: it has at most *most* templates. Without the kernel, no page is."""
-    return False
-
-
 collapse: Final = kernel.function("collapse", _collapse)
-html_text: Final = kernel.function("html_text", _html_text)
-has_few_templates: Final = kernel.function("has_few_templates", _has_few_templates)

@@ -74,7 +74,7 @@ _NO_NAME: Final = 26 * _LETTERS
 _ATTRIBUTES: Final = (
     rb"""(?:\s++[\w:.-]++(?:="[^"<>]*+"|='[^'<>]*+'|=[\w\#%.,:;?&/+-]++)?+(?=[\s/>])){0,50}+\s*+/?>"""
 )
-_SIMPLE_TAG: Final = re.compile(rb"</?[a-zA-Z][^\s/>]*+" + _ATTRIBUTES)
+_SIMPLE_TAG: Final = re.compile(rb"</?[a-zA-Z][^\s/<>]*+" + _ATTRIBUTES)
 
 # Formatting elements that can be reopened several times in one block; <a> and <nobr> close an earlier one.
 _FORMATTING_NAMES: Final = (
@@ -344,6 +344,27 @@ def _count_tags(
     return steps, len(tags), kinds, tags[formatting[~is_bare]].tolist(), tags[is_long].tolist()
 
 
+def _simple_tags(source: bytes, positions: list[int]) -> set[bytes] | None:
+    """The different tags at *positions*; None if one of them is not simple."""
+    tags = set()
+    for at in positions:
+        # Nothing is read beyond the next tag, however many tags there are without an end.
+        if (match := _SIMPLE_TAG.match(source, at)) is None:
+            return None
+        tags.add(match[0])
+    return tags
+
+
+def _left_open(source: bytes) -> tuple[set[bytes], int]:
+    """The different formatting elements that can be reopened in one block, and the number of tags among them whose
+    attributes were not read completely. Each of those may differ from all others.
+    """
+    found = [tag for tag, *_ in _LEFT_OPEN.findall(source)]
+    return set(found), sum(not tag.endswith(b">") for tag in found)
+
+
+left_open: Final = kernel.function("left_open", _left_open)
+simple_tags: Final = kernel.function("simple_tags", _simple_tags)
 count_tags: Final = kernel.function("count_tags", _count_tags)
 
 
@@ -355,21 +376,14 @@ def _has_few_formats(source: bytes, kinds: int, with_attributes: list[int], most
     """
     if MOST_ALIKE * kinds + len(with_attributes) <= most:
         return True
-    different = {source[at : source.find(b">", at) + 1] for at in with_attributes}
-    if MOST_ALIKE * (kinds + len(different)) <= most and all(map(_SIMPLE_TAG.fullmatch, different)):
+    different = simple_tags(source, with_attributes)
+    if different is not None and MOST_ALIKE * (kinds + len(different)) <= most:
         return True
-    return _different(source) <= most
+    different, unread = left_open(source)
+    return MOST_ALIKE * len(different) + unread <= most
 
 
 def _has_few_attributes(source: bytes, long: list[int]) -> bool:
     return len(long) <= _MOST_LONG and all(
         not source[at + 1 : at + 2].isalpha() or _SIMPLE_TAG.match(source, at) is not None for at in long
     )
-
-
-def _different(source: bytes) -> int:
-    """The highest number of formatting elements that can be reopened in one block."""
-    found = [tag for tag, *_ in _LEFT_OPEN.findall(source)]
-    # A tag whose attributes were not read completely may differ from all others.
-    unread = sum(not tag.endswith(b">") for tag in found)
-    return MOST_ALIKE * len(set(found)) + unread

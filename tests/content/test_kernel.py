@@ -14,8 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scrapy_dedupe.content import kernel, markup, signature, template
-from scrapy_dedupe.content.canonical import _BLOCKS, _collapse, _composed, _tree_text
-from scrapy_dedupe.content.markup import _parse
+from scrapy_dedupe.content.canonical import _collapse, _composed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,13 +91,8 @@ def test_sketches(pages: list[np.ndarray], needed: int, needed_common: int) -> N
 
 
 PIECES = (
-    "<p> </p> <div> </div> <b> </b> <b\ta> <BIG\n> <font\tsize=1> <code\tclass='x'> <tt/> <i <u> <a> <! <? </ < > "
-    "&lt; &nbsp; & x \u00e9 \x00 \x1c \x7f \u00ad \u2003 \u4e00 \u0301 \U0001f600 <br> <img\talt='a>b\"'> <x\t=a> <x\tb\"c> <y<z>"
-    " <!-- --> --!> <!-> <?x > ]]> <![CDATA[ <script> </script> <SCRIPT\t> <style> </style> <xmp> </xmp> <iframe>"
-    " </iframe> <noembed> </noembed> <noframes> </noframes> <noscript> </noscript> <plaintext> </plaintext> <template>"
-    " </template> <svg> </svg> <svg/> <math> </math> <mi> <desc> <foreignObject> </foreignObject> <title> </title>"
-    " <textarea> </textarea> <pre>\n <table> <td> <tr> </table> <select> <option> </select> <frameset> <frame> <body\ta>"
-    " <track> <source> <head> </head> </body> </html> <annotation-xml\tencoding=text/html> <isindex> <image>"
+    "<p> </p> <div> </div> <b> </b> <b\ta> <BIG\n> <font\tsize=1> <code\tclass='x'> <tt/> <i <u> <a> <! <? </ < > x \u00e9"
+    " \u4e00 <!-- --> <script> </script> <svg> </svg> <td> <table> <li>"
 )
 pages = st.lists(st.sampled_from([*PIECES.split(" "), " ", "\xa0", "\n"]), max_size=60).map("".join)
 
@@ -112,6 +106,34 @@ def test_tag_counts(page: str, copies: int) -> None:
     source = (page * 10**copies).encode("utf-8", "replace")
     tables = (markup._KEYS, markup._LEVELS, markup._FORMATTING_LENGTHS, 40)
     assert compiled.count_tags(source, *tables) == markup._count_tags(source, *tables)
+
+
+FORMATTING = (
+    "<b> <B> </b> </B> <i> </i> <font <FONT <big> <c> <bode> <code <em> </em> <span </span> <tt> <var> x < > / \t = ' \" \ta=1"
+    " \tb='2' \tc=\"3\" \td=/ \te='<' \tf \u00e9 </ ."
+)
+formatting = st.lists(st.sampled_from(FORMATTING.split(" ")), max_size=40).map("".join)
+
+
+@given(formatting | pages | any_text)
+@example("<b>x<i>y</i></b>")
+@example("<b>x<i\ta=1>y</i></B>")
+@example("<b\ta=b/><b\ta=''b><b\ta='b'/ ><bx>")
+@example("<b" + "\ta" * 50 + "><b" + "\ta" * 51 + ">")
+def test_formatting_tags(page: str) -> None:
+    source = page.encode("utf-8", "replace")
+    assert compiled.left_open(source) == markup._left_open(source)
+    positions = [at for at, byte in enumerate(source) if byte == 0x3C]
+    assert compiled.simple_tags(source, positions) == markup._simple_tags(source, positions)
+    for at in positions:
+        assert compiled.simple_tags(source, [at]) == markup._simple_tags(source, [at])
+
+
+def test_tags_of_a_page_for_which_the_gil_is_released() -> None:
+    source = b"".join(b"<b a=%d>x<i>" % number for number in range(40_000))
+    tables = (markup._KEYS, markup._LEVELS, markup._FORMATTING_LENGTHS, 8)
+    assert compiled.count_tags(source, *tables) == markup._count_tags(source, *tables)
+    assert compiled.left_open(source) == markup._left_open(source)
 
 
 @given(any_text)
@@ -141,60 +163,6 @@ def test_characters_that_nfc_is_not_asked_for_are_never_changed_by_it() -> None:
             assert character not in seconds, hex(ord(character))
 
 
-def by_kernel(page: str) -> str | None:
-    root = _parse(page.encode("utf-8", "replace")).root
-    found = None if root is None else compiled.html_text(root.html, _BLOCKS.encode())
-    return None if found is None else _composed(*found)
-
-
-def by_walking(page: str) -> str:
-    return _composed(_collapse(_tree_text(_parse(page.encode("utf-8", "replace")), False))[0], True)
-
-
-@given(pages | any_text)
-def test_text_of_serialised_html(page: str) -> None:
-    assert by_kernel(page) in (None, by_walking(page))
-
-
-@pytest.mark.parametrize(
-    ("page", "is_clear"),
-    [
-        ('<p title=\'>\' class="&lt;b&gt;" =x a"b>a<br/>b &amp;lt; &nbsp;c<y<z>d', True),
-        ("<!DOCTYPE html><!-- <p> --><p>a<!--b--!>c<!-->d</ e>f<![CDATA[g>h", True),
-        ("<script><!-- a --></script><style></styles></style>b<xmp><p>&lt;</xmp><iframe>&lt;</iframe>", True),
-        ("<template>a<script>'</template>'</script><template>b</template>c</template>d", True),
-        ("<noscript>a<p>b</noscript><svg><text>c</text><title>d</title></svg><math><mi>e</math>", True),
-        ("<frameset><frame><noframes>a<b></noframes></frameset>", True),
-        ("<title>&lt;p&gt;</title><textarea>\n<p></textarea><pre>\n a</pre>", True),
-        # The same markup for different trees
-        ("<svg><style>&lt;/style&gt;a&lt;style&gt;</style>b", False),
-        ("<svg><style></style>a<style></style>b", False),
-        ("<svg><track>a</track></svg>b", False),
-        ("<svg><template>a<g>b</template></svg>c", False),
-        ("<script><!--<script></script>a--></script>b", False),
-        ("a<plaintext></plaintext>b", False),
-        ("<p><?a b?>c", False),
-    ],
-)
-def test_text_of_serialised_html_is_found_if_it_is_clear(page: str, is_clear: bool) -> None:
-    assert (by_kernel(page) is not None) == is_clear
-    assert by_kernel(page) in (None, by_walking(page))
-
-
-@given(st.text(st.sampled_from("<>/=\"' &;!?-abpscriptle\u00e9"), max_size=80))
-def test_any_other_string_is_read_too(html: str) -> None:
-    """No page is serialised like this."""
-    compiled.html_text(html, _BLOCKS.encode())
-
-
-@pytest.mark.parametrize("name", ["template", "TEMPLATE", "tEmPlAtE"])
-def test_pages_with_many_templates_are_not_serialised(name: str) -> None:
-    """lexbor would call itself for each."""
-    assert compiled.has_few_templates(f"<{name}>".encode() * 100, 100)
-    assert not compiled.has_few_templates(f"<{name}>".encode() * 101, 100)
-    assert compiled.has_few_templates(b"<templat" * 101 + b"<", 100)
-
-
 WRONG_CALLS = {
     "size": lambda: compiled.distinct_hashes("text", 65, np.empty(9, np.uint32)),
     "room": lambda: compiled.distinct_hashes("text" * 9, 7, np.empty(29, np.uint32)),
@@ -206,13 +174,14 @@ WRONG_CALLS = {
     "namespace": lambda: compiled.hash_bands(bytes(9), 1, 1, bytes(17)),
     "counters": lambda: compiled.add_page(np.empty(9, np.uint8), np.empty(9, np.uint32)),
     "masks": lambda: compiled.classify(bytes(0x10000), bytes(8), 1, 1, bytearray(2), bytearray(1)),
+    "positions": lambda: compiled.simple_tags(b"<p>", [3]),
     "tables": lambda: compiled.count_tags(b"<p>", bytes(9), bytes(8), bytes(16), 9),
 }
 
 
 @pytest.mark.parametrize("call", WRONG_CALLS.values(), ids=WRONG_CALLS)
 def test_arrays_of_wrong_lengths_are_refused(call: Any) -> None:
-    with pytest.raises(ValueError, match=r"not allowed|differ|do not fit|lengths|have to be"):
+    with pytest.raises(ValueError, match=r"not allowed|differ|do not fit|lengths|have to be|not in the page"):
         call()
 
 
@@ -236,7 +205,8 @@ calls = {
     _kernel.lower_parts: (*rows[:3], bytes(16), *rows[3:]),
     _kernel.hash_bands: (bytes(64), 8, 8, b""),
     _kernel.count_tags: (page.encode(), *tables, 0),
-    _kernel.html_text: ("<p>\\xe9</p>", b"p"),
+    _kernel.left_open: (page.encode(),),
+    _kernel.simple_tags: (page.encode(), list(range(4, 1500, 9))),
     _kernel.collapse: ("\\xe9",),
 }
 for function, arguments in calls.items():
