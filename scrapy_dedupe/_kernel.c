@@ -915,6 +915,15 @@ collapse_bytes(Bytes from, Bytes end, unsigned char *to, int *may_change)
     int has_space = 0; /* white space was read after the last character */
     while (from < end) {
         int class = CLASSES[*from], length = 1;
+        if (class == PLAIN) {
+            if (has_space && at > to)
+                *at++ = ' ';
+            has_space = 0;
+            do
+                *at++ = *from++;
+            while (from < end && CLASSES[*from] == PLAIN);
+            continue;
+        }
         if (class == WIDE) {
             length = *from < 0xE0 ? 2 : *from < 0xF0 ? 3 : 4;
             uint32_t code = *from & (0xFFu >> (length + 1));

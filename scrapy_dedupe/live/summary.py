@@ -16,6 +16,7 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
 
     Texts that the stats do not contain come from ``notes``. All keys are optional:
 
+    - ``kernel``: the code that judged pages, ``compiled`` or ``Python``
     - ``warc``, ``wacz``: paths of the archive files
     - ``passages``: path of the passage index
     - ``report``: path of the report page
@@ -33,6 +34,8 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
         lines.append(f"  Requests  {_requests(stats)}{_failed(number('url/failed'))}")
     if any(number(f"content/{kind}") for kind in ("unique", "unknown", *COPIES)):
         lines.append(f"  Pages     {_pages(number)}")
+        if "kernel" in notes:
+            lines.append(f"  Kernel    {notes['kernel']}")
     if "passages" in notes:
         lines.append(
             f"  Passages  {counted(number('passages/documents'), 'page')} added to the index {notes['passages']},"
