@@ -63,7 +63,7 @@ def build(source: Path, folder: str) -> Path:
     extension = Extension(
         f"{source.parent.name}.{source.stem}",
         [str(source)],
-        extra_compile_args=["/O2"] if is_msvc else ["-O3"],
+        extra_compile_args=["/O2"] if is_msvc else ["-O3", "-g0"],
         py_limited_api=True,
     )
     command = build_ext(Distribution({"ext_modules": [extension]}))
