@@ -26,7 +26,7 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import TextResponse
 from scrapy.http.request import NO_CALLBACK
 
-from .content import Judge, JudgeOptions, Verdict
+from .content import Judge, JudgeOptions, Verdict, kernel
 from .content.canonical import kind_of, mime_of
 from .content.judge import Judgement
 from .errors import SettingError, StoreError
@@ -108,6 +108,7 @@ class ContentDedupeMiddleware:
         session.events.listen(self._pending.page_judged)
         self._content = store.content
         session.layers["content"] = settings.store_url
+        session.notes["kernel"] = kernel.NAME
         session.at_close(self._close)
 
     @classmethod

@@ -19,6 +19,7 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 
 from scrapy_dedupe import Addon
+from scrapy_dedupe.content import kernel
 from scrapy_dedupe.downloadermiddlewares import ContentDedupeMiddleware, ProvenanceMiddleware
 from scrapy_dedupe.dupefilters import BloomDupeFilter
 from scrapy_dedupe.extensions import PassageExtension
@@ -136,6 +137,7 @@ async def test_all_three_layers_work_together(
     assert not [key for key in stats if key.startswith("dedupe/errors/")]
     assert files_of(tmp_path / "warcs")
     assert "Deduplication summary:" in caplog.text
+    assert f"  Kernel    {kernel.NAME}" in caplog.text
     assert str(files_of(tmp_path / "warcs")[0]) in caplog.text
 
 

@@ -38,6 +38,7 @@ def test_each_layer_has_a_line_with_a_share() -> None:
         "warc": "a.warc.gz",
         "index": "crawl x committed to y",
         "passages": "p",
+        "kernel": "compiled",
         "report": "r.html",
         "more": "scrapy dedupe report x",
     }
@@ -51,6 +52,7 @@ def test_each_layer_has_a_line_with_a_share() -> None:
             "  Pages     412 of 1,000 pages (41%) were duplicates: 300 unchanged since an earlier visit, 100 equal to another"
             " page, 5 changed little since an earlier visit, 7 nearly equal to another page; 400 dropped"
         ),
+        "  Kernel    compiled",
         (
             "  Passages  1,200 pages added to the index p, 34 unchanged; 1,150 texts stored,"
             " 5 pages not added because of an error"

@@ -375,11 +375,9 @@ class _NearLayer:
             return Signature(
                 capture, self._bands(rows), signature.row_bytes(rows), self.min_equal, b"", self.min_equal
             )
-        rest = hashes[~is_template]
-        if len(rest) < MIN_RARE:
+        if len(hashes) - np.count_nonzero(is_template) < MIN_RARE:
             return None
-        rare = signature.rows_of(rest, num_perm)
-        rows = np.minimum(rare, signature.rows_of(hashes[is_template], num_perm))
+        rare, rows = signature.rows_of_parts(hashes, is_template, num_perm)
         return Signature(
             capture=capture,
             bands=self._bands(rare),

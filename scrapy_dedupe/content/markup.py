@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
 
+from . import kernel
 from .screen import MOST_ALIKE, STEP_NS, WorkEstimate
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ _NO_NAME: Final = 26 * _LETTERS
 _ATTRIBUTES: Final = (
     rb"""(?:\s++[\w:.-]++(?:="[^"<>]*+"|='[^'<>]*+'|=[\w\#%.,:;?&/+-]++)?+(?=[\s/>])){0,50}+\s*+/?>"""
 )
-_SIMPLE_TAG: Final = re.compile(rb"</?[a-zA-Z][^\s/>]*+" + _ATTRIBUTES)
+_SIMPLE_TAG: Final = re.compile(rb"</?[a-zA-Z][^\s/<>]*+" + _ATTRIBUTES)
 
 # Formatting elements that can be reopened several times in one block; <a> and <nobr> close an earlier one.
 _FORMATTING_NAMES: Final = (
@@ -297,29 +298,74 @@ class TagCounts:
     __slots__ = ("is_light", "steps")
 
     def __init__(self, source: bytes) -> None:
-        data = np.frombuffer(source + b"   ", np.uint8)
-        tags = np.flatnonzero(data == 0x3C)
-        names = tags + 1
-        is_end = data[names] == 0x2F
-        names += is_end
-        keys = _KEYS[(data[names].astype(np.uint16) << 8) | data[names + 1]].astype(np.int64)
-        keys[is_end] += _NO_NAME + 1
-        counts = np.bincount(keys, minlength=len(_LEVELS)).reshape(2, -1)
-        # Unpaired names include non-tags, which may be part of an attribute.
-        unpaired = int((np.abs(counts[0] - counts[1]) * _WEIGHTS).sum() + counts[:, _NO_NAME].sum())
-        level = np.cumsum(_LEVELS[keys])
-        # End tags without a start tag before them do not reduce the depth of the tags after them.
-        ground = np.minimum(np.minimum.accumulate(level), 0)
-        self.steps = int(level.sum() - ground.sum()) + unpaired * len(tags)
-        lengths = _FORMATTING_LENGTHS[keys]
-        formatting = np.flatnonzero(lengths)
-        after = np.minimum(tags[formatting] + lengths[formatting] + 1, len(source))
-        is_bare = data[after] == 0x3E
-        kinds = len(np.unique(keys[formatting[is_bare]]))
-        most = max(_MOST_COPIES, len(source) // 2) // max(len(tags), 1)
-        self.is_light = _has_few_attributes(source, tags) and _has_few_formats(
-            source, kinds, tags[formatting[~is_bare]].tolist(), most
+        counted = count_tags(source, _KEYS, _LEVELS, _FORMATTING_LENGTHS, _LONG)
+        self.steps, tags, kinds, with_attributes, long = counted
+        most = max(_MOST_COPIES, len(source) // 2) // max(tags, 1)
+        self.is_light = _has_few_attributes(source, long) and _has_few_formats(
+            source, kinds, with_attributes, most
         )
+
+
+# What the compiled kernel does faster.
+
+
+def _count_tags(
+    source: bytes,
+    keys: NDArray[np.uint16],
+    levels: NDArray[np.int32],
+    formatting_lengths: NDArray[np.int64],
+    long: int,
+) -> tuple[int, int, int, list[int], list[int]]:
+    """Count the tags of *source*; the tables are those of this module.
+
+    Returns the steps, the number of tags, the number of different formatting elements without attributes, the
+    positions of formatting elements with attributes, and those of tags with more than *long* bytes to the next tag.
+    """
+    data = np.frombuffer(source + b"   ", np.uint8)
+    tags = np.flatnonzero(data == 0x3C)
+    names = tags + 1
+    is_end = data[names] == 0x2F
+    names += is_end
+    key = keys[(data[names].astype(np.uint16) << 8) | data[names + 1]].astype(np.int64)
+    key[is_end] += _NO_NAME + 1
+    counts = np.bincount(key, minlength=len(levels)).reshape(2, -1)
+    # Unpaired names include non-tags, which may be part of an attribute.
+    unpaired = int((np.abs(counts[0] - counts[1]) * levels[: _NO_NAME + 1]).sum() + counts[:, _NO_NAME].sum())
+    level = np.cumsum(levels[key])
+    # End tags without a start tag before them do not reduce the depth of the tags after them.
+    ground = np.minimum(np.minimum.accumulate(level), 0)
+    steps = int(level.sum() - ground.sum()) + unpaired * len(tags)
+    lengths = formatting_lengths[key]
+    formatting = np.flatnonzero(lengths)
+    after = np.minimum(tags[formatting] + lengths[formatting] + 1, len(source))
+    is_bare = data[after] == 0x3E
+    kinds = len(np.unique(key[formatting[is_bare]]))
+    is_long = np.diff(tags, append=len(source)) > long
+    return steps, len(tags), kinds, tags[formatting[~is_bare]].tolist(), tags[is_long].tolist()
+
+
+def _simple_tags(source: bytes, positions: list[int]) -> set[bytes] | None:
+    """The different tags at *positions*; None if one of them is not simple."""
+    tags = set()
+    for at in positions:
+        # Nothing is read beyond the next tag, however many tags there are without an end.
+        if (match := _SIMPLE_TAG.match(source, at)) is None:
+            return None
+        tags.add(match[0])
+    return tags
+
+
+def _left_open(source: bytes) -> tuple[set[bytes], int]:
+    """The different formatting elements that can be reopened in one block, and the number of tags among them whose
+    attributes were not read completely. Each of those may differ from all others.
+    """
+    found = [tag for tag, *_ in _LEFT_OPEN.findall(source)]
+    return set(found), sum(not tag.endswith(b">") for tag in found)
+
+
+left_open: Final = kernel.function("left_open", _left_open)
+simple_tags: Final = kernel.function("simple_tags", _simple_tags)
+count_tags: Final = kernel.function("count_tags", _count_tags)
 
 
 def _has_few_formats(source: bytes, kinds: int, with_attributes: list[int], most: int) -> bool:
@@ -330,22 +376,14 @@ def _has_few_formats(source: bytes, kinds: int, with_attributes: list[int], most
     """
     if MOST_ALIKE * kinds + len(with_attributes) <= most:
         return True
-    different = {source[at : source.find(b">", at) + 1] for at in with_attributes}
-    if MOST_ALIKE * (kinds + len(different)) <= most and all(map(_SIMPLE_TAG.fullmatch, different)):
+    different = simple_tags(source, with_attributes)
+    if different is not None and MOST_ALIKE * (kinds + len(different)) <= most:
         return True
-    return _different(source) <= most
+    different, unread = left_open(source)
+    return MOST_ALIKE * len(different) + unread <= most
 
 
-def _has_few_attributes(source: bytes, tags: NDArray[np.int64]) -> bool:
-    long = tags[np.diff(tags, append=len(source)) > _LONG].tolist()
+def _has_few_attributes(source: bytes, long: list[int]) -> bool:
     return len(long) <= _MOST_LONG and all(
         not source[at + 1 : at + 2].isalpha() or _SIMPLE_TAG.match(source, at) is not None for at in long
     )
-
-
-def _different(source: bytes) -> int:
-    """The highest number of formatting elements that can be reopened in one block."""
-    found = [tag for tag, *_ in _LEFT_OPEN.findall(source)]
-    # A tag whose attributes were not read completely may differ from all others.
-    unread = sum(not tag.endswith(b">") for tag in found)
-    return MOST_ALIKE * len(set(found)) + unread

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from . import kernel
 from .banding import CHANCE
 
 if TYPE_CHECKING:
@@ -109,14 +110,8 @@ def shingle_hashes(text: str, size: int = SHINGLE_SIZE) -> Hashes:
     >>> len(shingle_hashes("abcabcabc", 3)), len(shingle_hashes("ab", 3)), len(shingle_hashes("", 3))
     (3, 1, 0)
     """
-    hashes = base_hashes(text, size)
-    for first in range(0, len(hashes), _CHUNK):
-        _finalise(hashes[first : first + _CHUNK])
-    hashes.sort()
-    is_first = np.empty(len(hashes), dtype=bool)
-    is_first[:1] = True
-    np.not_equal(hashes[1:], hashes[:-1], out=is_first[1:])
-    return hashes.compress(is_first)
+    hashes = _room_for_hashes(text, size)
+    return hashes[: distinct_hashes(text, size, hashes)]
 
 
 def rows_of(hashes: Hashes, num_perm: int = ROWS) -> Hashes:
@@ -127,16 +122,19 @@ def rows_of(hashes: Hashes, num_perm: int = ROWS) -> Hashes:
     """
     factors, summands = _permutations(num_perm)
     rows = np.full(num_perm, _NOTHING, dtype=np.uint32)
-    if len(hashes) < _WORTH_NO_BUFFER:
-        _lower(rows, hashes, factors, summands)
-        return rows
-    buffer_size = np.setbufsize(_SMALLEST_BUFFER)
-    try:
-        for first in range(0, len(hashes), _CHUNK):
-            _lower(rows, hashes[first : first + _CHUNK], factors, summands)
-    finally:
-        np.setbufsize(buffer_size)
+    lower(rows, np.ascontiguousarray(hashes, dtype=np.uint32), factors, summands)
     return rows
+
+
+def rows_of_parts(
+    hashes: Hashes, is_template: NDArray[np.bool_], num_perm: int = ROWS
+) -> tuple[Hashes, Hashes]:
+    """The signatures of the shingle hashes that are not template, and of all of them."""
+    factors, summands = _permutations(num_perm)
+    rare = np.full(num_perm, _NOTHING, dtype=np.uint32)
+    whole = rare.copy()
+    lower_parts(rare, whole, hashes, is_template, factors, summands)
+    return rare, whole
 
 
 def base_hashes(text: str, size: int = SHINGLE_SIZE) -> Hashes:
@@ -144,12 +142,8 @@ def base_hashes(text: str, size: int = SHINGLE_SIZE) -> Hashes:
 
     Raises ValueError for a size that is not allowed.
     """
-    if size not in SHINGLE_SIZES:
-        raise ValueError(f"The shingle size is {size}. Allowed: 2 to 64 code points.")
-    if not text:
-        return np.empty(0, dtype=np.uint32)
+    hashes = _room_for_hashes(text, size)
     text = text.ljust(size, "\0")
-    hashes = np.empty(len(text) - size + 1, dtype=np.uint32)
     for first in range(0, len(hashes), _CHUNK):
         part = text[first : first + _CHUNK + size - 1].encode("utf-32-le", "surrogatepass")
         _base_hashes(np.frombuffer(part, dtype="<u4"), size, hashes[first : first + _CHUNK])
@@ -166,16 +160,7 @@ def band_hashes(rows: Hashes, banding: Banding, namespace: str) -> list[bytes]:
     width = 4 * banding.rows
     if len(data) < width * banding.bands:
         raise ValueError(f"{banding.bands} bands of {banding.rows} rows do not fit into {len(rows)} rows.")
-    person = namespace.encode()
-    return [
-        blake2b(
-            data[width * band : width * (band + 1)],
-            digest_size=8,
-            salt=band.to_bytes(2, "little"),
-            person=person,
-        ).digest()
-        for band in range(banding.bands)
-    ]
+    return hash_bands(data, width, banding.bands, namespace.encode())
 
 
 def as_minhash(rows: Hashes) -> MinHash:
@@ -224,7 +209,76 @@ def _permutations(num_perm: int) -> tuple[Hashes, Hashes]:
     return factors[:, None], summands[:, None]
 
 
+def _room_for_hashes(text: str, size: int) -> Hashes:
+    if size not in SHINGLE_SIZES:
+        raise ValueError(f"The shingle size is {size}. Allowed: 2 to 64 code points.")
+    return np.empty(max(len(text) - size + 1, min(len(text), 1)), dtype=np.uint32)
+
+
+# What the compiled kernel does faster.
+
+
+def _distinct_hashes(text: str, size: int, hashes: Hashes) -> int:
+    """Fill *hashes* with the distinct shingle hashes in ascending order, and return their number."""
+    found = base_hashes(text, size)
+    for first in range(0, len(found), _CHUNK):
+        _finalise(found[first : first + _CHUNK])
+    found.sort()
+    is_first = np.empty(len(found), dtype=bool)
+    is_first[:1] = True
+    np.not_equal(found[1:], found[:-1], out=is_first[1:])
+    count = int(np.count_nonzero(is_first))
+    found.compress(is_first, out=hashes[:count])
+    return count
+
+
 def _lower(rows: Hashes, hashes: Hashes, factors: Hashes, summands: Hashes) -> None:
+    """Lower *rows* to the minima over all *hashes*."""
+    if len(hashes) < _WORTH_NO_BUFFER:
+        _lower_block(rows, hashes, factors, summands)
+        return
+    buffer_size = np.setbufsize(_SMALLEST_BUFFER)
+    try:
+        for first in range(0, len(hashes), _CHUNK):
+            _lower_block(rows, hashes[first : first + _CHUNK], factors, summands)
+    finally:
+        np.setbufsize(buffer_size)
+
+
+def _lower_parts(
+    rare: Hashes,
+    whole: Hashes,
+    hashes: Hashes,
+    is_template: NDArray[np.bool_],
+    factors: Hashes,
+    summands: Hashes,
+) -> None:
+    """Lower *rare* to the minima over the *hashes* that are not template, and *whole* to those over all."""
+    _lower(rare, hashes[~is_template], factors, summands)
+    _lower(whole, hashes[is_template], factors, summands)
+    np.minimum(rare, whole, out=whole)
+
+
+def _hash_bands(data: bytes, width: int, bands: int, namespace: bytes) -> list[bytes]:
+    """The hashes of the first *bands* parts of *data* with *width* bytes each."""
+    return [
+        blake2b(
+            data[width * band : width * (band + 1)],
+            digest_size=8,
+            salt=band.to_bytes(2, "little"),
+            person=namespace,
+        ).digest()
+        for band in range(bands)
+    ]
+
+
+distinct_hashes: Final = kernel.function("distinct_hashes", _distinct_hashes)
+lower: Final = kernel.function("lower", _lower)
+lower_parts: Final = kernel.function("lower_parts", _lower_parts)
+hash_bands: Final = kernel.function("hash_bands", _hash_bands)
+
+
+def _lower_block(rows: Hashes, hashes: Hashes, factors: Hashes, summands: Hashes) -> None:
     """Lower *rows* to the minima over at most ``_CHUNK`` *hashes*."""
     count = len(hashes)
     if not count:

@@ -16,6 +16,7 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
 
     Texts that the stats do not contain come from ``notes``. All keys are optional:
 
+    - ``kernel``: the code that judged pages, ``compiled`` or ``Python``
     - ``warc``, ``wacz``: paths of the archive files
     - ``passages``: path of the passage index
     - ``report``: path of the report page
@@ -35,6 +36,8 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
         lines["Requests"] = f"{_requests(stats)}{more}"
     if any(number(f"content/{kind}") for kind in ("unique", "unknown", *COPIES)):
         lines["Pages"] = _pages(number)
+        if "kernel" in notes:
+            lines["Kernel"] = notes["kernel"]
     if "passages" in notes:
         lost = number("passages/lost")
         lines["Passages"] = (

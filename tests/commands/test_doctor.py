@@ -47,6 +47,17 @@ def test_a_project_in_which_nothing_is_wrong(project: Callable[..., Any], tmp_pa
     assert listing(tmp_path) == before, "nothing stays behind"
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("compiled", "with the compiled kernel"), ("Python", "with Python code, which is slower")],
+)
+def test_the_code_that_judges_pages_is_told(
+    project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    monkeypatch.setattr(versions.kernel, "NAME", name)
+    assert f"Pages are judged {words}" in of(project(), "ok")
+
+
 def test_the_text_tells_each_finding_and_their_number(call: Callable[..., Any], store_url: str) -> None:
     called = call("doctor", "--store", store_url)
     assert (called.code, called.err) == (0, "")

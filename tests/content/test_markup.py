@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -127,6 +128,18 @@ def test_a_glance_clears_pages_whose_tags_pair_off() -> None:
     page = HONEST["sections"].encode()
     assert TagCounts(page).is_light
     assert TagCounts(page).steps < 20 * page.count(b"<")
+
+
+@pytest.mark.parametrize("piece", ["<b ", "<b<", "<b x='", "<b x=y "])
+def test_tags_that_do_not_end_are_read_once(piece: str) -> None:
+    """If each were read up to the end of the page, a page of 600 kB would take 60 GB."""
+    page = (piece * 3_000 + ">").encode()
+    tracemalloc.start()
+    try:
+        TagCounts(page)
+        assert tracemalloc.get_traced_memory()[1] < 3_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("hidden", ["<!--</b>-->", "</b >", "<b></b>"])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 
 from scrapy_dedupe import __version__
+from scrapy_dedupe.content import kernel
 
 from .context import Finding, note, ok, problem, warning
 
@@ -46,6 +47,11 @@ def check(context: DoctorContext) -> Iterator[Finding]:
             " libraries are installed and recent enough."
         )
     yield from _extras(context, extras)
+    yield ok(
+        "Pages are judged with the compiled kernel."
+        if kernel.NAME == "compiled"
+        else "Pages are judged with Python code, which is slower than the compiled kernel: see Setup in the documentation."
+    )
 
 
 def _read(requirements: list[str]) -> tuple[list[Requirement], dict[str, list[Requirement]]]:

@@ -1,0 +1,1018 @@
+/* The hot loops of scrapy_dedupe.content. Optional: each function does the same as Python code there.
+
+The Python code is the reference: results are identical, bit by bit. content/kernel.py decides which one is used.
+All tables and rules that the Python code has too are arguments, so that each exists once. The only exception is what
+the module docstring of content/signature.py defines.
+
+Memory is allocated and Python objects are created with the GIL held; long loops run without it. Only the limited API of
+Python 3.11 is used, so one binary serves all later versions.
+*/
+
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+#include <string.h>
+
+/* Sync with content/kernel.py. Increase both with every change of what a function takes or returns. */
+#define KERNEL_VERSION 1
+
+#if defined(_MSC_VER)
+#define INLINE static __forceinline
+#define RESTRICT __restrict
+#else
+#define INLINE static inline __attribute__((always_inline))
+#define RESTRICT restrict
+#endif
+
+/* Functions with long loops over numbers are compiled twice on x86: for every processor, and for those with AVX2. */
+#if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+#define FOR_AVX2 __attribute__((target("avx2")))
+#define HAS_AVX2 (has_avx2)
+static int has_avx2;
+#endif
+
+/* The GIL is released only for more than about 0.1 ms of work. A thread that releases it may have to wait for 5 ms until
+it has the GIL again. */
+#define MUCH 100000
+#define BEGIN_LOOPS(steps)                                                 \
+    {                                                                      \
+        PyThreadState *thread = (steps) > MUCH ? PyEval_SaveThread() : NULL;
+#define END_LOOPS                      \
+        if (thread != NULL)            \
+            PyEval_RestoreThread(thread); \
+    }
+
+typedef const unsigned char *Bytes;
+
+static void
+release(Py_buffer *buffers, int count)
+{
+    for (int i = 0; i < count; i++)
+        PyBuffer_Release(&buffers[i]);
+}
+
+/* Shingle hashes and rows: content/signature.py */
+
+#define LEFT 0x9E3779B1u
+#define RIGHT 0x85EBCA77u
+#define LONGER 0xC2B2AE3Du
+#define WHOLE 0x27D4EB2Fu
+#define FINAL_1 0x85EBCA6Bu
+#define FINAL_2 0xC2B2AE35u
+
+#define MOST_CODES 64 /* of a shingle */
+#define CHUNK 4096    /* shingles, or hashes, that are processed together: they fit into the first-level cache */
+
+INLINE uint32_t
+mix(uint32_t hash, int bits)
+{
+    return hash ^ (hash >> bits);
+}
+
+INLINE uint32_t
+finalised(uint32_t hash)
+{
+    hash = mix(hash, 16) * FINAL_1;
+    hash = mix(hash, 13) * FINAL_2;
+    return mix(hash, 16);
+}
+
+INLINE void
+hash_pairs(const uint32_t *RESTRICT codes, uint32_t *RESTRICT runs, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        runs[i] = mix(codes[i] * LEFT + codes[i + 1] * RIGHT, 15);
+}
+
+INLINE void
+hash_longer(const uint32_t *RESTRICT runs, uint32_t *RESTRICT longer, size_t width, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        longer[i] = mix(runs[i] * LONGER + runs[i + width], 13);
+}
+
+INLINE void
+hash_whole(const uint32_t *RESTRICT runs, uint32_t *RESTRICT hashes, size_t rest, size_t count)
+{
+    if (rest)
+        for (size_t i = 0; i < count; i++)
+            hashes[i] = finalised(runs[i] * WHOLE + runs[i + rest]);
+    else
+        for (size_t i = 0; i < count; i++)
+            hashes[i] = finalised(runs[i]);
+}
+
+/* The hashes of `count` shingles, at most CHUNK, of `size` code points. */
+INLINE void
+hash_chunk(const uint32_t *codes, uint32_t *hashes, size_t size, size_t count)
+{
+    uint32_t buffers[2][CHUNK + MOST_CODES];
+    int current = 0;
+    size_t width = 2;
+    hash_pairs(codes, buffers[0], count + size - width);
+    for (; 2 * width <= size; width *= 2, current = !current)
+        hash_longer(buffers[current], buffers[!current], width, count + size - 2 * width);
+    hash_whole(buffers[current], hashes, size - width, count);
+}
+
+/* Lower the rows to the minima over all hashes. */
+INLINE void
+lower_rows(uint32_t *rows, const uint32_t *factors, const uint32_t *summands, size_t row_count,
+           const uint32_t *hashes, size_t count)
+{
+    for (size_t start = 0; start < count; start += CHUNK) {
+        const uint32_t *chunk = hashes + start;
+        size_t length = count - start < CHUNK ? count - start : CHUNK;
+        size_t row = 0;
+        for (; row + 4 <= row_count; row += 4) {
+            uint32_t a0 = factors[row], a1 = factors[row + 1], a2 = factors[row + 2], a3 = factors[row + 3];
+            uint32_t b0 = summands[row], b1 = summands[row + 1], b2 = summands[row + 2], b3 = summands[row + 3];
+            uint32_t m0 = rows[row], m1 = rows[row + 1], m2 = rows[row + 2], m3 = rows[row + 3];
+            for (size_t i = 0; i < length; i++) {
+                uint32_t h = chunk[i];
+                uint32_t v0 = h * a0 + b0, v1 = h * a1 + b1, v2 = h * a2 + b2, v3 = h * a3 + b3;
+                m0 = v0 < m0 ? v0 : m0;
+                m1 = v1 < m1 ? v1 : m1;
+                m2 = v2 < m2 ? v2 : m2;
+                m3 = v3 < m3 ? v3 : m3;
+            }
+            rows[row] = m0, rows[row + 1] = m1, rows[row + 2] = m2, rows[row + 3] = m3;
+        }
+        for (; row < row_count; row++) {
+            uint32_t a = factors[row], b = summands[row], m = rows[row];
+            for (size_t i = 0; i < length; i++) {
+                uint32_t v = chunk[i] * a + b;
+                m = v < m ? v : m;
+            }
+            rows[row] = m;
+        }
+    }
+}
+
+static void
+hash_chunk_anywhere(const uint32_t *codes, uint32_t *hashes, size_t size, size_t count)
+{
+    hash_chunk(codes, hashes, size, count);
+}
+
+static void
+lower_rows_anywhere(uint32_t *rows, const uint32_t *factors, const uint32_t *summands, size_t row_count,
+                    const uint32_t *hashes, size_t count)
+{
+    lower_rows(rows, factors, summands, row_count, hashes, count);
+}
+
+#ifdef FOR_AVX2
+FOR_AVX2 static void
+hash_chunk_avx2(const uint32_t *codes, uint32_t *hashes, size_t size, size_t count)
+{
+    hash_chunk(codes, hashes, size, count);
+}
+
+FOR_AVX2 static void
+lower_rows_avx2(uint32_t *rows, const uint32_t *factors, const uint32_t *summands, size_t row_count,
+                const uint32_t *hashes, size_t count)
+{
+    lower_rows(rows, factors, summands, row_count, hashes, count);
+}
+
+#define hash_chunk_here (HAS_AVX2 ? hash_chunk_avx2 : hash_chunk_anywhere)
+#define lower_rows_here (HAS_AVX2 ? lower_rows_avx2 : lower_rows_anywhere)
+#else
+#define hash_chunk_here hash_chunk_anywhere
+#define lower_rows_here lower_rows_anywhere
+#endif
+
+#define RECENT 4096
+#define DIGIT 2048 /* three digits are a hash */
+
+/* Remove most repeated hashes: those that were the last in their slot. Returns how many are left. */
+static size_t
+without_recent(uint32_t *hashes, size_t count)
+{
+    uint32_t last[RECENT];
+    size_t kept = 0;
+    for (uint32_t slot = 0; slot < RECENT; slot++)
+        last[slot] = ~slot; /* belongs to another slot, so no hash is equal */
+    for (size_t i = 0; i < count; i++) {
+        uint32_t hash = hashes[i], slot = hash % RECENT;
+        hashes[kept] = hash;
+        kept += last[slot] != hash;
+        last[slot] = hash;
+    }
+    return kept;
+}
+
+/* Sort the hashes, keep one of each, and return how many are left. `spare` has room for as many. Sorting by one digit
+after another takes the same time for all values, also for those of hostile text. */
+static size_t
+distinct(uint32_t *hashes, uint32_t *spare, size_t count)
+{
+    size_t starts[3][DIGIT] = {{0}}, totals[3] = {0}, kept = 0;
+    uint32_t *from = hashes, *to = spare;
+    count = without_recent(hashes, count);
+    for (size_t i = 0; i < count; i++)
+        for (int digit = 0; digit < 3; digit++)
+            starts[digit][hashes[i] >> 11 * digit & (DIGIT - 1)]++;
+    for (int i = 0; i < DIGIT; i++)
+        for (int digit = 0; digit < 3; digit++) {
+            size_t length = starts[digit][i];
+            starts[digit][i] = totals[digit];
+            totals[digit] += length;
+        }
+    for (int digit = 0; digit < 3; digit++) {
+        for (size_t i = 0; i < count; i++)
+            to[starts[digit][from[i] >> 11 * digit & (DIGIT - 1)]++] = from[i];
+        uint32_t *sorted = to;
+        to = from;
+        from = sorted;
+    }
+    for (size_t i = 0; i < count; i++)
+        if (!i || spare[i] != spare[i - 1])
+            hashes[kept++] = spare[i];
+    return kept;
+}
+
+/* distinct_hashes(text, size, hashes): fills hashes, and returns how many of them are used. */
+static PyObject *
+distinct_hashes(PyObject *module, PyObject *args)
+{
+    PyObject *text;
+    Py_ssize_t size;
+    Py_buffer out;
+    if (!PyArg_ParseTuple(args, "Unw*", &text, &size, &out))
+        return NULL;
+    PyObject *result = NULL;
+    uint32_t *codes = NULL;
+    Py_ssize_t length = PyUnicode_GetLength(text);
+    Py_ssize_t padded = length < size ? size : length;
+    if (length < 0)
+        goto end;
+    Py_ssize_t count = length ? padded - size + 1 : 0;
+    if (size < 2 || size > MOST_CODES || out.len / 4 < count) {
+        PyErr_SetString(PyExc_ValueError, "distinct_hashes: the size is not allowed, or the array is too short");
+        goto end;
+    }
+    codes = padded <= PY_SSIZE_T_MAX / 4 ? PyMem_Calloc((size_t)padded, 4) : NULL;
+    if (codes == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    if (PyUnicode_AsUCS4(text, codes, padded, 0) == NULL)
+        goto end;
+    BEGIN_LOOPS(4 * count)
+    for (Py_ssize_t start = 0; start < count; start += CHUNK)
+        hash_chunk_here(codes + start, (uint32_t *)out.buf + start, (size_t)size,
+                        (size_t)(count - start < CHUNK ? count - start : CHUNK));
+    count = (Py_ssize_t)distinct(out.buf, codes, (size_t)count);
+    END_LOOPS
+    result = PyLong_FromSsize_t(count);
+end:
+    PyMem_Free(codes);
+    PyBuffer_Release(&out);
+    return result;
+}
+
+/* lower(rows, hashes, factors, summands) */
+static PyObject *
+lower(PyObject *module, PyObject *args)
+{
+    Py_buffer b[4];
+    if (!PyArg_ParseTuple(args, "w*y*y*y*", &b[0], &b[1], &b[2], &b[3]))
+        return NULL;
+    if (b[2].len != b[0].len || b[3].len != b[0].len) {
+        release(b, 4);
+        PyErr_SetString(PyExc_ValueError, "lower: the numbers of rows differ");
+        return NULL;
+    }
+    BEGIN_LOOPS(b[0].len / 4 * (b[1].len / 4) / 32)
+    lower_rows_here(b[0].buf, b[2].buf, b[3].buf, (size_t)b[0].len / 4, b[1].buf, (size_t)b[1].len / 4);
+    END_LOOPS
+    release(b, 4);
+    Py_RETURN_NONE;
+}
+
+/* BLAKE2b with 8 bytes of output (RFC 7693), for band hashes */
+
+static const uint64_t BLAKE_START[8] = {
+    0x6A09E667F3BCC908u, 0xBB67AE8584CAA73Bu, 0x3C6EF372FE94F82Bu, 0xA54FF53A5F1D36F1u,
+    0x510E527FADE682D1u, 0x9B05688C2B3E6C1Fu, 0x1F83D9ABFB41BD6Bu, 0x5BE0CD19137E2179u,
+};
+
+static const unsigned char BLAKE_ORDER[10][16] = {
+    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
+    {11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4}, {7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8},
+    {9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13}, {2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9},
+    {12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11}, {13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10},
+    {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5}, {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0},
+};
+
+INLINE uint64_t
+turned(uint64_t word, int bits)
+{
+    return word >> bits | word << (64 - bits);
+}
+
+INLINE uint64_t
+word_at(Bytes data)
+{
+    uint64_t word = 0;
+    for (int i = 7; i >= 0; i--)
+        word = word << 8 | data[i];
+    return word;
+}
+
+static void
+blake_block(uint64_t state[8], Bytes block, uint64_t hashed, int is_last)
+{
+    uint64_t m[16], v[16];
+    for (int i = 0; i < 16; i++)
+        m[i] = word_at(block + 8 * i);
+    for (int i = 0; i < 8; i++)
+        v[i] = state[i], v[i + 8] = BLAKE_START[i];
+    v[12] ^= hashed;
+    if (is_last)
+        v[14] = ~v[14];
+    for (int round = 0; round < 12; round++) {
+        const unsigned char *order = BLAKE_ORDER[round % 10];
+        for (int i = 0; i < 8; i++) {
+            /* four columns, then four diagonals */
+            int turn = i / 4;
+            uint64_t *a = &v[i % 4], *b = &v[4 + (i + turn) % 4], *c = &v[8 + (i + 2 * turn) % 4];
+            uint64_t *d = &v[12 + (i + 3 * turn) % 4];
+            *a += *b + m[order[2 * i]];
+            *d = turned(*d ^ *a, 32);
+            *c += *d;
+            *b = turned(*b ^ *c, 24);
+            *a += *b + m[order[2 * i + 1]];
+            *d = turned(*d ^ *a, 16);
+            *c += *d;
+            *b = turned(*b ^ *c, 63);
+        }
+    }
+    for (int i = 0; i < 8; i++)
+        state[i] ^= v[i] ^ v[i + 8];
+}
+
+/* hash_bands(data, width, bands, person): the hashes of consecutive bands of `width` bytes. */
+static PyObject *
+hash_bands(PyObject *module, PyObject *args)
+{
+    Py_buffer b[2];
+    Py_ssize_t width, bands;
+    if (!PyArg_ParseTuple(args, "y*nny*", &b[0], &width, &bands, &b[1]))
+        return NULL;
+    PyObject *list = NULL;
+    unsigned char person[16] = {0};
+    if (b[1].len > 16 || width < 1 || bands < 0 || bands > 0xFFFF || width > b[0].len / (bands ? bands : 1)) {
+        PyErr_SetString(PyExc_ValueError, "hash_bands: the namespace is too long, or the bands do not fit");
+        goto end;
+    }
+    memcpy(person, b[1].buf, (size_t)b[1].len);
+    list = PyList_New(bands);
+    for (Py_ssize_t band = 0; list != NULL && band < bands; band++) {
+        uint64_t state[8];
+        unsigned char block[128], digest[8];
+        memcpy(state, BLAKE_START, sizeof state);
+        state[0] ^= 0x01010000u ^ 8u;
+        state[4] ^= (uint64_t)band; /* the salt */
+        state[6] ^= word_at(person);
+        state[7] ^= word_at(person + 8);
+        Bytes data = (Bytes)b[0].buf + band * width;
+        for (Py_ssize_t at = 0; at < width; at += 128) {
+            Py_ssize_t length = width - at < 128 ? width - at : 128;
+            memset(block, 0, sizeof block);
+            memcpy(block, data + at, (size_t)length);
+            blake_block(state, block, (uint64_t)(at + length), at + length == width);
+        }
+        for (int i = 0; i < 8; i++)
+            digest[i] = (unsigned char)(state[0] >> 8 * i);
+        PyObject *item = PyBytes_FromStringAndSize((char *)digest, 8);
+        if (item == NULL || PyList_SetItem(list, band, item) < 0)
+            Py_CLEAR(list);
+    }
+end:
+    release(b, 2);
+    return list;
+}
+
+/* Templates: content/template.py */
+
+/* classify(counters, hashes, needed, needed_common, is_template, is_common): fills the last two. */
+static PyObject *
+classify(PyObject *module, PyObject *args)
+{
+    Py_buffer b[4];
+    int needed, needed_common;
+    if (!PyArg_ParseTuple(args, "y*y*iiw*w*", &b[0], &b[1], &needed, &needed_common, &b[2], &b[3]))
+        return NULL;
+    Py_ssize_t count = b[1].len / 4;
+    if (b[0].len != 0x10000 || b[2].len != count || b[3].len != count) {
+        release(b, 4);
+        PyErr_SetString(PyExc_ValueError, "classify: the arrays do not have the right lengths");
+        return NULL;
+    }
+    BEGIN_LOOPS(4 * count)
+    Bytes counters = b[0].buf;
+    const uint32_t *hashes = b[1].buf;
+    unsigned char *is_template = b[2].buf, *is_common = b[3].buf;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        int counter = counters[hashes[i] >> 16];
+        is_template[i] = counter >= needed;
+        is_common[i] = counter >= needed_common;
+    }
+    END_LOOPS
+    release(b, 4);
+    Py_RETURN_NONE;
+}
+
+/* add_page(counters, hashes): adds 1 to each counter that a hash selects, and returns their number. */
+static PyObject *
+add_page(PyObject *module, PyObject *args)
+{
+    Py_buffer b[2];
+    if (!PyArg_ParseTuple(args, "w*y*", &b[0], &b[1]))
+        return NULL;
+    if (b[0].len != 0x10000) {
+        release(b, 2);
+        PyErr_SetString(PyExc_ValueError, "add_page: there have to be 65,536 counters");
+        return NULL;
+    }
+    long touched = 0;
+    BEGIN_LOOPS(4 * (b[1].len / 4))
+    unsigned char *counters = b[0].buf, is_touched[0x10000 / 8] = {0};
+    const uint32_t *hashes = b[1].buf;
+    Py_ssize_t count = b[1].len / 4;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        uint32_t slot = hashes[i] >> 16;
+        int bit = 1 << (slot & 7);
+        if (!(is_touched[slot >> 3] & bit)) {
+            is_touched[slot >> 3] |= (unsigned char)bit;
+            counters[slot]++;
+            touched++;
+        }
+    }
+    END_LOOPS
+    release(b, 2);
+    return PyLong_FromLong(touched);
+}
+
+/* lower_parts(rare, whole, hashes, is_template, factors, summands): lowers `rare` to the minima over the hashes that
+are not template, then `whole` to those and the minima over the others. */
+static PyObject *
+lower_parts(PyObject *module, PyObject *args)
+{
+    Py_buffer b[6];
+    if (!PyArg_ParseTuple(args, "w*w*y*y*y*y*", &b[0], &b[1], &b[2], &b[3], &b[4], &b[5]))
+        return NULL;
+    uint32_t *parted = NULL;
+    size_t rows = (size_t)b[0].len / 4, count = (size_t)b[2].len / 4, rare = 0;
+    if (b[1].len != b[0].len || b[4].len != b[0].len || b[5].len != b[0].len || (size_t)b[3].len != count) {
+        PyErr_SetString(PyExc_ValueError, "lower_parts: the arrays do not have the right lengths");
+        goto end;
+    }
+    parted = PyMem_Malloc(4 * (count ? count : 1));
+    if (parted == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    BEGIN_LOOPS(rows * count / 32)
+    const uint32_t *hashes = b[2].buf;
+    Bytes is_template = b[3].buf;
+    uint32_t *rare_rows = b[0].buf, *whole = b[1].buf;
+    size_t last = count;
+    for (size_t i = 0; i < count; i++)
+        if (is_template[i])
+            parted[--last] = hashes[i];
+        else
+            parted[rare++] = hashes[i];
+    lower_rows_here(rare_rows, b[4].buf, b[5].buf, rows, parted, rare);
+    lower_rows_here(whole, b[4].buf, b[5].buf, rows, parted + rare, count - rare);
+    for (size_t i = 0; i < rows; i++)
+        whole[i] = rare_rows[i] < whole[i] ? rare_rows[i] : whole[i];
+    END_LOOPS
+end:
+    PyMem_Free(parted);
+    release(b, 6);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+/* The screen: content/markup.py */
+
+/* Positions of tags */
+typedef struct {
+    Py_ssize_t *items, count, room;
+} Positions;
+
+/* Append a position. `thread` is that of BEGIN_LOOPS. False if there is no memory. */
+static int
+append(Positions *positions, Py_ssize_t position, PyThreadState **thread)
+{
+    if (positions->count == positions->room) {
+        Py_ssize_t room = positions->room ? 2 * positions->room : 64;
+        if (*thread != NULL)
+            PyEval_RestoreThread(*thread);
+        Py_ssize_t *items = PyMem_Realloc(positions->items, (size_t)room * sizeof *items);
+        if (*thread != NULL)
+            *thread = PyEval_SaveThread();
+        if (items == NULL)
+            return 0;
+        positions->items = items;
+        positions->room = room;
+    }
+    positions->items[positions->count++] = position;
+    return 1;
+}
+
+static PyObject *
+list_of(const Positions *positions)
+{
+    PyObject *list = PyList_New(positions->count);
+    for (Py_ssize_t i = 0; list != NULL && i < positions->count; i++) {
+        PyObject *item = PyLong_FromSsize_t(positions->items[i]);
+        if (item == NULL || PyList_SetItem(list, i, item) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* count_tags(source, keys, levels, lengths, long): see `_count_tags` in content/markup.py. */
+static PyObject *
+count_tags(PyObject *module, PyObject *args)
+{
+    Py_buffer b[4];
+    Py_ssize_t longest;
+    if (!PyArg_ParseTuple(args, "y*y*y*y*n", &b[0], &b[1], &b[2], &b[3], &longest))
+        return NULL;
+    PyObject *result = NULL, *formats_list = NULL, *long_list = NULL;
+    Positions formats = {0}, long_tags = {0};
+    size_t number = (size_t)b[2].len / 4, half = number / 2; /* keys of start tags, then those of end tags */
+    long long *counts = NULL, steps = 0;
+    char *is_bare = NULL;
+    Py_ssize_t tags = 0, kinds = 0, length = b[0].len;
+    int failed = 0;
+    if (b[1].len != 2 * 0x10000 || (size_t)b[3].len != 8 * number || number < 2 || number % 2) {
+        PyErr_SetString(PyExc_ValueError, "count_tags: the tables do not have the right lengths");
+        goto end;
+    }
+    counts = PyMem_Calloc(number, sizeof *counts);
+    is_bare = PyMem_Calloc(number, 1);
+    if (counts == NULL || is_bare == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    BEGIN_LOOPS(length / 3)
+    Bytes source = b[0].buf, end = source + length;
+    const uint16_t *keys = b[1].buf;
+    const int32_t *levels = b[2].buf;
+    const int64_t *lengths = b[3].buf;
+    long long level = 0, ground = 0;
+    Bytes tag = length ? memchr(source, '<', (size_t)length) : NULL;
+    while (tag != NULL) {
+        Bytes name = tag + 1;
+        int is_end = name < end && *name == '/';
+        name += is_end;
+        unsigned first = name < end ? name[0] : ' ', second = end - name > 1 ? name[1] : ' ';
+        size_t key = keys[first << 8 | second];
+        if (key >= half)
+            key = half - 1;
+        key += is_end ? half : 0;
+        counts[key]++;
+        level += levels[key];
+        if (level < ground)
+            ground = level;
+        steps += level - ground;
+        tags++;
+        if (lengths[key]) {
+            if (end - tag > lengths[key] + 1 && tag[lengths[key] + 1] == '>')
+                is_bare[key] = 1;
+            else
+                failed |= !append(&formats, tag - source, &thread);
+        }
+        Bytes next = name < end ? memchr(name, '<', (size_t)(end - name)) : NULL;
+        if ((next ? next : end) - tag > longest)
+            failed |= !append(&long_tags, tag - source, &thread);
+        tag = failed ? NULL : next;
+    }
+    long long unpaired = 0;
+    for (size_t key = 0; key < half; key++) {
+        long long difference = counts[key] - counts[key + half];
+        unpaired += (difference < 0 ? -difference : difference) * levels[key];
+    }
+    unpaired += counts[half - 1] + counts[number - 1];
+    steps += unpaired * tags;
+    for (size_t key = 0; key < number; key++)
+        kinds += is_bare[key];
+    END_LOOPS
+    if (failed) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    formats_list = list_of(&formats);
+    long_list = list_of(&long_tags);
+    if (formats_list != NULL && long_list != NULL)
+        result = Py_BuildValue("LnnOO", steps, tags, kinds, formats_list, long_list);
+end:
+    Py_XDECREF(formats_list);
+    Py_XDECREF(long_list);
+    PyMem_Free(formats.items);
+    PyMem_Free(long_tags.items);
+    PyMem_Free(counts);
+    PyMem_Free(is_bare);
+    release(b, 4);
+    return result;
+}
+
+static int
+is_space(unsigned char byte)
+{
+    return byte == ' ' || (byte >= 0x09 && byte <= 0x0D);
+}
+
+static int
+is_word(unsigned char byte)
+{
+    return (byte >= '0' && byte <= '9') || ((byte | 0x20) >= 'a' && (byte | 0x20) <= 'z') || byte == '_';
+}
+
+static int
+is_one_of(unsigned char byte, const char *bytes)
+{
+    return byte && strchr(bytes, byte) != NULL;
+}
+
+static int
+ends_name(Bytes at, Bytes end)
+{
+    return at < end && (is_space(*at) || *at == '/' || *at == '>');
+}
+
+/* The end of what `_ATTRIBUTES` matches, NULL if it does not match. */
+static Bytes
+after_attributes(Bytes at, Bytes end)
+{
+    for (int i = 0; i < 50; i++) {
+        Bytes name = at;
+        while (name < end && is_space(*name))
+            name++;
+        Bytes next = name;
+        while (next < end && (is_word(*next) || is_one_of(*next, ".:-")))
+            next++;
+        if (name == at || next == name)
+            break;
+        if (end - next > 1 && *next == '=') {
+            unsigned char quote = next[1];
+            Bytes value = next + 1;
+            if (quote == '"' || quote == '\'') {
+                value++;
+                while (value < end && *value != quote && *value != '<' && *value != '>')
+                    value++;
+                if (value < end && *value == quote)
+                    next = value + 1;
+            }
+            else {
+                while (value < end && (is_word(*value) || is_one_of(*value, "#%.,:;?&/+-")))
+                    value++;
+                if (value > next + 1)
+                    next = value;
+            }
+        }
+        if (!ends_name(next, end))
+            break;
+        at = next;
+    }
+    while (at < end && is_space(*at))
+        at++;
+    if (at < end && *at == '/')
+        at++;
+    return at < end && *at == '>' ? at + 1 : NULL;
+}
+
+/* The end of what `_SIMPLE_TAG` matches, NULL if it does not match. `at` is at a "<". */
+static Bytes
+after_simple_tag(Bytes at, Bytes end)
+{
+    at++;
+    if (at < end && *at == '/')
+        at++;
+    if (at >= end || (*at | 0x20) < 'a' || (*at | 0x20) > 'z')
+        return NULL;
+    while (at < end && *at != '<' && !ends_name(at, end))
+        at++;
+    return after_attributes(at, end);
+}
+
+/* Whether these bytes are the names of an element in a list with spaces in between; `fold` is 0x20 to ignore the case. */
+static int
+is_listed(Bytes name, Bytes end, const char *list, int fold)
+{
+    size_t length = (size_t)(end - name);
+    while (*list) {
+        size_t size = strcspn(list, " "), i = 0;
+        if (size == length) {
+            while (i < size && (name[i] | fold) == list[i])
+                i++;
+            if (i == size)
+                return 1;
+        }
+        list += size + (list[size] == ' ');
+    }
+    return 0;
+}
+
+static int
+has(Bytes at, Bytes end, Bytes what, size_t length)
+{
+    return (size_t)(end - at) >= length && !memcmp(at, what, length);
+}
+
+/* Whether an element that starts with the name at `name` is closed by its own end tag; `at` is after its start tag. Only
+text and simple elements may be in between. */
+static int
+is_closed(Bytes name, size_t length, Bytes at, Bytes end)
+{
+    for (;;) {
+        at = at < end ? memchr(at, '<', (size_t)(end - at)) : NULL;
+        if (at == NULL)
+            return 0;
+        Bytes child = at + 1, after = child;
+        while (after < end && after - child < 7 && !ends_name(after, end))
+            after++;
+        size_t size = (size_t)(after - child);
+        Bytes close = NULL;
+        if (is_listed(child, after, "a b code em i span strong tt var", 0)
+            && (after = after_attributes(after, end)) != NULL && after < end)
+            close = memchr(after, '<', (size_t)(end - after));
+        if (close == NULL || !has(close, end, (Bytes)"</", 2) || !has(close + 2, end, child, size)
+            || !has(close + 2 + size, end, (Bytes)">", 1))
+            break;
+        at = close + size + 3;
+    }
+    return has(at, end, (Bytes)"</", 2) && has(at + 2, end, name, length) && has(at + 2 + length, end, (Bytes)">", 1);
+}
+
+#define REMEMBERED 1024
+
+/* Tags that were found lately. Most tags are like one of them. */
+typedef struct {
+    Bytes starts[REMEMBERED];
+    size_t lengths[REMEMBERED];
+} Remembered;
+
+/* Remember a tag. False if it is remembered already. */
+static int
+is_new(Remembered *tags, Bytes start, size_t length)
+{
+    uint32_t hash = 0;
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ start[i]) * 0x01000193u;
+    hash = mix(hash, 15) % REMEMBERED;
+    if (tags->lengths[hash] == length && !memcmp(tags->starts[hash], start, length))
+        return 0;
+    tags->starts[hash] = start;
+    tags->lengths[hash] = length;
+    return 1;
+}
+
+/* Add bytes to a Python set; -1 if that fails. */
+static int
+add_bytes(PyObject *set, Bytes start, Py_ssize_t length)
+{
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)start, length);
+    int result = bytes == NULL ? -1 : PySet_Add(set, bytes);
+    Py_XDECREF(bytes);
+    return result;
+}
+
+/* simple_tags(source, positions): see `_simple_tags` in content/markup.py. */
+static PyObject *
+simple_tags(PyObject *module, PyObject *args)
+{
+    Py_buffer source;
+    PyObject *positions;
+    if (!PyArg_ParseTuple(args, "y*O!", &source, &PyList_Type, &positions))
+        return NULL;
+    PyObject *set = PySet_New(NULL);
+    Remembered *remembered = PyMem_Calloc(1, sizeof *remembered);
+    if (set == NULL || remembered == NULL)
+        PyErr_NoMemory();
+    Bytes start = source.buf, end = start + source.len;
+    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < PyList_Size(positions); i++) {
+        Py_ssize_t position = PyLong_AsSsize_t(PyList_GetItem(positions, i));
+        if (position < 0 || position >= source.len) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_ValueError, "simple_tags: a position is not in the page");
+            break;
+        }
+        Bytes tag = start + position, after = after_simple_tag(tag, end);
+        if (after == NULL) {
+            Py_DECREF(set);
+            set = Py_NewRef(Py_None);
+            break;
+        }
+        if (is_new(remembered, tag, (size_t)(after - tag)))
+            add_bytes(set, tag, after - tag);
+    }
+    PyMem_Free(remembered);
+    PyBuffer_Release(&source);
+    if (PyErr_Occurred())
+        Py_CLEAR(set);
+    return set;
+}
+
+/* left_open(source): see `_left_open` in content/markup.py. */
+static PyObject *
+left_open(PyObject *module, PyObject *argument)
+{
+    Py_buffer source;
+    if (PyObject_GetBuffer(argument, &source, PyBUF_SIMPLE) < 0)
+        return NULL;
+    PyObject *result = NULL, *set = PySet_New(NULL);
+    Remembered *remembered = PyMem_Calloc(1, sizeof *remembered);
+    Positions found = {0}; /* of the start and the end of each */
+    Py_ssize_t unread = 0;
+    int failed = set == NULL || remembered == NULL;
+    Bytes start = source.buf, end = start + source.len;
+    BEGIN_LOOPS(source.len)
+    Bytes at = start;
+    while (!failed && at < end && (at = memchr(at, '<', (size_t)(end - at))) != NULL) {
+        Bytes tag = at++, after = at;
+        while (after < end && after - at < 7 && !ends_name(after, end))
+            after++;
+        if (!ends_name(after, end) || !is_one_of(*at, "bceifstuBCEIFSTU")
+            || !(after - at == 1 || is_listed(at + 1, after, "ig ode m ont mall trike trong t", 0x20)))
+            continue;
+        size_t length = (size_t)(after - at);
+        Bytes read = after_attributes(after, end);
+        if (read != NULL && is_closed(at, length, read, end))
+            continue;
+        unread += read == NULL;
+        after = read == NULL ? after : read;
+        if (is_new(remembered, tag, (size_t)(after - tag)))
+            failed = !append(&found, tag - start, &thread) || !append(&found, after - start, &thread);
+        at = after;
+    }
+    END_LOOPS
+    for (Py_ssize_t i = 0; !failed && i < found.count; i += 2)
+        failed = add_bytes(set, start + found.items[i], found.items[i + 1] - found.items[i]) < 0;
+    if (!failed)
+        result = Py_BuildValue("On", set, unread);
+    else if (!PyErr_Occurred())
+        PyErr_NoMemory();
+    Py_XDECREF(set);
+    PyMem_Free(remembered);
+    PyMem_Free(found.items);
+    PyBuffer_Release(&source);
+    return result;
+}
+
+/* Canonical text: content/canonical.py */
+
+enum { PLAIN, SPACE, DROPPED, WIDE };
+
+static unsigned char CLASSES[256];
+
+static void
+fill_classes(void)
+{
+    for (int byte = 0; byte < 256; byte++)
+        CLASSES[byte] = byte >= 0x80                                    ? WIDE
+                        : byte == ' ' || (byte >= 0x09 && byte <= 0x0D) ? SPACE
+                        : byte < 0x20 || byte == 0x7F                   ? DROPPED
+                                                                        : PLAIN;
+}
+
+/* Blocks of characters that NFC leaves as they are and that do not combine with others, in order. Other characters are
+checked by Python. */
+static const uint32_t STABLE[][2] = {
+    {0x0388, 0x03FF}, {0x0400, 0x0482}, {0x048A, 0x052F}, {0x05D0, 0x05EA}, {0x0620, 0x064A}, {0x0E01, 0x0E30},
+    {0x1E00, 0x1EFF}, {0x2010, 0x2027}, {0x2030, 0x205E}, {0x20A0, 0x20BF}, {0x2190, 0x22FF}, {0x2500, 0x27BF},
+    {0x3001, 0x3029}, {0x3031, 0x3098}, {0x309D, 0x30FF}, {0x3400, 0x4DBF}, {0x4E00, 0x9FFF}, {0xAC00, 0xD7A3},
+    {0xFF01, 0xFF9D}, {0x1F300, 0x1F64F}, {0x1F680, 0x1F6C5}, {0x1F900, 0x1F9FF},
+};
+
+static int
+is_stable(uint32_t code)
+{
+    size_t low = 0, high = sizeof STABLE / sizeof *STABLE;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (code > STABLE[middle][1])
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < sizeof STABLE / sizeof *STABLE && code >= STABLE[low][0];
+}
+
+/* Write UTF-8 without dropped characters, and with white space collapsed and trimmed. Returns its length. */
+static Py_ssize_t
+collapse_bytes(Bytes from, Bytes end, unsigned char *to, int *may_change)
+{
+    unsigned char *at = to;
+    int has_space = 0; /* white space was read after the last character */
+    while (from < end) {
+        int class = CLASSES[*from], length = 1;
+        if (class == PLAIN) {
+            if (has_space && at > to)
+                *at++ = ' ';
+            has_space = 0;
+            do
+                *at++ = *from++;
+            while (from < end && CLASSES[*from] == PLAIN);
+            continue;
+        }
+        if (class == WIDE) {
+            length = *from < 0xE0 ? 2 : *from < 0xF0 ? 3 : 4;
+            uint32_t code = *from & (0xFFu >> (length + 1));
+            for (int i = 1; i < length; i++)
+                code = code << 6 | (from[i] & 0x3F);
+            if (code == 0x85 || code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A)
+                || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000)
+                class = SPACE;
+            else if (code < 0xA0 || code == 0xAD || code == 0xFEFF || (code >= 0x200B && code <= 0x200D))
+                class = DROPPED;
+            else if (code >= 0x300 && !*may_change)
+                *may_change = !is_stable(code);
+        }
+        if (class == SPACE)
+            has_space = 1;
+        else if (class != DROPPED) {
+            if (has_space && at > to)
+                *at++ = ' ';
+            has_space = 0;
+            for (int i = 0; i < length; i++)
+                *at++ = from[i];
+        }
+        from += length;
+    }
+    return at - to;
+}
+
+/* collapse(text): the text without dropped characters and with collapsed white space, and whether NFC may change it. */
+static PyObject *
+collapse(PyObject *module, PyObject *text)
+{
+    PyObject *source = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass"), *string = NULL, *result = NULL;
+    char *bytes;
+    Py_ssize_t length;
+    int may_change = 0;
+    if (source == NULL || PyBytes_AsStringAndSize(source, &bytes, &length) < 0)
+        return NULL;
+    char *collapsed = PyMem_Malloc(length ? (size_t)length : 1);
+    if (collapsed == NULL) {
+        Py_DECREF(source);
+        return PyErr_NoMemory();
+    }
+    BEGIN_LOOPS(length)
+    length = collapse_bytes((Bytes)bytes, (Bytes)bytes + length, (unsigned char *)collapsed, &may_change);
+    END_LOOPS
+    Py_DECREF(source);
+    string = PyUnicode_DecodeUTF8(collapsed, length, "surrogatepass");
+    PyMem_Free(collapsed);
+    if (string != NULL)
+        result = Py_BuildValue("NO", string, may_change ? Py_True : Py_False);
+    return result;
+}
+
+static PyMethodDef METHODS[] = {
+    {"add_page", add_page, METH_VARARGS, NULL},
+    {"classify", classify, METH_VARARGS, NULL},
+    {"collapse", collapse, METH_O, NULL},
+    {"count_tags", count_tags, METH_VARARGS, NULL},
+    {"distinct_hashes", distinct_hashes, METH_VARARGS, NULL},
+    {"hash_bands", hash_bands, METH_VARARGS, NULL},
+    {"left_open", left_open, METH_O, NULL},
+    {"lower", lower, METH_VARARGS, NULL},
+    {"lower_parts", lower_parts, METH_VARARGS, NULL},
+    {"simple_tags", simple_tags, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+execute(PyObject *module)
+{
+    fill_classes();
+#ifdef FOR_AVX2
+    __builtin_cpu_init();
+    has_avx2 = __builtin_cpu_supports("avx2");
+#endif
+    return PyModule_AddIntConstant(module, "VERSION", KERNEL_VERSION);
+}
+
+static PyModuleDef_Slot MODULE_SLOTS[] = {
+    {Py_mod_exec, execute},
+    {0, NULL},
+};
+
+static struct PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT, "scrapy_dedupe._kernel", NULL, 0, METHODS, MODULE_SLOTS, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC
+PyInit__kernel(void)
+{
+    return PyModuleDef_Init(&MODULE);
+}
