@@ -12,13 +12,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .figures import DuplicateGroup, Example
 from .parsing import count_of, dict_of, list_of, share_of, text_of
 from .texts import key_of, shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Self
+
+    from .figures import DuplicateGroup, Example
 
 MOST_EXAMPLES = 5
 
@@ -263,11 +264,13 @@ class Groups(HeavyHitters[Group]):
         if len(group.examples) < MOST_EXAMPLES:
             shown = shown_url(url)
             if all(example.url != shown for example in group.examples):
-                group.examples.append(Example(shown, kind, similarity))
+                group.examples.append(_example(shown, kind, similarity))
                 self._add_text(group, shown)
 
     def largest(self, most: int) -> list[DuplicateGroup]:
         """The largest groups, by number of pages."""
+        from .figures import DuplicateGroup
+
         found = sorted(self._rows.values(), key=lambda group: (-group.calls, group.url))
         return [
             DuplicateGroup(
@@ -298,15 +301,22 @@ class Groups(HeavyHitters[Group]):
         if not group.calls:
             return
         for example in examples[:MOST_EXAMPLES]:
-            group.examples.append(_example(example))
+            group.examples.append(_read_example(example))
             self._add_text(group, group.examples[-1].url)
         self._put_stored(key or url, group)
         if key:
             self._add_text(group, group.url)
 
 
-def _example(values: list[Any]) -> Example:
+def _example(url: str, kind: str, similarity: float | None) -> Example:
+    # Most crawls never need the other classes of this module.
+    from .figures import Example
+
+    return Example(url, kind, similarity)
+
+
+def _read_example(values: list[Any]) -> Example:
     url, kind, similarity = values
     if kind not in _GROUP_KINDS:
         raise ValueError("not a kind of duplicate")
-    return Example(text_of(url), kind, None if similarity is None else share_of(similarity))
+    return _example(text_of(url), kind, None if similarity is None else share_of(similarity))

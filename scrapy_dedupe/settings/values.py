@@ -206,7 +206,8 @@ def per_type(read: Callable[[Any], T]) -> Callable[[Any], Mapping[str, T]]:
     def read_table(value: Any) -> Mapping[str, T]:
         if isinstance(value, str) and value.lstrip().startswith("{"):
             value = json.loads(value)
-        if not isinstance(value, Mapping):
+        # Numbers first: for a new type, isinstance(…, Mapping) searches all subclasses of Mapping, which takes 3 ms.
+        if isinstance(value, (str, int, float)) or not isinstance(value, Mapping):
             return {"*": read(value)}
         if not value:
             raise ValueError

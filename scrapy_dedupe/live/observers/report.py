@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
-from scrapy_dedupe.crawls.dependencies import Dependencies
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, SettingError, StoreError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import folder_fault
@@ -279,6 +278,7 @@ class ReportExtension(Observer):
         whole_file.replace(self._page, text.encode(), durable=False)
 
     def _report(self) -> Report:
+        from scrapy_dedupe.crawls.dependencies import Dependencies
         from scrapy_dedupe.reports.reported_crawls import graph_of
         from scrapy_dedupe.reports.sums import NO_GRAPH, CrawlSeen, report_of
 
