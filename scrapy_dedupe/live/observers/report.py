@@ -17,6 +17,7 @@ import shlex
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +34,7 @@ from scrapy_dedupe.settings.project import settings_of_file
 from scrapy_dedupe.stores import parse_store_url
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from typing import Self
 
@@ -68,8 +70,8 @@ class ReportExtension(Observer):
         self._store_url: str | None = None
         self._page: Path | None = None
         self._ticks = 0
-        # Events that the worker has not counted yet: the time, and a filtered URL or the arguments of `judged`.
-        self._events: deque[tuple[float, str | dict[str, Any]]] = deque()
+        # Events that the worker has not counted yet: the time, and the call that counts it.
+        self._events: deque[tuple[float, Callable[..., None]]] = deque()
         # The observations that this run last found or saved in the store, and those that it last tried to save.
         self._saved: bytes | None = None
         self._tried: bytes | None = None
@@ -118,28 +120,29 @@ class ReportExtension(Observer):
             session.counters.error("report", error, "The observations of this run are not saved.")
 
     def request_filtered(self, url: str) -> None:
-        self._append(url)
+        self._append(partial(self._observations.filtered, url))
 
     def page_judged(self, page: JudgedPage) -> None:
         verdict = page.verdict
         self._append(
-            {
-                "url": page.url,
-                "mime": page.mime,
-                "status": page.response.status,
-                "kind": verdict.kind,
-                "original_url": verdict.original_url,
-                "similarity": verdict.similarity,
-                "dropped": page.dropped,
-                "size_bytes": len(page.response.body),
-                "same_url": verdict.same_url,
-                "is_bare": page.judgement.is_bare,
-            }
+            partial(
+                self._observations.judged,
+                page.url,
+                page.mime,
+                page.response.status,
+                verdict.kind,
+                verdict.original_url,
+                verdict.similarity,
+                page.dropped,
+                len(page.response.body),
+                same_url=verdict.same_url,
+                is_bare=page.judgement.is_bare,
+            )
         )
 
-    def _append(self, event: str | dict[str, Any]) -> None:
-        # The worker counts the events, so that the event loop only appends them.
-        self._events.append((time.time(), event))
+    def _append(self, count: Callable[..., None]) -> None:
+        # The event loop only appends. The worker counts many events at once, which is several times as fast as one by one.
+        self._events.append((time.time(), count))
         waiting = len(self._events)
         if waiting >= _MOST_WAITING_EVENTS:
             # The worker is late: do not let the memory grow.
@@ -195,25 +198,25 @@ class ReportExtension(Observer):
         # Usually on the worker; on the event loop too if the worker is late.
         while True:
             try:
-                at_s, event = self._events.popleft()
+                at_s, count = self._events.popleft()
             except IndexError:
                 return
             try:
-                if isinstance(event, str):
-                    self._observations.filtered(event, at_s)
-                else:
-                    self._observations.judged(**event, at_s=at_s)
+                count(at_s=at_s)
             except Exception as error:  # noqa: BLE001 - an internal error must not affect the crawl
                 self._session.counters.error("report", error, "An event is missing from the report.")
 
     def exchange_recorded(self, capture: Capture, recorded: Recorded) -> None:
-        self._observations.recorded(
-            capture.url,
-            (capture.content_type or b"").decode("latin-1"),
-            capture.status,
-            recorded.kind,
-            recorded.written,
-            recorded.conserved_size,
+        self._append(
+            partial(
+                self._observations.recorded,
+                capture.url,
+                (capture.content_type or b"").decode("latin-1"),
+                capture.status,
+                recorded.kind,
+                recorded.written,
+                recorded.conserved_size,
+            )
         )
 
     def _save(self, stats: dict[str, Any], *, is_last: bool = False) -> bool:
