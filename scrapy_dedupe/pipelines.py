@@ -21,20 +21,16 @@ from scrapy.utils.python import global_object_name
 from .crawls import plain_name
 from .crawls.crawl_files import PAYLOAD_FIELD, files_of
 from .crawls.entries import RevisitRules
-from .crawls.packing import container_name
 from .crawls.rebuilding import mend_others, settle
 from .crawls.recorder import Recorder
 from .errors import CrawlStateError, SettingError
 from .live.archive import SOFTWARE
 from .live.archive.end import ArchiveEnd
-from .live.archive.uploads import Uploads
 from .live.recordings import Recordings
 from .live.responses import capture_of, max_bytes
 from .live.session import Session
 from .reports.texts import without_user
 from .warc.files import WarcWriter, prove_writable
-from .warc.storage import Storage
-from .warc.url_keys import load_surt
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -43,6 +39,7 @@ if TYPE_CHECKING:
 
     from .stores.crawl_index import CrawlIndex
     from .warc.capture import Capture, Rendering
+    from .warc.storage import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +99,8 @@ class WarcPipeline:
         storage = self._checked_storage()
         prove_writable(settings.folder, "WARC files", "another folder in DEDUPE_WARC_DIR")
         if session.settings.wacz.enabled:
+            from .warc.url_keys import load_surt
+
             load_surt()
             prove_writable(session.settings.wacz.folder, "WACZ files", "another folder in DEDUPE_WACZ_DIR")
         known = {info.id: info for info in index.crawls()}
@@ -128,10 +127,16 @@ class WarcPipeline:
             session.at_refusal(lambda: index.cancel(crawl))
         self._recover_files(index, crawl, rules, is_new=crawl not in known)
         if session.settings.wacz.enabled:
+            from .crawls.packing import container_name
+
             index.add_container(crawl, container_name(crawl))
         # If any run of the crawl requested a WACZ, all its files are packed, regardless of the current settings.
         is_packed = bool(index.containers(crawl))
-        uploads = Uploads(session, storage, index, crawl) if storage is not None else None
+        uploads = None
+        if storage is not None:
+            from .live.archive.uploads import Uploads
+
+            uploads = Uploads(session, storage, index, crawl)
         # Files that will be packed are uploaded as part of the WACZ.
         upload = uploads.submit if uploads is not None and not is_packed else None
         recorder = Recorder(
@@ -165,6 +170,8 @@ class WarcPipeline:
         settings = self._session.settings
         if settings.warc.upload_url is None:
             return None
+        from .warc.storage import Storage
+
         storage = Storage(settings.warc.upload_url)
         if any(storage.is_folder(folder) for folder in (settings.warc.folder, settings.wacz.folder)):
             raise SettingError(

@@ -19,6 +19,7 @@ WRONG = {
     "DEDUPE_INDEX_URL": "redis://host:notaport/0",
     "DEDUPE_STORE_TIMEOUT": 0,
     "DEDUPE_ON_STORE_ERROR": "stop",
+    "DEDUPE_GC_FREEZE": "maybe",
     "DEDUPE_URL_ENABLED": "perhaps",
     "DEDUPE_URL_CAPACITY": 0,
     "DEDUPE_URLS_PER_PAGE": "many",

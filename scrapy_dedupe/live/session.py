@@ -17,10 +17,11 @@ from scrapy_dedupe.errors import ArchiveError, DedupeError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import folder_fault
 from scrapy_dedupe.settings.placement import check_places
-from scrapy_dedupe.settings.project import is_crawl
+from scrapy_dedupe.settings.project import is_crawl, is_run_by_command
 from scrapy_dedupe.settings.specs import Settings, read_settings, warn_of_unknown
 from scrapy_dedupe.settings.values import fill_in
 
+from . import gc_freeze
 from .engine import Throttle, engine_of
 from .events import Events
 from .figures import Counters, LiveFigures
@@ -81,7 +82,11 @@ class Session:
         self._throttle = Throttle(
             crawler, self.settings.warc.queue_bytes, lambda: self.queue_bytes, self.loop, self.counters
         )
+        freezes = self.settings.gc_freeze
+        self._freezes = self.is_crawl and (is_run_by_command() if freezes is None else freezes)
+        self._has_frozen = False
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
+        crawler.signals.connect(self._engine_started, signal=signals.engine_started)
         crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
         crawler.signals.connect(self._engine_stopped, signal=signals.engine_stopped)
 
@@ -235,6 +240,11 @@ class Session:
         self._has_opened = True
         self.loop.open()
 
+    def _engine_started(self) -> None:
+        # Sent after all components have opened.
+        if self._freezes:
+            self._has_frozen = gc_freeze.crawl_started()
+
     async def _run_all(self, actions: list[Callable[[], Any]]) -> None:
         for action in actions:
             try:
@@ -262,6 +272,9 @@ class Session:
             await self.on_worker(lambda: None)
 
     def _engine_stopped(self) -> Awaitable[None] | None:
+        if self._has_frozen:
+            self._has_frozen = False
+            gc_freeze.crawl_stopped()
         return self._stop() if self._has_opened else None
 
     async def _stop(self) -> None:

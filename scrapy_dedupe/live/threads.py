@@ -10,11 +10,12 @@ same new payload cannot both be recorded as new. The event loop never waits for 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from scrapy.utils.defer import deferred_from_coro
 from twisted.internet.defer import Deferred
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_Task: TypeAlias = tuple[Future[Any], "Callable[..., Any]", tuple[Any, ...], dict[str, Any], int]
 
 logger = logging.getLogger(__name__)
 
@@ -95,17 +98,30 @@ class EventLoop:
 
     async def wait_for(self, future: Future[T]) -> T:
         """Wait for a future that another thread sets, and return its result."""
-        if future.done():
-            return future.result()
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            deferred: Deferred[None] = Deferred()
-            future.add_done_callback(lambda _: self.call(deferred.callback, None))
-            await deferred
-            return future.result()
-        # Cancelling the caller must not cancel the work.
-        return await asyncio.shield(asyncio.wrap_future(future))
+        if not future.done():
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:
+                deferred: Deferred[None] = Deferred()
+                future.add_done_callback(lambda _: self.call(deferred.callback, None))
+                await deferred
+            else:
+                # Cancelling the caller must not cancel the work. asyncio.shield() takes three times as long.
+                waiter = loop.create_future()
+                future.add_done_callback(lambda _: _wake(loop, waiter))
+                await waiter
+        return future.result()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
+    # The loop is closed if the process is ending.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(_end, waiter)
+
+
+def _end(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class Worker:
@@ -118,7 +134,7 @@ class Worker:
     def __init__(
         self, name: str = "dedupe", limit_bytes: int = 0, on_limit: Callable[[], None] | None = None
     ) -> None:
-        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any], int] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._lock = threading.Lock()
         self.pending_bytes = 0
         self._limit_bytes = limit_bytes
@@ -142,7 +158,7 @@ class Worker:
                 raise RuntimeError("The worker of this crawl has stopped.")
             self.pending_bytes += weight_bytes
             has_exceeded = self.pending_bytes - weight_bytes <= self._limit_bytes < self.pending_bytes
-            self._tasks.put((future, lambda: function(*args, **kwargs), weight_bytes))
+            self._tasks.put((future, function, args, kwargs, weight_bytes))
         if has_exceeded and self._on_limit is not None:
             self._on_limit()
         return future
@@ -158,19 +174,19 @@ class Worker:
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
-            future, call, weight_bytes = task
+            future, function, args, kwargs, weight_bytes = task
             # Otherwise the data of the task would stay in memory while the thread waits for the next task.
             del task
             if future.set_running_or_notify_cancel():
                 try:
-                    result = call()
+                    result = function(*args, **kwargs)
                 except BaseException as error:  # noqa: BLE001 - passed on through the future
                     future.set_exception(error)
                     del error
                 else:
                     future.set_result(result)
                     del result
-            del call, future
+            del future, function, args, kwargs
             if weight_bytes:
                 with self._lock:
                     self.pending_bytes -= weight_bytes

@@ -128,13 +128,25 @@ class Observations:
             if is_other and kind != "unchanged" and original_url is not None:
                 self.groups.count(original_url, url, kind, similarity)
 
-    def recorded(self, url: str, mime: str, status: int, kind: str, written: int, conserved: int) -> None:
-        """Record an archived exchange. ``kind`` is the kind of its record; the sizes are in bytes."""
+    def recorded(
+        self,
+        url: str,
+        mime: str,
+        status: int,
+        kind: str,
+        written: int,
+        conserved: int,
+        at_s: float | None = None,
+    ) -> None:
+        """Record an archived exchange. ``kind`` is the kind of its record; the sizes are in bytes.
+
+        ``at_s`` as in :meth:`filtered`.
+        """
         # A skipped exchange has no record, so all its columns would be 0.
         if kind in ("response", "revisit"):
             sizes = {"bytes_written": _bounded(written), "bytes_conserved": _bounded(conserved)}
             with self._lock:
-                self._count(None, {f"{kind}s": 1, **sizes}, *self._rows(url, mime, status))
+                self._count(at_s, {f"{kind}s": 1, **sizes}, *self._rows(url, mime, status))
 
     def set_stats(self, stats: Mapping[str, object]) -> None:
         """Keep the stats of deduplication of this run. They replace the stats of an earlier call."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from .figures import DuplicateGroup, Example
 from .parsing import count_of, dict_of, list_of, share_of, text_of
 from .texts import key_of, shown_url
 
@@ -249,6 +248,8 @@ class Groups(HeavyHitters[Group]):
 
     def largest(self, most: int) -> list[DuplicateGroup]:
         """The largest groups, by number of pages."""
+        from .figures import DuplicateGroup, Example
+
         found = sorted(self._rows.values(), key=lambda group: (-group.calls, group.url))
         return [
             DuplicateGroup(

@@ -14,12 +14,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .figures import Trap
 from .tallies import HeavyHitters, Row
 from .texts import harmless, host_and_rest, shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from .figures import Trap
 
 LEAST_PAGES = 20
 
@@ -143,6 +144,8 @@ class UrlPatterns(HeavyHitters[Pattern]):
         If one pattern includes another, only the narrower one is reported, unless the wider one has many more such pages.
         Folders whose pages are short but not copies come last.
         """
+        from .figures import Trap
+
         found = {name: row for name, row in self if row.is_suspect(name)}
         above = {name: _above(name, row, found) for name, row in found.items()}
         dropped = {

@@ -308,6 +308,11 @@ class Settings:
     on_store_error: str = setting("DEDUPE_ON_STORE_ERROR", "continue", choice("continue", "close"),
         "What to do if a store becomes unavailable during the crawl: continue and treat pages as new, or close the"
         " spider with the reason dedupe_store_error.")
+    gc_freeze: bool | None = flag(
+        "DEDUPE_GC_FREEZE", None,
+        "Whether Python's garbage collection ignores the objects that exist when the crawl starts, until the last crawl"
+        " of the process has stopped. This saves CPU time, but affects the whole process. Default: True if a Scrapy"
+        " command such as scrapy crawl runs the crawl, False if your own program does.")
     urls: UrlSettings
     content: ContentSettings
     warc: WarcSettings

@@ -1,4 +1,4 @@
-"""The Scrapy command that runs: whether it crawls, and the settings that a command would have in this folder."""
+"""The Scrapy command that runs: whether there is one, whether it crawls, and the settings it would have in this folder."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from scrapy.utils.project import ENVVAR
 from .specs import Settings, read_settings
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from scrapy.crawler import Crawler
 
 # `scrapy view` runs the code of `scrapy fetch`.
 _LOOKING: Final = ("scrapy.commands.check", "scrapy.commands.fetch", "scrapy.commands.parse")
 _SHELL: Final = "scrapy.commands.shell"
+_COMMAND_LINE: Final = "scrapy.cmdline"
 
 
 def is_crawl(crawler: Crawler) -> bool:
@@ -39,6 +42,17 @@ def is_crawl(crawler: Crawler) -> bool:
             for name in shell.Command.default_settings
         )
     )
+
+
+def is_run_by_command() -> bool:
+    """Whether a Scrapy command runs this code, and not a program that uses Scrapy. Call it on the thread of the crawl."""
+    # The command calls the event loop, which calls all code of the crawl. No setting tells that a command runs.
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == _COMMAND_LINE:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def settings_of_file() -> Settings:

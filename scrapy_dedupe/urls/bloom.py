@@ -35,6 +35,7 @@ import re
 import struct
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from hashlib import blake2b
 from operator import add, mod
 from pathlib import Path
@@ -151,6 +152,7 @@ def _error_deviation(slice_bits: int, count: float, hashes: int) -> float:
     return math.sqrt(hashes * variance) / (slice_bits * -math.expm1(-load))
 
 
+@cache
 def layer_geometry(capacity: int, error_rate: float) -> Geometry:
     """The layer with the fewest hashes that keeps ``error_rate`` up to ``capacity`` and is not too large.
 

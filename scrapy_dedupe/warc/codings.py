@@ -352,6 +352,8 @@ def is_charset(name: str) -> bool:
 
 def declared_encodings(content_type: str | None, body: bytes) -> Iterator[str]:
     """Yield the encodings that HTTP and then the page itself declare, charsets or not."""
-    for declared in (http_content_type_encoding(content_type), html_body_declared_encoding(body)):
-        if declared is not None:
-            yield declared
+    if (declared := http_content_type_encoding(content_type)) is not None:
+        yield declared
+    # Callers that only need the first encoding do not search the page.
+    if (declared := html_body_declared_encoding(body)) is not None:
+        yield declared

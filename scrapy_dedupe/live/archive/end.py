@@ -9,7 +9,6 @@ import fnmatch
 import logging
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.crawls.packing import drop_warc_files
 from scrapy_dedupe.errors import CrawlStateError, DedupeError
 from scrapy_dedupe.stores import parse_store_url
 
@@ -128,6 +127,8 @@ class ArchiveEnd:
         """Delete the WARC files that were packed, unless ``DEDUPE_WACZ_KEEP_WARC`` is set, and upload the remaining files."""
         try:
             if not self._settings.wacz.keep_warc:
+                from scrapy_dedupe.crawls.packing import drop_warc_files
+
                 await self._session.on_worker(drop_warc_files, self._index, done)
                 self._session.notes["warc"] = f"in {done.wacz.path}"
         except DedupeError as error:

@@ -7,7 +7,7 @@ others. The text of a large page can take seconds to extract, so a second thread
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.content import Page
@@ -17,7 +17,7 @@ from scrapy_dedupe.live.events import STORE_AWAY
 from scrapy_dedupe.live.threads import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from scrapy.http import TextResponse
 
@@ -40,8 +40,10 @@ class JudgeQueue:
         self._session = session
         self._judge = judge
         self._guard = guard
-        # Each page with the function that reads its text.
-        self._waiting: deque[tuple[Future[Judgement], Callable[[], PageReading]]] = deque()
+        # For each page, the function that reads its text. The worker has one task for each page, in the same order.
+        self._waiting: deque[Callable[[], PageReading]] = deque()
+        # The rest of the last batch. An error is raised by the task of its page.
+        self._judged: deque[Judgement | BaseException] = deque()
         self._large_pages: Worker | None = None
         session.at_stop(self._stop)
 
@@ -54,15 +56,12 @@ class JudgeQueue:
         def read() -> PageReading:
             return self._judge.read(Page(response.url, response.text, self._session.crawl_id, kind, mime))
 
-        future: Future[Judgement] = Future()
         if len(response.body) >= _LARGE_BYTES:
             reading = await self._session.loop.wait_for(self._reader.submit(read))
-            self._waiting.append((future, lambda: reading))
+            self._waiting.append(lambda: reading)
         else:
-            self._waiting.append((future, read))
-        # This may find the queue empty, if an earlier task took the page in its batch.
-        self._session.worker.submit(self._judge_batch)
-        return await self._session.loop.wait_for(future)
+            self._waiting.append(read)
+        return await self._session.on_worker(self._judge_next)
 
     @property
     def _reader(self) -> Worker:
@@ -74,28 +73,31 @@ class JudgeQueue:
         if self._large_pages is not None:
             self._large_pages.stop()
 
+    def _judge_next(self) -> Judgement:
+        """Return the judgement on the next page, on the worker. The first page of a batch judges the others too."""
+        if not self._judged:
+            self._judge_batch()
+        judged = self._judged.popleft()
+        if isinstance(judged, BaseException):
+            raise judged
+        return judged
+
     def _judge_batch(self) -> None:
-        # Runs on the worker, the only thread that removes pages from the queue.
-        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH_SIZE))]
-        futures: list[Future[Judgement]] = []
-        readings: list[PageReading] = []
-        for future, read in batch:
-            # Skip pages whose future was cancelled. From here on, it can no longer be cancelled.
-            if not future.set_running_or_notify_cancel():
-                continue
+        read: list[PageReading | BaseException] = []
+        for _ in range(min(len(self._waiting), _BATCH_SIZE)):
             try:
-                readings.append(read())
-                futures.append(future)
+                read.append(self._waiting.popleft()())
             except BaseException as error:  # noqa: BLE001 - must not affect the other pages
-                future.set_exception(error)
+                read.append(error)
+        readings = [reading for reading in read if not isinstance(reading, BaseException)]
+        judged: Iterator[Judgement | BaseException]
         try:
-            judgements = self._decide(readings)
+            judged = iter(self._decide(readings))
         except BaseException as error:  # noqa: BLE001
-            for future in futures:
-                future.set_exception(error)
-            return
-        for future, judged in zip(futures, judgements, strict=True):
-            future.set_result(judged)
+            judged = repeat(error)
+        self._judged.extend(
+            reading if isinstance(reading, BaseException) else next(judged) for reading in read
+        )
 
     def _decide(self, readings: list[PageReading]) -> list[Judgement]:
         comparable = sum(reading.capture is not None for reading in readings)

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
-from scrapy_dedupe.crawls.dependencies import Dependencies
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, SettingError, StoreError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import folder_fault
@@ -71,7 +70,7 @@ class ReportExtension(Observer):
         self._store_url: str | None = None
         self._page: Path | None = None
         self._ticks = 0
-        # Events that the worker has not counted yet: the time, and the method of the observations that counts them.
+        # Events that the worker has not counted yet: the time, and the call that counts it.
         self._events: deque[tuple[float, Callable[..., None]]] = deque()
         # The observations that this run last found or saved in the store, and those that it last tried to save.
         self._saved: bytes | None = None
@@ -125,24 +124,25 @@ class ReportExtension(Observer):
 
     def page_judged(self, page: JudgedPage) -> None:
         verdict = page.verdict
-        counted = partial(
-            self._observations.judged,
-            page.url,
-            page.mime,
-            page.response.status,
-            verdict.kind,
-            verdict.original_url,
-            verdict.similarity,
-            page.dropped,
-            len(page.response.body),
-            same_url=verdict.same_url,
-            is_bare=page.judgement.is_bare,
+        self._append(
+            partial(
+                self._observations.judged,
+                page.url,
+                page.mime,
+                page.response.status,
+                verdict.kind,
+                verdict.original_url,
+                verdict.similarity,
+                page.dropped,
+                len(page.response.body),
+                same_url=verdict.same_url,
+                is_bare=page.judgement.is_bare,
+            )
         )
-        self._append(counted)
 
-    def _append(self, event: Callable[..., None]) -> None:
-        # The worker counts the events, so that the event loop only appends them.
-        self._events.append((time.time(), event))
+    def _append(self, count: Callable[..., None]) -> None:
+        # The event loop only appends. The worker counts many events at once, which is several times as fast as one by one.
+        self._events.append((time.time(), count))
         waiting = len(self._events)
         if waiting >= _MOST_WAITING_EVENTS:
             # The worker is late: do not let the memory grow.
@@ -198,22 +198,25 @@ class ReportExtension(Observer):
         # Usually on the worker; on the event loop too if the worker is late.
         while True:
             try:
-                at_s, event = self._events.popleft()
+                at_s, count = self._events.popleft()
             except IndexError:
                 return
             try:
-                event(at_s=at_s)
+                count(at_s=at_s)
             except Exception as error:  # noqa: BLE001 - an internal error must not affect the crawl
                 self._session.counters.error("report", error, "An event is missing from the report.")
 
     def exchange_recorded(self, capture: Capture, recorded: Recorded) -> None:
-        self._observations.recorded(
-            capture.url,
-            (capture.content_type or b"").decode("latin-1"),
-            capture.status,
-            recorded.kind,
-            recorded.written,
-            recorded.conserved_size,
+        self._append(
+            partial(
+                self._observations.recorded,
+                capture.url,
+                (capture.content_type or b"").decode("latin-1"),
+                capture.status,
+                recorded.kind,
+                recorded.written,
+                recorded.conserved_size,
+            )
         )
 
     def _save(self, stats: dict[str, Any], *, is_last: bool = False) -> bool:
@@ -278,6 +281,7 @@ class ReportExtension(Observer):
         whole_file.replace(self._page, text.encode(), durable=False)
 
     def _report(self) -> Report:
+        from scrapy_dedupe.crawls.dependencies import Dependencies
         from scrapy_dedupe.reports.reported_crawls import graph_of
         from scrapy_dedupe.reports.sums import NO_GRAPH, CrawlSeen, report_of
 

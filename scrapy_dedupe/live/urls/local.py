@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
-from scrapy_dedupe.urls.exact import ConfirmedBloomFilter, ExactSet
-from scrapy_dedupe.urls.folder import FilterFolder, LastStop
 from scrapy_dedupe.urls.forgotten import Forgotten
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from scrapy_dedupe.live.session import Session
-    from scrapy_dedupe.urls.folder import LocalFilter
+    from scrapy_dedupe.urls.exact import ExactSet
+    from scrapy_dedupe.urls.folder import FilterFolder, LocalFilter
     from scrapy_dedupe.urls.journal import Journal
 
 logger = logging.getLogger(__name__)
@@ -45,12 +44,13 @@ class LocalUrls:
         self._started: list[bytes] = []
         self._asked_again = 0
         self._is_closed = False
-        jobdir = session.jobdir
-        self._folder = (
-            None
-            if jobdir is None
-            else FilterFolder(jobdir, fingerprinter, confirm=settings.confirm, on_error=self._not_confirmed)
-        )
+        self._folder: FilterFolder | None = None
+        if session.jobdir is not None:
+            from scrapy_dedupe.urls.folder import FilterFolder
+
+            self._folder = FilterFolder(
+                session.jobdir, fingerprinter, confirm=settings.confirm, on_error=self._not_confirmed
+            )
         self._done_requests = DoneRequests(
             session, None if self._folder is None else self._folder.done_journal
         )
@@ -68,10 +68,15 @@ class LocalUrls:
         settings, folder = self._settings, self._folder
         if folder is None:
             if settings.confirm:
+                from scrapy_dedupe.urls.exact import ExactSet
+
                 self._exact = ExactSet(None, self._fingerprinter)
                 self._session.at_refusal(self._exact.close)
             self._filter = self._empty_filter()
         else:
+            from scrapy_dedupe.urls.exact import ConfirmedBloomFilter
+            from scrapy_dedupe.urls.folder import LastStop
+
             folder.open(settings.capacity, settings.error_rate)
             self._filter, self._forgotten, self._starts = folder.filter, folder.forgotten, folder.starts
             for note in folder.notes:
@@ -173,6 +178,8 @@ class LocalUrls:
         bloom = GrowingBloomFilter(self._settings.capacity, self._settings.error_rate)
         if self._exact is None:
             return bloom
+        from scrapy_dedupe.urls.exact import ConfirmedBloomFilter
+
         return ConfirmedBloomFilter(bloom, self._exact, self._not_confirmed)
 
     @property
@@ -195,10 +202,12 @@ class LocalUrls:
         return asdict(self._filter.expected_figures()) | self._confirmations()
 
     def _confirmations(self) -> dict[str, float]:
-        filter_ = self._filter
-        if not isinstance(filter_, ConfirmedBloomFilter):
+        if self._exact is None:
             return {}
-        return {"confirmed": filter_.confirmed, "false_positives": filter_.false_positives}
+        from scrapy_dedupe.urls.exact import ConfirmedBloomFilter
+
+        assert isinstance(self._filter, ConfirmedBloomFilter)
+        return {"confirmed": self._filter.confirmed, "false_positives": self._filter.false_positives}
 
     def _save(self, folder: FilterFolder, done: list[bytes], failed: list[bytes]) -> None:
         assert self._filter is not None

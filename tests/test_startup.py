@@ -1,0 +1,168 @@
+"""What a crawl loads, and what it does with the garbage collection of its process."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from crawling import LinkSpider, crawl, crawl_test
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from webserver import WebServer
+
+SPIDER = """
+import atexit, gc, json, sys
+import scrapy
+
+figures = {"frozen": []}
+
+@atexit.register
+def write():
+    figures["frozen"].append(gc.get_freeze_count())
+    print(json.dumps({**figures, "modules": sorted(sys.modules)}))
+
+class Pages(scrapy.Spider):
+    name = "pages"
+
+    def parse(self, response):
+        figures["frozen"].append(gc.get_freeze_count())
+        yield {"url": response.url}
+"""
+
+# The packages that the layers need; Scrapy needs their other requirements as well.
+PACKAGES = {
+    "bitarray",
+    "deflate",
+    "numpy",
+    "pybloom_live",
+    "scrapy_dedupe",
+    "selectolax",
+    "xxhash",
+    "zlib_ng",
+}
+# Modules of this package for other stores, settings, the end of some crawls, and commands.
+UNUSED = (
+    *("commands", "offline", "passages", "spark", "urls.shared", "urls.folder", "urls.exact", "stores.redis"),
+    *("reports.figures", "reports.page", "reports.sums", "reports.charts", "live.archive.replay"),
+    *("live.archive.uploads", "live.archive.wacz", "live.observers.metrics", "live.observers.passages"),
+    *(
+        "live.observers.duplicates_log",
+        "warc.wacz",
+        "warc.cdxj",
+        "warc.storage",
+        "warc.url_keys",
+        "crawls.importing",
+    ),
+)
+
+
+def _run(folder: Path, url: str, **settings: Any) -> dict[str, Any]:
+    """What a crawl by `scrapy runspider` reports, in a process that has loaded nothing yet."""
+    (folder / "spider.py").write_text(
+        f"{SPIDER}    start_urls = [{url!r}]\n    custom_settings = {settings!r}\n"
+    )
+    words = [
+        sys.executable,
+        "-m",
+        "scrapy",
+        "runspider",
+        "-L",
+        "ERROR",
+        "-s",
+        "TELNETCONSOLE_ENABLED=0",
+        "spider.py",
+    ]
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return dict(json.loads(done.stdout))
+
+
+def test_a_crawl_loads_only_what_its_settings_need_and_freezes_it(web: WebServer, tmp_path: Path) -> None:
+    web.page("/", "<p>The reed warbler sings by night as well." * 60)
+    plain = _run(tmp_path, web.url())
+    ours = _run(tmp_path, web.url(), ADDONS={"scrapy_dedupe.Addon": 500})
+    added = set(ours["modules"]) - set(plain["modules"])
+    packages = {name.partition(".")[0] for name in added} - sys.stdlib_module_names - {"scrapy"}
+    assert {name for name in packages if not name.startswith("_cython")} <= PACKAGES
+    own = {name.removeprefix("scrapy_dedupe.") for name in added}
+    assert not {name for name in own if name.startswith(UNUSED)}
+    during, after = ours["frozen"]
+    assert during > 10_000
+    assert after == plain["frozen"][0] == plain["frozen"][1] == 0
+
+
+class FreezeSpider(LinkSpider):
+    """Keeps the number of frozen objects at each page."""
+
+    frozen: list[int]
+
+    def parse(self, response: Any, **kwargs: Any) -> Any:
+        self.frozen = [*getattr(self, "frozen", ()), gc.get_freeze_count()]
+        return super().parse(response, **kwargs)
+
+
+@pytest.fixture
+def _nothing_frozen() -> Iterator[None]:
+    gc.unfreeze()
+    yield
+    # As conftest.py does.
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("_nothing_frozen")
+@crawl_test
+async def test_a_crawl_of_another_program_freezes_nothing(web: WebServer, settings: dict[str, Any]) -> None:
+    web.page("/", "<p>Home")
+    crawler = await crawl(FreezeSpider, settings, urls=web.url())
+    assert crawler.spider.frozen == [0]
+
+
+@pytest.mark.usefixtures("_nothing_frozen")
+@crawl_test
+async def test_objects_stay_frozen_until_the_last_crawl_has_stopped(
+    web: WebServer, settings: dict[str, Any]
+) -> None:
+    web.page("/", "<p>Home")
+    outer_frozen: list[int] = []
+
+    class Outer(FreezeSpider):
+        async def parse(self, response: Any, **kwargs: Any) -> Any:
+            outer_frozen.append(gc.get_freeze_count())
+            await crawl(FreezeSpider, {**settings, "DEDUPE_CRAWL_ID": "inner"}, urls=web.url())
+            outer_frozen.append(gc.get_freeze_count())
+            return
+            yield
+
+    settings["DEDUPE_GC_FREEZE"] = True
+    for _ in range(2):
+        outer_frozen.clear()
+        await crawl(Outer, settings, urls=web.url())
+        # Objects that are no longer used are freed all the same.
+        assert min(outer_frozen) > 10_000
+        assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.usefixtures("_nothing_frozen")
+@crawl_test
+async def test_what_a_program_has_frozen_itself_stays_frozen(
+    web: WebServer, settings: dict[str, Any]
+) -> None:
+    web.page("/", "<p>Home")
+    gc.freeze()
+    crawler = await crawl(FreezeSpider, {**settings, "DEDUPE_GC_FREEZE": True}, urls=web.url())
+    assert min(*crawler.spider.frozen, gc.get_freeze_count()) > 10_000
