@@ -16,10 +16,42 @@ if TYPE_CHECKING:
 # With fewer rows the share of equal rows says too little.
 FEWEST_DECIDED: Final = 8
 
+# Stores keep the first bytes of a band hash, and refer to a kept text by the first bytes of its digest. With ten million
+# texts, one bucket in 7,000 is shared by accident: such a candidate is rejected, because its signature differs.
+BAND_BYTES: Final = 5
+REF_BYTES: Final = 5
+
+_SCHEMES = ("https://", "http://", "")
+
 
 def url_key(url: str) -> bytes:
-    """A 16-byte hash of a URL."""
-    return blake2b(raw(url), digest_size=16).digest()
+    """An 8-byte hash of a URL."""
+    return blake2b(raw(url), digest_size=8).digest()
+
+
+def split_url(url: str) -> tuple[int, str | bytes]:
+    """Scheme and rest of a URL, as stored."""
+    if url.startswith("https://"):
+        return 0, kept_text(url[8:])
+    if url.startswith("http://"):
+        return 1, kept_text(url[7:])
+    return 2, kept_text(url)
+
+
+def kept_text(text: str) -> str | bytes:
+    """The form that SQLite can store: text, or bytes if the text contains lone surrogates."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return raw(text)
+    return text
+
+
+def joined_url(scheme: int, rest: str | bytes) -> str:
+    """The URL of a scheme and rest; reverses :func:`split_url`."""
+    return _SCHEMES[scheme] + (rest if isinstance(rest, str) else rest.decode("utf-8", "surrogatepass"))
 
 
 def raw(text: str) -> bytes:

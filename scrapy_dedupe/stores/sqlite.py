@@ -1,7 +1,7 @@
 """The embedded store: one SQLite file in WAL mode, for several processes at once.
 
 The file has the ``application_id`` 0x64647031 ("ddp1") and a ``user_version``, the version of its tables. A file with
-another application id or a newer version is rejected and left unchanged. The tables are described in
+another application id or version is rejected and left unchanged. The tables are described in
 :mod:`.sqlite_content_tables` and :mod:`.sqlite_index_tables`.
 
 Durability: ``synchronous=NORMAL``. A kill of the process loses nothing. After a power failure the last transactions
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 APPLICATION_ID = 0x64647031
 
-# 1: first version. 2: texts can be pending and need less space; captures and signatures have more fields.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _PAGE_BYTES = 2_048
 _CHECKPOINT_PAGES = 8_000
@@ -91,7 +90,7 @@ class SqliteStore:
         # Pages that change often are copied less often from the log into the file: a third more texts per second.
         self._connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         self._connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
-        if version < SCHEMA_VERSION:
+        if not version:
             self._make_tables()
         self._enter_wal()
 
@@ -106,19 +105,20 @@ class SqliteStore:
                     f"The file of the store {self.url} is an SQLite database of another program. It was left"
                     " unchanged; name another file in DEDUPE_STORE_URL."
                 )
-        elif version > SCHEMA_VERSION:
+        elif version != SCHEMA_VERSION:
+            remedy = "Upgrade scrapy-dedupe" if version > SCHEMA_VERSION else f"Delete the file {self._path}"
             raise StoreRefused(
-                f"The store {self.url} has format {version}; this version of scrapy-dedupe reads formats up to"
-                f" {SCHEMA_VERSION}. Upgrade scrapy-dedupe, or name another file in DEDUPE_STORE_URL."
+                f"The store {self.url} has format {version}; this version of scrapy-dedupe reads format"
+                f" {SCHEMA_VERSION} only. {remedy}, or name another file in DEDUPE_STORE_URL."
             )
         return version
 
     def _make_tables(self) -> None:
         with transaction(self._connection, self.url):
             # Another process may have created them while this one waited for the lock.
-            script = (sqlite_content_tables.MIGRATION_FROM_1 if self._format() == 1 else "") + _SCHEMA
+            self._format()
             # executescript() would commit the transaction first.
-            for statement in script.split(";"):
+            for statement in _SCHEMA.split(";"):
                 self._connection.execute(statement)
             self._connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")

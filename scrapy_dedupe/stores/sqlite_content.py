@@ -7,17 +7,25 @@ lock first, so that several processes can share a file.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from struct import unpack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .base import NearAnswer, SeenText, TextMatch
-from .content_values import all_captures, near_candidates, refuse_other_parameters, url_key
-from .sqlite_content_tables import first_captures, joined_url, kept_text, noted_row, split_url
+from .content_values import (
+    all_captures,
+    joined_url,
+    kept_text,
+    near_candidates,
+    refuse_other_parameters,
+    split_url,
+    url_key,
+)
+from .sqlite_content_recent import RecentSignatures, band_numbers, reference
+from .sqlite_content_tables import first_captures, noted_row
 from .sqlite_faults import sqlite_faults, transaction
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from .base import OnForgotten, Signature
@@ -39,6 +47,7 @@ class SqliteContent:
     def __init__(self, connection: sqlite3.Connection, url: str) -> None:
         self._connection = connection
         self._url = url
+        self._recent = RecentSignatures(connection)
         self._numbers: dict[str, int] = {}
         self._ids: dict[int, str] = {}
         self._lifetime_ms: int | None = None
@@ -58,6 +67,20 @@ class SqliteContent:
 
     def remember_for(self, seconds: float | None) -> None:
         self._lifetime_ms = None if seconds is None else round(seconds * 1000)
+
+    def claim(
+        self, captures: Sequence[SeenText], signatures: Sequence[Signature | None], *, pending: bool = True
+    ) -> list[TextMatch | NearAnswer | None]:
+        if not captures:
+            return []
+        with self._writing():
+            texts = self._claim(captures, pending)
+            new = [it for it, text in zip(signatures, texts, strict=True) if it is not None and text is None]
+            near = iter(self._near(new, keep=True) if new else ())
+            return [
+                next(near) if text is None and it is not None else text
+                for it, text in zip(signatures, texts, strict=True)
+            ]
 
     def claim_texts(self, captures: Sequence[SeenText], *, pending: bool = True) -> list[TextMatch | None]:
         if not captures:
@@ -121,8 +144,9 @@ class SqliteContent:
                     f"DELETE FROM {table} WHERE digest = ? AND scheme = ? AND rest = ?",  # noqa: S608
                     rows,
                 ).rowcount
-            condition = _WITHOUT_TEXT.format("content_signatures")
-            many(f"DELETE FROM content_signatures WHERE digest = ? AND {condition}", digests)  # noqa: S608
+            self._drop_signatures(
+                {digest for (digest,) in digests} - self._first([digest for (digest,) in digests]).keys()
+            )
             self._connection.execute("DELETE FROM content_captures WHERE url_key = ?", (url_key(url),))
         return max(forgotten, 0)
 
@@ -134,11 +158,13 @@ class SqliteContent:
         on_forgotten: OnForgotten | None = None,
     ) -> int:
         self._on_forgotten = on_forgotten
+        with self._writing():
+            self._recent.move()
         where, values = first_captures(before_ms, crawl)
         # The order matters: a text that is confirmed meanwhile moves from the first table to the second.
         purged = self._sweep("content_pending", ["digest"], where, values)
         purged += self._sweep("content_texts", ["digest"], where, values)
-        self._sweep("content_signatures", ["digest"], _WITHOUT_TEXT.format("content_signatures"))
+        self._sweep("content_signatures", ["ref"], _WITHOUT_TEXT.format("content_signatures"))
         self._sweep(
             "content_captures",
             ["url_key", "digest"],
@@ -148,7 +174,7 @@ class SqliteContent:
         self._sweep(
             "content_bands",
             ["hash"],
-            "NOT EXISTS (SELECT 1 FROM content_signatures AS kept WHERE kept.digest = content_bands.digest)",
+            "NOT EXISTS (SELECT 1 FROM content_signatures AS kept WHERE kept.ref = content_bands.ref)",
         )
         if before_ms is None and crawl is None:
             self._sweep("content_templates", ["host"], "1")
@@ -176,10 +202,15 @@ class SqliteContent:
             )
 
     def statistics(self) -> dict[str, int]:
-        tables = {"texts": "first", "kept": "signatures", "pending": "pending", "templates": "templates"}
+        tables = {
+            "texts": "content_first",
+            "kept": "(SELECT digest FROM content_signatures UNION SELECT digest FROM content_recent)",
+            "pending": "content_pending",
+            "templates": "content_templates",
+        }
         with self._reading():
             return {
-                name: self._connection.execute(f"SELECT count(*) FROM content_{table}").fetchone()[0]  # noqa: S608
+                name: self._connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608
                 for name, table in tables.items()
             }
 
@@ -196,7 +227,8 @@ class SqliteContent:
             with transaction(self._connection, self._url):
                 yield
         except BaseException:
-            # Crawl numbers that were not written may be assigned again.
+            # What was not written must not be in memory: crawl numbers may be assigned again.
+            self._recent.clear()
             self._numbers.clear()
             self._ids.clear()
             raise
@@ -296,8 +328,9 @@ class SqliteContent:
                 claimed[digest] = capture
                 first[digest] = self._row(capture, pending)
             answers.append(answer)
-        for table in ("content_pending", "content_texts"):
-            self._connection.executemany(f"DELETE FROM {table} WHERE digest = ?", replaced)  # noqa: S608
+        if replaced:
+            for table in ("content_pending", "content_texts"):
+                self._connection.executemany(f"DELETE FROM {table} WHERE digest = ?", replaced)  # noqa: S608
         self._insert("content_pending" if pending else "content_texts", {key: first[key] for key in claimed})
         return answers
 
@@ -338,10 +371,7 @@ class SqliteContent:
         ]
         gone = [(digest,) for digest in {*were_pending.intersection(confirmed), *released}]
         self._connection.executemany("DELETE FROM content_pending WHERE digest = ?", gone)
-        # The buckets of a released text are kept: without a signature they are ignored until another text replaces them.
-        self._connection.executemany(
-            "DELETE FROM content_signatures WHERE digest = ?", [(digest,) for digest in released]
-        )
+        self._drop_signatures(released)
         self._insert("content_texts", confirmed)
         statement = "INSERT INTO content_captures VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO "
         if self._lifetime_ms is None:
@@ -355,39 +385,44 @@ class SqliteContent:
     # Signatures
 
     def _near(self, signatures: Sequence[Signature], *, keep: bool) -> list[NearAnswer]:
-        hashes = [_numbers(signature.bands) for signature in signatures]
-        more = [_numbers(signature.more_bands) for signature in signatures]
-        found = self._rows(
-            "SELECT hash, digest FROM content_bands WHERE hash IN ({})", list(set().union(*hashes, *more))
-        )
-        buckets: dict[int, bytes] = dict(found)
-        kept: dict[bytes, bytes] = dict(
-            self._rows(
-                "SELECT digest, row_bytes FROM content_signatures WHERE digest IN ({})",
-                list({*buckets.values()}),
+        recent = self._recent
+        recent.read()
+        numbers = [band_numbers(b"".join((*it.bands, *it.more_bands))) for it in signatures]
+        everything = set().union(*numbers)
+        buckets = dict(self._rows("SELECT hash, ref FROM content_bands WHERE hash IN ({})", [*everything]))
+        buckets.update((it, recent.buckets[it]) for it in everything if it in recent.buckets)
+        kept = {
+            ref: row
+            for ref, *row in self._rows(
+                "SELECT ref, digest, row_bytes FROM content_signatures WHERE ref IN ({})",
+                [*{*buckets.values()}],
             )
-        )
-        new_buckets: dict[int, bytes] = {}
-        new_kept: dict[bytes, bytes] = {}
+        }
+        kept.update((ref, recent.kept[ref]) for ref in buckets.values() if ref in recent.kept)
         answers = []
-        for signature, its_hashes, its_more in zip(signatures, hashes, more, strict=True):
-            own = signature.capture.digest
-            digests = set(map(buckets.get, (*its_hashes, *its_more))) - {None, own}
-            answer = self._nearest(
-                signature, [(digest, kept[digest]) for digest in digests if digest in kept]
-            )
+        for signature, its_numbers in zip(signatures, numbers, strict=True):
+            digest = signature.capture.digest
+            refs = {buckets[it] for it in its_numbers if it in buckets}
+            candidates = [kept[ref] for ref in refs if ref in kept and kept[ref][0] != digest]
+            answer = self._nearest(signature, candidates)
             if keep and answer.seen is None:
-                kept[own] = new_kept[own] = signature.rows + signature.rare_rows
-                its_buckets = dict.fromkeys(its_hashes, own)
-                buckets.update(its_buckets)
-                new_buckets.update(its_buckets)
+                row_bytes, ref = signature.rows + signature.rare_rows, reference(digest)
+                recent.keep(digest, row_bytes, b"".join(signature.bands))
+                kept[ref] = digest, row_bytes
+                buckets.update(dict.fromkeys(its_numbers[: len(signature.bands)], ref))
             answers.append(answer)
-        if new_kept:
-            # In sorted order, since neighbours share a page.
-            many = self._connection.executemany
-            many("INSERT OR REPLACE INTO content_signatures VALUES (?, ?)", sorted(new_kept.items()))
-            many("INSERT OR REPLACE INTO content_bands VALUES (?, ?)", sorted(new_buckets.items()))
+        if recent.is_full and keep:
+            recent.move()
         return answers
+
+    def _drop_signatures(self, digests: Collection[bytes]) -> None:
+        if digests:
+            self._recent.read()
+            self._recent.drop(digests)
+            self._connection.executemany(
+                "DELETE FROM content_signatures WHERE ref = ? AND digest = ?",
+                [(reference(digest), digest) for digest in digests],
+            )
 
     def _nearest(self, signature: Signature, candidates: list[tuple[bytes, bytes]]) -> NearAnswer:
         if not candidates:
@@ -420,7 +455,3 @@ class SqliteContent:
             ).fetchone()
             self._ids[number] = crawl
         return crawl
-
-
-def _numbers(bands: Sequence[bytes]) -> tuple[int, ...]:
-    return unpack(f">{len(bands)}q", b"".join(bands))

@@ -7,13 +7,16 @@
                            since the epoch. The URL is split into ``scheme`` (0 for ``https://``, 1 for ``http://``, 2
                            for anything else) and ``rest``, which is text, or bytes if it contains lone surrogates
 ``content_pending``        the same for texts whose page has not succeeded yet. A text is in one of the two tables
-``content_captures``       other captures of a text: the first 16 bytes of BLAKE2b of the URL, digest, verdict
+``content_captures``       other captures of a text: an 8-byte BLAKE2b hash of the URL, digest, verdict
                            (``kind``, the original's digest if it differs, similarity), crawl and time. The first
                            capture of a text is here too if it is a copy of another text
-``content_signatures``     digest of each kept text and its row bytes: those of the whole text, then those of
-                           the text without the template, if they differ
-``content_bands``          band hash, as a signed 64-bit number (big-endian), and the digest of the last text
+``content_signatures``     reference of each kept text (the first 5 bytes of its digest as a number), its digest, and its
+                           row bytes: those of the whole text, then those of the text without the template, if they
+                           differ
+``content_bands``          the first 5 bytes of a band hash as a number (big-endian), and the reference of the last text
                            that was kept in this bucket
+``content_recent``         number, digest, row bytes and bands of the texts that were kept last, which are not yet in the
+                           two tables above (:mod:`.sqlite_content_recent`)
 ``content_templates``      host, and its template (:mod:`scrapy_dedupe.content.template`)
 =========================  ====================================================================================
 
@@ -25,18 +28,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .content_values import raw, url_key
+from .content_values import url_key
 
 if TYPE_CHECKING:
     from .base import SeenText
 
-_TEXTS = """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS content_texts (
     digest BLOB PRIMARY KEY, scheme INTEGER NOT NULL, rest NOT NULL, crawl INTEGER NOT NULL, seen_ms INTEGER NOT NULL
-) WITHOUT ROWID
-"""
-
-_OTHERS = """
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS content_parameters (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS content_crawls (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS content_pending (
@@ -49,63 +49,15 @@ CREATE TABLE IF NOT EXISTS content_captures (
     url_key BLOB, digest BLOB, kind TEXT NOT NULL, original BLOB, similarity REAL, crawl INTEGER NOT NULL,
     seen_ms INTEGER NOT NULL, PRIMARY KEY (url_key, digest)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS content_signatures (digest BLOB PRIMARY KEY, row_bytes BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS content_bands (hash INTEGER PRIMARY KEY, digest BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS content_signatures (
+    ref INTEGER PRIMARY KEY, digest BLOB NOT NULL, row_bytes BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS content_bands (hash INTEGER PRIMARY KEY, ref INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS content_recent (
+    number INTEGER PRIMARY KEY, digest BLOB NOT NULL, row_bytes BLOB NOT NULL, bands BLOB NOT NULL
+);
 CREATE TABLE IF NOT EXISTS content_templates (host PRIMARY KEY, template BLOB NOT NULL) WITHOUT ROWID;
 """
-
-SCHEMA = f"{_TEXTS};{_OTHERS}"
-
-# Format 1 had too few fields for captures and signatures; its texts are kept. URLs are split as bytes, since SQLite's
-# text functions stop at a NUL; they return NULL for an empty part.
-_FROM_1 = """
-DROP TABLE content_captures;
-DROP TABLE content_signatures;
-DROP TABLE content_bands;
-DELETE FROM content_parameters;
-ALTER TABLE content_texts RENAME TO content_texts_1;
-"""
-_COPY_FROM_1 = """
-INSERT INTO content_texts
-    SELECT digest, scheme, coalesce(CAST(substr(url, begin) AS TEXT), ''), crawl, seen_ms FROM (
-        SELECT *, CASE scheme WHEN 0 THEN 9 WHEN 1 THEN 8 ELSE 1 END AS begin FROM (
-            SELECT digest, CAST(url AS BLOB) AS url, crawl, seen_ms, CASE
-                WHEN substr(CAST(url AS BLOB), 1, 8) = CAST('https://' AS BLOB) THEN 0
-                WHEN substr(CAST(url AS BLOB), 1, 7) = CAST('http://' AS BLOB) THEN 1
-                ELSE 2 END AS scheme
-            FROM content_texts_1
-        )
-    );
-DROP TABLE content_texts_1;
-"""
-MIGRATION_FROM_1 = f"{_FROM_1}{_TEXTS};{_COPY_FROM_1}"
-
-_SCHEMES = ("https://", "http://", "")
-
-
-def split_url(url: str) -> tuple[int, str | bytes]:
-    """Scheme and rest of a URL, as stored."""
-    if url.startswith("https://"):
-        return 0, kept_text(url[8:])
-    if url.startswith("http://"):
-        return 1, kept_text(url[7:])
-    return 2, kept_text(url)
-
-
-def kept_text(text: str) -> str | bytes:
-    """The form that SQLite can store: text, or bytes if the text contains lone surrogates."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return raw(text)
-    return text
-
-
-def joined_url(scheme: int, rest: str | bytes) -> str:
-    """The URL of a scheme and rest; reverses :func:`split_url`."""
-    return _SCHEMES[scheme] + (rest if isinstance(rest, str) else rest.decode("utf-8", "surrogatepass"))
 
 
 def first_captures(before_ms: int | None, crawl: str | None) -> tuple[str, list[Any]]:

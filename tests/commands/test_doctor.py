@@ -211,8 +211,11 @@ def test_an_older_store_is_left_as_it_is(call: Callable[..., Any], store_url: st
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version=1")
     connection.close()
+    called = call("doctor", "--store", store_url)
+    assert called.code == 3
     # How long the path is decides where lines are broken.
-    assert "has format 1, of an earlier version" in " ".join(call("doctor", "--store", store_url).out.split())
+    told = " ".join(called.out.split())
+    assert "has format 1; this version of scrapy-dedupe reads format 3 only. Delete the file" in told
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (1,)
     connection.close()

@@ -1,20 +1,19 @@
-"""The texts in SQLite: room, older and newer formats, full disks, locks."""
+"""The texts in SQLite: room, other formats, full disks, locks, recent signatures."""
 
 from __future__ import annotations
 
-import multiprocessing
+import random
 import sqlite3
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from content_pages import (
-    ROWS,
     A,
     B,
     C,
+    band,
     claim,
-    digest,
     fill,
     page,
     seen,
@@ -23,6 +22,7 @@ from content_pages import (
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.stores import open_store
+from scrapy_dedupe.stores.base import NearAnswer, Signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,99 +31,19 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import Store
 
 
-FORMAT_1 = """
-CREATE TABLE content_parameters (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE content_crawls (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
-CREATE TABLE content_texts (
-    digest BLOB PRIMARY KEY, url TEXT NOT NULL, crawl INTEGER NOT NULL, seen_ms INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE content_captures (pair BLOB PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE content_signatures (digest BLOB PRIMARY KEY, row_bytes BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE content_bands (hash INTEGER PRIMARY KEY, digest BLOB NOT NULL);
-INSERT INTO content_parameters VALUES ('near_bands', '16 x 8');
-INSERT INTO content_crawls VALUES (1, 'c1'), (2, 'c2');
-PRAGMA application_id=1684303921;
-PRAGMA user_version=1;
-"""
-OLD_URLS = [A, "https://ä/?q=1 2", "http://", "https://a/\0b", "", "7", "HTTP://A/"]
-
-
-@pytest.fixture
-def old_file(tmp_path: Path) -> Path:
-    path = tmp_path / "texts.sqlite"
-    file = sqlite3.connect(path)
-    file.executescript(FORMAT_1)
-    for number, url in enumerate(OLD_URLS):
-        row = (digest(number), url, 1 + number % 2, number)
-        file.execute("INSERT INTO content_texts VALUES (?, ?, ?, ?)", row)
-        file.execute("INSERT INTO content_captures VALUES (?)", (digest((number, "pair")),))
-        file.execute("INSERT INTO content_signatures VALUES (?, ?)", (digest(number), ROWS))
-        file.execute("INSERT INTO content_bands VALUES (?, ?)", (number, digest(number)))
-    file.commit()
-    file.close()
-    return path
-
-
-def _assert_migrated(store: Store) -> None:
-    pages = [page(number, url, f"c{1 + number % 2}", number) for number, url in enumerate(OLD_URLS)]
-    assert store.content.find_texts([replace(it, url="http://other/") for it in pages]) == [
-        seen(it) for it in pages
-    ]
-    assert [store.content.captures(it.url) for it in pages] == [[(it, None)] for it in pages]
-    assert store.content.statistics() == {"texts": len(OLD_URLS), "kept": 0, "pending": 0, "templates": 0}
-    assert store.content.parameters() == {}
-
-
-def test_the_texts_of_format_1_are_kept_and_confirmed(old_file: Path) -> None:
-    for _ in range(2):
-        store = open_store(f"sqlite:///{old_file}")
-        _assert_migrated(store)
-        store.close()
-
-
-def _open(url: str, start: Any, results: Any) -> None:
-    start.wait()
-    store = open_store(url, timeout_s=240)
-    _assert_migrated(store)
-    store.close()
-    results.put("migrated")
-
-
-def test_two_processes_migrate_one_file_at_once(old_file: Path) -> None:
-    context = multiprocessing.get_context("forkserver")
-    start, results = context.Barrier(2), context.Queue()
-    url = f"sqlite:///{old_file}"
-    processes = [context.Process(target=_open, args=(url, start, results)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(240)
-    assert [process.exitcode for process in processes] == [0, 0]
-    assert [results.get(timeout=240) for _ in processes] == ["migrated", "migrated"]
-
-
-def test_a_migration_that_cannot_end_changes_nothing(old_file: Path) -> None:
-    file = sqlite3.connect(old_file)
-    file.execute("ALTER TABLE content_bands RENAME TO elsewhere")
-    before = list(file.iterdump())
-    file.close()
-    with pytest.raises(StoreUnavailable, match="content_bands"):
-        open_store(f"sqlite:///{old_file}")
-    file = sqlite3.connect(old_file)
-    assert list(file.iterdump()) == before
-    assert file.execute("PRAGMA user_version").fetchone() == (1,)
-    file.close()
-
-
-def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "remedy"), [(2, r"Delete the file .*/texts\.sqlite, or"), (4, "Upgrade scrapy-dedupe, or")]
+)
+def test_another_format_is_refused_and_left_alone(tmp_path: Path, version: int, remedy: str) -> None:
     path = tmp_path / "texts.sqlite"
     open_store(f"sqlite:///{path}").close()
     file = sqlite3.connect(path)
-    file.execute("PRAGMA user_version=3")
+    file.execute(f"PRAGMA user_version={version}")
     file.close()
     before = path.read_bytes()
     with pytest.raises(
-        StoreRefused, match="has format 3; this version of scrapy-dedupe reads formats up to 2"
+        StoreRefused,
+        match=f"has format {version}; this version of scrapy-dedupe reads format 3 only. {remedy}",
     ):
         open_store(f"sqlite:///{path}")
     assert path.read_bytes() == before
@@ -226,10 +146,54 @@ def test_a_text_takes_at_most_forty_bytes_beside_its_url(tmp_path: Path) -> None
     assert (path.stat().st_size - sum(map(len, urls))) / len(urls) <= 40
 
 
+def _rows_of(store: Store, table: str) -> int:
+    file = sqlite3.connect(store.url.removeprefix("sqlite:///"))
+    (rows,) = file.execute(f"SELECT count(*) FROM content_{table}").fetchone()
+    file.close()
+    return int(rows)
+
+
+def test_processes_find_what_others_kept_and_moved(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = [sqlite_store, *(open_store(sqlite_store.url) for _ in range(3))]
+    monkeypatch.setattr("scrapy_dedupe.stores.sqlite_content_recent._MOST", 10)
+    chance = random.Random(1)
+    texts = []
+    for number in range(200):
+        # A text that failed was the last row of the others, or was moved already.
+        if number % 7 == 0 and texts:
+            failed, _, _ = texts.pop(chance.choice([-1, 0]))
+            chance.choice(stores).content.settle([], [failed])
+        capture, rows = page(number, f"http://{number}/", ms=number), chance.randbytes(128)
+        asked = Signature(capture, [band((number, place)) for place in range(16)], rows, 109)
+        assert chance.choice(stores).content.claim([capture], [asked]) == [NearAnswer()]
+        texts.append((capture, asked.bands, rows))
+        if number % 5 == 0:
+            for kept, bands, its_rows in texts:
+                copy = Signature(page("copy", A), [band("other"), chance.choice(bands)], its_rows, 109)
+                (answer,) = chance.choice(stores).content.find_near([copy])
+                assert answer == NearAnswer(seen(kept, pending=True))
+    assert 0 < _rows_of(sqlite_store, "recent") < 10
+    assert sqlite_store.content.statistics()["kept"] == len(texts)
+    for store in stores[1:]:
+        store.close()
+
+
+def test_what_was_rolled_back_is_not_found(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    content: Any = sqlite_store.content
+    pages = [page(1, A), page(2, B)]
+    with pytest.raises(AttributeError):
+        content.claim(pages, [signature(pages[0], "x"), signature(replace(pages[1], url=None), "x")])
+    assert content.statistics() == {"texts": 0, "kept": 0, "pending": 0, "templates": 0}
+    claim(content, page(1, A))
+    assert content.find_near([signature(page(3, C), "x")]) == [NearAnswer()]
+
+
 def test_purging_leaves_no_buckets_or_notes_behind(sqlite_store: Store) -> None:
     fill(sqlite_store.content)
     sqlite_store.content.purge()
-    tables = ("texts", "pending", "captures", "signatures", "bands", "templates")
+    tables = ("texts", "pending", "captures", "signatures", "bands", "recent", "templates")
     file = sqlite3.connect(sqlite_store.url.removeprefix("sqlite:///"))
     counts = [file.execute(f"SELECT count(*) FROM content_{table}").fetchone()[0] for table in tables]
     file.close()

@@ -17,7 +17,6 @@ from scrapy_dedupe.reports.wording import counted, size
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.redis import connect
 from scrapy_dedupe.stores.redis_faults import redis_faults
-from scrapy_dedupe.stores.sqlite import APPLICATION_ID, SCHEMA_VERSION
 
 from .context import Finding, from_error, note, ok, problem, warning
 
@@ -62,18 +61,12 @@ def file_state(path: Path, shown: str) -> Finding | None:
     if not path.exists():
         return note(f"There is no store {shown} yet: the first crawl creates it.")
     try:
-        # Opening it as a store would upgrade it to this version's format.
+        # Opening an empty file as a store would create the tables in it.
         with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)) as connection:
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.Error:
         return None  # opening the store reports the error
-    if application == APPLICATION_ID and 0 < version < SCHEMA_VERSION:
-        return note(
-            f"The store {shown} has format {version}, of an earlier version. The next crawl or command upgrades it to format"
-            f" {SCHEMA_VERSION}, which the earlier version cannot read.",
-            "Make a copy of the file if you may want to downgrade.",
-        )
     if application == version == 0 and path.stat().st_size == 0:
         return note(f"The store {shown} is an empty file: the first crawl creates the store.")
     return None
