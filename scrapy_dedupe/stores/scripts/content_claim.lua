@@ -110,6 +110,7 @@ for item = 6 + 5 * texts, #ARGV, 11 do
   local width = #rows
   local ref = sub(digest, 1, REF)
   local seen = {[ref] = true}
+  local keys, hashes = {}, numbers.b
   local best, best_equal, best_answer
   local answer = 0
   now = math.max(now, ms)
@@ -118,7 +119,8 @@ for item = 6 + 5 * texts, #ARGV, 11 do
   local last = text_answers[tonumber(ARGV[item])] and 0 or #all_bands
   for place = 1, last, BAND do
     local band = sub(all_bands, place, place + BAND - 1)
-    local candidate = run('HGET', key_of('b', band), band)
+    keys[place] = key_of('b', band)
+    local candidate = run('HGET', keys[place], band)
     if candidate and not seen[candidate] then
       seen[candidate] = true
       local other = get('s', candidate)
@@ -149,7 +151,8 @@ for item = 6 + 5 * texts, #ARGV, 11 do
     put('s', ref, rows .. rare_rows .. sub(digest, REF + 1))
     for place = 1, #bands, BAND do
       local band = sub(bands, place, place + BAND - 1)
-      local key = key_of('b', band)
+      -- A new hash may have taken over the bucket.
+      local key = numbers.b == hashes and keys[place] or key_of('b', band)
       run('HSET', key, band, ref)
       -- A few of them show soon enough that there is little room.
       if place % (4 * BAND) == 1 then

@@ -16,10 +16,11 @@ local HOSTILE = 8 * FULL
 local REF = 5
 
 -- The number of hashes of each kind, and the smallest power of two that is not below it.
-local numbers, powers = {t = 1, s = 1, b = 1, c = 1}, {}
-for kind in pairs(numbers) do
-  numbers[kind] = tonumber(run('HGET', prefix .. 'g', kind) or 1)
-  powers[kind] = 1
+local numbers, powers = {}, {}
+local KINDS = {'t', 's', 'b', 'c'}
+local stored = run('HMGET', prefix .. 'g', unpack(KINDS))
+for place, kind in ipairs(KINDS) do
+  numbers[kind], powers[kind] = tonumber(stored[place] or 1), 1
   while powers[kind] < numbers[kind] do
     powers[kind] = 2 * powers[kind]
   end
@@ -40,14 +41,18 @@ local function is_forgotten(then_ms, ms)
   return lifetime > 0 and then_ms + lifetime <= ms
 end
 
-local function key_of(kind, name)
+local function number_of(kind, name)
   local one, two, three, four = byte(name, 1, 4)
   local power = powers[kind]
   local number = (((one * 256 + two) * 256 + three) * 256 + four) % power
   if number >= numbers[kind] then
     number = number - power / 2
   end
-  return prefix .. kind .. number
+  return number
+end
+
+local function key_of(kind, name)
+  return prefix .. kind .. number_of(kind, name)
 end
 
 local function get(kind, name)
@@ -88,7 +93,7 @@ local function grow(kind)
   local names, moved = {}, {}
   for place = 1, #items, 2 do
     local name = items[place]
-    if key_of(kind, name) == new_key then
+    if number_of(kind, name) == new then
       names[#names + 1] = name
       moved[#moved + 1], moved[#moved + 2] = name, items[place + 1]
     end
