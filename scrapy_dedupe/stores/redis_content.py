@@ -219,10 +219,7 @@ class RedisContent:
             )
             signatures = ((b"s", ref + value[REF_BYTES - 16 :], b"") for ref, value in self._records(b"s"))
             self._forget(signatures, on_some=partial(report, "signatures"))
-            left = {text.digest for text in self._texts()}
-            notes = (
-                (b"c", *note) for note in self._records(b"c") if is_meant(note[1]) or note[0][8:] not in left
-            )
+            notes = ((b"c" if is_meant(value) else b"o", name, value) for name, value in self._records(b"c"))
             self._forget(notes, on_some=partial(report, "captures"))
             bands = ((b"b", b"%d" % number, b"") for number in range(self._hashes(b"b")))
             self._forget(bands, _HASHES_AT_ONCE, partial(report, "bands"))

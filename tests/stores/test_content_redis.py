@@ -208,6 +208,25 @@ def test_expired_texts_do_not_fill_redis(redis_url: str) -> None:
     store.close()
 
 
+def test_texts_that_are_made_for_one_hash_stay_cheap(redis_url: str) -> None:
+    store = open_store(redis_url)
+    captures = [
+        replace(page(number, f"http://{number}/"), digest=bytes(4) + random.Random(number).randbytes(12))
+        for number in range(2_000)
+    ]
+    for start in range(0, 2_000, 100):
+        some = captures[start : start + 100]
+        asked = [signature(capture, rows=random.randbytes(128)) for capture in some]
+        assert store.content.claim(some, asked) == [NearAnswer()] * 100
+    assert store.content.claim_texts([replace(it, url=A) for it in captures[::100]]) == [
+        seen(it, pending=True) for it in captures[::100]
+    ]
+    with redis.Redis.from_url(redis_url) as client:
+        assert int(client.hget(PREFIX + b"g", "t") or 0) < 1_000
+    assert store.content.purge() == 2_000
+    store.close()
+
+
 def test_purging_leaves_no_buckets_or_notes_behind(redis_url: str) -> None:
     store = open_store(redis_url)
     fill(store.content)

@@ -5,10 +5,15 @@
 -- ARGV: 1 if this call may be a repetition; prefix; 0; then three arguments per value:
 --   t, digest, first capture         a text with its signature
 --   c, URL key and digest, value     a capture of a text at a URL
---   s, digest, ""                    a signature whose text is gone
+--   o, URL key and digest, value     the same, if the text is gone
+--   s, digest, ""                    a signature, if its text is gone
 --   b, number of a hash, ""          deletes the buckets in this hash whose text is not kept any more
 --   g, kind, ""                      starts again with one hash if all hashes of this kind are empty
 -- Answer: the number of texts
+
+local function has_text(digest)
+  return run('HEXISTS', key_of('t', digest), digest) == 1
+end
 
 local forgotten = 0
 for item = 4, #ARGV, 3 do
@@ -18,12 +23,12 @@ for item = 4, #ARGV, 3 do
       drop_text(name)
       forgotten = forgotten + 1
     end
-  elseif kind == 'c' then
-    if get('c', name) == value then
+  elseif kind == 'c' or kind == 'o' then
+    if get('c', name) == value and (kind == 'c' or not has_text(sub(name, 9))) then
       drop('c', name)
     end
   elseif kind == 's' then
-    if run('HEXISTS', key_of('t', name), name) == 0 then
+    if not has_text(name) then
       drop('s', sub(name, 1, REF))
     end
   elseif kind == 'b' then
