@@ -9,32 +9,29 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .base import NearAnswer, SeenText, TextMatch
+from .base import SeenText, TextMatch
 from .content_values import (
     all_captures,
     joined_url,
     kept_text,
-    near_candidates,
     refuse_other_parameters,
     split_url,
     url_key,
 )
-from .sqlite_content_recent import RecentSignatures, band_numbers, reference
-from .sqlite_content_tables import first_captures, noted_row
+from .sqlite_content_signatures import KeptSignatures
+from .sqlite_content_tables import first_captures, noted_row, rows_of
 from .sqlite_faults import sqlite_faults, transaction
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from .base import OnForgotten, Signature
+    from .base import NearAnswer, OnForgotten, Signature
 
 # Scheme, rest, number of the crawl, milliseconds, and whether it is pending.
 _First: TypeAlias = tuple[int, str | bytes, int, int, int]
 
-# The number of values in one list of a statement.
-_AT_ONCE = 512
 # The number of rows that one transaction of a purge deletes; larger ones would block other processes for too long.
 _PURGE_AT_ONCE = 10_000
 
@@ -47,7 +44,7 @@ class SqliteContent:
     def __init__(self, connection: sqlite3.Connection, url: str) -> None:
         self._connection = connection
         self._url = url
-        self._recent = RecentSignatures(connection)
+        self._signatures = KeptSignatures(connection, self._first_capture)
         self._numbers: dict[str, int] = {}
         self._ids: dict[int, str] = {}
         self._lifetime_ms: int | None = None
@@ -76,7 +73,7 @@ class SqliteContent:
         with self._writing():
             texts = self._claim(captures, pending)
             new = [it for it, text in zip(signatures, texts, strict=True) if it is not None and text is None]
-            near = iter(self._near(new, keep=True) if new else ())
+            near = iter(self._signatures.near(new, keep=True) if new else ())
             return [
                 next(near) if text is None and it is not None else text
                 for it, text in zip(signatures, texts, strict=True)
@@ -97,11 +94,11 @@ class SqliteContent:
         if not signatures:
             return []
         with self._writing():
-            return self._near(signatures, keep=True)
+            return self._signatures.near(signatures, keep=True)
 
     def find_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
         with self._reading():
-            return self._near(signatures, keep=False)
+            return self._signatures.near(signatures, keep=False)
 
     def settle(
         self,
@@ -144,7 +141,7 @@ class SqliteContent:
                     f"DELETE FROM {table} WHERE digest = ? AND scheme = ? AND rest = ?",  # noqa: S608
                     rows,
                 ).rowcount
-            self._drop_signatures(
+            self._signatures.drop(
                 {digest for (digest,) in digests} - self._first([digest for (digest,) in digests]).keys()
             )
             self._connection.execute("DELETE FROM content_captures WHERE url_key = ?", (url_key(url),))
@@ -159,7 +156,7 @@ class SqliteContent:
     ) -> int:
         self._on_forgotten = on_forgotten
         with self._writing():
-            self._recent.move()
+            self._signatures.move()
         where, values = first_captures(before_ms, crawl)
         # The order matters: a text that is confirmed meanwhile moves from the first table to the second.
         purged = self._sweep("content_pending", ["digest"], where, values)
@@ -228,24 +225,13 @@ class SqliteContent:
                 yield
         except BaseException:
             # What was not written must not be in memory: crawl numbers may be assigned again.
-            self._recent.clear()
+            self._signatures.clear()
             self._numbers.clear()
             self._ids.clear()
             raise
 
     def _reading(self) -> AbstractContextManager[None]:
         return transaction(self._connection, self._url, "BEGIN")
-
-    def _rows(self, statement: str, values: Sequence[Any]) -> list[Any]:
-        """All rows of *statement*, in which a list of *values* replaces ``{}``."""
-        rows: list[Any] = []
-        for start in range(0, len(values), _AT_ONCE):
-            some = values[start : start + _AT_ONCE]
-            # Only a few lengths occur, so that prepared statements are reused.
-            length = 1 << (len(some) - 1).bit_length()
-            padded = [*some, *[some[-1]] * (length - len(some))]
-            rows += self._connection.execute(statement.format(", ".join("?" * length)), padded)
-        return rows
 
     def _sweep(self, table: str, key: list[str], condition: str, values: Sequence[Any] = ()) -> int:
         """Delete the rows for which *condition* is true, in small transactions. Return their number."""
@@ -273,7 +259,8 @@ class SqliteContent:
     # Texts
 
     def _first(self, digests: Sequence[bytes]) -> dict[bytes, _First]:
-        rows = self._rows(
+        rows = rows_of(
+            self._connection,
             "SELECT digest, scheme, rest, crawl, seen_ms, pending FROM content_first WHERE digest IN ({})",
             digests,
         )
@@ -288,6 +275,9 @@ class SqliteContent:
         if first[4] and first[:2] == split_url(capture.url):
             return None
         return self._seen(digest, first, capture, similarity)
+
+    def _first_capture(self, digest: bytes, capture: SeenText, similarity: float) -> TextMatch | None:
+        return self._answer(digest, self._first([digest]).get(digest), capture, similarity)
 
     def _seen(self, digest: bytes, first: _First, capture: SeenText, similarity: float) -> TextMatch:
         scheme, rest, crawl, seen_ms, pending = first
@@ -371,7 +361,7 @@ class SqliteContent:
         ]
         gone = [(digest,) for digest in {*were_pending.intersection(confirmed), *released}]
         self._connection.executemany("DELETE FROM content_pending WHERE digest = ?", gone)
-        self._drop_signatures(released)
+        self._signatures.drop(released)
         self._insert("content_texts", confirmed)
         statement = "INSERT INTO content_captures VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO "
         if self._lifetime_ms is None:
@@ -381,60 +371,6 @@ class SqliteContent:
                 similarity = excluded.similarity, crawl = excluded.crawl, seen_ms = excluded.seen_ms
                 WHERE seen_ms + {self._lifetime_ms} <= excluded.seen_ms"""
         self._connection.executemany(statement, notes)
-
-    # Signatures
-
-    def _near(self, signatures: Sequence[Signature], *, keep: bool) -> list[NearAnswer]:
-        recent = self._recent
-        recent.read()
-        numbers = [band_numbers(b"".join((*it.bands, *it.more_bands))) for it in signatures]
-        everything = set().union(*numbers)
-        buckets = dict(self._rows("SELECT hash, ref FROM content_bands WHERE hash IN ({})", [*everything]))
-        buckets.update((it, recent.buckets[it]) for it in everything if it in recent.buckets)
-        kept = {
-            ref: row
-            for ref, *row in self._rows(
-                "SELECT ref, digest, row_bytes FROM content_signatures WHERE ref IN ({})",
-                [*{*buckets.values()}],
-            )
-        }
-        kept.update((ref, recent.kept[ref]) for ref in buckets.values() if ref in recent.kept)
-        answers = []
-        for signature, its_numbers in zip(signatures, numbers, strict=True):
-            digest = signature.capture.digest
-            refs = {buckets[it] for it in its_numbers if it in buckets}
-            candidates = [kept[ref] for ref in refs if ref in kept and kept[ref][0] != digest]
-            answer = self._nearest(signature, candidates)
-            if keep and answer.seen is None:
-                row_bytes, ref = signature.rows + signature.rare_rows, reference(digest)
-                recent.keep(digest, row_bytes, b"".join(signature.bands))
-                kept[ref] = digest, row_bytes
-                buckets.update(dict.fromkeys(its_numbers[: len(signature.bands)], ref))
-            answers.append(answer)
-        if recent.is_full and keep:
-            recent.move()
-        return answers
-
-    def _drop_signatures(self, digests: Collection[bytes]) -> None:
-        if digests:
-            self._recent.read()
-            self._recent.drop(digests)
-            self._connection.executemany(
-                "DELETE FROM content_signatures WHERE ref = ? AND digest = ?",
-                [(reference(digest), digest) for digest in digests],
-            )
-
-    def _nearest(self, signature: Signature, candidates: list[tuple[bytes, bytes]]) -> NearAnswer:
-        if not candidates:
-            return NearAnswer()
-        near, is_template = near_candidates(signature, candidates)
-        capture = signature.capture
-        for equal, digest in near:
-            first = self._first([digest]).get(digest)
-            seen = self._answer(digest, first, capture, equal / len(signature.rows))
-            if seen is not None:
-                return NearAnswer(seen)
-        return NearAnswer(None, is_template)
 
     # Crawls
 

@@ -16,7 +16,7 @@
 ``content_bands``          the first 5 bytes of a band hash as a number (big-endian), and the reference of the last text
                            that was kept in this bucket
 ``content_recent``         number, digest, row bytes and bands of the texts that were kept last, which are not yet in the
-                           two tables above (:mod:`.sqlite_content_recent`)
+                           two tables above (:mod:`.sqlite_content_signatures`)
 ``content_templates``      host, and its template (:mod:`scrapy_dedupe.content.template`)
 =========================  ====================================================================================
 
@@ -31,6 +31,9 @@ from typing import TYPE_CHECKING, Any
 from .content_values import url_key
 
 if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
     from .base import SeenText
 
 SCHEMA = """
@@ -58,6 +61,21 @@ CREATE TABLE IF NOT EXISTS content_recent (
 );
 CREATE TABLE IF NOT EXISTS content_templates (host PRIMARY KEY, template BLOB NOT NULL) WITHOUT ROWID;
 """
+
+# The number of values in one list of a statement.
+_AT_ONCE = 512
+
+
+def rows_of(connection: sqlite3.Connection, statement: str, values: Sequence[Any]) -> list[Any]:
+    """All rows of *statement*, in which a list of *values* replaces ``{}``."""
+    rows: list[Any] = []
+    for start in range(0, len(values), _AT_ONCE):
+        some = values[start : start + _AT_ONCE]
+        # Only a few lengths occur, so that prepared statements are reused.
+        length = 1 << (len(some) - 1).bit_length()
+        padded = [*some, *[some[-1]] * (length - len(some))]
+        rows += connection.execute(statement.format(", ".join("?" * length)), padded)
+    return rows
 
 
 def first_captures(before_ms: int | None, crawl: str | None) -> tuple[str, list[Any]]:

@@ -157,7 +157,7 @@ def test_processes_find_what_others_kept_and_moved(
     sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores = [sqlite_store, *(open_store(sqlite_store.url) for _ in range(3))]
-    monkeypatch.setattr("scrapy_dedupe.stores.sqlite_content_recent._MOST", 10)
+    monkeypatch.setattr("scrapy_dedupe.stores.sqlite_content_signatures._MOST", 10)
     chance = random.Random(1)
     texts = []
     for number in range(200):
