@@ -11,8 +11,8 @@ cluster; ``v3`` is the version of the format below. Numbers are big-endian.
 ``t`` + number  hashes: digest of a text (16 bytes) to its first capture: the state, ``p`` (pending) or ``c``
                 (confirmed); the time in milliseconds (6 bytes); the position of the crawl (3 bytes); the URL, whose
                 scheme is one digit (0 for ``https://``, 1 for ``http://``, 2 for anything else)
-``s`` + number  hashes: the first 5 bytes of the digest of a kept text to its row bytes (those of the whole text, then
-                those of the text without the template, if they differ) and the other 11 bytes of the digest
+``s`` + number  hashes: the first 5 bytes of the digest of a kept text to its row bytes
+                (:func:`.content_values.packed_rows`) and the other 11 bytes of the digest
 ``b`` + number  hashes: the first 5 bytes of a band hash to the first 5 bytes of the digest of the last text that was
                 kept in this bucket
 ``c`` + number  hashes: the URL key (8 bytes) and the digest of another text of this URL, to the letter of the verdict,
@@ -49,6 +49,7 @@ from .content_values import (
     REF_BYTES,
     all_captures,
     joined_url,
+    packed_rows,
     raw,
     refuse_other_parameters,
     split_url,
@@ -291,7 +292,8 @@ class RedisContent:
         for number, signature in signatures:
             arguments += (
                 b"%d" % number, *_origin(signature.capture), b"%d" % signature.min_equal,
-                b"%d" % signature.min_equal_rare, signature.rows, signature.rare_rows, _joined(signature.bands),
+                b"%d" % signature.min_equal_rare, signature.rows,
+                packed_rows(signature.rows, signature.rare_rows)[len(signature.rows) :], _joined(signature.bands),
                 _joined(signature.more_bands),
             )  # fmt: skip
         texts, near = self._run(_CLAIM, operation, b"%d" % len(captures), *arguments)

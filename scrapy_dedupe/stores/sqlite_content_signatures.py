@@ -16,7 +16,7 @@ from struct import unpack
 from typing import TYPE_CHECKING
 
 from .base import NearAnswer
-from .content_values import BAND_BYTES, REF_BYTES, near_candidates
+from .content_values import BAND_BYTES, REF_BYTES, near_candidates, packed_rows
 from .sqlite_content_tables import rows_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class KeptSignatures:
             answer = self._nearest(signature, candidates)
             if keep and answer.seen is None:
                 ref = _reference(digest)
-                kept[ref] = digest, signature.rows + signature.rare_rows
+                kept[ref] = digest, packed_rows(signature.rows, signature.rare_rows)
                 buckets.update(dict.fromkeys(its_numbers[: len(signature.bands)], ref))
                 self._append(*kept[ref], b"".join(signature.bands))
             answers.append(answer)

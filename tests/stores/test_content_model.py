@@ -28,7 +28,7 @@ from scrapy_dedupe.content import JudgeOptions
 from scrapy_dedupe.content.judge import Judge, Judgement, Page
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import NearAnswer, SeenText, Signature, TextMatch
-from scrapy_dedupe.stores.content_values import near_candidates
+from scrapy_dedupe.stores.content_values import near_candidates, packed_rows
 
 if TYPE_CHECKING:
     import pytest
@@ -81,7 +81,7 @@ class Model:
         answers = self.find_near(signatures[:1])
         for it in signatures[:1]:
             if answers[0].seen is None:
-                self.kept[it.capture.digest] = it.rows + it.rare_rows
+                self.kept[it.capture.digest] = packed_rows(it.rows, it.rare_rows)
                 self.buckets.update(dict.fromkeys(it.bands, it.capture.digest))
         return answers + (self.claim_near(signatures[1:]) if signatures else [])
 

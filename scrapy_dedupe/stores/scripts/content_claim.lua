@@ -6,7 +6,7 @@
 -- that is not pending), "find", or "look" (like "find", without regard to time and pending texts); the number of texts;
 -- for each text its digest, URL key, URL, time (6 bytes) and crawl id; then for each signature the number of its text
 -- among those (0: another one), the digest, URL key, URL and time of its text, the smallest numbers of equal rows (of
--- the whole text, of the text without the template), row bytes, rare row bytes, its bands in one string, and the bands
+-- the whole text, of the text without the template), row bytes, packed rare rows, its bands in one string, and the bands
 -- that are only searched
 -- Answer: two lists. For each text: nil if it is new, else {first capture, its crawl id, 1 if this URL had the text
 -- before}. For each signature: 0 if there is no near text (1: if only a template was similar), else {first capture of
@@ -69,6 +69,24 @@ local function equal_bytes(one, other)
   return equal
 end
 
+-- The rare rows, '' if there are none, nil if the rows have another length: see packed_rows() in stores/content_values.py.
+local function unpacked(rows, packed)
+  if packed == '' then
+    return ''
+  end
+  local rare, last = {}, math.ceil(#rows / 8)
+  for place = 1, #rows do
+    local bits = byte(packed, math.ceil(place / 8)) or 0
+    if math.floor(bits / 2 ^ (-place % 8)) % 2 == 1 then
+      last = last + 1
+      rare[place] = sub(packed, last, last)
+    else
+      rare[place] = sub(rows, place, place)
+    end
+  end
+  return last == #packed and table.concat(rare) or nil
+end
+
 -- See Signature in stores/base.py.
 local function rests_are_near(rows, rare, kept, kept_rare, wanted)
   if (rare == '') == (kept_rare == '') then
@@ -105,13 +123,13 @@ local near_answers = {}
 for item = 6 + 5 * texts, #ARGV, 11 do
   local digest, url_key, url, ms = ARGV[item + 1], ARGV[item + 2], ARGV[item + 3], number_in(ARGV[item + 4], 1, 6)
   local min_equal, min_rare = tonumber(ARGV[item + 5]), tonumber(ARGV[item + 6])
-  local rows, rare_rows, bands = ARGV[item + 7], ARGV[item + 8], ARGV[item + 9]
+  local rows, packed, bands = ARGV[item + 7], ARGV[item + 8], ARGV[item + 9]
   local all_bands = bands .. ARGV[item + 10]
   local width = #rows
   local ref = sub(digest, 1, REF)
   local seen = {[ref] = true}
   local keys, hashes = {}, numbers.b
-  local best, best_equal, best_answer
+  local rare_rows, best, best_equal, best_answer
   local answer = 0
   now = math.max(now, ms)
 
@@ -124,13 +142,16 @@ for item = 6 + 5 * texts, #ARGV, 11 do
     if candidate and not seen[candidate] then
       seen[candidate] = true
       local other = get('s', candidate)
-      local length = other and #other - TAIL
-      -- A signature of another length shares the bucket by accident.
-      if length == width or length == 2 * width then
-        local its_digest, other_rows = candidate .. sub(other, length + 1), sub(other, 1, width)
-        local equal = equal_bytes(rows, other_rows)
-        if equal >= min_equal then
-          if not rests_are_near(rows, rare_rows, other_rows, sub(other, width + 1, length), min_rare) then
+      local length = other and #other - TAIL or 0
+      local other_rows = other and sub(other, 1, width)
+      local equal = length >= width and equal_bytes(rows, other_rows) or 0
+      if equal >= min_equal and length >= width then
+        local other_rare = unpacked(other_rows, sub(other, width + 1, length))
+        -- A signature of another length shares the bucket by accident.
+        if other_rare then
+          local its_digest = candidate .. sub(other, length + 1)
+          rare_rows = rare_rows or unpacked(rows, packed)
+          if not rests_are_near(rows, rare_rows, other_rows, other_rare, min_rare) then
             answer = 1
           elseif not best or equal > best_equal or (equal == best_equal and is_above(its_digest, best)) then
             local first = get('t', its_digest)
@@ -148,7 +169,7 @@ for item = 6 + 5 * texts, #ARGV, 11 do
     best_answer[4], best_answer[5] = best_equal, best
     answer = best_answer
   elseif is_claim and last > 0 then
-    put('s', ref, rows .. rare_rows .. sub(digest, REF + 1))
+    put('s', ref, rows .. packed .. sub(digest, REF + 1))
     for place = 1, #bands, BAND do
       local band = sub(bands, place, place + BAND - 1)
       -- A new hash may have taken over the bucket.
