@@ -15,8 +15,9 @@ chain    From HTML to verdict, for real pages in random order, which are read an
          Python set of shingles, SHA-1, datasketch's index on Redis, SELECT and INSERT with one commit per page), and the
          ratio of the speeds.
 exact    The exact layer only, in batches: digests per second, and bytes per row without the URL.
-near     Memory of the near index on Redis, with and without its initial size, and without the exact rows; and the
-         numbers of script calls and socket reads per page on the server.
+near     Memory of the near index on Redis, with and without its first half, and without the exact rows; and the numbers
+         of script calls and socket reads per page on the server.
+memory   Bytes per document on Redis by kind of key: for random texts, and for the pages of the FOLDERs.
 quality  Two versions of a documentation set, all pairs compared by exact Jaccard similarity: the share of similar pairs
          that share a band. Then a Deduplicator checks all pages, mixed and site by site, and its verdicts are compared
          with the exact similarities.
@@ -37,7 +38,7 @@ from typing import TYPE_CHECKING
 from content_hostile import check_shape, crawl, hostile, serve
 from content_quality import quality
 from content_shared import Options, stop
-from content_speed import chain, exact, near
+from content_speed import chain, exact, memory, near
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +47,7 @@ PARTS: dict[str, Callable[[Options], None]] = {
     "chain": chain,
     "exact": exact,
     "near": near,
+    "memory": memory,
     "quality": quality,
     "hostile": hostile,
 }

@@ -1,4 +1,4 @@
-"""The parts ``chain``, ``exact`` and ``near`` of ``content.py``: speed and size."""
+"""The parts ``chain``, ``exact``, ``near`` and ``memory`` of ``content.py``: speed and size."""
 
 from __future__ import annotations
 
@@ -272,6 +272,63 @@ def near(options: Options) -> None:
         ("", "script calls per page", "socket reads per page", "goal"),
         trips,
     )
+
+
+# memory
+
+# What the keys of each kind take: their number and bytes by the letter that follows the prefix.
+SIZES_BY_KIND = """
+local kinds, cursor = {}, '0'
+repeat
+  local found = redis.call('SCAN', cursor, 'COUNT', 1000)
+  cursor = found[1]
+  for _, key in ipairs(found[2]) do
+    local kind = string.match(key, '^dedupe:{content}:v%d+:(.)') or key
+    local sums = kinds[kind] or {0, 0}
+    kinds[kind] = {sums[1] + 1, sums[2] + redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 0)}
+  end
+until cursor == '0'
+local answer = {}
+for kind, sums in pairs(kinds) do
+  answer[#answer + 1] = {kind, sums[1], sums[2]}
+end
+return answer
+"""
+KINDS = {
+    "t": "first captures of texts",
+    "s": "signatures",
+    "b": "buckets",
+    "c": "other captures",
+    "h": "templates",
+}
+
+
+def memory(options: Options) -> None:
+    rows = []
+    with redis_server(options) as redis_url:
+        counts = [options.pages] if options.pages else [3_000] if options.quick else [3_000, 30_000]
+        for count in counts:
+            grown, _ = grown_memory(redis_url, count, {})
+            rows += memory_rows(redis_url, f"{count:,} random texts", count, grown)
+        if options.folders:
+            pages = sample_pages(options, 3_000)
+            client = redis_client(redis_url)
+            client.flushdb()
+            before = used_memory(redis_url)
+            with Deduplicator(redis_url) as deduplicator:
+                deduplicator.check_many(pages)
+            rows += memory_rows(
+                redis_url, f"{len(pages):,} pages", len(pages), used_memory(redis_url) - before
+            )
+    table("memory: bytes per document on Redis, by kind of key", ("", "keys", "bytes per document", "goal"), rows)
+
+
+def memory_rows(redis_url: str, name: str, count: int, grown: int) -> list[tuple[str, ...]]:
+    rows = [(f"{name}: whole server", "", f"{grown / count:,.0f}", "1,000")]
+    for kind, keys, size in sorted(redis_client(redis_url).eval(SIZES_BY_KIND, 0)):
+        what = KINDS.get(kind.decode("ascii", "replace"), "parameters and crawls")
+        rows.append((f"  {kind.decode('ascii', 'replace')}: {what}", f"{keys:,}", f"{size / count:,.1f}", ""))
+    return rows
 
 
 def random_documents(count: int, first: int = 0) -> Iterator[Document]:

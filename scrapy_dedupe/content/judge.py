@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scrapy_dedupe.errors import StoreRefused
-from scrapy_dedupe.stores.base import NearAnswer, SeenText, Signature
+from scrapy_dedupe.stores.base import NearAnswer, SeenText, Signature, TextMatch
 
 from . import quarrycore, signature
 from .banding import Banding
@@ -42,9 +42,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from scrapy_dedupe.stores.base import ContentStore, TextMatch
+    from scrapy_dedupe.stores.base import ContentStore
 
     from .signature import Hashes
+
+# If more texts than these are known, the store is asked for them first: a call takes less time than their signatures.
+_FEW_KNOWN = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +173,7 @@ class Judge:
         self._guard = (
             TemplateGuard(store.load_template, store.save_template) if self._options.template_guard else None
         )
+        self._known_share = 0.0
         store.remember_for(self._options.remember_for_s)
 
     def read(self, page: Page) -> PageReading:
@@ -185,15 +189,15 @@ class Judge:
             return PageReading(reason="no text")
         seen_ms = time.time_ns() // 1_000_000 if page.seen_ms is None else page.seen_ms
         capture = SeenText(text_digest(self._namespace, canonical.text), page.url, page.crawl, seen_ms)
-        self._took("canonical", start)
+        self._took("canonical", time.perf_counter() - start, 1)
         return PageReading(canonical.text, page.mime, capture, imported=imported)
 
     def decide(self, readings: Sequence[PageReading], *, pending: bool = True) -> list[Judgement]:
         """Return the verdict on each of *readings*, in their order, and remember new texts.
 
         New texts are pending until :meth:`settle` reports that their pages succeeded; with ``pending=False`` they
-        are confirmed at once. This takes two calls of the store for any number of pages; with ``pending=False``
-        more, if a URL repeats. Raises :class:`~scrapy_dedupe.errors.StoreError`.
+        are confirmed at once. This takes one call of the store for any number of pages, two if many texts are known;
+        with ``pending=False`` more, if there are copies or a URL repeats. Raises :class:`~scrapy_dedupe.errors.StoreError`.
         """
         if pending:
             return self._decide(readings, True)
@@ -238,41 +242,60 @@ class Judge:
         ]
         if not known:
             return judgements
-        start = time.perf_counter()
-        captures = [capture for _, _, capture in known]
-        if pending is None:
-            answers = self._store.find_texts(captures)
-        else:
-            answers = self._store.claim_texts(captures, pending=pending)
-        self._took("exact", start, len(known))
-        candidates: list[_Candidate] = []
-        start = time.perf_counter()
-        for (place, reading, capture), seen in zip(known, answers, strict=True):
-            if seen is not None:
-                kind = "unchanged" if seen.had_this_url else "exact"
-                judgements[place] = _judgement(kind, capture, seen, 1.0)
-                continue
-            judgements[place] = Judgement(Verdict("unique"), capture)
-            candidate = self._candidate(place, reading, capture)
-            if candidate is not None:
-                candidates.append(candidate)
-        self._judge_near(judgements, candidates, is_claim=pending is not None)
-        if candidates:
-            self._took("near", start, len(candidates))
-        self._judge_imported(judgements, known, answers)
+        answers, candidates = self._ask(known, pending)
+        for number, (place, _, capture) in enumerate(known):
+            answer, candidate = answers[number], candidates.get(number)
+            if isinstance(answer, TextMatch):
+                judgements[place] = _exact(capture, answer)
+            elif candidate is None:
+                judgements[place] = Judgement(Verdict("unique"), capture)
+            else:
+                judgements[place] = self._judge_near(candidate, capture, answer, pending is not None)
+        self._judge_imported(judgements, known)
         return judgements
 
+    def _ask(
+        self, known: Sequence[tuple[int, PageReading, SeenText]], pending: bool | None
+    ) -> tuple[list[TextMatch | NearAnswer | None], dict[int, _Candidate | None]]:
+        """The answers of the store, and the near candidates by their position in *known*."""
+        captures = [capture for _, _, capture in known]
+        answers: list[TextMatch | NearAnswer | None] = [None] * len(known)
+        started = time.perf_counter()
+        if pending is None or self._known_share > _FEW_KNOWN:
+            answers = [*self._store.find_texts(captures)]
+        exact_s = time.perf_counter() - started
+        new = [number for number, answer in enumerate(answers) if answer is None]
+        started = time.perf_counter()
+        candidates = {number: self._candidate(known[number][1], captures[number]) for number in new}
+        signatures = [None if it is None else it.signature for it in candidates.values()]
+        near_s = time.perf_counter() - started
+        started = time.perf_counter()
+        claimed: Sequence[TextMatch | NearAnswer | None]
+        if pending is None:
+            near = iter(self._store.find_near([it for it in signatures if it is not None]))
+            claimed = [None if it is None else next(near) for it in signatures]
+        else:
+            claimed = self._store.claim([captures[number] for number in new], signatures, pending=pending)
+        both_s = time.perf_counter() - started
+        for number, answer in zip(new, claimed, strict=True):
+            answers[number] = answer
+        known_share = sum(isinstance(answer, TextMatch) for answer in answers) / len(answers)
+        self._known_share += (known_share - self._known_share) / 8
+        compared = sum(
+            it is not None and not isinstance(answers[number], TextMatch) for number, it in candidates.items()
+        )
+        self._took("exact", exact_s + both_s, len(known))
+        self._took("near", near_s + both_s, compared)
+        return answers, candidates
+
     def _judge_imported(
-        self,
-        judgements: list[Judgement],
-        known: Sequence[tuple[int, PageReading, SeenText]],
-        answers: Sequence[TextMatch | None],
+        self, judgements: list[Judgement], known: Sequence[tuple[int, PageReading, SeenText]]
     ) -> None:
         """Look up the new texts among the imported ones. They have been judged as usual already."""
         asked = [
             (place, capture, key)
-            for (place, reading, capture), seen in zip(known, answers, strict=True)
-            if seen is None
+            for place, reading, capture in known
+            if judgements[place].verdict.kind in ("unique", "near")
             for key in reading.imported
         ]
         if not asked:
@@ -280,32 +303,26 @@ class Judge:
         found = self._store.find_texts([replace(capture, digest=key) for _, capture, key in asked])
         for (place, capture, _), seen in zip(asked, found, strict=True):
             if seen is not None and judgements[place].verdict.kind not in ("exact", "unchanged"):
-                kind = "unchanged" if seen.had_this_url else "exact"
-                judgements[place] = _judgement(kind, capture, seen, 1.0)
+                judgements[place] = _exact(capture, seen)
 
     def _judge_near(
-        self, judgements: list[Judgement], candidates: list[_Candidate], *, is_claim: bool
-    ) -> None:
-        signatures = [candidate.signature for candidate in candidates if candidate.signature is not None]
-        answers = iter(self._store.claim_near(signatures) if is_claim else self._store.find_near(signatures))
-        for candidate in candidates:
-            answer = NearAnswer(is_template=True) if candidate.signature is None else next(answers)
-            seen = answer.seen
-            capture = candidate.capture
-            if seen is not None:
-                # The store returns the share of equal row bytes, which includes equality by chance.
-                rows = candidate.layer.options.num_perm
-                similarity = signature.similarity(round(seen.similarity * rows), rows)
-                judgements[candidate.place] = _judgement("near", capture, seen, similarity)
-            else:
-                judgements[candidate.place] = Judgement(
-                    Verdict("unique"), capture, answer.is_template, candidate.is_bare
-                )
-            # A page that is near to its own previous version is the same page: it must not be counted twice.
-            if self._guard is not None and is_claim and not (seen is not None and seen.had_this_url):
-                self._guard.count(candidate.host, candidate.hashes)
+        self, candidate: _Candidate, capture: SeenText, answer: NearAnswer | None, is_claim: bool
+    ) -> Judgement:
+        if answer is None:
+            # All of the text is template: the store was not asked.
+            answer = NearAnswer(is_template=True)
+        seen = answer.seen
+        # A page that is near to its own previous version is the same page: it must not be counted twice.
+        if self._guard is not None and is_claim and not (seen is not None and seen.had_this_url):
+            self._guard.count(candidate.host, candidate.hashes)
+        if seen is None:
+            return Judgement(Verdict("unique"), capture, answer.is_template, candidate.is_bare)
+        # The store returns the share of equal row bytes, which includes equality by chance.
+        rows = candidate.layer.options.num_perm
+        similarity = signature.similarity(round(seen.similarity * rows), rows)
+        return _judgement("near", capture, seen, similarity)
 
-    def _candidate(self, place: int, reading: PageReading, capture: SeenText) -> _Candidate | None:
+    def _candidate(self, reading: PageReading, capture: SeenText) -> _Candidate | None:
         layer = self._layer_of(reading.mime)
         if layer is None or len(reading.text) < layer.options.min_chars:
             return None
@@ -314,9 +331,7 @@ class Judge:
         is_template, is_bare = None, False
         if self._guard is not None:
             is_template, is_bare = self._guard.classify(host, hashes)
-        return _Candidate(
-            place, layer, host, hashes, capture, layer.signature_of(capture, hashes, is_template), is_bare
-        )
+        return _Candidate(layer, host, hashes, layer.signature_of(capture, hashes, is_template), is_bare)
 
     def _layer_of(self, mime: str) -> _NearLayer | None:
         return self._layers.get(mime, self._layers[ALL_TYPES])
@@ -349,11 +364,10 @@ class Judge:
             return self._namespace
         return f"{self._namespace},{options.shingle_size},{options.num_perm}"
 
-    def _took(self, step: str, start: float, pages: int = 1) -> None:
+    def _took(self, step: str, seconds: float, pages: int) -> None:
         if self._measure is not None:
-            took = (time.perf_counter() - start) / pages
             for _ in range(pages):
-                self._measure(step, took)
+                self._measure(step, seconds / pages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,11 +411,9 @@ class _NearLayer:
 class _Candidate:
     """A new text for the near layer. ``signature`` is None if all of it is template: it is not compared."""
 
-    place: int
     layer: _NearLayer
     host: str
     hashes: Hashes
-    capture: SeenText
     signature: Signature | None
     is_bare: bool
 
@@ -437,6 +449,10 @@ def _banding(options: NearOptions, stored: str | None) -> Banding:
     banding = Banding(int(match[1]), int(match[2]))
     fits = banding.bands * banding.rows <= options.num_perm
     return banding if fits and banding.probability(options.threshold) >= options.recall else options.banding
+
+
+def _exact(capture: SeenText, seen: TextMatch) -> Judgement:
+    return _judgement("unchanged" if seen.had_this_url else "exact", capture, seen, 1.0)
 
 
 def _judgement(kind: str, capture: SeenText, seen: TextMatch, similarity: float) -> Judgement:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Self
 
+    from .figures import DuplicateGroup
+
 _MOST_GROUPS = 100
 _MOST_GROUPS_BYTES = 40_000
 _GROUP_KINDS = ("exact", "near")

@@ -259,6 +259,15 @@ class ContentStore(Protocol):
     def remember_for(self, seconds: float | None) -> None:
         """Treat texts as new when their first capture is older than *seconds*. None keeps texts permanently."""
 
+    def claim(
+        self, captures: Sequence[SeenText], signatures: Sequence[Signature | None], *, pending: bool = True
+    ) -> list[TextMatch | NearAnswer | None]:
+        """:meth:`claim_texts`, then :meth:`claim_near` for the new texts, in one round trip or one transaction.
+
+        *signatures* has an entry for each capture, None if the text must not be compared with others. The answers are
+        those of :meth:`claim_texts`; for a new text with a signature, that of :meth:`claim_near`.
+        """
+
     def claim_texts(self, captures: Sequence[SeenText], *, pending: bool = True) -> list[TextMatch | None]:
         """Test and insert each text in one atomic step: None if it is new, otherwise its first capture.
 

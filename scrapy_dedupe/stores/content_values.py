@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import StoreRefused
@@ -16,10 +17,44 @@ if TYPE_CHECKING:
 # With fewer rows the share of equal rows says too little.
 FEWEST_DECIDED: Final = 8
 
+_DIGITS: Final = b"0" + 255 * b"1"
+
+# Stores keep the first bytes of a band hash, and refer to a kept text by the first bytes of its digest. With ten million
+# texts, one bucket in 7,000 is shared by accident: such a candidate is rejected, because its signature differs.
+BAND_BYTES: Final = 5
+REF_BYTES: Final = 5
+
+_SCHEMES = ("https://", "http://", "")
+
 
 def url_key(url: str) -> bytes:
-    """A 16-byte hash of a URL."""
-    return blake2b(raw(url), digest_size=16).digest()
+    """An 8-byte hash of a URL."""
+    return blake2b(raw(url), digest_size=8).digest()
+
+
+def split_url(url: str) -> tuple[int, str | bytes]:
+    """Scheme and rest of a URL, as stored."""
+    if url.startswith("https://"):
+        return 0, kept_text(url[8:])
+    if url.startswith("http://"):
+        return 1, kept_text(url[7:])
+    return 2, kept_text(url)
+
+
+def kept_text(text: str) -> str | bytes:
+    """The form that SQLite can store: text, or bytes if the text contains lone surrogates."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return raw(text)
+    return text
+
+
+def joined_url(scheme: int, rest: str | bytes) -> str:
+    """The URL of a scheme and rest; reverses :func:`split_url`."""
+    return _SCHEMES[scheme] + (rest if isinstance(rest, str) else rest.decode("utf-8", "surrogatepass"))
 
 
 def raw(text: str) -> bytes:
@@ -36,23 +71,51 @@ def near_candidates(
 ) -> tuple[list[tuple[int, bytes]], bool]:
     """The near candidates as (equal rows, digest), best first; and whether others were excluded because of templates.
 
-    ``candidates`` are digests with their stored row bytes: of the whole text, then, if a template was known,
-    those of the rest.
+    ``candidates`` are digests with their stored rows, as of :func:`packed_rows`.
     """
     near, is_template = [], False
     width = len(signature.rows)
-    for digest, kept in candidates:
-        if len(kept) not in (width, 2 * width):
+    for digest, packed in candidates:
+        kept = packed[:width]
+        if len(kept) < width or (equal := equal_bytes(signature.rows, kept)) < signature.min_equal:
+            continue
+        kept_rare = _unpacked(kept, packed[width:])
+        if kept_rare is None:
             # A signature of another length shares the bucket by accident.
             continue
-        equal = equal_bytes(signature.rows, kept[:width])
-        if equal < signature.min_equal:
-            continue
-        if _rests_are_near(signature, kept[:width], kept[width:]):
+        if _rests_are_near(signature, kept, kept_rare):
             near.append((equal, digest))
         else:
             is_template = True
     return sorted(near, reverse=True), is_template
+
+
+def packed_rows(rows: bytes, rare_rows: bytes) -> bytes:
+    r"""The row bytes of a signature as they are stored.
+
+    The rows of the whole text come first. If there are rare rows, they follow: a bit for each row, the first one in the
+    highest bit, which is 1 if its rare row differs from it; then the rare rows that differ. Most do not.
+
+    >>> packed_rows(b"abcdefghi", b"abXdefghY")
+    b'abcdefghi \x80XY'
+    """
+    if not rare_rows:
+        return rows
+    differs = _differences(rows, rare_rows)
+    bits = int(differs.translate(_DIGITS), 2) << -len(rows) % 8
+    return rows + bits.to_bytes(-(-len(rows) // 8), "big") + bytes(compress(rare_rows, differs))
+
+
+def _unpacked(rows: bytes, packed: bytes) -> bytes | None:
+    """The rare rows, empty if there are none. None if *rows* have another length than those that were packed."""
+    if not packed:
+        return b""
+    size = -(-len(rows) // 8)
+    bits = f"{int.from_bytes(packed[:size], 'big'):0{8 * size}b}"
+    if bits.count("1") != len(packed) - size:
+        return None
+    different = iter(packed[size:])
+    return bytes(next(different) if bit == "1" else row for row, bit in zip(rows, bits, strict=False))
 
 
 def _rests_are_near(signature: Signature, kept: bytes, kept_rare: bytes) -> bool:
@@ -75,7 +138,12 @@ def equal_bytes(one: bytes, other: bytes) -> int:
     >>> equal_bytes(b"abcd", b"abxd")
     3
     """
-    return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big").count(0)
+    return _differences(one, other).count(0)
+
+
+def _differences(one: bytes, other: bytes) -> bytes:
+    """Bytes that are 0 where two byte strings of the same length are equal."""
+    return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big")
 
 
 def all_captures(

@@ -1,42 +1,62 @@
 """Seen texts in Redis or Valkey.
 
-All keys start with a prefix, by default ``dedupe:{content}:v2:``. The part in braces keeps them in one slot of a
-cluster; ``v2`` is the version of the format below. Values are plain bytes.
+All keys start with a prefix, by default ``dedupe:{content}:v3:``. The part in braces keeps them in one slot of a
+cluster; ``v3`` is the version of the format below. Numbers are big-endian.
 
-====================  ===========================================================================================
-``p``                 hash: the parameters of the near layer
-``n``                 list: crawl ids; elsewhere a crawl is given by its position in this list, counted from 0
-``i``                 hash: crawl id to its position
-``t`` + digest        string: ``STATE MILLISECONDS POSITION URL``, the first capture of a text; the state is ``p``
-                      (pending) or ``c`` (confirmed). The digest has 16 bytes
-``c`` + URL key       hash: the digest of another text of this URL, to ``KIND MILLISECONDS POSITION SIMILARITY
-                      ORIGINAL``. ORIGINAL is a digest, or empty if the original is the same text. The URL key is the
-                      first 16 bytes of BLAKE2b of the URL. The first capture of a text is here too if it is a copy of
-                      another text
-``s`` + digest        string: the row bytes of a kept text: those of the whole text, then those of the text without
-                      the template, if they differ
-``b`` + 2 bytes       hash: the other 6 bytes of a band hash, to the digest of the last text that was kept in this
-                      bucket
-``h`` + host          string: the template of a host (:mod:`scrapy_dedupe.content.template`)
-====================  ===========================================================================================
+==============  =================================================================================================
+``p``           hash: the parameters of the near layer
+``n``           list: crawl ids; elsewhere a crawl is given by its position in this list, counted from 0
+``i``           hash: crawl id to its position
+``h``           hash: host to its template (:mod:`scrapy_dedupe.content.template`)
+``t`` + number  hashes: digest of a text (16 bytes) to its first capture: the state, ``p`` (pending) or ``c``
+                (confirmed); the time in milliseconds (6 bytes); the position of the crawl (3 bytes); the URL, whose
+                scheme is one digit (0 for ``https://``, 1 for ``http://``, 2 for anything else)
+``s`` + number  hashes: the first 5 bytes of the digest of a kept text to its row bytes
+                (:func:`.content_values.packed_rows`) and the other 11 bytes of the digest
+``b`` + number  hashes: the first 5 bytes of a band hash to the first 5 bytes of the digest of the last text that was
+                kept in this bucket
+``c`` + number  hashes: the URL key (8 bytes) and the digest of another text of this URL, to the letter of the verdict,
+                time and crawl as above, the similarity (a double, or nothing), and the original's digest (nothing if
+                the original is the same text). The URL key is a BLAKE2b hash of the URL. The first capture of a text
+                is here too if it is a copy of another text
+``g``           hash: ``t``, ``s``, ``b`` or ``c`` to the number of hashes of this kind, if there are several
+==============  =================================================================================================
+
+A key of its own per text would take a hundred bytes more than its content. Servers keep a hash with at most 512 fields
+and 64 bytes per value in a compact form, without pointers. Therefore values of 64 to 319 bytes are split: the pieces
+have 64 bytes, except for the last one, which is shorter; the names of all but the first end with the number of the
+piece (1 byte). Longer values are stored whole. The number of hashes grows with their content, one at a time (linear
+hashing, Litwin 1980): the first 4 bytes of a name, modulo the number of hashes rounded up to a power of two, select
+the hash, or the one from which it will be split off if it does not exist yet.
+
+With a lifetime, expired entries are deleted when their hash is full, and at the latest by a purge.
 
 Each call is one script for any number of texts; it is atomic and takes one round trip.
-
-A separate key per bucket would take about 90 bytes, 16 times per text. The 65,536 hashes take about 7 MB in total. In
-the compact form that servers use up to 512 entries (2 million texts), a bucket takes about 26 bytes, and a kept text
-with its first capture less than a kilobyte.
 """
 
 from __future__ import annotations
 
+import struct
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+
+from scrapy_dedupe.errors import StoreRefused
 
 from .base import NearAnswer, SeenText, TextMatch
-from .content_values import all_captures, raw, refuse_other_parameters, url_key
+from .content_values import (
+    BAND_BYTES,
+    REF_BYTES,
+    all_captures,
+    joined_url,
+    packed_rows,
+    raw,
+    refuse_other_parameters,
+    split_url,
+    url_key,
+)
 from .redis_faults import redis_faults
-from .scripting import Script, ScriptCaller
+from .scripting import Script, ScriptCaller, script_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,18 +65,27 @@ if TYPE_CHECKING:
 
     from .base import OnForgotten, Signature
 
-PREFIX = "dedupe:{content}:v2:"
+PREFIX = "dedupe:{content}:v3:"
+
+# Format 2 was never released.
+_OLD_PREFIX = b"dedupe:{content}:v2:"
 
 T = TypeVar("T")
 
-_TEXTS, _NEAR, _SETTLE, _FORGET = map(
-    Script, ("content_texts", "content_near", "content_settle", "content_forget")
+_CLAIM, _SETTLE, _FORGET = (
+    Script(name, before=script_text("content_common"))
+    for name in ("content_claim", "content_settle", "content_forget")
 )
+
+_PIECE_BYTES: Final = 64
+_NAME_BYTES: Final = {b"t": 16, b"s": REF_BYTES, b"c": 24}
+_LETTERS: Final = {"unique": b"u", "unchanged": b"s", "exact": b"e", "near": b"n"}
+_KINDS: Final = {letter: kind for kind, letter in _LETTERS.items()}
 
 # The number of pages settled per call; a larger call would block the server for too long.
 _SETTLE_AT_ONCE = 500
-_SCAN_AT_ONCE = 1_000
-# The number of values that one call deletes, and of bucket hashes that one call checks.
+# The number of hashes that are read at once, of values that one call deletes, and of bucket hashes that it checks.
+_SCAN_AT_ONCE = 50
 _FORGET_AT_ONCE = 500
 _HASHES_AT_ONCE = 20
 
@@ -66,13 +95,14 @@ class _Text(NamedTuple):
 
     digest: bytes
     value: bytes
-    seen_ms: int
-    place: bytes
-    url: bytes
 
     @property
     def is_pending(self) -> bool:
         return self.value.startswith(b"p")
+
+    @property
+    def url(self) -> bytes:
+        return self.value[10:]
 
 
 class RedisContent:
@@ -84,10 +114,15 @@ class RedisContent:
         self._prefix = prefix.encode()
         self._crawls = self._prefix + b"i"
         self._scripts = ScriptCaller(client, url)
-        self._lifetime = b"0"
+        self._lifetime_ms: int | None = None
 
     def parameters(self) -> dict[str, str]:
         with redis_faults(self._url):
+            if self._client.exists(_OLD_PREFIX + b"n", _OLD_PREFIX + b"p"):
+                raise StoreRefused(
+                    f"The texts in the store {self._url} have format 2; this version of scrapy-dedupe reads format 3"
+                    " only. Delete them: scrapy dedupe content purge --all"
+                )
             stored = cast("dict[bytes, bytes]", self._client.hgetall(self._key(b"p")))
         return {name.decode(): value.decode() for name, value in stored.items()}
 
@@ -100,19 +135,30 @@ class RedisContent:
         refuse_other_parameters(self._url, self.parameters(), parameters)
 
     def remember_for(self, seconds: float | None) -> None:
-        self._lifetime = b"0" if seconds is None else b"%d" % round(seconds * 1000)
+        self._lifetime_ms = None if seconds is None else round(seconds * 1000)
+
+    def claim(
+        self, captures: Sequence[SeenText], signatures: Sequence[Signature | None], *, pending: bool = True
+    ) -> list[TextMatch | NearAnswer | None]:
+        numbered = [(number, it) for number, it in enumerate(signatures, 1) if it is not None]
+        answers, near = self._ask(b"claim" if pending else b"sure", captures, numbered)
+        claimed: list[TextMatch | NearAnswer | None] = [*answers]
+        for (number, _), answer in zip(numbered, near, strict=True):
+            if answers[number - 1] is None:
+                claimed[number - 1] = answer
+        return claimed
 
     def claim_texts(self, captures: Sequence[SeenText], *, pending: bool = True) -> list[TextMatch | None]:
-        return self._texts(b"claim" if pending else b"sure", captures)
+        return self._ask(b"claim" if pending else b"sure", captures, ())[0]
 
     def find_texts(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
-        return self._texts(b"find", captures)
+        return self._ask(b"find", captures, ())[0]
 
     def claim_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
-        return self._near(b"claim", signatures)
+        return self._ask(b"claim", (), [(0, it) for it in signatures])[1]
 
     def find_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
-        return self._near(b"find", signatures)
+        return self._ask(b"find", (), [(0, it) for it in signatures])[1]
 
     def settle(
         self,
@@ -125,35 +171,38 @@ class RedisContent:
         for some in batches(pages, _SETTLE_AT_ONCE):
             arguments: list[bytes] = []
             for operation, capture in some:
-                url = raw(capture.url)
                 original = capture.original if capture.original != capture.digest else None
-                similarity = "" if capture.similarity is None else repr(float(capture.similarity))
+                similarity = b"" if capture.similarity is None else struct.pack(">d", capture.similarity)
                 arguments += (
-                    operation, capture.digest, url_key(capture.url), url, capture.crawl.encode(),
-                    b"%d" % capture.seen_ms, capture.kind.encode(), original or b"", similarity.encode(),
+                    operation, *_origin(capture), capture.crawl.encode(), _LETTERS[capture.kind], similarity,
+                    original or b"",
                 )  # fmt: skip
-            self._scripts.run(_SETTLE, self._crawls, self._prefix, self._lifetime, *arguments)
+            self._run(_SETTLE, *arguments)
 
     def captures(self, url: str) -> list[tuple[SeenText, TextMatch | None]]:
         with redis_faults(self._url):
-            its_url = raw(url)
+            its_url, its_key = _stored_url(url), url_key(url)
             first = {
-                text.digest: SeenText(text.digest, url, self._crawl(text.place).decode(), text.seen_ms)
-                for text in self._stored_texts()
+                text.digest: SeenText(text.digest, url, *self._crawl_and_time(text.value))
+                for text in self._texts()
                 if text.url == its_url
             }
             noted = []
-            for digest, value in self._notes(self._key(b"c", url_key(url))):
-                kind, ms, place, similarity, original = value.split(b" ", 4)
-                decided = kind.decode(), original or None, float(similarity) if similarity else None
-                noted.append(SeenText(digest, url, self._crawl(place).decode(), int(ms), *decided))
+            for name, value in self._records(b"c"):
+                if name.startswith(its_key):
+                    rest = value[10:]
+                    similarity = struct.unpack(">d", rest[:8])[0] if len(rest) % 16 else None
+                    original = rest[len(rest) % 16 :] or None
+                    crawl, seen_ms = self._crawl_and_time(value)
+                    kind = _KINDS[value[:1]]
+                    noted.append(SeenText(name[8:], url, crawl, seen_ms, kind, original, similarity))
             return all_captures(first, noted, self._original)
 
     def forget(self, url: str) -> int:
         with redis_faults(self._url):
-            its_url = raw(url)
-            forgotten = self._forget_texts(text for text in self._stored_texts() if text.url == its_url)
-            self._client.delete(self._key(b"c", url_key(url)))
+            its_url, its_key = _stored_url(url), url_key(url)
+            forgotten = self._forget_texts(text for text in self._texts() if text.url == its_url)
+            self._forget((b"c", *note) for note in self._records(b"c") if note[0].startswith(its_key))
             return forgotten
 
     def purge(
@@ -167,52 +216,44 @@ class RedisContent:
         with redis_faults(self._url):
             is_meant = self._first_captures(before_ms, crawl)
             purged = self._forget_texts(
-                (text for text in self._stored_texts() if is_meant(text.seen_ms, text.place)),
-                partial(report, "texts"),
+                (text for text in self._texts() if is_meant(text.value)), partial(report, "texts")
             )
-            signatures = ((b"s", digest, b"") for digest in self._names(b"s"))
+            signatures = ((b"s", ref + value[REF_BYTES - 16 :], b"") for ref, value in self._records(b"s"))
             self._forget(signatures, on_some=partial(report, "signatures"))
-            for keys in batches(self._names(b"c"), _SCAN_AT_ONCE):
-                for name in keys:
-                    notes = self._notes(self._key(b"c", name))
-                    texts = self._values([self._key(b"t", digest) for digest, _ in notes])
-                    gone = []
-                    for (digest, value), text in zip(notes, texts, strict=True):
-                        _, ms, its_place, _ = value.split(b" ", 3)
-                        if text is None or is_meant(int(ms), its_place):
-                            gone.append((b"c", name + digest, value))
-                    self._forget(gone)
-                report("captures", len(keys))
-            bands = ((b"b", name, b"") for name in self._names(b"b"))
+            notes = ((b"c" if is_meant(value) else b"o", name, value) for name, value in self._records(b"c"))
+            self._forget(notes, on_some=partial(report, "captures"))
+            bands = ((b"b", b"%d" % number, b"") for number in range(self._hashes(b"b")))
             self._forget(bands, _HASHES_AT_ONCE, partial(report, "bands"))
+            self._forget((b"g", kind, b"") for kind in (b"t", b"s", b"b", b"c"))
             if before_ms is None and crawl is None:
-                for hosts in batches(self._names(b"h"), _SCAN_AT_ONCE):
-                    self._client.delete(*(self._key(b"h", host) for host in hosts))
-                self._client.delete(self._key(b"p"))
+                self._client.delete(self._key(b"h"), self._key(b"p"))
+                old = self._client.scan_iter(match=_OLD_PREFIX + b"*", count=1_000)
+                for keys in batches(old, 1_000):
+                    self._client.delete(*keys)
             return purged
 
     def count(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
         with redis_faults(self._url):
             is_meant = self._first_captures(before_ms, crawl)
-            # A scan may return a key twice.
-            return len({text.digest for text in self._stored_texts() if is_meant(text.seen_ms, text.place)})
+            # A text is read twice if it is moved to another hash meanwhile.
+            return len({text.digest for text in self._texts() if is_meant(text.value)})
 
     def load_template(self, host: str) -> bytes | None:
         with redis_faults(self._url):
-            return cast("bytes | None", self._client.get(self._key(b"h", raw(host))))
+            return cast("bytes | None", self._client.hget(self._name(b"h"), cast("str", raw(host))))
 
     def save_template(self, host: str, template: bytes) -> None:
         with redis_faults(self._url):
-            self._client.set(self._key(b"h", raw(host)), template)
+            self._client.hset(self._name(b"h"), cast("str", raw(host)), cast("str", template))
 
     def statistics(self) -> dict[str, int]:
         with redis_faults(self._url):
-            pending = [text.is_pending for text in self._stored_texts()]
+            pending = {text.digest: text.is_pending for text in self._texts()}
             return {
                 "texts": len(pending),
-                "kept": sum(1 for _ in self._names(b"s")),
-                "pending": sum(pending),
-                "templates": sum(1 for _ in self._names(b"h")),
+                "kept": len({ref for ref, _ in self._records(b"s")}),
+                "pending": sum(pending.values()),
+                "templates": self._client.hlen(self._name(b"h")),
             }
 
     def flush(self) -> None:
@@ -222,126 +263,154 @@ class RedisContent:
         """Return the connection of the scripts to the pool."""
         self._scripts.close()
 
-    def _key(self, kind: bytes, name: bytes = b"") -> bytes:
-        return self._prefix + kind + name
+    def _key(self, kind: bytes) -> bytes:
+        return self._prefix + kind
 
-    def _texts(self, operation: bytes, captures: Sequence[SeenText]) -> list[TextMatch | None]:
-        if not captures:
-            return []
+    def _name(self, kind: bytes) -> str:
+        return cast("str", self._key(kind))
+
+    def _run(self, script: Script, *arguments: bytes) -> Any:
+        lifetime = b"%d" % (self._lifetime_ms or 0)
+        return self._scripts.run(script, self._crawls, self._prefix, lifetime, *arguments)
+
+    def _ask(
+        self,
+        operation: bytes,
+        captures: Sequence[SeenText],
+        signatures: Sequence[tuple[int, Signature]],
+    ) -> tuple[list[TextMatch | None], list[NearAnswer]]:
+        """Return the answers for texts and for signatures.
+
+        The number of a signature is that of its text, counted from 1: it is ignored if the text is not new. 0: it has
+        no text in this call.
+        """
+        if not captures and not signatures:
+            return [], []
         arguments: list[bytes] = []
         for capture in captures:
+            arguments += (*_origin(capture), capture.crawl.encode())
+        for number, signature in signatures:
             arguments += (
-                capture.digest, url_key(capture.url), raw(capture.url), capture.crawl.encode(),
-                b"%d" % capture.seen_ms,
+                b"%d" % number, *_origin(signature.capture), b"%d" % signature.min_equal,
+                b"%d" % signature.min_equal_rare, signature.rows,
+                packed_rows(signature.rows, signature.rare_rows)[len(signature.rows) :], _joined(signature.bands),
+                _joined(signature.more_bands),
             )  # fmt: skip
-        answers = self._scripts.run(_TEXTS, self._crawls, self._prefix, operation, self._lifetime, *arguments)
+        texts, near = self._run(_CLAIM, operation, b"%d" % len(captures), *arguments)
         return [
             None if answer is None else seen_text(capture.digest, *answer)
-            for capture, answer in zip(captures, answers, strict=True)
-        ]
-
-    def _near(self, operation: bytes, signatures: Sequence[Signature]) -> list[NearAnswer]:
-        if not signatures:
-            return []
-        arguments: list[bytes] = []
-        for signature in signatures:
-            capture = signature.capture
-            arguments += (
-                capture.digest, url_key(capture.url), raw(capture.url), b"%d" % capture.seen_ms,
-                b"%d" % signature.min_equal, b"%d" % signature.min_equal_rare, signature.rows,
-                signature.rare_rows, b"".join(signature.bands), b"".join(signature.more_bands),
-            )  # fmt: skip
-        answers = self._scripts.run(_NEAR, self._crawls, self._prefix, operation, self._lifetime, *arguments)
-        return [
+            for capture, answer in zip(captures, texts, strict=True)
+        ], [
             NearAnswer(None, bool(answer))
             if isinstance(answer, int)
             else NearAnswer(
                 seen_text(answer[4], answer[0], answer[1], answer[2], answer[3] / len(signature.rows))
             )
-            for signature, answer in zip(signatures, answers, strict=True)
+            for (_, signature), answer in zip(signatures, near, strict=True)
         ]
+
+    def _original(self, capture: SeenText) -> TextMatch | None:
+        asked = SeenText(capture.original or capture.digest, capture.url, capture.crawl, capture.seen_ms)
+        return self._ask(b"look", [asked], ())[0][0]
 
     # Scans over all texts. Other processes may write meanwhile: a value is deleted only if it is still the one read.
 
-    def _first_captures(self, before_ms: int | None, crawl: str | None) -> Callable[[int, bytes], bool]:
-        """Return a function that tests whether a first capture with this time and crawl is selected."""
+    def _first_captures(self, before_ms: int | None, crawl: str | None) -> Callable[[bytes], bool]:
+        """Return a function that tests whether a capture with this stored value is selected."""
         place = None
         if crawl is not None:
-            # An unknown crawl has no texts, and no crawl has an empty position.
-            place = cast("bytes | None", self._client.hget(cast("str", self._key(b"i")), crawl)) or b""
-        return lambda ms, its_place: (
-            (before_ms is None or ms < before_ms) and (place is None or its_place == place)
+            # An unknown crawl has no texts, and no position is negative.
+            place = int(cast("bytes | None", self._client.hget(self._name(b"i"), crawl)) or -1)
+        return lambda value: (
+            (before_ms is None or _seen_ms(value) < before_ms) and (place is None or _place(value) == place)
         )
 
-    def _names(self, kind: bytes) -> Iterator[bytes]:
-        """The keys of this kind, without the prefix and *kind*."""
-        start = self._key(kind)
-        for key in self._client.scan_iter(match=start + b"*", count=_SCAN_AT_ONCE):
-            yield key[len(start) :]
+    def _hashes(self, kind: bytes) -> int:
+        return int(cast("bytes | None", self._client.hget(self._name(b"g"), cast("str", kind))) or 1)
 
-    def _stored_texts(self) -> Iterator[_Text]:
-        for digests in batches(self._names(b"t"), _SCAN_AT_ONCE):
-            values = self._values([self._key(b"t", digest) for digest in digests])
-            for digest, value in zip(digests, values, strict=True):
-                if value is not None:
-                    _, ms, place, url = value.split(b" ", 3)
-                    yield _Text(digest, value, int(ms), place, url)
+    def _records(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All names and values of this kind. Those that are moved to a new hash meanwhile may come twice."""
+        width = _NAME_BYTES[kind]
+        number = 0
+        while number < (count := self._hashes(kind)):
+            for some in batches(range(number, count), _SCAN_AT_ONCE):
+                pipeline = self._client.pipeline(transaction=False)
+                for number in some:
+                    pipeline.hgetall(cast("str", self._key(kind + b"%d" % number)))
+                for found in cast("list[dict[bytes, bytes]]", pipeline.execute()):
+                    for name, value in found.items():
+                        if len(name) == width:
+                            yield name, _whole(found, name, value)
+            number = count
 
-    def _values(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return cast("list[bytes | None]", self._client.mget(keys)) if keys else []
+    def _texts(self) -> Iterator[_Text]:
+        return (_Text(digest, value) for digest, value in self._records(b"t"))
 
-    def _notes(self, key: bytes) -> list[tuple[bytes, bytes]]:
-        return list(cast("dict[bytes, bytes]", self._client.hgetall(cast("str", key))).items())
-
-    def _crawl(self, place: bytes) -> bytes:
-        return cast("bytes", self._client.lindex(cast("str", self._key(b"n")), int(place)))
-
-    def _original(self, capture: SeenText) -> TextMatch | None:
-        digest = capture.original or capture.digest
-        value = self._values([self._key(b"t", digest)])[0]
-        if value is None:
-            return None
-        _, _, place, url = value.split(b" ", 3)
-        noted = self._client.hget(cast("str", self._key(b"c", url_key(capture.url))), cast("str", digest))
-        had_this_url = url == raw(capture.url)
-        if noted is not None and not had_this_url:
-            lifetime = int(self._lifetime)
-            _, ms, _ = cast("bytes", noted).split(b" ", 2)
-            had_this_url = not lifetime or int(ms) + lifetime > capture.seen_ms
-        return seen_text(digest, value, self._crawl(place), had_this_url)
+    def _crawl_and_time(self, value: bytes) -> tuple[str, int]:
+        crawl = cast("bytes", self._client.lindex(self._name(b"n"), _place(value)))
+        return crawl.decode(), _seen_ms(value)
 
     def _forget_texts(
         self, texts: Iterable[_Text], on_some: Callable[[int], None] = lambda count: None
     ) -> int:
-        return self._forget(((b"t", text.digest, text.value) for text in texts), on_some=on_some)
+        return self._forget(((b"t", *text) for text in texts), on_some=on_some)
 
     def _forget(
         self,
         things: Iterable[tuple[bytes, bytes, bytes]],
-        at_once: int = _FORGET_AT_ONCE,
+        at_once: int | None = None,
         on_some: Callable[[int], None] = lambda count: None,
     ) -> int:
         forgotten = 0
-        for some in batches(things, at_once):
-            words = (word for thing in some for word in thing)
-            forgotten += self._scripts.run(_FORGET, self._crawls, self._prefix, *words)
+        for some in batches(things, at_once or _FORGET_AT_ONCE):
+            forgotten += self._run(_FORGET, *(word for thing in some for word in thing))
             on_some(len(some))
         return forgotten
+
+
+def _origin(capture: SeenText) -> tuple[bytes, bytes, bytes, bytes]:
+    """Arguments of the scripts: digest, URL key, URL and time of a capture."""
+    url = capture.url
+    return capture.digest, url_key(url), _stored_url(url), capture.seen_ms.to_bytes(6, "big")
+
+
+def _stored_url(url: str) -> bytes:
+    scheme, rest = split_url(url)
+    return b"%d%b" % (scheme, raw(rest) if isinstance(rest, str) else rest)
+
+
+def _seen_ms(value: bytes) -> int:
+    return int.from_bytes(value[1:7], "big")
+
+
+def _place(value: bytes) -> int:
+    return int.from_bytes(value[7:10], "big")
+
+
+def _whole(found: Mapping[bytes, bytes], name: bytes, first: bytes) -> bytes:
+    """The value whose first piece is *first*, with its other pieces in the same hash."""
+    pieces = [first]
+    while len(pieces[-1]) == _PIECE_BYTES:
+        pieces.append(found[name + bytes([len(pieces)])])
+    return b"".join(pieces)
+
+
+def _joined(bands: Sequence[bytes]) -> bytes:
+    return b"".join(band[:BAND_BYTES] for band in bands)
 
 
 def seen_text(
     digest: bytes, first: bytes, crawl: bytes, had_this_url: object, similarity: float = 1.0
 ) -> TextMatch:
     """A text match from the stored form of a first capture."""
-    state, seen_ms, _, url = first.split(b" ", 3)
     return TextMatch(
         digest=digest,
-        url=url.decode("utf-8", "surrogatepass"),
+        url=joined_url(int(first[10:11]), first[11:]),
         crawl=crawl.decode(),
-        seen_ms=int(seen_ms),
+        seen_ms=_seen_ms(first),
         had_this_url=bool(had_this_url),
         similarity=similarity,
-        pending=state == b"p",
+        pending=first.startswith(b"p"),
     )
 
 

@@ -7,12 +7,19 @@ lock first, so that several processes can share a file.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from struct import unpack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .base import NearAnswer, SeenText, TextMatch
-from .content_values import all_captures, near_candidates, refuse_other_parameters, url_key
-from .sqlite_content_tables import first_captures, joined_url, kept_text, noted_row, split_url
+from .base import SeenText, TextMatch
+from .content_values import (
+    all_captures,
+    joined_url,
+    kept_text,
+    refuse_other_parameters,
+    split_url,
+    url_key,
+)
+from .sqlite_content_signatures import KeptSignatures
+from .sqlite_content_tables import first_captures, noted_row, rows_of
 from .sqlite_faults import sqlite_faults, transaction
 
 if TYPE_CHECKING:
@@ -20,13 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from .base import OnForgotten, Signature
+    from .base import NearAnswer, OnForgotten, Signature
 
 # Scheme, rest, number of the crawl, milliseconds, and whether it is pending.
 _First: TypeAlias = tuple[int, str | bytes, int, int, int]
 
-# The number of values in one list of a statement.
-_AT_ONCE = 512
 # The number of rows that one transaction of a purge deletes; larger ones would block other processes for too long.
 _PURGE_AT_ONCE = 10_000
 
@@ -39,6 +44,7 @@ class SqliteContent:
     def __init__(self, connection: sqlite3.Connection, url: str) -> None:
         self._connection = connection
         self._url = url
+        self._signatures = KeptSignatures(connection, self._first_capture)
         self._numbers: dict[str, int] = {}
         self._ids: dict[int, str] = {}
         self._lifetime_ms: int | None = None
@@ -59,6 +65,20 @@ class SqliteContent:
     def remember_for(self, seconds: float | None) -> None:
         self._lifetime_ms = None if seconds is None else round(seconds * 1000)
 
+    def claim(
+        self, captures: Sequence[SeenText], signatures: Sequence[Signature | None], *, pending: bool = True
+    ) -> list[TextMatch | NearAnswer | None]:
+        if not captures:
+            return []
+        with self._writing():
+            texts = self._claim(captures, pending)
+            new = [it for it, text in zip(signatures, texts, strict=True) if it is not None and text is None]
+            near = iter(self._signatures.near(new, keep=True) if new else ())
+            return [
+                next(near) if text is None and it is not None else text
+                for it, text in zip(signatures, texts, strict=True)
+            ]
+
     def claim_texts(self, captures: Sequence[SeenText], *, pending: bool = True) -> list[TextMatch | None]:
         if not captures:
             return []
@@ -74,11 +94,11 @@ class SqliteContent:
         if not signatures:
             return []
         with self._writing():
-            return self._near(signatures, keep=True)
+            return self._signatures.near(signatures, keep=True)
 
     def find_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
         with self._reading():
-            return self._near(signatures, keep=False)
+            return self._signatures.near(signatures, keep=False)
 
     def settle(
         self,
@@ -121,8 +141,9 @@ class SqliteContent:
                     f"DELETE FROM {table} WHERE digest = ? AND scheme = ? AND rest = ?",  # noqa: S608
                     rows,
                 ).rowcount
-            condition = _WITHOUT_TEXT.format("content_signatures")
-            many(f"DELETE FROM content_signatures WHERE digest = ? AND {condition}", digests)  # noqa: S608
+            self._signatures.drop(
+                {digest for (digest,) in digests} - self._first([digest for (digest,) in digests]).keys()
+            )
             self._connection.execute("DELETE FROM content_captures WHERE url_key = ?", (url_key(url),))
         return max(forgotten, 0)
 
@@ -134,11 +155,13 @@ class SqliteContent:
         on_forgotten: OnForgotten | None = None,
     ) -> int:
         self._on_forgotten = on_forgotten
+        with self._writing():
+            self._signatures.move()
         where, values = first_captures(before_ms, crawl)
         # The order matters: a text that is confirmed meanwhile moves from the first table to the second.
         purged = self._sweep("content_pending", ["digest"], where, values)
         purged += self._sweep("content_texts", ["digest"], where, values)
-        self._sweep("content_signatures", ["digest"], _WITHOUT_TEXT.format("content_signatures"))
+        self._sweep("content_signatures", ["ref"], _WITHOUT_TEXT.format("content_signatures"))
         self._sweep(
             "content_captures",
             ["url_key", "digest"],
@@ -148,7 +171,7 @@ class SqliteContent:
         self._sweep(
             "content_bands",
             ["hash"],
-            "NOT EXISTS (SELECT 1 FROM content_signatures AS kept WHERE kept.digest = content_bands.digest)",
+            "NOT EXISTS (SELECT 1 FROM content_signatures AS kept WHERE kept.ref = content_bands.ref)",
         )
         if before_ms is None and crawl is None:
             self._sweep("content_templates", ["host"], "1")
@@ -176,10 +199,15 @@ class SqliteContent:
             )
 
     def statistics(self) -> dict[str, int]:
-        tables = {"texts": "first", "kept": "signatures", "pending": "pending", "templates": "templates"}
+        tables = {
+            "texts": "content_first",
+            "kept": "(SELECT digest FROM content_signatures UNION SELECT digest FROM content_recent)",
+            "pending": "content_pending",
+            "templates": "content_templates",
+        }
         with self._reading():
             return {
-                name: self._connection.execute(f"SELECT count(*) FROM content_{table}").fetchone()[0]  # noqa: S608
+                name: self._connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608
                 for name, table in tables.items()
             }
 
@@ -196,24 +224,14 @@ class SqliteContent:
             with transaction(self._connection, self._url):
                 yield
         except BaseException:
-            # Crawl numbers that were not written may be assigned again.
+            # What was not written must not be in memory: crawl numbers may be assigned again.
+            self._signatures.clear()
             self._numbers.clear()
             self._ids.clear()
             raise
 
     def _reading(self) -> AbstractContextManager[None]:
         return transaction(self._connection, self._url, "BEGIN")
-
-    def _rows(self, statement: str, values: Sequence[Any]) -> list[Any]:
-        """All rows of *statement*, in which a list of *values* replaces ``{}``."""
-        rows: list[Any] = []
-        for start in range(0, len(values), _AT_ONCE):
-            some = values[start : start + _AT_ONCE]
-            # Only a few lengths occur, so that prepared statements are reused.
-            length = 1 << (len(some) - 1).bit_length()
-            padded = [*some, *[some[-1]] * (length - len(some))]
-            rows += self._connection.execute(statement.format(", ".join("?" * length)), padded)
-        return rows
 
     def _sweep(self, table: str, key: list[str], condition: str, values: Sequence[Any] = ()) -> int:
         """Delete the rows for which *condition* is true, in small transactions. Return their number."""
@@ -241,7 +259,8 @@ class SqliteContent:
     # Texts
 
     def _first(self, digests: Sequence[bytes]) -> dict[bytes, _First]:
-        rows = self._rows(
+        rows = rows_of(
+            self._connection,
             "SELECT digest, scheme, rest, crawl, seen_ms, pending FROM content_first WHERE digest IN ({})",
             digests,
         )
@@ -256,6 +275,9 @@ class SqliteContent:
         if first[4] and first[:2] == split_url(capture.url):
             return None
         return self._seen(digest, first, capture, similarity)
+
+    def _first_capture(self, digest: bytes, capture: SeenText, similarity: float) -> TextMatch | None:
+        return self._answer(digest, self._first([digest]).get(digest), capture, similarity)
 
     def _seen(self, digest: bytes, first: _First, capture: SeenText, similarity: float) -> TextMatch:
         scheme, rest, crawl, seen_ms, pending = first
@@ -296,8 +318,9 @@ class SqliteContent:
                 claimed[digest] = capture
                 first[digest] = self._row(capture, pending)
             answers.append(answer)
-        for table in ("content_pending", "content_texts"):
-            self._connection.executemany(f"DELETE FROM {table} WHERE digest = ?", replaced)  # noqa: S608
+        if replaced:
+            for table in ("content_pending", "content_texts"):
+                self._connection.executemany(f"DELETE FROM {table} WHERE digest = ?", replaced)  # noqa: S608
         self._insert("content_pending" if pending else "content_texts", {key: first[key] for key in claimed})
         return answers
 
@@ -338,10 +361,7 @@ class SqliteContent:
         ]
         gone = [(digest,) for digest in {*were_pending.intersection(confirmed), *released}]
         self._connection.executemany("DELETE FROM content_pending WHERE digest = ?", gone)
-        # The buckets of a released text are kept: without a signature they are ignored until another text replaces them.
-        self._connection.executemany(
-            "DELETE FROM content_signatures WHERE digest = ?", [(digest,) for digest in released]
-        )
+        self._signatures.drop(released)
         self._insert("content_texts", confirmed)
         statement = "INSERT INTO content_captures VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO "
         if self._lifetime_ms is None:
@@ -351,55 +371,6 @@ class SqliteContent:
                 similarity = excluded.similarity, crawl = excluded.crawl, seen_ms = excluded.seen_ms
                 WHERE seen_ms + {self._lifetime_ms} <= excluded.seen_ms"""
         self._connection.executemany(statement, notes)
-
-    # Signatures
-
-    def _near(self, signatures: Sequence[Signature], *, keep: bool) -> list[NearAnswer]:
-        hashes = [_numbers(signature.bands) for signature in signatures]
-        more = [_numbers(signature.more_bands) for signature in signatures]
-        found = self._rows(
-            "SELECT hash, digest FROM content_bands WHERE hash IN ({})", list(set().union(*hashes, *more))
-        )
-        buckets: dict[int, bytes] = dict(found)
-        kept: dict[bytes, bytes] = dict(
-            self._rows(
-                "SELECT digest, row_bytes FROM content_signatures WHERE digest IN ({})",
-                list({*buckets.values()}),
-            )
-        )
-        new_buckets: dict[int, bytes] = {}
-        new_kept: dict[bytes, bytes] = {}
-        answers = []
-        for signature, its_hashes, its_more in zip(signatures, hashes, more, strict=True):
-            own = signature.capture.digest
-            digests = set(map(buckets.get, (*its_hashes, *its_more))) - {None, own}
-            answer = self._nearest(
-                signature, [(digest, kept[digest]) for digest in digests if digest in kept]
-            )
-            if keep and answer.seen is None:
-                kept[own] = new_kept[own] = signature.rows + signature.rare_rows
-                its_buckets = dict.fromkeys(its_hashes, own)
-                buckets.update(its_buckets)
-                new_buckets.update(its_buckets)
-            answers.append(answer)
-        if new_kept:
-            # In sorted order, since neighbours share a page.
-            many = self._connection.executemany
-            many("INSERT OR REPLACE INTO content_signatures VALUES (?, ?)", sorted(new_kept.items()))
-            many("INSERT OR REPLACE INTO content_bands VALUES (?, ?)", sorted(new_buckets.items()))
-        return answers
-
-    def _nearest(self, signature: Signature, candidates: list[tuple[bytes, bytes]]) -> NearAnswer:
-        if not candidates:
-            return NearAnswer()
-        near, is_template = near_candidates(signature, candidates)
-        capture = signature.capture
-        for equal, digest in near:
-            first = self._first([digest]).get(digest)
-            seen = self._answer(digest, first, capture, equal / len(signature.rows))
-            if seen is not None:
-                return NearAnswer(seen)
-        return NearAnswer(None, is_template)
 
     # Crawls
 
@@ -420,7 +391,3 @@ class SqliteContent:
             ).fetchone()
             self._ids[number] = crawl
         return crawl
-
-
-def _numbers(bands: Sequence[bytes]) -> tuple[int, ...]:
-    return unpack(f">{len(bands)}q", b"".join(bands))

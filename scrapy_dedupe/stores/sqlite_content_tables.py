@@ -7,13 +7,15 @@
                            since the epoch. The URL is split into ``scheme`` (0 for ``https://``, 1 for ``http://``, 2
                            for anything else) and ``rest``, which is text, or bytes if it contains lone surrogates
 ``content_pending``        the same for texts whose page has not succeeded yet. A text is in one of the two tables
-``content_captures``       other captures of a text: the first 16 bytes of BLAKE2b of the URL, digest, verdict
+``content_captures``       other captures of a text: an 8-byte BLAKE2b hash of the URL, digest, verdict
                            (``kind``, the original's digest if it differs, similarity), crawl and time. The first
                            capture of a text is here too if it is a copy of another text
-``content_signatures``     digest of each kept text and its row bytes: those of the whole text, then those of
-                           the text without the template, if they differ
-``content_bands``          band hash, as a signed 64-bit number (big-endian), and the digest of the last text
+``content_signatures``     reference of each kept text (the first 5 bytes of its digest as a number), its digest, and its
+                           row bytes (:func:`.content_values.packed_rows`)
+``content_bands``          the first 5 bytes of a band hash as a number (big-endian), and the reference of the last text
                            that was kept in this bucket
+``content_recent``         number, digest, row bytes and bands of the texts that were kept last, which are not yet in the
+                           two tables above (:mod:`.sqlite_content_signatures`)
 ``content_templates``      host, and its template (:mod:`scrapy_dedupe.content.template`)
 =========================  ====================================================================================
 
@@ -25,9 +27,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .content_values import raw, url_key
+from .content_values import url_key
 
 if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
     from .base import SeenText
 
 SCHEMA = """
@@ -46,37 +51,30 @@ CREATE TABLE content_captures (
     url_key BLOB, digest BLOB, kind TEXT NOT NULL, original BLOB, similarity REAL, crawl INTEGER NOT NULL,
     seen_ms INTEGER NOT NULL, PRIMARY KEY (url_key, digest)
 ) WITHOUT ROWID;
-CREATE TABLE content_signatures (digest BLOB PRIMARY KEY, row_bytes BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE content_bands (hash INTEGER PRIMARY KEY, digest BLOB NOT NULL);
+CREATE TABLE content_signatures (
+    ref INTEGER PRIMARY KEY, digest BLOB NOT NULL, row_bytes BLOB NOT NULL
+);
+CREATE TABLE content_bands (hash INTEGER PRIMARY KEY, ref INTEGER NOT NULL);
+CREATE TABLE content_recent (
+    number INTEGER PRIMARY KEY, digest BLOB NOT NULL, row_bytes BLOB NOT NULL, bands BLOB NOT NULL
+);
 CREATE TABLE content_templates (host PRIMARY KEY, template BLOB NOT NULL) WITHOUT ROWID;
 """
 
-_SCHEMES = ("https://", "http://", "")
+# The number of values in one list of a statement.
+_AT_ONCE = 512
 
 
-def split_url(url: str) -> tuple[int, str | bytes]:
-    """Scheme and rest of a URL, as stored."""
-    if url.startswith("https://"):
-        return 0, kept_text(url[8:])
-    if url.startswith("http://"):
-        return 1, kept_text(url[7:])
-    return 2, kept_text(url)
-
-
-def kept_text(text: str) -> str | bytes:
-    """The form that SQLite can store: text, or bytes if the text contains lone surrogates."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return raw(text)
-    return text
-
-
-def joined_url(scheme: int, rest: str | bytes) -> str:
-    """The URL of a scheme and rest; reverses :func:`split_url`."""
-    return _SCHEMES[scheme] + (rest if isinstance(rest, str) else rest.decode("utf-8", "surrogatepass"))
+def rows_of(connection: sqlite3.Connection, statement: str, values: Sequence[Any]) -> list[Any]:
+    """All rows of *statement*, in which a list of *values* replaces ``{}``."""
+    rows: list[Any] = []
+    for start in range(0, len(values), _AT_ONCE):
+        some = values[start : start + _AT_ONCE]
+        # Only a few lengths occur, so that prepared statements are reused.
+        length = 1 << (len(some) - 1).bit_length()
+        padded = [*some, *[some[-1]] * (length - len(some))]
+        rows += connection.execute(statement.format(", ".join("?" * length)), padded)
+    return rows
 
 
 def first_captures(before_ms: int | None, crawl: str | None) -> tuple[str, list[Any]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scrapy_dedupe.content import Judge, JudgeOptions, NearOptions, Page, Verdict
+from scrapy_dedupe.content import judge as judge_module
 from scrapy_dedupe.errors import SettingError, StoreRefused
 from scrapy_dedupe.stores import open_store
 
@@ -65,6 +66,29 @@ def test_an_equal_text_at_its_own_url_is_unchanged(store: Store) -> None:
     judged(judge, "<p>Hello")
     verdict = judged(judge, "<p>Hello", crawl="c2")
     assert (verdict.kind, verdict.same_url, verdict.original_crawl) == ("unchanged", True, "c1")
+
+
+def test_a_page_takes_one_call_and_known_texts_no_signatures(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def count(holder: object, name: str) -> None:
+        real = getattr(holder, name)
+        monkeypatch.setattr(
+            holder, name, lambda *args, **options: (calls.append(name), real(*args, **options))[1]
+        )
+
+    for name in ("claim", "find_texts"):
+        count(store.content, name)
+    count(judge_module.signature, "shingle_hashes")
+    judge, pages = Judge(store.content), [prose(number) for number in range(20)]
+    assert {judged(judge, text).kind for text in pages} == {"unique"}
+    assert calls == ["shingle_hashes", "claim"] * 20
+    calls.clear()
+    assert {judged(judge, text, crawl="c2").kind for text in pages} == {"unchanged"}
+    assert calls.count("find_texts") >= 18
+    assert calls.count("shingle_hashes") <= 2
 
 
 def test_any_earlier_capture_of_a_url_makes_its_text_unchanged(store: Store) -> None:

@@ -28,7 +28,7 @@ from scrapy_dedupe.content import JudgeOptions
 from scrapy_dedupe.content.judge import Judge, Judgement, Page
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import NearAnswer, SeenText, Signature, TextMatch
-from scrapy_dedupe.stores.content_values import near_candidates
+from scrapy_dedupe.stores.content_values import near_candidates, packed_rows
 
 if TYPE_CHECKING:
     import pytest
@@ -67,6 +67,13 @@ class Model:
                 self.texts[capture.digest] = (capture, pending)
         return answers
 
+    def claim(
+        self, captures: list[SeenText], signatures: list[Signature | None]
+    ) -> list[TextMatch | NearAnswer | None]:
+        texts = self.claim_texts(captures)
+        pairs = zip(texts, signatures, strict=True)
+        return [text if text is not None or it is None else self.claim_near([it])[0] for text, it in pairs]
+
     def find_texts(self, captures: list[SeenText]) -> list[TextMatch | None]:
         return [self.look(capture.digest, capture) for capture in captures]
 
@@ -74,7 +81,7 @@ class Model:
         answers = self.find_near(signatures[:1])
         for it in signatures[:1]:
             if answers[0].seen is None:
-                self.kept[it.capture.digest] = it.rows + it.rare_rows
+                self.kept[it.capture.digest] = packed_rows(it.rows, it.rare_rows)
                 self.buckets.update(dict.fromkeys(it.bands, it.capture.digest))
         return answers + (self.claim_near(signatures[1:]) if signatures else [])
 
@@ -136,7 +143,7 @@ some_pages = st.lists(
 )
 steps = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["claim", "sure", "find", "near", "find_near"]), some_pages),
+        st.tuples(st.sampled_from(["claim", "sure", "find", "near", "find_near", "both"]), some_pages),
         st.tuples(st.just("settle"), st.lists(st.integers(0, 9), max_size=4)),
         st.tuples(st.just("fail"), st.lists(st.integers(0, 9), max_size=4)),
         st.tuples(st.just("forget"), st.sampled_from([A, B, C])),
@@ -190,6 +197,9 @@ def test_both_stores_answer_like_a_plain_model(
             if step in {"near", "find_near"}:
                 asked = [_drawn_signature(capture, chance) for capture in captures]
                 arguments, name = [asked], "claim_near" if step == "near" else step
+            elif step == "both":
+                drawn = [chance.choice([None, _drawn_signature(capture, chance)]) for capture in captures]
+                arguments, name = [captures, drawn], "claim"
             else:
                 arguments, name = [captures], "find_texts" if step == "find" else "claim_texts"
         options = {"pending": False} if step == "sure" else {}

@@ -1,7 +1,8 @@
-"""The texts in SQLite: room, older and newer formats, full disks, locks."""
+"""The texts in SQLite: room, other formats, full disks, locks, recent signatures."""
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from content_pages import (
     A,
     B,
     C,
+    band,
     claim,
     fill,
     page,
@@ -19,6 +21,7 @@ from content_pages import (
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.stores import open_store
+from scrapy_dedupe.stores.base import NearAnswer, Signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,10 +143,54 @@ def test_a_text_takes_at_most_forty_bytes_beside_its_url(tmp_path: Path) -> None
     assert (path.stat().st_size - sum(map(len, urls))) / len(urls) <= 40
 
 
+def _rows_of(store: Store, table: str) -> int:
+    file = sqlite3.connect(store.url.removeprefix("sqlite:///"))
+    (rows,) = file.execute(f"SELECT count(*) FROM content_{table}").fetchone()
+    file.close()
+    return int(rows)
+
+
+def test_processes_find_what_others_kept_and_moved(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = [sqlite_store, *(open_store(sqlite_store.url) for _ in range(3))]
+    monkeypatch.setattr("scrapy_dedupe.stores.sqlite_content_signatures._MOST", 10)
+    chance = random.Random(1)
+    texts = []
+    for number in range(200):
+        # A text that failed was the last row of the others, or was moved already.
+        if number % 7 == 0 and texts:
+            failed, _, _ = texts.pop(chance.choice([-1, 0]))
+            chance.choice(stores).content.settle([], [failed])
+        capture, rows = page(number, f"http://{number}/", ms=number), chance.randbytes(128)
+        asked = Signature(capture, [band((number, place)) for place in range(16)], rows, 109)
+        assert chance.choice(stores).content.claim([capture], [asked]) == [NearAnswer()]
+        texts.append((capture, asked.bands, rows))
+        if number % 5 == 0:
+            for kept, bands, its_rows in texts:
+                copy = Signature(page("copy", A), [band("other"), chance.choice(bands)], its_rows, 109)
+                (answer,) = chance.choice(stores).content.find_near([copy])
+                assert answer == NearAnswer(seen(kept, pending=True))
+    assert 0 < _rows_of(sqlite_store, "recent") < 10
+    assert sqlite_store.content.statistics()["kept"] == len(texts)
+    for store in stores[1:]:
+        store.close()
+
+
+def test_what_was_rolled_back_is_not_found(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    content: Any = sqlite_store.content
+    pages = [page(1, A), page(2, B)]
+    with pytest.raises(AttributeError):
+        content.claim(pages, [signature(pages[0], "x"), signature(replace(pages[1], url=None), "x")])
+    assert content.statistics() == {"texts": 0, "kept": 0, "pending": 0, "templates": 0}
+    claim(content, page(1, A))
+    assert content.find_near([signature(page(3, C), "x")]) == [NearAnswer()]
+
+
 def test_purging_leaves_no_buckets_or_notes_behind(sqlite_store: Store) -> None:
     fill(sqlite_store.content)
     sqlite_store.content.purge()
-    tables = ("texts", "pending", "captures", "signatures", "bands", "templates")
+    tables = ("texts", "pending", "captures", "signatures", "bands", "recent", "templates")
     file = sqlite3.connect(sqlite_store.url.removeprefix("sqlite:///"))
     counts = [file.execute(f"SELECT count(*) FROM content_{table}").fetchone()[0] for table in tables]
     file.close()

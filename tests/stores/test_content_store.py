@@ -28,8 +28,7 @@ from hypothesis import strategies as st
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import NearAnswer, SeenText, Signature
-from scrapy_dedupe.stores.content_values import equal_bytes
-from scrapy_dedupe.stores.sqlite_content_tables import joined_url, split_url
+from scrapy_dedupe.stores.content_values import equal_bytes, joined_url, split_url
 
 if TYPE_CHECKING:
     from scrapy_dedupe.stores import Store

@@ -1,41 +1,52 @@
--- Deletes values that are still the ones that were read, so that later writes are not lost. The keys are described in
--- stores/redis_content.py; all have the hash tag of the key that is passed.
+-- Deletes values that are still the ones that were read, so that later writes are not lost. content_common.lua comes
+-- before this script.
 --
 -- KEYS: i
--- ARGV: 1 if this call may be a repetition; prefix; then three arguments per value:
---   t, digest, first capture        a text with its signature
---   c, URL key and digest, value    a capture of a text at a URL
---   s, digest, ""                   a signature whose text is gone
---   b, two bytes, ""                a hash of buckets: deletes the buckets whose text is not kept any more
+-- ARGV: 1 if this call may be a repetition; prefix; 0; then three arguments per value:
+--   t, digest, first capture         a text with its signature
+--   c, URL key and digest, value     a capture of a text at a URL
+--   o, URL key and digest, value     the same, if the text is gone
+--   s, digest, ""                    a signature, if its text is gone
+--   b, number of a hash, ""          deletes the buckets in this hash whose text is not kept any more
+--   g, kind, ""                      starts again with one hash if all hashes of this kind are empty
 -- Answer: the number of texts
 
-local run, sub = redis.call, string.sub
-local prefix = ARGV[2]
+local function has_text(digest)
+  return run('HEXISTS', key_of('t', digest), digest) == 1
+end
 
 local forgotten = 0
-for item = 3, #ARGV, 3 do
+for item = 4, #ARGV, 3 do
   local kind, name, value = ARGV[item], ARGV[item + 1], ARGV[item + 2]
-  local key = prefix .. kind .. name
   if kind == 't' then
-    if run('GET', key) == value then
-      run('DEL', key, prefix .. 's' .. name)
+    if get('t', name) == value then
+      drop_text(name)
       forgotten = forgotten + 1
     end
-  elseif kind == 'c' then
-    local noted, digest = prefix .. 'c' .. sub(name, 1, 16), sub(name, 17)
-    if run('HGET', noted, digest) == value then
-      run('HDEL', noted, digest)
+  elseif kind == 'c' or kind == 'o' then
+    if get('c', name) == value and (kind == 'c' or not has_text(sub(name, 9))) then
+      drop('c', name)
     end
   elseif kind == 's' then
-    if run('EXISTS', prefix .. 't' .. name) == 0 then
-      run('DEL', key)
+    if not has_text(name) then
+      drop('s', sub(name, 1, REF))
     end
-  else
+  elseif kind == 'b' then
+    local key = prefix .. 'b' .. name
     local buckets = run('HGETALL', key)
     for place = 1, #buckets, 2 do
-      if run('EXISTS', prefix .. 's' .. buckets[place + 1]) == 0 then
+      if not has_signature(buckets[place + 1]) then
         run('HDEL', key, buckets[place])
       end
+    end
+  else
+    local number = 0
+    while number < numbers[name] and run('EXISTS', prefix .. name .. number) == 0 do
+      number = number + 1
+    end
+    if number == numbers[name] then
+      run('HDEL', prefix .. 'g', name)
+      numbers[name] = 1
     end
   end
 end

@@ -1,66 +1,34 @@
--- Confirms the texts of pages that succeeded, and forgets those of pages that failed. The keys are described in
--- stores/redis_content.py; all have the hash tag of the key that is passed.
+-- Confirms the texts of pages that succeeded, and forgets those of pages that failed. content_common.lua comes before
+-- this script.
 --
 -- KEYS: i
 -- ARGV: 1 if this call may be a repetition; prefix; lifetime in milliseconds (0: unlimited); then for each page "+", "-"
--- or "=" (dropped), the digest of its text, URL key, URL, crawl id, time in milliseconds, the kind of the verdict, the
--- original's digest (empty: the same text), similarity
-
-local run, match = redis.call, string.match
-local prefix, lifetime = ARGV[2], tonumber(ARGV[3])
-
-local places = {}
-local function place_of(crawl)
-  if not places[crawl] then
-    local place = run('HGET', KEYS[1], crawl)
-    if not place then
-      place = run('RPUSH', prefix .. 'n', crawl) - 1
-      run('HSET', KEYS[1], crawl, place)
-    end
-    places[crawl] = place
-  end
-  return places[crawl]
-end
-
--- The first capture of a text at a URL is kept until it expires.
-local function note(url_key, digest, ms, value)
-  local key = prefix .. 'c' .. url_key
-  local is_new = run('HSETNX', key, digest, value) == 1
-  if not is_new and lifetime > 0 then
-    local noted_ms = match(run('HGET', key, digest), '^%S+ (%S+)')
-    if tonumber(noted_ms) + lifetime <= tonumber(ms) then
-      run('HSET', key, digest, value)
-    end
-  end
-  if lifetime > 0 then
-    run('PEXPIRE', key, lifetime)
-  end
-end
+-- or "=" (dropped), the digest of its text, URL key, URL, time (6 bytes), crawl id, the letter of the verdict, similarity
+-- (8 bytes or none), the original's digest (empty: the same text)
 
 for item = 4, #ARGV, 9 do
   local operation, digest, url_key, url = ARGV[item], ARGV[item + 1], ARGV[item + 2], ARGV[item + 3]
-  local place, ms = place_of(ARGV[item + 4]), ARGV[item + 5]
-  local kind, original, similarity = ARGV[item + 6], ARGV[item + 7], ARGV[item + 8]
-  local key = prefix .. 't' .. digest
-  local first = run('GET', key)
-  local own = ' ' .. ms .. ' ' .. place .. ' ' .. url
+  local moment, place = ARGV[item + 4], place_of(ARGV[item + 5])
+  local kind, similarity, original = ARGV[item + 6], ARGV[item + 7], ARGV[item + 8]
+  local ms = number_in(moment, 1, 6)
+  now = math.max(now, ms)
+  local first = get('t', digest)
+  local own = moment .. place .. url
 
-  local state, first_url
-  if first then
-    state, first_url = match(first, '^(%a) %S+ %d+ (.*)$')
+  local is_confirmed = first and sub(first, 1, 1) == 'c'
+  if operation == '+' and not is_confirmed then
+    put('t', digest, 'c' .. own)
   end
-  if operation == '+' and state ~= 'c' then
-    if lifetime > 0 then
-      run('SET', key, 'c' .. own, 'PX', lifetime)
-    else
-      run('SET', key, 'c' .. own)
+  if operation ~= '-' and (kind == 'n' or original ~= '' or (is_confirmed and sub(first, 11) ~= url)) then
+    -- The first capture of a text at a URL is kept until it expires.
+    local name = url_key .. digest
+    local noted = get('c', name)
+    if not noted or is_forgotten(number_in(noted, 2, 7), ms) then
+      put('c', name, kind .. moment .. place .. similarity .. original)
     end
   end
-  if operation ~= '-' and (kind == 'near' or original ~= '' or (state == 'c' and first_url ~= url)) then
-    note(url_key, digest, ms, kind .. ' ' .. ms .. ' ' .. place .. ' ' .. similarity .. ' ' .. original)
-  end
   if operation ~= '+' and first == 'p' .. own then
-    run('DEL', key, prefix .. 's' .. digest)
+    drop_text(digest)
   end
 end
 return 0

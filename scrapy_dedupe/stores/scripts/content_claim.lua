@@ -1,0 +1,186 @@
+-- Tests whether texts are new and stores the new ones; then, for the signatures of new texts, finds the most similar
+-- kept text or keeps the text. All in one step. content_common.lua comes before this script.
+--
+-- KEYS: i
+-- ARGV: 1 if this call may be a repetition; prefix; lifetime in milliseconds (0: unlimited); "claim", "sure" (a claim
+-- that is not pending), "find", or "look" (like "find", without regard to time and pending texts); the number of texts;
+-- for each text its digest, URL key, URL, time (6 bytes) and crawl id; then for each signature the number of its text
+-- among those (0: another one), the digest, URL key, URL and time of its text, the smallest numbers of equal rows (of
+-- the whole text, of the text without the template), row bytes, packed rare rows, its bands in one string, and the bands
+-- that are only searched
+-- Answer: two lists. For each text: nil if it is new, else {first capture, its crawl id, 1 if this URL had the text
+-- before}. For each signature: 0 if there is no near text (1: if only a template was similar), else {first capture of
+-- the near text, its crawl id, 1 if this URL had that text before, number of equal row bytes, digest of the near text}
+
+local operation, texts = ARGV[4], tonumber(ARGV[5])
+local is_claim = operation == 'claim' or operation == 'sure'
+local state = operation == 'sure' and 'c' or 'p'
+local BAND = 5
+local TAIL = 16 - REF
+local FEWEST_DECIDED = 8
+
+-- The first capture for the answer; nil if it has expired or is this page in an earlier attempt.
+local function answer_of(digest, first, url_key, url, ms)
+  local first_url = sub(first, 11)
+  if operation ~= 'look' then
+    local is_own = sub(first, 1, 1) == 'p' and first_url == url
+    if is_own or is_forgotten(number_in(first, 2, 7), ms) then
+      return nil
+    end
+  end
+  local had = first_url == url
+  if not had then
+    local note = run('HGET', key_of('c', url_key), url_key .. digest)
+    had = note and not is_forgotten(number_in(note, 2, 7), ms)
+  end
+  return {first, run('LINDEX', prefix .. 'n', number_in(first, 8, 10)), had and 1 or 0}
+end
+
+-- Texts that earlier items of this call claimed: an equal later item does not mean that the call is a repetition.
+local claimed = {}
+local text_answers = {}
+for item = 6, 5 + 5 * texts, 5 do
+  local digest, url_key, url, moment = ARGV[item], ARGV[item + 1], ARGV[item + 2], ARGV[item + 3]
+  local ms = number_in(moment, 1, 6)
+  now = math.max(now, ms)
+  local first = get('t', digest)
+  local answer, value = nil, nil
+  if is_claim then
+    value = state .. moment .. place_of(ARGV[item + 4]) .. url
+  end
+  local is_repeated = ARGV[1] == '1' and first == value and not claimed[digest]
+  if first and not is_repeated then
+    answer = answer_of(digest, first, url_key, url, ms)
+  end
+  if not answer and value then
+    put('t', digest, value)
+    claimed[digest] = true
+  end
+  text_answers[#text_answers + 1] = answer or false
+end
+
+local function equal_bytes(one, other)
+  local equal = 0
+  for place = 1, #one do
+    if byte(one, place) == byte(other, place) then
+      equal = equal + 1
+    end
+  end
+  return equal
+end
+
+-- The rare rows, '' if there are none, nil if the rows have another length: see packed_rows() in stores/content_values.py.
+local function unpacked(rows, packed)
+  if packed == '' then
+    return ''
+  end
+  local rare, last = {}, math.ceil(#rows / 8)
+  for place = 1, #rows do
+    local bits = byte(packed, math.ceil(place / 8)) or 0
+    if math.floor(bits / 2 ^ (-place % 8)) % 2 == 1 then
+      last = last + 1
+      rare[place] = sub(packed, last, last)
+    else
+      rare[place] = sub(rows, place, place)
+    end
+  end
+  return last == #packed and table.concat(rare) or nil
+end
+
+-- See Signature in stores/base.py.
+local function rests_are_near(rows, rare, kept, kept_rare, wanted)
+  if (rare == '') == (kept_rare == '') then
+    return equal_bytes(rare ~= '' and rare or rows, kept_rare ~= '' and kept_rare or kept) >= wanted
+  end
+  local known, its_rare = rows, rare
+  if rare == '' then
+    known, its_rare = kept, kept_rare
+  end
+  local decided, equal = 0, 0
+  for place = 1, #rows do
+    if byte(known, place) == byte(its_rare, place) then
+      decided = decided + 1
+      if byte(rows, place) == byte(kept, place) then
+        equal = equal + 1
+      end
+    end
+  end
+  return decided >= FEWEST_DECIDED and equal * #rows >= wanted * decided
+end
+
+-- Lua's own comparison depends on the locale of the server.
+local function is_above(one, other)
+  for place = 1, #one do
+    local its, others = byte(one, place), byte(other, place)
+    if its ~= others then
+      return its > others
+    end
+  end
+  return false
+end
+
+local near_answers = {}
+for item = 6 + 5 * texts, #ARGV, 11 do
+  local digest, url_key, url, ms = ARGV[item + 1], ARGV[item + 2], ARGV[item + 3], number_in(ARGV[item + 4], 1, 6)
+  local min_equal, min_rare = tonumber(ARGV[item + 5]), tonumber(ARGV[item + 6])
+  local rows, packed, bands = ARGV[item + 7], ARGV[item + 8], ARGV[item + 9]
+  local all_bands = bands .. ARGV[item + 10]
+  local width = #rows
+  local ref = sub(digest, 1, REF)
+  local seen = {[ref] = true}
+  local keys, hashes = {}, numbers.b
+  local rare_rows, best, best_equal, best_answer
+  local answer = 0
+  now = math.max(now, ms)
+
+  -- Nothing is searched for a text that was not new.
+  local last = text_answers[tonumber(ARGV[item])] and 0 or #all_bands
+  for place = 1, last, BAND do
+    local band = sub(all_bands, place, place + BAND - 1)
+    keys[place] = key_of('b', band)
+    local candidate = run('HGET', keys[place], band)
+    if candidate and not seen[candidate] then
+      seen[candidate] = true
+      local other = get('s', candidate)
+      local length = other and #other - TAIL or 0
+      local other_rows = other and sub(other, 1, width)
+      local equal = length >= width and equal_bytes(rows, other_rows) or 0
+      if equal >= min_equal and length >= width then
+        local other_rare = unpacked(other_rows, sub(other, width + 1, length))
+        -- A signature of another length shares the bucket by accident.
+        if other_rare then
+          local its_digest = candidate .. sub(other, length + 1)
+          rare_rows = rare_rows or unpacked(rows, packed)
+          if not rests_are_near(rows, rare_rows, other_rows, other_rare, min_rare) then
+            answer = 1
+          elseif not best or equal > best_equal or (equal == best_equal and is_above(its_digest, best)) then
+            local first = get('t', its_digest)
+            local found = first and answer_of(its_digest, first, url_key, url, ms)
+            if found then
+              best, best_equal, best_answer = its_digest, equal, found
+            end
+          end
+        end
+      end
+    end
+  end
+
+  if best then
+    best_answer[4], best_answer[5] = best_equal, best
+    answer = best_answer
+  elseif is_claim and last > 0 then
+    put('s', ref, rows .. packed .. sub(digest, REF + 1))
+    for place = 1, #bands, BAND do
+      local band = sub(bands, place, place + BAND - 1)
+      -- A new hash may have taken over the bucket.
+      local key = numbers.b == hashes and keys[place] or key_of('b', band)
+      run('HSET', key, band, ref)
+      -- A few of them show soon enough that there is little room.
+      if place % (4 * BAND) == 1 then
+        make_room('b', key)
+      end
+    end
+  end
+  near_answers[#near_answers + 1] = answer
+end
+return {text_answers, near_answers}

@@ -1,0 +1,165 @@
+"""The signatures and buckets of kept texts in SQLite.
+
+A kept text has 16 buckets at random positions of a big table, each on another page of the file. Therefore a signature is
+first appended to the small table ``content_recent``, which costs one page per transaction. Many of them are moved
+together to the tables ``content_signatures`` and ``content_bands``, in the order of their keys, so that neighbours share
+a page.
+
+Each process has the rows of ``content_recent`` in memory. It reads new rows at the beginning of each transaction, so a
+text that one process has kept is found by all others at once, and a kill loses nothing. If the last row in memory is no
+longer in the table, another process has moved the rows, and all are read again.
+"""
+
+from __future__ import annotations
+
+from struct import unpack
+from typing import TYPE_CHECKING
+
+from .base import NearAnswer
+from .content_values import BAND_BYTES, REF_BYTES, near_candidates, packed_rows
+from .sqlite_content_tables import rows_of
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Collection, Sequence
+
+    from .base import SeenText, Signature, TextMatch
+
+# Moving this many takes about 30 ms, in which other processes cannot write.
+_MOST = 1_024
+
+_RECENT = "SELECT number, digest, row_bytes, bands FROM content_recent WHERE number >= ? ORDER BY number"
+_BANDS = "SELECT hash, ref FROM content_bands WHERE hash IN ({})"
+_SIGNATURES = "SELECT ref, digest, row_bytes FROM content_signatures WHERE ref IN ({})"
+
+
+class KeptSignatures:
+    """The signatures of kept texts. All methods need an open transaction of *connection*.
+
+    ``first_capture`` returns the first capture of a text for the answer to a capture, with the given similarity; None
+    if it has none.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        first_capture: Callable[[bytes, SeenText, float], TextMatch | None],
+    ) -> None:
+        self._connection = connection
+        self._first_capture = first_capture
+        # The rows of content_recent; what they say about each bucket; and about each text, by its reference.
+        self._rows: dict[int, tuple[bytes, bytes, bytes]] = {}
+        self._buckets: dict[int, int] = {}
+        self._kept: dict[int, tuple[bytes, bytes]] = {}
+
+    def near(self, signatures: Sequence[Signature], *, keep: bool) -> list[NearAnswer]:
+        """The near texts of *signatures*. With *keep*, texts that are near to none are kept."""
+        self._read_recent()
+        numbers = [_numbers(b"".join((*it.bands, *it.more_bands))) for it in signatures]
+        everything = set().union(*numbers)
+        buckets = dict(rows_of(self._connection, _BANDS, [*everything]))
+        buckets.update((it, self._buckets[it]) for it in everything if it in self._buckets)
+        refs = {*buckets.values()}
+        kept: dict[int, tuple[bytes, bytes]] = {
+            ref: (digest, row_bytes)
+            for ref, digest, row_bytes in rows_of(self._connection, _SIGNATURES, [*refs])
+        }
+        kept.update((ref, self._kept[ref]) for ref in refs if ref in self._kept)
+        answers = []
+        for signature, its_numbers in zip(signatures, numbers, strict=True):
+            digest = signature.capture.digest
+            its_refs = {buckets[it] for it in its_numbers if it in buckets}
+            candidates = [kept[ref] for ref in its_refs if ref in kept and kept[ref][0] != digest]
+            answer = self._nearest(signature, candidates)
+            if keep and answer.seen is None:
+                ref = _reference(digest)
+                kept[ref] = digest, packed_rows(signature.rows, signature.rare_rows)
+                buckets.update(dict.fromkeys(its_numbers[: len(signature.bands)], ref))
+                self._append(*kept[ref], b"".join(signature.bands))
+            answers.append(answer)
+        if keep and len(self._rows) >= _MOST:
+            self.move()
+        return answers
+
+    def drop(self, digests: Collection[bytes]) -> None:
+        """Delete texts. Their buckets are kept: without a signature they are ignored until another text replaces them."""
+        if not digests:
+            return
+        self._read_recent()
+        numbers = [number for number, row in self._rows.items() if row[0] in digests]
+        for number in numbers:
+            del self._rows[number]
+        for digest in digests:
+            self._kept.pop(_reference(digest), None)
+        many = self._connection.executemany
+        many("DELETE FROM content_recent WHERE number = ?", [(number,) for number in numbers])
+        many(
+            "DELETE FROM content_signatures WHERE ref = ? AND digest = ?",
+            [(_reference(digest), digest) for digest in digests],
+        )
+
+    def move(self) -> None:
+        """Move all recent signatures to the big tables."""
+        # The memory may still have rows that other processes have deleted.
+        self.clear()
+        self._read_recent()
+        many = self._connection.executemany
+        many(
+            "INSERT OR REPLACE INTO content_signatures VALUES (?, ?, ?)",
+            sorted((ref, *row) for ref, row in self._kept.items()),
+        )
+        many("INSERT OR REPLACE INTO content_bands VALUES (?, ?)", sorted(self._buckets.items()))
+        self._connection.execute("DELETE FROM content_recent")
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what is in memory, because it may not have been written. It is read again when it is needed."""
+        self._rows.clear()
+        self._buckets.clear()
+        self._kept.clear()
+
+    def _nearest(self, signature: Signature, candidates: list[tuple[bytes, bytes]]) -> NearAnswer:
+        if not candidates:
+            return NearAnswer()
+        near, is_template = near_candidates(signature, candidates)
+        for equal, digest in near:
+            seen = self._first_capture(digest, signature.capture, equal / len(signature.rows))
+            if seen is not None:
+                return NearAnswer(seen)
+        return NearAnswer(None, is_template)
+
+    @property
+    def _last(self) -> int:
+        return next(reversed(self._rows), 0)
+
+    def _read_recent(self) -> None:
+        last = self._last
+        rows = self._connection.execute(_RECENT, (last,)).fetchall()
+        if last and rows and rows[0][1:] == self._rows[last]:
+            del rows[0]
+        elif last:
+            self.clear()
+            rows = self._connection.execute(_RECENT, (0,)).fetchall()
+        for row in rows:
+            self._remember(*row)
+
+    def _append(self, digest: bytes, row_bytes: bytes, bands: bytes) -> None:
+        row = (self._last + 1, digest, row_bytes, bands)
+        self._connection.execute("INSERT INTO content_recent VALUES (?, ?, ?, ?)", row)
+        self._remember(*row)
+
+    def _remember(self, number: int, digest: bytes, row_bytes: bytes, bands: bytes) -> None:
+        ref = _reference(digest)
+        self._rows[number] = (digest, row_bytes, bands)
+        self._kept[ref] = (digest, row_bytes)
+        self._buckets.update(dict.fromkeys(_numbers(bands), ref))
+
+
+def _reference(digest: bytes) -> int:
+    """The number by which buckets refer to a text."""
+    return int.from_bytes(digest[:REF_BYTES], "big")
+
+
+def _numbers(bands: bytes) -> list[int]:
+    """The numbers by which the buckets of 8-byte band hashes, joined, are stored."""
+    return [number >> 8 * (8 - BAND_BYTES) for number in unpack(f">{len(bands) // 8}Q", bands)]
