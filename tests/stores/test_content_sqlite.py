@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from content_pages import (
