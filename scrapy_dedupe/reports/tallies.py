@@ -9,6 +9,7 @@ times.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from .figures import DuplicateGroup, Example
@@ -172,7 +173,7 @@ class Tallies(HeavyHitters[Row]):
     """
 
     def __init__(self, columns: int, most_rows: int, most_bytes: int) -> None:
-        super().__init__(lambda: Row(columns), most_rows, most_bytes)
+        super().__init__(partial(Row, columns), most_rows, most_bytes)
         self.others = Row(columns)
 
     def count(self, name: str, counts: Iterable[tuple[int, int]]) -> None:
