@@ -9,6 +9,7 @@ times.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from .parsing import count_of, dict_of, list_of, share_of, text_of
@@ -173,7 +174,7 @@ class Tallies(HeavyHitters[Row]):
     """
 
     def __init__(self, columns: int, most_rows: int, most_bytes: int) -> None:
-        super().__init__(lambda: Row(columns), most_rows, most_bytes)
+        super().__init__(partial(Row, columns), most_rows, most_bytes)
         self.others = Row(columns)
 
     def count(self, name: str, counts: Iterable[tuple[int, int]]) -> None:

@@ -246,14 +246,14 @@ def patterns_of(url: str) -> Patterns:
     path, _, query = rest[:_READ_CHARS].partition("#")[0].partition("?")
     # The part after a semicolon is a parameter, too: ;jsessionid=12AB.
     path, _, path_parameters = path.partition(";")
-    path = path[1:]
-    # Equal numbers are ignored: they may be a day and a month.
-    words = [part for part in path.split("/") if part and not part.isdigit()]
-    wide = []
-    if len(set(words)) < len(words):
-        wide.append(f"{host}/…/{_REPEATED}/…")
-        path = _REPETITIONS.sub(rf"\1{_REPEATED}/", f"{path}/")[:-1]
+    path, wide = path[1:], []
     parts = path.split("/")
+    if len(set(parts)) < len(parts):
+        # Equal numbers are ignored: they may be a day and a month.
+        words = [part for part in parts if part and not part.isdigit()]
+        if len(set(words)) < len(words):
+            wide.append(f"{host}/…/{_REPEATED}/…")
+        parts = _REPETITIONS.sub(rf"\1{_REPEATED}/", f"{path}/")[:-1].split("/")
     shown_parts = [*map(_part, parts[:_MOST_PARTS]), *(["…"] if len(parts) > _MOST_PARTS else [])]
     place = f"{host}/{'/'.join(shown_parts)}"
     pairs = [*_pairs(query, ""), *_pairs(path_parameters, ";")]
