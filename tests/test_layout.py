@@ -71,7 +71,6 @@ SYNC_THEMSELVES = {
     "urls/journal.py",  # a journal that is appended to and truncated
     "warc/files.py",  # an `.open` WARC file that is appended to
     "warc/salvage.py",  # an `.open` WARC file that is truncated after its last whole record
-    "warc/wacz.py",  # the locked `.open` file, in which zipfile seeks
 }
 # These only move complete files and folders away, and write nothing.
 MOVE_AWAY = {

@@ -191,15 +191,6 @@ class ExactSet:
         self._is_closed = False
         self._open(path, recreate=recreate)
 
-    @classmethod
-    def open_if(cls, path: Path, fingerprinter: str, count: int) -> ExactSet | None:
-        """Open the set if it has ``count`` fingerprints; None if it has another number."""
-        exact = cls(path, fingerprinter)
-        if exact.count == count:
-            return exact
-        exact.close()
-        return None
-
     # On the event loop
 
     def add(self, fingerprint: bytes) -> None:
@@ -251,7 +242,7 @@ class ExactSet:
 
     def __len__(self) -> int:
         """The exact number, including pending fingerprints. Each of them is looked up, so this is slow."""
-        pending = list(self._pending)
+        pending = self._pending.copy()
         with self._reading() as reader:
             # One snapshot of the file, unaffected by commits of the writer.
             reader.execute("BEGIN")
@@ -315,7 +306,7 @@ class ExactSet:
                 sync_folder(self.path.parent)
 
     def _write_pending(self) -> None:
-        batch = sorted(self._pending)
+        batch = sorted(self._pending.copy())
         try:
             for start in range(0, len(batch), _TRANSACTION_FINGERPRINTS):
                 part = batch[start : start + _TRANSACTION_FINGERPRINTS]

@@ -478,7 +478,11 @@ class FilterFolder:
         """The exact set on disk, if its number of fingerprints is that of the snapshot."""
         path, stored = self.folder / EXACT_NAME, self._stored
         if stored is not None and stored.exact is not None and path.exists():
-            self._exact = ExactSet.open_if(path, self.fingerprinter, stored.exact)
+            exact = ExactSet(path, self.fingerprinter)
+            if exact.count == stored.exact:
+                self._exact = exact
+            else:
+                exact.close()
         return self._exact
 
     def _rebuilt_set(self, path: Path | None) -> ExactSet:

@@ -68,7 +68,7 @@ class BadMember(Broken):
     """A gzip member cannot be decompressed to its end."""
 
 
-class Source:
+class RecordSource:
     """Bytes of a file, one record after the other; `offset` is where the current record, or its member, begins.
 
     ``begin`` goes to the next record; False at the end of the file. ``find_next`` goes to the next place that begins with
@@ -160,7 +160,7 @@ class Source:
         raise NotImplementedError
 
 
-class PlainSource(Source):
+class PlainSource(RecordSource):
     """Bytes of an uncompressed file."""
 
     is_inside_member = False
@@ -200,7 +200,7 @@ class PlainSource(Source):
         return Cut(f"the file ends {length} bytes before the end of the record")
 
 
-class GzipSource(Source):
+class GzipSource(RecordSource):
     """Decompressed bytes of a file of gzip members; `offset` is where the current member begins."""
 
     def go_to(self, offset: int) -> None:
