@@ -86,16 +86,14 @@ class FoundSources:
         self.check()
         try:
             _check_text(place)
-            is_manifest = kind_of(place_file(place)) == "manifest"
-            if not is_manifest:
-                source = source_at(place, crawl=self.crawl)
-                self.listed.append(ListedFile(source.name, place, source.hash, source.size, source.crawl))
-                self._add(source)
+            if kind_of(place_file(place)) == "manifest":
+                self._take_manifest(place)
+                return
+            source = source_at(place, crawl=self.crawl)
+            self.listed.append(ListedFile(source.name, place, source.hash, source.size, source.crawl))
+            self._add(source)
         except DedupeError as error:
             self._fail(place, str(error), is_doubt=place.lower().endswith(".json"))
-        else:
-            if is_manifest:
-                self._take_manifest(place)
 
     def _take_manifest(self, place: str) -> None:
         def on_fault(sentence: str) -> None:
