@@ -324,7 +324,7 @@ def memory(options: Options) -> None:
 
 
 def memory_rows(redis_url: str, name: str, count: int, grown: int) -> list[tuple[str, ...]]:
-    rows = [(f"{name}: whole server", "", f"{grown / count:,.0f}", "1,000")]
+    rows: list[tuple[str, ...]] = [(f"{name}: whole server", "", f"{grown / count:,.0f}", "1,000")]
     for kind, keys, size in sorted(redis_client(redis_url).eval(SIZES_BY_KIND, 0)):
         what = KINDS.get(kind.decode("ascii", "replace"), "parameters and crawls")
         rows.append((f"  {kind.decode('ascii', 'replace')}: {what}", f"{keys:,}", f"{size / count:,.1f}", ""))
