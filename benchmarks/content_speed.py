@@ -320,7 +320,11 @@ def memory(options: Options) -> None:
             rows += memory_rows(
                 redis_url, f"{len(pages):,} pages", len(pages), used_memory(redis_url) - before
             )
-    table("memory: bytes per document on Redis, by kind of key", ("", "keys", "bytes per document", "goal"), rows)
+    table(
+        "memory: bytes per document on Redis, by kind of key",
+        ("", "keys", "bytes per document", "goal"),
+        rows,
+    )
 
 
 def memory_rows(redis_url: str, name: str, count: int, grown: int) -> list[tuple[str, ...]]:
