@@ -91,7 +91,7 @@ _HASHES_AT_ONCE = 20
 
 
 class _Text(NamedTuple):
-    """A text and its first capture. ``value`` is the stored form, ``place`` the position of the crawl in the list."""
+    """A text, and its first capture in the stored form."""
 
     digest: bytes
     value: bytes
