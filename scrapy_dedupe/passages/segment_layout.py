@@ -101,7 +101,7 @@ class SegmentEntry:
 
 
 def bucket_bits_for(posts: int, key_bits: int, value_bits: int) -> int:
-    """Return the number of bucket bits with which this many posts take the least space, with about 5 to 50 per bucket.
+    """Return the number of bucket bits with which this many posts take the least space, with 4 to 32 per bucket.
 
     >>> bucket_bits_for(7_000_000, 40, 15)
     18

@@ -32,7 +32,6 @@ from .segment_layout import (
     POSTS,
     SUFFIX,
     TYPES,
-    SegmentEntry,
     decode_outline,
     name_head,
     post_width,
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Segment", "SegmentEntry", "key_bounds"]
+    from .segment_layout import SegmentEntry
 
 _KEPT_BLOCKS = 64
 _SPLIT_BITS = 16  # key bounds are multiples of 2 ** -16 of the key space

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scrapy_dedupe.passages.segment_layout import encode_outline
 from scrapy_dedupe.passages.segment_writing import SegmentWriter, new_segment
-from scrapy_dedupe.passages.segments import Segment, SegmentEntry
+from scrapy_dedupe.passages.segments import Segment
 from scrapy_dedupe.passages.values import Outline, Parameters
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from scrapy_dedupe.passages.segment_layout import SegmentEntry
 
 KEY_BITS = 12
 """So few that keys, and buckets, are shared."""
