@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from crawling import LinkSpider, crawl, crawl_test
+from crawling import LinkSpider, collecting, crawl, crawl_test
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,13 +107,10 @@ def test_a_crawl_loads_only_what_its_settings_need_and_freezes_it(web: WebServer
 
 
 class FreezeSpider(LinkSpider):
-    """Keeps the number of frozen objects at each page."""
-
-    frozen: list[int]
+    """Yields the number of frozen objects at each page."""
 
     def parse(self, response: Any, **kwargs: Any) -> Any:
-        self.frozen = [*getattr(self, "frozen", ()), gc.get_freeze_count()]
-        return super().parse(response, **kwargs)
+        yield {"frozen": gc.get_freeze_count()}
 
 
 @pytest.fixture
@@ -128,8 +125,9 @@ def _nothing_frozen() -> Iterator[None]:
 @crawl_test
 async def test_a_crawl_of_another_program_freezes_nothing(web: WebServer, settings: dict[str, Any]) -> None:
     web.page("/", "<p>Home")
-    crawler = await crawl(FreezeSpider, settings, urls=web.url())
-    assert crawler.spider.frozen == [0]
+    spider, items = collecting(FreezeSpider)
+    await crawl(spider, settings, urls=web.url())
+    assert items == [{"frozen": 0}]
 
 
 @pytest.mark.usefixtures("_nothing_frozen")
@@ -139,11 +137,12 @@ async def test_objects_stay_frozen_until_the_last_crawl_has_stopped(
 ) -> None:
     web.page("/", "<p>Home")
     outer_frozen: list[int] = []
+    inner_ids = iter(("inner-1", "inner-2"))
 
     class Outer(FreezeSpider):
         async def parse(self, response: Any, **kwargs: Any) -> Any:
             outer_frozen.append(gc.get_freeze_count())
-            await crawl(FreezeSpider, {**settings, "DEDUPE_CRAWL_ID": "inner"}, urls=web.url())
+            await crawl(FreezeSpider, {**settings, "DEDUPE_CRAWL_ID": next(inner_ids)}, urls=web.url())
             outer_frozen.append(gc.get_freeze_count())
             return
             yield
@@ -153,6 +152,7 @@ async def test_objects_stay_frozen_until_the_last_crawl_has_stopped(
         outer_frozen.clear()
         await crawl(Outer, settings, urls=web.url())
         # Objects that are no longer used are freed all the same.
+        assert len(outer_frozen) == 2
         assert min(outer_frozen) > 10_000
         assert gc.get_freeze_count() == 0
 
@@ -164,5 +164,6 @@ async def test_what_a_program_has_frozen_itself_stays_frozen(
 ) -> None:
     web.page("/", "<p>Home")
     gc.freeze()
-    crawler = await crawl(FreezeSpider, {**settings, "DEDUPE_GC_FREEZE": True}, urls=web.url())
-    assert min(*crawler.spider.frozen, gc.get_freeze_count()) > 10_000
+    spider, items = collecting(FreezeSpider)
+    await crawl(spider, {**settings, "DEDUPE_GC_FREEZE": True}, urls=web.url())
+    assert min(items[0]["frozen"], gc.get_freeze_count()) > 10_000
