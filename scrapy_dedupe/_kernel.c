@@ -117,38 +117,31 @@ hash_chunk(const uint32_t *codes, uint32_t *hashes, size_t size, size_t count)
     hash_whole(buffers[current], hashes, size - width, count);
 }
 
-/* Lower the rows to the minima over all hashes. */
-INLINE void
-lower_rows(uint32_t *rows, const uint32_t *factors, const uint32_t *summands, size_t row_count,
-           const uint32_t *hashes, size_t count)
+INLINE uint32_t
+lower_of(uint32_t one, uint32_t other)
 {
-    for (size_t start = 0; start < count; start += CHUNK) {
-        const uint32_t *chunk = hashes + start;
-        size_t length = count - start < CHUNK ? count - start : CHUNK;
-        size_t row = 0;
-        for (; row + 4 <= row_count; row += 4) {
-            uint32_t a0 = factors[row], a1 = factors[row + 1], a2 = factors[row + 2], a3 = factors[row + 3];
-            uint32_t b0 = summands[row], b1 = summands[row + 1], b2 = summands[row + 2], b3 = summands[row + 3];
-            uint32_t m0 = rows[row], m1 = rows[row + 1], m2 = rows[row + 2], m3 = rows[row + 3];
-            for (size_t i = 0; i < length; i++) {
-                uint32_t h = chunk[i];
-                uint32_t v0 = h * a0 + b0, v1 = h * a1 + b1, v2 = h * a2 + b2, v3 = h * a3 + b3;
-                m0 = v0 < m0 ? v0 : m0;
-                m1 = v1 < m1 ? v1 : m1;
-                m2 = v2 < m2 ? v2 : m2;
-                m3 = v3 < m3 ? v3 : m3;
-            }
-            rows[row] = m0, rows[row + 1] = m1, rows[row + 2] = m2, rows[row + 3] = m3;
-        }
-        for (; row < row_count; row++) {
-            uint32_t a = factors[row], b = summands[row], m = rows[row];
-            for (size_t i = 0; i < length; i++) {
-                uint32_t v = chunk[i] * a + b;
-                m = v < m ? v : m;
-            }
-            rows[row] = m;
+    return one < other ? one : other;
+}
+
+/* Lower the rows to the minima over all hashes. The inner loop over rows is one that every compiler makes use SIMD. */
+INLINE void
+lower_rows(uint32_t *RESTRICT rows, const uint32_t *RESTRICT factors, const uint32_t *RESTRICT summands,
+           size_t row_count, const uint32_t *RESTRICT hashes, size_t count)
+{
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        uint32_t h0 = hashes[i], h1 = hashes[i + 1], h2 = hashes[i + 2], h3 = hashes[i + 3];
+        uint32_t h4 = hashes[i + 4], h5 = hashes[i + 5], h6 = hashes[i + 6], h7 = hashes[i + 7];
+        for (size_t row = 0; row < row_count; row++) {
+            uint32_t a = factors[row], b = summands[row];
+            uint32_t m0 = lower_of(h0 * a + b, h1 * a + b), m1 = lower_of(h2 * a + b, h3 * a + b);
+            uint32_t m2 = lower_of(h4 * a + b, h5 * a + b), m3 = lower_of(h6 * a + b, h7 * a + b);
+            rows[row] = lower_of(rows[row], lower_of(lower_of(m0, m1), lower_of(m2, m3)));
         }
     }
+    for (; i < count; i++)
+        for (size_t row = 0; row < row_count; row++)
+            rows[row] = lower_of(rows[row], hashes[i] * factors[row] + summands[row]);
 }
 
 static void
