@@ -27,10 +27,11 @@ class KernelBuildHook(BuildHookInterface[Any]):
         if wanted not in ("auto", "require", "no"):
             raise ValueError(f"{VARIABLE} is {wanted!r}. Allowed: auto, require, no.")
         package = Path(self.root, SOURCE).parent
-        # Also if no new one is built: the one of an earlier installation may be outdated.
-        for path in package.glob(BINARIES):
-            if path.suffix in (".so", ".pyd"):
-                path.unlink()
+        if version == "editable":
+            # Also if no new one is built: the one of an earlier installation may be outdated.
+            for path in package.glob(BINARIES):
+                if path.suffix in (".so", ".pyd"):
+                    path.unlink()
         if wanted == "no" or sys.implementation.name != "cpython":
             return
         self._folder = tempfile.mkdtemp()

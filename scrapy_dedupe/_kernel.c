@@ -1,8 +1,7 @@
 /* The hot loops of scrapy_dedupe.content. Optional: each function does the same as Python code there.
 
-The Python code is the reference: results are identical, bit by bit. content/kernel.py decides which one is used.
-All tables and rules that the Python code has too are arguments, so that each exists once. The only exception is what
-the module docstring of content/signature.py defines.
+The Python code is the reference: results are identical, bit by bit, and tests/content/test_kernel.py compares each
+function. content/kernel.py decides which code is used. Large tables are arguments, so that each exists once.
 
 Memory is allocated and Python objects are created with the GIL held; long loops run without it. Only the limited API of
 Python 3.11 is used, so one binary serves all later versions.
@@ -29,18 +28,17 @@ Python 3.11 is used, so one binary serves all later versions.
 /* Functions with long loops over numbers are compiled twice on x86: for every processor, and for those with AVX2. */
 #if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
 #define FOR_AVX2 __attribute__((target("avx2")))
-#define HAS_AVX2 (has_avx2)
 static int has_avx2;
 #endif
 
 /* The GIL is released only for more than about 0.1 ms of work. A thread that releases it may have to wait for 5 ms until
 it has the GIL again. */
 #define MUCH 100000
-#define BEGIN_LOOPS(steps)                                                 \
-    {                                                                      \
+#define BEGIN_LOOPS(steps) \
+    {                      \
         PyThreadState *thread = (steps) > MUCH ? PyEval_SaveThread() : NULL;
-#define END_LOOPS                      \
-        if (thread != NULL)            \
+#define END_LOOPS                         \
+        if (thread != NULL)               \
             PyEval_RestoreThread(thread); \
     }
 
@@ -117,38 +115,31 @@ hash_chunk(const uint32_t *codes, uint32_t *hashes, size_t size, size_t count)
     hash_whole(buffers[current], hashes, size - width, count);
 }
 
-/* Lower the rows to the minima over all hashes. */
-INLINE void
-lower_rows(uint32_t *rows, const uint32_t *factors, const uint32_t *summands, size_t row_count,
-           const uint32_t *hashes, size_t count)
+INLINE uint32_t
+lower_of(uint32_t one, uint32_t other)
 {
-    for (size_t start = 0; start < count; start += CHUNK) {
-        const uint32_t *chunk = hashes + start;
-        size_t length = count - start < CHUNK ? count - start : CHUNK;
-        size_t row = 0;
-        for (; row + 4 <= row_count; row += 4) {
-            uint32_t a0 = factors[row], a1 = factors[row + 1], a2 = factors[row + 2], a3 = factors[row + 3];
-            uint32_t b0 = summands[row], b1 = summands[row + 1], b2 = summands[row + 2], b3 = summands[row + 3];
-            uint32_t m0 = rows[row], m1 = rows[row + 1], m2 = rows[row + 2], m3 = rows[row + 3];
-            for (size_t i = 0; i < length; i++) {
-                uint32_t h = chunk[i];
-                uint32_t v0 = h * a0 + b0, v1 = h * a1 + b1, v2 = h * a2 + b2, v3 = h * a3 + b3;
-                m0 = v0 < m0 ? v0 : m0;
-                m1 = v1 < m1 ? v1 : m1;
-                m2 = v2 < m2 ? v2 : m2;
-                m3 = v3 < m3 ? v3 : m3;
-            }
-            rows[row] = m0, rows[row + 1] = m1, rows[row + 2] = m2, rows[row + 3] = m3;
-        }
-        for (; row < row_count; row++) {
-            uint32_t a = factors[row], b = summands[row], m = rows[row];
-            for (size_t i = 0; i < length; i++) {
-                uint32_t v = chunk[i] * a + b;
-                m = v < m ? v : m;
-            }
-            rows[row] = m;
+    return one < other ? one : other;
+}
+
+/* Lower the rows to the minima over all hashes. The inner loop over rows is one that every compiler makes use SIMD. */
+INLINE void
+lower_rows(uint32_t *RESTRICT rows, const uint32_t *RESTRICT factors, const uint32_t *RESTRICT summands,
+           size_t row_count, const uint32_t *RESTRICT hashes, size_t count)
+{
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        uint32_t h0 = hashes[i], h1 = hashes[i + 1], h2 = hashes[i + 2], h3 = hashes[i + 3];
+        uint32_t h4 = hashes[i + 4], h5 = hashes[i + 5], h6 = hashes[i + 6], h7 = hashes[i + 7];
+        for (size_t row = 0; row < row_count; row++) {
+            uint32_t a = factors[row], b = summands[row];
+            uint32_t m0 = lower_of(h0 * a + b, h1 * a + b), m1 = lower_of(h2 * a + b, h3 * a + b);
+            uint32_t m2 = lower_of(h4 * a + b, h5 * a + b), m3 = lower_of(h6 * a + b, h7 * a + b);
+            rows[row] = lower_of(rows[row], lower_of(lower_of(m0, m1), lower_of(m2, m3)));
         }
     }
+    for (; i < count; i++)
+        for (size_t row = 0; row < row_count; row++)
+            rows[row] = lower_of(rows[row], hashes[i] * factors[row] + summands[row]);
 }
 
 static void
@@ -178,8 +169,8 @@ lower_rows_avx2(uint32_t *rows, const uint32_t *factors, const uint32_t *summand
     lower_rows(rows, factors, summands, row_count, hashes, count);
 }
 
-#define hash_chunk_here (HAS_AVX2 ? hash_chunk_avx2 : hash_chunk_anywhere)
-#define lower_rows_here (HAS_AVX2 ? lower_rows_avx2 : lower_rows_anywhere)
+#define hash_chunk_here (has_avx2 ? hash_chunk_avx2 : hash_chunk_anywhere)
+#define lower_rows_here (has_avx2 ? lower_rows_avx2 : lower_rows_anywhere)
 #else
 #define hash_chunk_here hash_chunk_anywhere
 #define lower_rows_here lower_rows_anywhere
@@ -292,110 +283,6 @@ lower(PyObject *module, PyObject *args)
     END_LOOPS
     release(b, 4);
     Py_RETURN_NONE;
-}
-
-/* BLAKE2b with 8 bytes of output (RFC 7693), for band hashes */
-
-static const uint64_t BLAKE_START[8] = {
-    0x6A09E667F3BCC908u, 0xBB67AE8584CAA73Bu, 0x3C6EF372FE94F82Bu, 0xA54FF53A5F1D36F1u,
-    0x510E527FADE682D1u, 0x9B05688C2B3E6C1Fu, 0x1F83D9ABFB41BD6Bu, 0x5BE0CD19137E2179u,
-};
-
-static const unsigned char BLAKE_ORDER[10][16] = {
-    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
-    {11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4}, {7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8},
-    {9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13}, {2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9},
-    {12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11}, {13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10},
-    {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5}, {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0},
-};
-
-INLINE uint64_t
-turned(uint64_t word, int bits)
-{
-    return word >> bits | word << (64 - bits);
-}
-
-INLINE uint64_t
-word_at(Bytes data)
-{
-    uint64_t word = 0;
-    for (int i = 7; i >= 0; i--)
-        word = word << 8 | data[i];
-    return word;
-}
-
-static void
-blake_block(uint64_t state[8], Bytes block, uint64_t hashed, int is_last)
-{
-    uint64_t m[16], v[16];
-    for (int i = 0; i < 16; i++)
-        m[i] = word_at(block + 8 * i);
-    for (int i = 0; i < 8; i++)
-        v[i] = state[i], v[i + 8] = BLAKE_START[i];
-    v[12] ^= hashed;
-    if (is_last)
-        v[14] = ~v[14];
-    for (int round = 0; round < 12; round++) {
-        const unsigned char *order = BLAKE_ORDER[round % 10];
-        for (int i = 0; i < 8; i++) {
-            /* four columns, then four diagonals */
-            int turn = i / 4;
-            uint64_t *a = &v[i % 4], *b = &v[4 + (i + turn) % 4], *c = &v[8 + (i + 2 * turn) % 4];
-            uint64_t *d = &v[12 + (i + 3 * turn) % 4];
-            *a += *b + m[order[2 * i]];
-            *d = turned(*d ^ *a, 32);
-            *c += *d;
-            *b = turned(*b ^ *c, 24);
-            *a += *b + m[order[2 * i + 1]];
-            *d = turned(*d ^ *a, 16);
-            *c += *d;
-            *b = turned(*b ^ *c, 63);
-        }
-    }
-    for (int i = 0; i < 8; i++)
-        state[i] ^= v[i] ^ v[i + 8];
-}
-
-/* hash_bands(data, width, bands, person): the hashes of consecutive bands of `width` bytes. */
-static PyObject *
-hash_bands(PyObject *module, PyObject *args)
-{
-    Py_buffer b[2];
-    Py_ssize_t width, bands;
-    if (!PyArg_ParseTuple(args, "y*nny*", &b[0], &width, &bands, &b[1]))
-        return NULL;
-    PyObject *list = NULL;
-    unsigned char person[16] = {0};
-    if (b[1].len > 16 || width < 1 || bands < 0 || bands > 0xFFFF || width > b[0].len / (bands ? bands : 1)) {
-        PyErr_SetString(PyExc_ValueError, "hash_bands: the namespace is too long, or the bands do not fit");
-        goto end;
-    }
-    memcpy(person, b[1].buf, (size_t)b[1].len);
-    list = PyList_New(bands);
-    for (Py_ssize_t band = 0; list != NULL && band < bands; band++) {
-        uint64_t state[8];
-        unsigned char block[128], digest[8];
-        memcpy(state, BLAKE_START, sizeof state);
-        state[0] ^= 0x01010000u ^ 8u;
-        state[4] ^= (uint64_t)band; /* the salt */
-        state[6] ^= word_at(person);
-        state[7] ^= word_at(person + 8);
-        Bytes data = (Bytes)b[0].buf + band * width;
-        for (Py_ssize_t at = 0; at < width; at += 128) {
-            Py_ssize_t length = width - at < 128 ? width - at : 128;
-            memset(block, 0, sizeof block);
-            memcpy(block, data + at, (size_t)length);
-            blake_block(state, block, (uint64_t)(at + length), at + length == width);
-        }
-        for (int i = 0; i < 8; i++)
-            digest[i] = (unsigned char)(state[0] >> 8 * i);
-        PyObject *item = PyBytes_FromStringAndSize((char *)digest, 8);
-        if (item == NULL || PyList_SetItem(list, band, item) < 0)
-            Py_CLEAR(list);
-    }
-end:
-    release(b, 2);
-    return list;
 }
 
 /* Templates: content/template.py */
@@ -983,7 +870,6 @@ static PyMethodDef METHODS[] = {
     {"collapse", collapse, METH_O, NULL},
     {"count_tags", count_tags, METH_VARARGS, NULL},
     {"distinct_hashes", distinct_hashes, METH_VARARGS, NULL},
-    {"hash_bands", hash_bands, METH_VARARGS, NULL},
     {"left_open", left_open, METH_O, NULL},
     {"lower", lower, METH_VARARGS, NULL},
     {"lower_parts", lower_parts, METH_VARARGS, NULL},

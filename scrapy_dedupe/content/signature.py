@@ -160,7 +160,16 @@ def band_hashes(rows: Hashes, banding: Banding, namespace: str) -> list[bytes]:
     width = 4 * banding.rows
     if len(data) < width * banding.bands:
         raise ValueError(f"{banding.bands} bands of {banding.rows} rows do not fit into {len(rows)} rows.")
-    return hash_bands(data, width, banding.bands, namespace.encode())
+    person = namespace.encode()
+    return [
+        blake2b(
+            data[width * band : width * (band + 1)],
+            digest_size=8,
+            salt=band.to_bytes(2, "little"),
+            person=person,
+        ).digest()
+        for band in range(banding.bands)
+    ]
 
 
 def as_minhash(rows: Hashes) -> MinHash:
@@ -259,23 +268,9 @@ def _lower_parts(
     np.minimum(rare, whole, out=whole)
 
 
-def _hash_bands(data: bytes, width: int, bands: int, namespace: bytes) -> list[bytes]:
-    """The hashes of the first *bands* parts of *data* with *width* bytes each."""
-    return [
-        blake2b(
-            data[width * band : width * (band + 1)],
-            digest_size=8,
-            salt=band.to_bytes(2, "little"),
-            person=namespace,
-        ).digest()
-        for band in range(bands)
-    ]
-
-
 distinct_hashes: Final = kernel.function("distinct_hashes", _distinct_hashes)
 lower: Final = kernel.function("lower", _lower)
 lower_parts: Final = kernel.function("lower_parts", _lower_parts)
-hash_bands: Final = kernel.function("hash_bands", _hash_bands)
 
 
 def _lower_block(rows: Hashes, hashes: Hashes, factors: Hashes, summands: Hashes) -> None:
