@@ -56,7 +56,7 @@ class Pages:
         self._waiting = sqlite3.connect("", isolation_level=None)
         self._waiting.executescript(
             "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
-            "CREATE TABLE revisits (url BLOB, fields TEXT);"
+            "CREATE TABLE revisits (url BLOB, fields TEXT, is_replaced INTEGER DEFAULT 0);"
             "CREATE INDEX by_url ON revisits (url);"
         )
         self._has_revisits = False
@@ -85,15 +85,18 @@ class Pages:
     def note(self, doc_id: str) -> None:
         """Record that a document was indexed, so that no older revisit replaces it."""
         if self._has_revisits:
-            self._waiting.execute("DELETE FROM revisits WHERE url = ?", (_bytes(doc_id),))
+            self._waiting.execute("UPDATE revisits SET is_replaced = 1 WHERE url = ?", (_bytes(doc_id),))
 
     def of_revisits(self) -> Iterator[RawDocument]:
         """Yield the pages of the revisits. Call it after all files have been read."""
-        for (fields,) in self._waiting.execute("SELECT fields FROM revisits ORDER BY rowid"):
+        rows = self._waiting.execute("SELECT fields, is_replaced FROM revisits ORDER BY rowid")
+        for fields, is_replaced in rows:
             url, content_type, place, values = json.loads(fields)
             found = self._captures.original(Reference(**values))
             if found is None:
                 self._skipped.add("revisit")
+                continue
+            if is_replaced:
                 continue
             try:
                 original = self._captures.record_of(found)
@@ -119,7 +122,7 @@ class Pages:
         self._has_revisits = True
         url = revisit.target_uri or ""
         fields = json.dumps([url, content_type, place, asdict(reference)])
-        self._waiting.execute("INSERT INTO revisits VALUES (?, ?)", (_bytes(url), fields))
+        self._waiting.execute("INSERT INTO revisits (url, fields) VALUES (?, ?)", (_bytes(url), fields))
 
     def _document(
         self, url: str, content_type: str, source: StoredRecord, place: str

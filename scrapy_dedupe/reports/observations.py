@@ -13,7 +13,6 @@ import json
 import math
 import time
 import zlib
-from dataclasses import fields
 from datetime import UTC, datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.warc.dates import format_date
 
-from .figures import Share, TimeSlice, Totals
 from .parsing import MOST_BYTES, MOST_PAGES, count_of, dict_of, is_number, list_of, number_of, text_of
 from .tallies import Groups, Tallies
 from .texts import harmless, host_of, mime_of
@@ -37,10 +35,17 @@ KINDS = ("unique", "unchanged", "changed", "exact", "near", "unknown")
 DUPLICATES = ("unchanged", "changed", "exact", "near")
 BINS = 100
 
-TOTALS = (*(field.name for field in fields(Totals)), "bytes_judged")
-# Without the name and the mark, and without the time.
-SHARE_COLUMNS = tuple(field.name for field in fields(Share)[1:-1])
-TIME_COLUMNS = tuple(field.name for field in fields(TimeSlice)[2:])
+# The columns are written out: the classes of the figures are not loaded during a crawl.
+# fmt: off
+TOTALS = (
+    "requests_filtered", "pages_judged", "duplicates", "dropped", "responses", "revisits", "bytes_written",
+    "bytes_conserved", "bytes_judged",
+)
+SHARE_COLUMNS = (
+    "pages", "duplicates", "requests_filtered", "responses", "revisits", "bytes_written", "bytes_conserved",
+)
+# fmt: on
+TIME_COLUMNS = ("requests_filtered", "pages", "duplicates", "bytes_written", "bytes_conserved")
 
 SUMMED_STATS = ("dedupe/url/confirmed", "dedupe/url/false_positives", "dedupe/errors/report")
 """Stats that each run of a job counts from 0. Their sums over the runs are kept; of other stats, the last run's value."""
