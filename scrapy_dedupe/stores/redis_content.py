@@ -138,27 +138,18 @@ class RedisContent:
         self._lifetime_ms = None if seconds is None else round(seconds * 1000)
 
     def claim(
-        self, captures: Sequence[SeenText], signatures: Sequence[Signature | None], *, pending: bool = True
+        self,
+        captures: Sequence[SeenText],
+        signatures: Sequence[Signature | None] = (),
+        *,
+        pending: bool = True,
     ) -> list[TextMatch | NearAnswer | None]:
-        numbered = [(number, it) for number, it in enumerate(signatures, 1) if it is not None]
-        answers, near = self._ask(b"claim" if pending else b"sure", captures, numbered)
-        claimed: list[TextMatch | NearAnswer | None] = [*answers]
-        for (number, _), answer in zip(numbered, near, strict=True):
-            if answers[number - 1] is None:
-                claimed[number - 1] = answer
-        return claimed
+        return self._ask(b"claim" if pending else b"sure", captures, signatures)
 
-    def claim_texts(self, captures: Sequence[SeenText], *, pending: bool = True) -> list[TextMatch | None]:
-        return self._ask(b"claim" if pending else b"sure", captures, ())[0]
-
-    def find_texts(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
-        return self._ask(b"find", captures, ())[0]
-
-    def claim_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
-        return self._ask(b"claim", (), [(0, it) for it in signatures])[1]
-
-    def find_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
-        return self._ask(b"find", (), [(0, it) for it in signatures])[1]
+    def find(
+        self, captures: Sequence[SeenText], signatures: Sequence[Signature | None] = ()
+    ) -> list[TextMatch | NearAnswer | None]:
+        return self._ask(b"find", captures, signatures)
 
     def settle(
         self,
@@ -274,44 +265,27 @@ class RedisContent:
         return self._scripts.run(script, self._crawls, self._prefix, lifetime, *arguments)
 
     def _ask(
-        self,
-        operation: bytes,
-        captures: Sequence[SeenText],
-        signatures: Sequence[tuple[int, Signature]],
-    ) -> tuple[list[TextMatch | None], list[NearAnswer]]:
-        """Return the answers for texts and for signatures.
-
-        The number of a signature is that of its text, counted from 1: it is ignored if the text is not new. 0: it has
-        no text in this call.
-        """
-        if not captures and not signatures:
-            return [], []
+        self, operation: bytes, captures: Sequence[SeenText], signatures: Sequence[Signature | None] = ()
+    ) -> list[TextMatch | NearAnswer | None]:
+        if not captures:
+            return []
         arguments: list[bytes] = []
         for capture in captures:
             arguments += (*_origin(capture), capture.crawl.encode())
-        for number, signature in signatures:
-            arguments += (
-                b"%d" % number, *_origin(signature.capture), b"%d" % signature.min_equal,
-                b"%d" % signature.min_equal_rare, signature.rows,
-                packed_rows(signature.rows, signature.rare_rows)[len(signature.rows) :], _joined(signature.bands),
-                _joined(signature.more_bands),
-            )  # fmt: skip
-        texts, near = self._run(_CLAIM, operation, b"%d" % len(captures), *arguments)
-        return [
-            None if answer is None else seen_text(capture.digest, *answer)
-            for capture, answer in zip(captures, texts, strict=True)
-        ], [
-            NearAnswer(None, bool(answer))
-            if isinstance(answer, int)
-            else NearAnswer(
-                seen_text(answer[4], answer[0], answer[1], answer[2], answer[3] / len(signature.rows))
-            )
-            for (_, signature), answer in zip(signatures, near, strict=True)
-        ]
+        for number, it in enumerate(signatures, 1):
+            if it is not None:
+                arguments += (
+                    b"%d" % number, b"%d" % it.min_equal, b"%d" % it.min_equal_rare, it.rows,
+                    packed_rows(it.rows, it.rare_rows)[len(it.rows) :], _joined(it.bands), _joined(it.more_bands),
+                )  # fmt: skip
+        found = self._run(_CLAIM, operation, b"%d" % len(captures), *arguments)
+        asked = zip(captures, signatures or [None] * len(captures), found, strict=True)
+        return [_answer(*each) for each in asked]
 
     def _original(self, capture: SeenText) -> TextMatch | None:
         asked = SeenText(capture.original or capture.digest, capture.url, capture.crawl, capture.seen_ms)
-        return self._ask(b"look", [asked], ())[0][0]
+        (found,) = self._ask(b"look", [asked])
+        return cast("TextMatch | None", found)
 
     # Scans over all texts. Other processes may write meanwhile: a value is deleted only if it is still the one read.
 
@@ -399,7 +373,20 @@ def _joined(bands: Sequence[bytes]) -> bytes:
     return b"".join(band[:BAND_BYTES] for band in bands)
 
 
-def seen_text(
+def _answer(capture: SeenText, signature: Signature | None, found: Any) -> TextMatch | NearAnswer | None:
+    """The answer of the script for a text."""
+    if found is None:
+        return None
+    if isinstance(found, int):
+        return NearAnswer(None, bool(found))
+    if len(found) == 3:
+        return _match(capture.digest, *found)
+    assert signature is not None
+    first, crawl, had_this_url, equal, digest = found
+    return NearAnswer(_match(digest, first, crawl, had_this_url, equal / len(signature.rows)))
+
+
+def _match(
     digest: bytes, first: bytes, crawl: bytes, had_this_url: object, similarity: float = 1.0
 ) -> TextMatch:
     """A text match from the stored form of a first capture."""
