@@ -101,23 +101,17 @@ class RedisReports:
 
     def save(self, crawl: str, data: bytes) -> None:
         with redis_faults(self._url):
-            pipeline = self._client.pipeline()
-            pipeline.sadd(keys_of.REPORTS, crawl)
-            pipeline.set(keys_of.report(crawl), data)
-            pipeline.execute()
+            self._client.hset(keys_of.REPORTS, crawl, cast("str", data))
 
     def load(self, crawl: str) -> bytes | None:
         with redis_faults(self._url):
-            return cast("bytes | None", self._client.get(keys_of.report(crawl)))
+            return cast("bytes | None", self._client.hget(keys_of.REPORTS, crawl))
 
     def delete(self, crawl: str) -> None:
         with redis_faults(self._url):
-            pipeline = self._client.pipeline()
-            pipeline.delete(keys_of.report(crawl))
-            pipeline.srem(keys_of.REPORTS, crawl)
-            pipeline.execute()
+            self._client.hdel(keys_of.REPORTS, crawl)
 
     def crawls(self) -> list[str]:
         with redis_faults(self._url):
-            members = cast("set[bytes]", self._client.smembers(keys_of.REPORTS))
-        return sorted(text_of(member) for member in members)
+            found = cast("list[bytes]", self._client.hkeys(keys_of.REPORTS))
+        return sorted(map(text_of, found))
