@@ -1,6 +1,6 @@
-"""The values of the crawl index, and the protocols of a store for texts and for reports.
+"""The values of the crawl index, and the protocol of a store for texts.
 
-Two stores implement them with the same behaviour, checked by the same tests: :mod:`.sqlite` (embedded, the default)
+Two stores implement it with the same behaviour, checked by the same tests: :mod:`.sqlite` (embedded, the default)
 and :mod:`.redis` (shared, Redis or Valkey). Open a store with :func:`scrapy_dedupe.stores.open_store`, and use it from
 one thread at a time.
 
@@ -330,22 +330,3 @@ class ContentStore(Protocol):
 
     def statistics(self) -> dict[str, int]:
         """Numbers of ``texts`` (distinct), ``kept`` (compared with new texts), ``pending`` and ``templates``."""
-
-
-class ReportStore(Protocol):
-    """Keeps the report data of crawls, as opaque bytes.
-
-    The data of a crawl is removed when the crawl is canceled or purged. The crawl need not be in the index.
-    """
-
-    def save(self, crawl: str, data: bytes) -> None:
-        """Save *data* of a crawl, replacing earlier data in one atomic step."""
-
-    def load(self, crawl: str) -> bytes | None:
-        """The data of a crawl; None if there is none."""
-
-    def delete(self, crawl: str) -> None:
-        """Delete the data of a crawl. Safe to repeat."""
-
-    def crawls(self) -> list[str]:
-        """The ids of the crawls with data, in sorted order."""

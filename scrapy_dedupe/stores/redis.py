@@ -93,25 +93,32 @@ class RedisStore:
 
 
 class RedisReports:
-    """A :class:`~.base.ReportStore` on a client with ``decode_responses=False``."""
+    """The report data of crawls, as opaque bytes. It is removed when the crawl is canceled or purged.
+
+    The crawl need not be in the index.
+    """
 
     def __init__(self, client: redis.Redis, url: str) -> None:
         self._client = client
         self._url = url
 
     def save(self, crawl: str, data: bytes) -> None:
+        """Save *data* of a crawl, replacing earlier data in one atomic step."""
         with redis_faults(self._url):
             self._client.hset(keys_of.REPORTS, crawl, cast("str", data))
 
     def load(self, crawl: str) -> bytes | None:
+        """The data of a crawl; None if there is none."""
         with redis_faults(self._url):
             return cast("bytes | None", self._client.hget(keys_of.REPORTS, crawl))
 
     def delete(self, crawl: str) -> None:
+        """Delete the data of a crawl. Safe to repeat."""
         with redis_faults(self._url):
             self._client.hdel(keys_of.REPORTS, crawl)
 
     def crawls(self) -> list[str]:
+        """The ids of the crawls with data, in sorted order."""
         with redis_faults(self._url):
             found = cast("list[bytes]", self._client.hkeys(keys_of.REPORTS))
         return sorted(map(text_of, found))

@@ -107,7 +107,6 @@ class RedisIndex(RedisImports):
         needs: Sequence[Need] = (),
         waiting: Sequence[Waiting] = (),
     ) -> None:
-        self._check()
         words: list[str | bytes | int] = [
             crawl, secrets.token_bytes(8), *astuple(counts or Counts()), len(originals), len(urls), len(needs)
         ]  # fmt: skip

@@ -48,7 +48,7 @@ Additional keys, for data that Browsertrix has no field for:
 ``dedupe:sources:{crawl}``   set     the names of the sources that were imported into it
 ``dedupe:hidden:{crawl}``    hash    WARC file -> the only source that has it, which has not ended; empty if that
                                      source was dropped
-``dedupe:reports``           hash    crawl -> its report data (see :class:`~.base.ReportStore`); the crawl need not be in
+``dedupe:reports``           hash    crawl -> its report data (see :class:`~.redis.RedisReports`); the crawl need not be in
                                      the index
 ``dedupe:committing``        set     crawls with a commit that is running or was interrupted
 ``dedupe:concurrent``        set     uncommitted crawls whose digests are in ``alldupes`` from the start
