@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import CrawlStateError, SettingError
-from scrapy_dedupe.stores.crawl_index import checked_crawl_id, did_you_mean
+from scrapy_dedupe.errors import CrawlStateError
+from scrapy_dedupe.stores.crawl_index import did_you_mean, is_crawl_id
 
 from .dependencies import Dependencies
 
@@ -110,7 +110,7 @@ def missing_crawls(index: CrawlIndex, listed: Iterable[ListedFile]) -> list[str]
             for crawl, digest in holders.get(key, ())
             if digest == entry.hash or digest is None or entry.hash is None
         }
-        has_id = entry.crawl is not None and (entry.crawl in committed or _is_allowed(entry.crawl))
+        has_id = entry.crawl is not None and (entry.crawl in committed or is_crawl_id(entry.crawl))
         if not has_id and not found:
             raise CrawlStateError(
                 f"The manifest names {entry.name} without a crawl id, and no crawl of the index has it, so it is unknown"
@@ -126,11 +126,3 @@ def missing_crawls(index: CrawlIndex, listed: Iterable[ListedFile]) -> list[str]
             " another index. To remove all of these crawls, name their ids."
         )
     return missing
-
-
-def _is_allowed(crawl: str) -> bool:
-    try:
-        checked_crawl_id(crawl)
-    except SettingError:
-        return False
-    return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import redis
 from redis.backoff import NoBackoff
@@ -17,15 +17,17 @@ from redis.retry import Retry
 from scrapy_dedupe.errors import SettingError, StoreUnavailable
 
 from . import redis_index_keys as keys_of
-from .location import StoreLocation, parse_store_url
 from .redis_content import RedisContent
 from .redis_faults import redis_faults
 from .redis_index import RedisIndex
 from .redis_index_base import text_of
 
+if TYPE_CHECKING:
+    from .location import StoreLocation
+
 
 def connect(
-    location: StoreLocation | str, timeout_s: float = 5.0, *, is_used_by_one_thread: bool = False
+    location: StoreLocation, timeout_s: float = 5.0, *, is_used_by_one_thread: bool = False
 ) -> redis.Redis:
     """Create a client whose calls take at most *timeout_s* seconds each.
 
@@ -35,8 +37,6 @@ def connect(
     If the server has closed the connection, the client reconnects once. A call that times out is not retried, since
     that would double the waiting time.
     """
-    if isinstance(location, str):
-        location = parse_store_url(location)
     try:
         client: redis.Redis = redis.Redis.from_url(
             location.url,

@@ -39,7 +39,7 @@ from __future__ import annotations
 import struct
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from scrapy_dedupe.errors import StoreRefused
 
@@ -88,21 +88,6 @@ _SETTLE_AT_ONCE = 500
 _SCAN_AT_ONCE = 50
 _FORGET_AT_ONCE = 500
 _HASHES_AT_ONCE = 20
-
-
-class _Text(NamedTuple):
-    """A text, and its first capture in the stored form."""
-
-    digest: bytes
-    value: bytes
-
-    @property
-    def is_pending(self) -> bool:
-        return self.value.startswith(b"p")
-
-    @property
-    def url(self) -> bytes:
-        return self.value[10:]
 
 
 class RedisContent:
@@ -174,9 +159,9 @@ class RedisContent:
         with redis_faults(self._url):
             its_url, its_key = _stored_url(url), url_key(url)
             first = {
-                text.digest: SeenText(text.digest, url, *self._crawl_and_time(text.value))
-                for text in self._texts()
-                if text.url == its_url
+                digest: SeenText(digest, url, *self._crawl_and_time(value))
+                for digest, value in self._records(b"t")
+                if value[10:] == its_url
             }
             noted = []
             for name, value in self._records(b"c"):
@@ -192,7 +177,7 @@ class RedisContent:
     def forget(self, url: str) -> int:
         with redis_faults(self._url):
             its_url, its_key = _stored_url(url), url_key(url)
-            forgotten = self._forget_texts(text for text in self._texts() if text.url == its_url)
+            forgotten = self._forget((b"t", *text) for text in self._records(b"t") if text[1][10:] == its_url)
             self._forget((b"c", *note) for note in self._records(b"c") if note[0].startswith(its_key))
             return forgotten
 
@@ -206,9 +191,8 @@ class RedisContent:
         report = on_forgotten or (lambda what, count: None)
         with redis_faults(self._url):
             is_meant = self._first_captures(before_ms, crawl)
-            purged = self._forget_texts(
-                (text for text in self._texts() if is_meant(text.value)), partial(report, "texts")
-            )
+            texts = ((b"t", *text) for text in self._records(b"t") if is_meant(text[1]))
+            purged = self._forget(texts, on_some=partial(report, "texts"))
             signatures = ((b"s", ref + value[REF_BYTES - 16 :], b"") for ref, value in self._records(b"s"))
             self._forget(signatures, on_some=partial(report, "signatures"))
             notes = ((b"c" if is_meant(value) else b"o", name, value) for name, value in self._records(b"c"))
@@ -227,7 +211,7 @@ class RedisContent:
         with redis_faults(self._url):
             is_meant = self._first_captures(before_ms, crawl)
             # A text is read twice if it is moved to another hash meanwhile.
-            return len({text.digest for text in self._texts() if is_meant(text.value)})
+            return len({digest for digest, value in self._records(b"t") if is_meant(value)})
 
     def load_template(self, host: str) -> bytes | None:
         with redis_faults(self._url):
@@ -239,7 +223,7 @@ class RedisContent:
 
     def statistics(self) -> dict[str, int]:
         with redis_faults(self._url):
-            pending = {text.digest: text.is_pending for text in self._texts()}
+            pending = {digest: value.startswith(b"p") for digest, value in self._records(b"t")}
             return {
                 "texts": len(pending),
                 "kept": len({ref for ref, _ in self._records(b"s")}),
@@ -317,17 +301,9 @@ class RedisContent:
                             yield name, _whole(found, name, value)
             number = count
 
-    def _texts(self) -> Iterator[_Text]:
-        return (_Text(digest, value) for digest, value in self._records(b"t"))
-
     def _crawl_and_time(self, value: bytes) -> tuple[str, int]:
         crawl = cast("bytes", self._client.lindex(self._name(b"n"), _place(value)))
         return crawl.decode(), _seen_ms(value)
-
-    def _forget_texts(
-        self, texts: Iterable[_Text], on_some: Callable[[int], None] = lambda count: None
-    ) -> int:
-        return self._forget(((b"t", *text) for text in texts), on_some=on_some)
 
     def _forget(
         self,

@@ -23,7 +23,7 @@ import secrets
 import time
 from dataclasses import astuple
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from scrapy_dedupe.errors import CrawlStateError
 
@@ -304,22 +304,6 @@ class RedisIndex(RedisImports):
         if not isinstance(answer, int):
             self._require(crawl, text_of(answer), "added to")
         return int(answer)
-
-    def _states(self, crawls: Sequence[str]) -> dict[str, str]:
-        with redis_faults(self._url):
-            pipeline = self._client.pipeline()
-            for crawl in crawls:
-                pipeline.sismember(keys_of.COMMITTED, crawl)
-                pipeline.sismember(keys_of.UNCOMMITTED, crawl)
-                pipeline.hexists(keys_of.CANCELED, crawl)
-                pipeline.hexists(keys_of.meta(crawl), "canceling")
-            answers: list[Any] = pipeline.execute()
-        states: dict[str, str] = {}
-        for place, crawl in enumerate(crawls):
-            *memberships, is_canceling = answers[4 * place : 4 * place + 4]
-            state = state_of(*memberships)
-            states[crawl] = "canceling" if state == "canceled" and is_canceling else state
-        return states
 
     def _rebuild(
         self,

@@ -166,14 +166,9 @@ class RedisImports(RedisIndexBase):
 
     def unfinished_sources(self) -> list[Source]:
         found = self._begun()
-        with redis_faults(self._url):
-            pipeline = self._client.pipeline()
-            for source in found:
-                pipeline.sismember(keys_of.UNCOMMITTED, source.crawl)
-                pipeline.sismember(keys_of.COMMITTED, source.crawl)
-            answers = pipeline.execute()
+        states = self._states([source.crawl for source in found])
         # Sources of a crawl whose cancellation was interrupted are being forgotten.
-        return [source for place, source in enumerate(found) if any(answers[2 * place : 2 * place + 2])]
+        return [source for source in found if states[source.crawl] in ("committed", "uncommitted")]
 
     # Waiting revisits
 

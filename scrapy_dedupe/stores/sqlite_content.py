@@ -338,18 +338,14 @@ class SqliteContent:
         were_pending = {digest for digest, row in first.items() if row[4]}
         confirmed: dict[bytes, _First] = {}
         notes = []
-        for capture in passed:
+        for number, capture in enumerate((*passed, *dropped)):
             digest = capture.digest
-            known = first.get(digest)
-            row = self._row(capture, False)
-            if known is None or known[4]:
+            known, row = first.get(digest), self._row(capture, False)
+            is_confirmed = known is not None and not known[4]
+            if number < len(passed) and not is_confirmed:
                 first[digest] = confirmed[digest] = row
             is_of_another = capture.kind == "near" or capture.original not in (None, digest)
-            if is_of_another or (known is not None and not known[4] and known[:2] != row[:2]):
-                notes.append(noted_row(capture, row[2]))
-        for capture in dropped:
-            row, known = self._row(capture, False), first.get(capture.digest)
-            if capture.kind == "near" or (known is not None and not known[4] and known[:2] != row[:2]):
+            if is_of_another or (known is not None and is_confirmed and known[:2] != row[:2]):
                 notes.append(noted_row(capture, row[2]))
         released = [
             capture.digest

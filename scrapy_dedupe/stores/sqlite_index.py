@@ -137,7 +137,7 @@ class SqliteIndex(SqliteImports):
             number, state, _ = self._row(crawl)
             if state not in ("uncommitted", "importing", "committed"):
                 raise CrawlStateError(state_message(crawl, state, "changed", self._url))
-            if not crawl_files.rename_file(self._connection, crawl, self._numbers(number), old, new):
+            if not crawl_files.rename_file(self._connection, crawl, number, old, new):
                 raise CrawlStateError(unknown_file_message(crawl, old, self._url))
 
     def _add_container(self, crawl: str, filename: str) -> int:

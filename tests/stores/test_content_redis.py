@@ -146,7 +146,7 @@ def test_values_of_any_length_are_read_and_replaced(redis_url: str, length: int)
         assert find_near(store.content, [signature(page(2, C, ms=9), "x", rows=rows, min_equal=1)]) == [
             NearAnswer(seen(capture, pending=True))
         ]
-        assert [text.digest for text in store.content._texts()] == [capture.digest]  # type: ignore[attr-defined]
+        assert [name for name, _ in store.content._records(b"t")] == [capture.digest]  # type: ignore[attr-defined]
         store.content.settle([], [capture])
         assert store.content.statistics() == {"texts": 0, "kept": 0, "pending": 0, "templates": 0}
     with redis.Redis.from_url(redis_url) as client:
@@ -182,9 +182,9 @@ def test_what_came_while_a_purge_looked_stays(redis_url: str) -> None:
     claim(store.content, page(1, A))
     claim(store.content, page(2, A))
     content: Any = store.content
-    read = list(content._texts())
+    read = [(b"t", *text) for text in content._records(b"t")]
     other.content.settle([copy_of(page(1, B, "c2", 2), 1)])
-    assert content._forget_texts(read) == 1
+    assert content._forget(read) == 1
     assert store.content.find([page(1, C), page(2, C)]) == [seen(page(1, B, "c2", 2)), None]
     store.close()
     other.close()
