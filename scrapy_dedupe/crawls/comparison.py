@@ -56,7 +56,6 @@ class ReadRevisit(NamedTuple):
     crawl: str
     file: str
     offset: int
-    uri: str
     original_uri: str
     date: str
     revisit: Revisit
@@ -166,9 +165,9 @@ class CrawlComparison:
             return
         date = digits_of(record.refers_to_date) if record.refers_to_date else ""
         uri = plain_or_same(plain_url, reference.uri or "")
-        url = record.target_uri or ""
-        read = ReadRevisit(self.rules.crawl, name, record.offset, url, uri, date, revisit, reference)
-        self._revisits.append(read)
+        self._revisits.append(
+            ReadRevisit(self.rules.crawl, name, record.offset, uri, date, revisit, reference)
+        )
         if len(self._revisits) >= _BATCH:
             self.look_up_revisits()
 
@@ -277,7 +276,7 @@ def _payload_fault(record: StoredRecord) -> str | None:
 def _without_original(revisit: ReadRevisit) -> IndexFinding:
     refers_to = revisit.original_uri or revisit.reference.id or "a payload"
     text = (
-        f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.uri} refers to {refers_to}, but neither"
+        f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.reference.own_uri} refers to {refers_to}, but neither"
         " the index nor a file has the original."
     )
     return IndexFinding("revisit", revisit.crawl, text, revisit.file, revisit.offset)
