@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import CrawlStateError
 from scrapy_dedupe.stores.crawl_index import did_you_mean, is_crawl_id
 
-from .dependencies import Dependencies
+from .dependencies import Containers, Dependencies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -95,12 +95,9 @@ def missing_crawls(index: CrawlIndex, listed: Iterable[ListedFile]) -> list[str]
     committed = [info.id for info in index.crawls() if info.state == "committed"]
     holders: dict[str, list[tuple[str, str | None]]] = {}
     for crawl in committed:
-        for container in index.containers(crawl):
-            digest = container.get("hash")
-            holder = (crawl, digest if isinstance(digest, str) else None)
-            holders.setdefault(str(container.get("filename")), []).append(holder)
-            if holder[1]:
-                holders.setdefault(holder[1], []).append(holder)
+        for container in filter(None, Containers(index.containers(crawl), None).known):
+            for key in filter(None, (container.filename, container.hash)):
+                holders.setdefault(key, []).append((crawl, container.hash))
     named: set[str] = set()
     for entry in listed:
         found = {

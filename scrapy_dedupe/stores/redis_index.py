@@ -22,7 +22,6 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import astuple
-from itertools import chain
 from typing import TYPE_CHECKING, cast
 
 from scrapy_dedupe.errors import CrawlStateError
@@ -69,8 +68,8 @@ class RedisIndex(RedisImports):
     # Crawls
 
     def _start(self, crawl: str, payload: str, *, concurrent: bool) -> None:
-        keys = chain.from_iterable(keys_of.types(crawl).items())
-        words: list[str | int] = [crawl, payload, utc_now(), FORMAT, software(), int(concurrent), *keys]
+        words: list[str | int] = [crawl, payload, utc_now(), FORMAT, software(), int(concurrent)]
+        words += keys_of.types(crawl)
         while True:
             answer = self._run("index_start", *words)
             if answer[0] != b"resetting":

@@ -121,23 +121,19 @@ hidden = "dedupe:hidden:{}".format
 entered = "dedupe:entered:{}".format
 
 
-def types(crawl: str) -> dict[str, str]:
-    """The keys that a crawl uses, each with its type."""
-    hashes = (
+def types(crawl: str, source: str | None = None) -> list[str]:
+    """The keys that a crawl, and a source of it, use, each followed by its type."""
+    hashes = [
         MARK, CANCELED, DUPES, TOTALS, CLAIMS, BEGUN, MERGING, REPORTS, f"h:{crawl}", counts(crawl), meta(crawl),
         where(crawl), f"dedupe:urls:{crawl}", waiting(crawl), hidden(crawl),
-    )  # fmt: skip
-    sets = (
+    ]  # fmt: skip
+    sets = [
         COMMITTED, UNCOMMITTED, MARKED, COMMITTING, CONCURRENT, DONE_SOURCES, QUEUED, WAITERS, needs(crawl),
         f"dedupe:sources:{crawl}",
-    )  # fmt: skip
-    lists = (QUEUE, CLAIMED, wacz(crawl))
-    by_type = {"hash": hashes, "set": sets, "list": lists, "zset": (files(crawl),)}
-    return {key: kind for kind, keys in by_type.items() for key in keys}
-
-
-def source_types(name: str) -> dict[str, str]:
-    """The keys that a source uses, each with its type."""
-    hashes = (f"dedupe:{kind}:{name}" for kind in ("spare", "newurls", "newwaits"))
-    sets = (entered(name), f"dedupe:newfiles:{name}")
-    return {f"{CLAIMED}:{name}": "string", **dict.fromkeys(hashes, "hash"), **dict.fromkeys(sets, "set")}
+    ]  # fmt: skip
+    by_type = {"hash": hashes, "set": sets, "list": [QUEUE, CLAIMED, wacz(crawl)], "zset": [files(crawl)]}
+    if source is not None:
+        hashes += [f"dedupe:{kind}:{source}" for kind in ("spare", "newurls", "newwaits")]
+        sets += [entered(source), f"dedupe:newfiles:{source}"]
+        by_type["string"] = [f"{CLAIMED}:{source}"]
+    return [word for kind, keys in by_type.items() for key in keys for word in (key, kind)]

@@ -81,12 +81,9 @@ class Model:
     def find(
         self, captures: list[SeenText], signatures: Sequence[Signature | None] = ()
     ) -> list[TextMatch | NearAnswer | None]:
-        answers: list[TextMatch | NearAnswer | None]
-        answers = [self.look(capture.digest, capture) for capture in captures]
-        for number, it in enumerate(signatures):
-            if answers[number] is None and it is not None:
-                answers[number] = self._nearest(it)
-        return answers
+        seen = [self.look(capture.digest, capture) for capture in captures]
+        pairs = zip(seen, signatures or [None] * len(seen), strict=True)
+        return [self._nearest(it) if text is None and it is not None else text for text, it in pairs]
 
     def _nearest(self, it: Signature) -> NearAnswer:
         names = {self.buckets[band] for band in it.bands if band in self.buckets} - {it.capture.digest}

@@ -140,7 +140,6 @@ def test_values_of_any_length_are_read_and_replaced(redis_url: str, length: int)
     rows = bytes(length)
     for moment, its_url in enumerate([url, A, url + "x", url]):
         capture = page(1, its_url, ms=moment)
-        store.content.claim([capture])
         claim_near(store.content, [signature(capture, "x", rows=rows, min_equal=1)])
         assert store.content.find([page(1, C, ms=9)]) == [seen(capture, pending=True)]
         assert find_near(store.content, [signature(page(2, C, ms=9), "x", rows=rows, min_equal=1)]) == [
