@@ -162,7 +162,7 @@ def knows_template_guard() -> bool:
 def claim_texts(content: ContentStore, captures: Sequence[SeenText], *, as_a_crawl: bool) -> None:
     """Claim texts at once, or as a crawl does: first pending, then confirmed when the pages have succeeded."""
     # The only direct call of a store; all others go through the Deduplicator.
-    content.claim_texts(captures, pending=as_a_crawl)
+    content.claim(captures, pending=as_a_crawl)
     if as_a_crawl:
         content.settle(captures)
 

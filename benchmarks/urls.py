@@ -439,6 +439,7 @@ def redis_(options: Options) -> None:
     from scrapy_redis.dupefilter import RFPDupeFilter
     from servers import RedisServer
 
+    from scrapy_dedupe.stores import parse_store_url
     from scrapy_dedupe.stores.redis import connect
     from scrapy_dedupe.urls.shared import SharedBloomFilter
 
@@ -454,7 +455,7 @@ def redis_(options: Options) -> None:
     with tempfile.TemporaryDirectory() as folder:
         server = RedisServer(Path(folder))
         try:
-            client = connect(server.url)
+            client = connect(parse_store_url(server.url))
             one, another = (SharedBloomFilter(client, "bench", 1_000_000, 1e-6) for _ in range(2))
             theirs = RFPDupeFilter(client, "bench:theirs")
             keys = fingerprints((options.urls or 100_000) * options.rounds)

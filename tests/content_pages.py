@@ -7,10 +7,12 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dedupe.stores.base import SeenText, Signature, TextMatch
+from scrapy_dedupe.stores.base import NearAnswer, SeenText, Signature, TextMatch
 
 if TYPE_CHECKING:
-    from scrapy_dedupe.stores.base import ContentStore, NearAnswer
+    from collections.abc import Sequence
+
+    from scrapy_dedupe.stores.base import ContentStore
 
 
 def digest(name: object) -> bytes:
@@ -51,20 +53,30 @@ def seen(capture: SeenText, had_this_url: bool = False, **others: Any) -> TextMa
     return TextMatch(capture.digest, capture.url, capture.crawl, capture.seen_ms, had_this_url, **others)
 
 
-def claim(content: ContentStore, capture: SeenText, *, pending: bool = True) -> TextMatch | None:
-    (answer,) = content.claim_texts([capture], pending=pending)
+def claim(content: ContentStore, capture: SeenText, *, pending: bool = True) -> TextMatch | NearAnswer | None:
+    (answer,) = content.claim([capture], pending=pending)
     return answer
 
 
+def claim_near(content: ContentStore, asked: Sequence[Signature], **options: Any) -> list[Any]:
+    """Claim texts with their signatures; those of pending pages are claimed again."""
+    return content.claim([it.capture for it in asked], asked, **options)
+
+
+def find_near(content: ContentStore, asked: Sequence[Signature]) -> list[Any]:
+    return content.find([it.capture for it in asked], asked)
+
+
 def near(content: ContentStore, it: Signature) -> NearAnswer:
-    (answer,) = content.claim_near([it])
+    (answer,) = claim_near(content, [it])
+    assert isinstance(answer, NearAnswer)
     return answer
 
 
 def keep(content: ContentStore, capture: SeenText, *names: object, **others: Any) -> None:
     """Claim a new text that nothing is near to, and let its page go through."""
-    assert claim(content, capture, pending=False) is None
-    assert near(content, signature(capture, *names, **others)).seen is None
+    (answer,) = claim_near(content, [signature(capture, *names, **others)], pending=False)
+    assert answer.seen is None
 
 
 def fill(content: ContentStore) -> None:

@@ -262,7 +262,7 @@ class Judge:
         answers: list[TextMatch | NearAnswer | None] = [None] * len(known)
         started = time.perf_counter()
         if pending is None or self._known_share > _FEW_KNOWN:
-            answers = [*self._store.find_texts(captures)]
+            answers = [*self._store.find(captures)]
         exact_s = time.perf_counter() - started
         new = [number for number, answer in enumerate(answers) if answer is None]
         started = time.perf_counter()
@@ -270,12 +270,11 @@ class Judge:
         signatures = [None if it is None else it.signature for it in candidates.values()]
         near_s = time.perf_counter() - started
         started = time.perf_counter()
-        claimed: Sequence[TextMatch | NearAnswer | None]
+        asked = [captures[number] for number in new]
         if pending is None:
-            near = iter(self._store.find_near([it for it in signatures if it is not None]))
-            claimed = [None if it is None else next(near) for it in signatures]
+            claimed = self._store.find(asked, signatures)
         else:
-            claimed = self._store.claim([captures[number] for number in new], signatures, pending=pending)
+            claimed = self._store.claim(asked, signatures, pending=pending)
         both_s = time.perf_counter() - started
         for number, answer in zip(new, claimed, strict=True):
             answers[number] = answer
@@ -300,9 +299,9 @@ class Judge:
         ]
         if not asked:
             return
-        found = self._store.find_texts([replace(capture, digest=key) for _, capture, key in asked])
+        found = self._store.find([replace(capture, digest=key) for _, capture, key in asked])
         for (place, capture, _), seen in zip(asked, found, strict=True):
-            if seen is not None and judgements[place].verdict.kind not in ("exact", "unchanged"):
+            if isinstance(seen, TextMatch) and judgements[place].verdict.kind not in ("exact", "unchanged"):
                 judgements[place] = _exact(capture, seen)
 
     def _judge_near(

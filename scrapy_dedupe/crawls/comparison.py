@@ -56,7 +56,6 @@ class ReadRevisit(NamedTuple):
     crawl: str
     file: str
     offset: int
-    uri: str
     original_uri: str
     date: str
     revisit: Revisit
@@ -166,9 +165,9 @@ class CrawlComparison:
             return
         date = digits_of(record.refers_to_date) if record.refers_to_date else ""
         uri = plain_or_same(plain_url, reference.uri or "")
-        url = record.target_uri or ""
-        read = ReadRevisit(self.rules.crawl, name, record.offset, url, uri, date, revisit, reference)
-        self._revisits.append(read)
+        self._revisits.append(
+            ReadRevisit(self.rules.crawl, name, record.offset, uri, date, revisit, reference)
+        )
         if len(self._revisits) >= _BATCH:
             self.look_up_revisits()
 
@@ -224,13 +223,15 @@ class UnresolvedRevisits:
         for crawl in dict.fromkeys(revisit.crawl for revisit in self.revisits):
             self._read_needed(crawl)
         captures = self.ledger.captures
-        left = [revisit for revisit in self.revisits if captures.original(revisit.reference) is None]
+        unmet = [revisit for revisit in self.revisits if captures.original(revisit.reference) is None]
+        self._read_other_files(unmet)
         counts: Counter[tuple[str, str]] = Counter()
-        for revisit, file in self._backed_by_other_files(left):
-            if file is None:
+        for revisit in unmet:
+            found = captures.original(revisit.reference)
+            if found is None:
                 yield _without_original(revisit)
             else:
-                counts[revisit.crawl, file] += 1
+                counts[revisit.crawl, str(captures.file_of(found))] += 1
         for (crawl, file), count in counts.items():
             yield IndexFinding("waiting", crawl, _backed_text(crawl, count, file, crawls), file)
 
@@ -244,24 +245,14 @@ class UnresolvedRevisits:
             if file is not None:
                 self._read(file)
 
-    def _backed_by_other_files(self, left: list[ReadRevisit]) -> Iterator[tuple[ReadRevisit, str | None]]:
-        """The file in the folders that holds the original of each of these revisits; None if there is none."""
-        captures = self.ledger.captures
-        for file in files_in_folders(self.folders) if left else ():
-            if str(file) in self.read:
-                continue
-            self._read(file)
-            lost = []
-            for revisit in left:
-                found = captures.original(revisit.reference)
-                if found is None:
-                    lost.append(revisit)
-                else:
-                    yield revisit, str(captures.file_of(found))
-            left = lost
-            if not left:
-                break
-        yield from ((revisit, None) for revisit in left)
+    def _read_other_files(self, unmet: Sequence[ReadRevisit]) -> None:
+        """Add the records of files in the folders, until the original of each of these revisits was read."""
+        for file in files_in_folders(self.folders):
+            unmet = [one for one in unmet if self.ledger.captures.original(one.reference) is None]
+            if not unmet:
+                return
+            if str(file) not in self.read:
+                self._read(file)
 
     def _read(self, file: ReadableFile) -> None:
         try:
@@ -285,7 +276,7 @@ def _payload_fault(record: StoredRecord) -> str | None:
 def _without_original(revisit: ReadRevisit) -> IndexFinding:
     refers_to = revisit.original_uri or revisit.reference.id or "a payload"
     text = (
-        f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.uri} refers to {refers_to}, but neither"
+        f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.reference.own_uri} refers to {refers_to}, but neither"
         " the index nor a file has the original."
     )
     return IndexFinding("revisit", revisit.crawl, text, revisit.file, revisit.offset)

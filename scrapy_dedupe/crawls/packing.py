@@ -113,10 +113,18 @@ def pack_crawl(
             on_read=watch.advance,
         )
     index.set_container(crawl, target.name, wacz.sha256, wacz.size_bytes)
-    manifest, missing = _write_manifest(folder, crawl, wacz, requires)
+    own = Requirement(target.name, crawl, wacz.sha256, wacz.size_bytes)
+    resources = [
+        WaczResource(one.filename, one.filename, one.hash, one.size, one.crawl)
+        for one in (own, *requires)
+        if one.filename.endswith(WACZ_SUFFIX)
+    ]
+    manifest = folder / manifest_name(crawl)
+    write_multi_wacz(manifest, resources)
+    missing = tuple(one.filename for one in requires if not (folder / one.filename).is_file())
     if info.state == "uncommitted":
         index.set_counts(crawl, replace(info.counts, total_crawl_size=wacz.size_bytes))
-    return PackedCrawl(crawl, wacz, manifest, tuple(files), tuple(requires), tuple(missing))
+    return PackedCrawl(crawl, wacz, manifest, tuple(files), tuple(requires), missing)
 
 
 def requirements(index: CrawlIndex, crawl: str) -> list[Requirement]:
@@ -184,18 +192,3 @@ def _remove_earlier(target: Path, crawl: str, files: Sequence[Path]) -> None:
             f" then pack the crawl with `scrapy dedupe warc pack {crawl}`."
         )
     target.unlink()
-
-
-def _write_manifest(
-    folder: Path, crawl: str, wacz: PackedWacz, requires: Sequence[Requirement]
-) -> tuple[Path, list[str]]:
-    own = Requirement(wacz.path.name, crawl, wacz.sha256, wacz.size_bytes)
-    resources = [
-        WaczResource(one.filename, one.filename, one.hash, one.size, one.crawl)
-        for one in (own, *requires)
-        if one.filename.endswith(WACZ_SUFFIX)
-    ]
-    missing = [needed.filename for needed in requires if not (folder / needed.filename).is_file()]
-    manifest = folder / manifest_name(crawl)
-    write_multi_wacz(manifest, resources)
-    return manifest, missing

@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import CrawlStateError, SettingError
-from scrapy_dedupe.stores.crawl_index import checked_crawl_id, did_you_mean
+from scrapy_dedupe.errors import CrawlStateError
+from scrapy_dedupe.stores.crawl_index import did_you_mean, is_crawl_id
 
-from .dependencies import Dependencies
+from .dependencies import Containers, Dependencies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -95,12 +95,9 @@ def missing_crawls(index: CrawlIndex, listed: Iterable[ListedFile]) -> list[str]
     committed = [info.id for info in index.crawls() if info.state == "committed"]
     holders: dict[str, list[tuple[str, str | None]]] = {}
     for crawl in committed:
-        for container in index.containers(crawl):
-            digest = container.get("hash")
-            holder = (crawl, digest if isinstance(digest, str) else None)
-            holders.setdefault(str(container.get("filename")), []).append(holder)
-            if holder[1]:
-                holders.setdefault(holder[1], []).append(holder)
+        for container in filter(None, Containers(index.containers(crawl), None).known):
+            for key in filter(None, (container.filename, container.hash)):
+                holders.setdefault(key, []).append((crawl, container.hash))
     named: set[str] = set()
     for entry in listed:
         found = {
@@ -110,7 +107,7 @@ def missing_crawls(index: CrawlIndex, listed: Iterable[ListedFile]) -> list[str]
             for crawl, digest in holders.get(key, ())
             if digest == entry.hash or digest is None or entry.hash is None
         }
-        has_id = entry.crawl is not None and (entry.crawl in committed or _is_allowed(entry.crawl))
+        has_id = entry.crawl is not None and (entry.crawl in committed or is_crawl_id(entry.crawl))
         if not has_id and not found:
             raise CrawlStateError(
                 f"The manifest names {entry.name} without a crawl id, and no crawl of the index has it, so it is unknown"
@@ -126,11 +123,3 @@ def missing_crawls(index: CrawlIndex, listed: Iterable[ListedFile]) -> list[str]
             " another index. To remove all of these crawls, name their ids."
         )
     return missing
-
-
-def _is_allowed(crawl: str) -> bool:
-    try:
-        checked_crawl_id(crawl)
-    except SettingError:
-        return False
-    return True

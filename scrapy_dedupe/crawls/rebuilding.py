@@ -110,9 +110,8 @@ def mend_others(index: CrawlIndex, folder: Path) -> list[tuple[str, Salvaged]]:
         except ArchiveError as error:
             logger.warning("%s", error)
             continue
-        if result is None:
-            continue
-        mended.append((crawl or "without a name", result))
+        if result is not None:
+            mended.append((crawl or "without a name", result))
     return mended
 
 

@@ -23,9 +23,9 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, SettingError, UsageError
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, UsageError
 from scrapy_dedupe.stores.base import Source
-from scrapy_dedupe.stores.crawl_index import checked_crawl_id
+from scrapy_dedupe.stores.crawl_index import checked_crawl_id, is_crawl_id
 from scrapy_dedupe.warc.cdxj_reading import CdxCapture, cdxj_lines, read_cdxj
 from scrapy_dedupe.warc.containers import ZIP_MAGIC
 from scrapy_dedupe.warc.manifests import ListedFile, read_manifest
@@ -259,10 +259,7 @@ def _own_crawl(file: ReadableFile, kind: str) -> str:
             own = warcinfo_of(file).get("ispartof")
         except OSError as error:
             raise unreadable(file, error) from error
-    try:
-        return checked_crawl_id(own or "")
-    except SettingError:
-        return crawl_id_of_name(file.name)
+    return own if own and is_crawl_id(own) else crawl_id_of_name(file.name)
 
 
 def crawl_id_of_name(name: str) -> str:

@@ -258,7 +258,7 @@ class Observations:
 
 
 def pack(observations: Observations) -> bytes:
-    """Serialise observations for a :class:`~scrapy_dedupe.stores.base.ReportStore`: a few kB, about 100 kB at most."""
+    """Serialise observations for the reports of a :data:`~scrapy_dedupe.stores.Store`: a few kB, about 100 kB at most."""
     text = json.dumps(observations.as_dict(), ensure_ascii=False, separators=(",", ":"))
     return zlib.compress(text.encode(), 6)
 

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from .location import StoreLocation, parse_store_url
 
 if TYPE_CHECKING:
-    from .base import ContentStore, ReportStore
-    from .crawl_index import CrawlIndex
+    from .redis import RedisStore
+    from .sqlite import SqliteStore
 
 __all__ = ["Store", "StoreLocation", "open_store", "parse_store_url"]
 
-
-class Store(Protocol):
-    """An open store."""
-
-    url: str
-
-    @property
-    def content(self) -> ContentStore:
-        """The seen texts."""
-
-    @property
-    def index(self) -> CrawlIndex:
-        """The crawl index."""
-
-    @property
-    def reports(self) -> ReportStore:
-        """The report data of crawls."""
-
-    def probe(self) -> None:
-        """Write, read and delete a value, so that an unusable store fails at startup."""
-
-    def close(self) -> None:
-        """Close the store. Safe to repeat."""
+Store: TypeAlias = "SqliteStore | RedisStore"
+"""An open store, with the seen texts (``content``), the crawl ``index`` and the ``reports`` of crawls."""
 
 
 def open_store(url: str, *, timeout_s: float = 5.0, create: bool = True) -> Store:

@@ -1,6 +1,6 @@
-"""The values of the crawl index, and the protocols of a store for texts and for reports.
+"""The values of the crawl index, and the protocol of a store for texts.
 
-Two stores implement them with the same behaviour, checked by the same tests: :mod:`.sqlite` (embedded, the default)
+Two stores implement it with the same behaviour, checked by the same tests: :mod:`.sqlite` (embedded, the default)
 and :mod:`.redis` (shared, Redis or Valkey). Open a store with :func:`scrapy_dedupe.stores.open_store`, and use it from
 one thread at a time.
 
@@ -231,7 +231,7 @@ class TextMatch:
 
 @dataclass(frozen=True, slots=True)
 class NearAnswer:
-    """The kept text that is near to a signature, if any.
+    """The answer for a new text with a signature: the kept text that is near to it, if any.
 
     ``is_template``: a whole text was near, but the rest of it without the template was not.
     """
@@ -260,34 +260,28 @@ class ContentStore(Protocol):
         """Treat texts as new when their first capture is older than *seconds*. None keeps texts permanently."""
 
     def claim(
-        self, captures: Sequence[SeenText], signatures: Sequence[Signature | None], *, pending: bool = True
+        self,
+        captures: Sequence[SeenText],
+        signatures: Sequence[Signature | None] = (),
+        *,
+        pending: bool = True,
     ) -> list[TextMatch | NearAnswer | None]:
-        """:meth:`claim_texts`, then :meth:`claim_near` for the new texts, in one round trip or one transaction.
-
-        *signatures* has an entry for each capture, None if the text must not be compared with others. The answers are
-        those of :meth:`claim_texts`; for a new text with a signature, that of :meth:`claim_near`.
-        """
-
-    def claim_texts(self, captures: Sequence[SeenText], *, pending: bool = True) -> list[TextMatch | None]:
         """Test and insert each text in one atomic step: None if it is new, otherwise its first capture.
 
         A text that is pending at the same URL counts as new. All captures take one round trip or one transaction.
         ``pending=False`` confirms the texts at once.
+
+        *signatures* is empty, or has an entry for each capture, None if the text must not be compared with others. The
+        answer for a new text with a signature is the most similar kept text that is near; if there is none, this text
+        is kept. Candidates are the texts in any bucket of the signature. A kept text is put into each of its buckets; a
+        bucket holds the last text only. A near text that is pending at the same URL is an earlier attempt of this page
+        and is not returned.
         """
 
-    def claim_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
-        """For each signature, find the most similar kept text that is near, or keep this text, in one atomic step.
-
-        The texts must have been claimed. Candidates are the texts in any bucket of the signature. If none is near,
-        this text is put into each of its buckets; a bucket holds the last text only. A near text that is pending at
-        the same URL is an earlier attempt of this page and is not returned.
-        """
-
-    def find_texts(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
-        """As :meth:`claim_texts`, without writing."""
-
-    def find_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
-        """As :meth:`claim_near`, without writing."""
+    def find(
+        self, captures: Sequence[SeenText], signatures: Sequence[Signature | None] = ()
+    ) -> list[TextMatch | NearAnswer | None]:
+        """As :meth:`claim`, without writing."""
 
     def settle(
         self,
@@ -336,22 +330,3 @@ class ContentStore(Protocol):
 
     def statistics(self) -> dict[str, int]:
         """Numbers of ``texts`` (distinct), ``kept`` (compared with new texts), ``pending`` and ``templates``."""
-
-
-class ReportStore(Protocol):
-    """Keeps the report data of crawls, as opaque bytes.
-
-    The data of a crawl is removed when the crawl is canceled or purged. The crawl need not be in the index.
-    """
-
-    def save(self, crawl: str, data: bytes) -> None:
-        """Save *data* of a crawl, replacing earlier data in one atomic step."""
-
-    def load(self, crawl: str) -> bytes | None:
-        """The data of a crawl; None if there is none."""
-
-    def delete(self, crawl: str) -> None:
-        """Delete the data of a crawl. Safe to repeat."""
-
-    def crawls(self) -> list[str]:
-        """The ids of the crawls with data, in sorted order."""

@@ -433,9 +433,14 @@ def did_you_mean(crawl: str, known: Iterable[str]) -> str:
     return f" Did you mean {nearest[0]}?" if nearest else ""
 
 
+def is_crawl_id(text: str) -> bool:
+    """Whether a text is allowed as a crawl id."""
+    return bool(_CRAWL_ID.fullmatch(text))
+
+
 def checked_crawl_id(crawl: str) -> str:
     """The crawl id itself. Raises :class:`SettingError` for one that is not allowed."""
-    if not isinstance(crawl, str) or not _CRAWL_ID.fullmatch(crawl):
+    if not isinstance(crawl, str) or not is_crawl_id(crawl):
         raise SettingError(
             f"The crawl id is {crawl!r}. Allowed: 1 to 128 letters, digits, dots, underscores and hyphens."
         )

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from datetime import datetime
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.warc.dates import date_from_digits
 
 from .index_values import FORMS, HASH_SIZES, from_base32, to_base32
 
@@ -23,7 +24,6 @@ _NOT_IN_URLS = re.compile(r"[\x00-\x20\x7f\s\ud800-\udfff]")
 _HEX = re.compile(r"[0-9a-fA-F]+")
 _BASE32 = re.compile(r"[A-Za-z2-7]+")
 _USUAL_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
-_DATE = re.compile(r"[0-9]{14}(?:[0-9]{3})?")
 _SHA1_SIZE, _SHA1_BASE32 = 20, 32
 _HEX_LENGTHS = frozenset(2 * size for size in HASH_SIZES)
 # SHA-1, SHA-256 and SHA-512 without padding.
@@ -41,20 +41,23 @@ def plain_digest(digest: str) -> str:
     >>> plain_digest("sha1:da39a3ee5e6b4b0d3255bfef95601890afd80709")
     '3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
     """
-    raw, _ = _decoded(digest)
-    return to_base32(raw) if len(raw) == _SHA1_SIZE else raw.hex()
+    return _plain_and_form(digest)[0]
 
 
 def digest_and_form(labelled: str | None) -> tuple[str | None, str]:
     """A digest in the form of the index, and the form in which it was written; ``(None, "")`` for none.
 
-    Raises the exceptions of :func:`plain_digest`.
+    The form is one of :data:`~scrapy_dedupe.stores.index_values.FORMS`, "" for the usual or an unknown one. Raises the
+    exceptions of :func:`plain_digest`.
+
+    >>> [digest_and_form(label + "0" * 64)[1] for label in ("sha-256:", "sha256:")]
+    ['sha-256 hex', '']
     """
     if not labelled:
         return None, ""
     if usual := _USUAL_DIGEST.fullmatch(labelled):
         return usual[1], ""
-    return plain_digest(labelled), digest_form(labelled)
+    return _plain_and_form(labelled)
 
 
 def known_digest(record: StoredRecord) -> str | None:
@@ -63,18 +66,6 @@ def known_digest(record: StoredRecord) -> str | None:
         return digest_and_form(record.get("WARC-Payload-Digest"))[0]
     except SettingError:
         return None
-
-
-def digest_form(digest: str) -> str:
-    """The form in which a record writes its digest, "" for the usual or an unknown form.
-
-    One of :data:`~scrapy_dedupe.stores.index_values.FORMS`. Raises the exceptions of :func:`plain_digest`.
-
-    >>> digest_form("sha-256:" + "0" * 64), digest_form("sha256:" + "0" * 64)
-    ('sha-256 hex', '')
-    """
-    form = f"{digest.rpartition(':')[0]} {_decoded(digest)[1]}"
-    return form if form in FORMS else ""
 
 
 def formed_digest(digest: str, form: str) -> str:
@@ -107,19 +98,20 @@ def date_digits(date: str) -> str:
     """
     digits = date if date.isdigit() else re.sub(r"[-:T.Z]", "", date)
     # No archive is older than the year 1000, and leading zeros would be lost in a number.
-    if _DATE.fullmatch(digits) and digits[0] != "0":
-        year, month, day = int(digits[:4]), int(digits[4:6]), int(digits[6:8])
-        hour, minute, second = int(digits[8:10]), int(digits[10:12]), int(digits[12:14])
-        try:
-            datetime(year, month, day, hour, minute, second)
-        except ValueError:
-            pass
-        else:
+    if not digits.startswith("0"):
+        with suppress(ValueError):
+            date_from_digits(digits)
             return digits
     raise SettingError(
         f"The date is {date!r}. Allowed: a UTC time in seconds or milliseconds, of the year 1000 or later, or its"
         " digits."
     )
+
+
+def _plain_and_form(digest: str) -> tuple[str, str]:
+    raw, alphabet = _decoded(digest)
+    form = f"{digest.rpartition(':')[0]} {alphabet}"
+    return to_base32(raw) if len(raw) == _SHA1_SIZE else raw.hex(), form if form in FORMS else ""
 
 
 def _decoded(digest: str) -> tuple[bytes, str]:

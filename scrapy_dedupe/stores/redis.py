@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import redis
 from redis.backoff import NoBackoff
@@ -17,15 +17,17 @@ from redis.retry import Retry
 from scrapy_dedupe.errors import SettingError, StoreUnavailable
 
 from . import redis_index_keys as keys_of
-from .location import StoreLocation, parse_store_url
 from .redis_content import RedisContent
 from .redis_faults import redis_faults
 from .redis_index import RedisIndex
 from .redis_index_base import text_of
 
+if TYPE_CHECKING:
+    from .location import StoreLocation
+
 
 def connect(
-    location: StoreLocation | str, timeout_s: float = 5.0, *, is_used_by_one_thread: bool = False
+    location: StoreLocation, timeout_s: float = 5.0, *, is_used_by_one_thread: bool = False
 ) -> redis.Redis:
     """Create a client whose calls take at most *timeout_s* seconds each.
 
@@ -35,8 +37,6 @@ def connect(
     If the server has closed the connection, the client reconnects once. A call that times out is not retried, since
     that would double the waiting time.
     """
-    if isinstance(location, str):
-        location = parse_store_url(location)
     try:
         client: redis.Redis = redis.Redis.from_url(
             location.url,
@@ -93,31 +93,32 @@ class RedisStore:
 
 
 class RedisReports:
-    """A :class:`~.base.ReportStore` on a client with ``decode_responses=False``."""
+    """The report data of crawls, as opaque bytes. It is removed when the crawl is canceled or purged.
+
+    The crawl need not be in the index.
+    """
 
     def __init__(self, client: redis.Redis, url: str) -> None:
         self._client = client
         self._url = url
 
     def save(self, crawl: str, data: bytes) -> None:
+        """Save *data* of a crawl, replacing earlier data in one atomic step."""
         with redis_faults(self._url):
-            pipeline = self._client.pipeline()
-            pipeline.sadd(keys_of.REPORTS, crawl)
-            pipeline.set(keys_of.report(crawl), data)
-            pipeline.execute()
+            self._client.hset(keys_of.REPORTS, crawl, cast("str", data))
 
     def load(self, crawl: str) -> bytes | None:
+        """The data of a crawl; None if there is none."""
         with redis_faults(self._url):
-            return cast("bytes | None", self._client.get(keys_of.report(crawl)))
+            return cast("bytes | None", self._client.hget(keys_of.REPORTS, crawl))
 
     def delete(self, crawl: str) -> None:
+        """Delete the data of a crawl. Safe to repeat."""
         with redis_faults(self._url):
-            pipeline = self._client.pipeline()
-            pipeline.delete(keys_of.report(crawl))
-            pipeline.srem(keys_of.REPORTS, crawl)
-            pipeline.execute()
+            self._client.hdel(keys_of.REPORTS, crawl)
 
     def crawls(self) -> list[str]:
+        """The ids of the crawls with data, in sorted order."""
         with redis_faults(self._url):
-            members = cast("set[bytes]", self._client.smembers(keys_of.REPORTS))
-        return sorted(text_of(member) for member in members)
+            found = cast("list[bytes]", self._client.hkeys(keys_of.REPORTS))
+        return sorted(map(text_of, found))

@@ -39,7 +39,7 @@ from __future__ import annotations
 import struct
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from scrapy_dedupe.errors import StoreRefused
 
@@ -90,21 +90,6 @@ _FORGET_AT_ONCE = 500
 _HASHES_AT_ONCE = 20
 
 
-class _Text(NamedTuple):
-    """A text, and its first capture in the stored form."""
-
-    digest: bytes
-    value: bytes
-
-    @property
-    def is_pending(self) -> bool:
-        return self.value.startswith(b"p")
-
-    @property
-    def url(self) -> bytes:
-        return self.value[10:]
-
-
 class RedisContent:
     """The :class:`~.base.ContentStore` of an open Redis store."""
 
@@ -138,27 +123,18 @@ class RedisContent:
         self._lifetime_ms = None if seconds is None else round(seconds * 1000)
 
     def claim(
-        self, captures: Sequence[SeenText], signatures: Sequence[Signature | None], *, pending: bool = True
+        self,
+        captures: Sequence[SeenText],
+        signatures: Sequence[Signature | None] = (),
+        *,
+        pending: bool = True,
     ) -> list[TextMatch | NearAnswer | None]:
-        numbered = [(number, it) for number, it in enumerate(signatures, 1) if it is not None]
-        answers, near = self._ask(b"claim" if pending else b"sure", captures, numbered)
-        claimed: list[TextMatch | NearAnswer | None] = [*answers]
-        for (number, _), answer in zip(numbered, near, strict=True):
-            if answers[number - 1] is None:
-                claimed[number - 1] = answer
-        return claimed
+        return self._ask(b"claim" if pending else b"sure", captures, signatures)
 
-    def claim_texts(self, captures: Sequence[SeenText], *, pending: bool = True) -> list[TextMatch | None]:
-        return self._ask(b"claim" if pending else b"sure", captures, ())[0]
-
-    def find_texts(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
-        return self._ask(b"find", captures, ())[0]
-
-    def claim_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
-        return self._ask(b"claim", (), [(0, it) for it in signatures])[1]
-
-    def find_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
-        return self._ask(b"find", (), [(0, it) for it in signatures])[1]
+    def find(
+        self, captures: Sequence[SeenText], signatures: Sequence[Signature | None] = ()
+    ) -> list[TextMatch | NearAnswer | None]:
+        return self._ask(b"find", captures, signatures)
 
     def settle(
         self,
@@ -183,9 +159,9 @@ class RedisContent:
         with redis_faults(self._url):
             its_url, its_key = _stored_url(url), url_key(url)
             first = {
-                text.digest: SeenText(text.digest, url, *self._crawl_and_time(text.value))
-                for text in self._texts()
-                if text.url == its_url
+                digest: SeenText(digest, url, *self._crawl_and_time(value))
+                for digest, value in self._records(b"t")
+                if value[10:] == its_url
             }
             noted = []
             for name, value in self._records(b"c"):
@@ -201,7 +177,7 @@ class RedisContent:
     def forget(self, url: str) -> int:
         with redis_faults(self._url):
             its_url, its_key = _stored_url(url), url_key(url)
-            forgotten = self._forget_texts(text for text in self._texts() if text.url == its_url)
+            forgotten = self._forget((b"t", *text) for text in self._records(b"t") if text[1][10:] == its_url)
             self._forget((b"c", *note) for note in self._records(b"c") if note[0].startswith(its_key))
             return forgotten
 
@@ -215,9 +191,8 @@ class RedisContent:
         report = on_forgotten or (lambda what, count: None)
         with redis_faults(self._url):
             is_meant = self._first_captures(before_ms, crawl)
-            purged = self._forget_texts(
-                (text for text in self._texts() if is_meant(text.value)), partial(report, "texts")
-            )
+            texts = ((b"t", *text) for text in self._records(b"t") if is_meant(text[1]))
+            purged = self._forget(texts, on_some=partial(report, "texts"))
             signatures = ((b"s", ref + value[REF_BYTES - 16 :], b"") for ref, value in self._records(b"s"))
             self._forget(signatures, on_some=partial(report, "signatures"))
             notes = ((b"c" if is_meant(value) else b"o", name, value) for name, value in self._records(b"c"))
@@ -236,7 +211,7 @@ class RedisContent:
         with redis_faults(self._url):
             is_meant = self._first_captures(before_ms, crawl)
             # A text is read twice if it is moved to another hash meanwhile.
-            return len({text.digest for text in self._texts() if is_meant(text.value)})
+            return len({digest for digest, value in self._records(b"t") if is_meant(value)})
 
     def load_template(self, host: str) -> bytes | None:
         with redis_faults(self._url):
@@ -248,7 +223,7 @@ class RedisContent:
 
     def statistics(self) -> dict[str, int]:
         with redis_faults(self._url):
-            pending = {text.digest: text.is_pending for text in self._texts()}
+            pending = {digest: value.startswith(b"p") for digest, value in self._records(b"t")}
             return {
                 "texts": len(pending),
                 "kept": len({ref for ref, _ in self._records(b"s")}),
@@ -274,44 +249,27 @@ class RedisContent:
         return self._scripts.run(script, self._crawls, self._prefix, lifetime, *arguments)
 
     def _ask(
-        self,
-        operation: bytes,
-        captures: Sequence[SeenText],
-        signatures: Sequence[tuple[int, Signature]],
-    ) -> tuple[list[TextMatch | None], list[NearAnswer]]:
-        """Return the answers for texts and for signatures.
-
-        The number of a signature is that of its text, counted from 1: it is ignored if the text is not new. 0: it has
-        no text in this call.
-        """
-        if not captures and not signatures:
-            return [], []
+        self, operation: bytes, captures: Sequence[SeenText], signatures: Sequence[Signature | None] = ()
+    ) -> list[TextMatch | NearAnswer | None]:
+        if not captures:
+            return []
         arguments: list[bytes] = []
         for capture in captures:
             arguments += (*_origin(capture), capture.crawl.encode())
-        for number, signature in signatures:
-            arguments += (
-                b"%d" % number, *_origin(signature.capture), b"%d" % signature.min_equal,
-                b"%d" % signature.min_equal_rare, signature.rows,
-                packed_rows(signature.rows, signature.rare_rows)[len(signature.rows) :], _joined(signature.bands),
-                _joined(signature.more_bands),
-            )  # fmt: skip
-        texts, near = self._run(_CLAIM, operation, b"%d" % len(captures), *arguments)
-        return [
-            None if answer is None else seen_text(capture.digest, *answer)
-            for capture, answer in zip(captures, texts, strict=True)
-        ], [
-            NearAnswer(None, bool(answer))
-            if isinstance(answer, int)
-            else NearAnswer(
-                seen_text(answer[4], answer[0], answer[1], answer[2], answer[3] / len(signature.rows))
-            )
-            for (_, signature), answer in zip(signatures, near, strict=True)
-        ]
+        for number, it in enumerate(signatures, 1):
+            if it is not None:
+                arguments += (
+                    b"%d" % number, b"%d" % it.min_equal, b"%d" % it.min_equal_rare, it.rows,
+                    packed_rows(it.rows, it.rare_rows)[len(it.rows) :], _joined(it.bands), _joined(it.more_bands),
+                )  # fmt: skip
+        found = self._run(_CLAIM, operation, b"%d" % len(captures), *arguments)
+        asked = zip(captures, signatures or [None] * len(captures), found, strict=True)
+        return [_answer(*each) for each in asked]
 
     def _original(self, capture: SeenText) -> TextMatch | None:
         asked = SeenText(capture.original or capture.digest, capture.url, capture.crawl, capture.seen_ms)
-        return self._ask(b"look", [asked], ())[0][0]
+        (found,) = self._ask(b"look", [asked])
+        return cast("TextMatch | None", found)
 
     # Scans over all texts. Other processes may write meanwhile: a value is deleted only if it is still the one read.
 
@@ -343,17 +301,9 @@ class RedisContent:
                             yield name, _whole(found, name, value)
             number = count
 
-    def _texts(self) -> Iterator[_Text]:
-        return (_Text(digest, value) for digest, value in self._records(b"t"))
-
     def _crawl_and_time(self, value: bytes) -> tuple[str, int]:
         crawl = cast("bytes", self._client.lindex(self._name(b"n"), _place(value)))
         return crawl.decode(), _seen_ms(value)
-
-    def _forget_texts(
-        self, texts: Iterable[_Text], on_some: Callable[[int], None] = lambda count: None
-    ) -> int:
-        return self._forget(((b"t", *text) for text in texts), on_some=on_some)
 
     def _forget(
         self,
@@ -399,7 +349,20 @@ def _joined(bands: Sequence[bytes]) -> bytes:
     return b"".join(band[:BAND_BYTES] for band in bands)
 
 
-def seen_text(
+def _answer(capture: SeenText, signature: Signature | None, found: Any) -> TextMatch | NearAnswer | None:
+    """The answer of the script for a text."""
+    if found is None:
+        return None
+    if isinstance(found, int):
+        return NearAnswer(None, bool(found))
+    if len(found) == 3:
+        return _match(capture.digest, *found)
+    assert signature is not None
+    first, crawl, had_this_url, equal, digest = found
+    return NearAnswer(_match(digest, first, crawl, had_this_url, equal / len(signature.rows)))
+
+
+def _match(
     digest: bytes, first: bytes, crawl: bytes, had_this_url: object, similarity: float = 1.0
 ) -> TextMatch:
     """A text match from the stored form of a first capture."""

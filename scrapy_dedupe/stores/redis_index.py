@@ -22,8 +22,7 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import astuple
-from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from scrapy_dedupe.errors import CrawlStateError
 
@@ -69,8 +68,8 @@ class RedisIndex(RedisImports):
     # Crawls
 
     def _start(self, crawl: str, payload: str, *, concurrent: bool) -> None:
-        keys = chain.from_iterable(keys_of.types(crawl).items())
-        words: list[str | int] = [crawl, payload, utc_now(), FORMAT, software(), int(concurrent), *keys]
+        words: list[str | int] = [crawl, payload, utc_now(), FORMAT, software(), int(concurrent)]
+        words += keys_of.types(crawl)
         while True:
             answer = self._run("index_start", *words)
             if answer[0] != b"resetting":
@@ -107,7 +106,6 @@ class RedisIndex(RedisImports):
         needs: Sequence[Need] = (),
         waiting: Sequence[Waiting] = (),
     ) -> None:
-        self._check()
         words: list[str | bytes | int] = [
             crawl, secrets.token_bytes(8), *astuple(counts or Counts()), len(originals), len(urls), len(needs)
         ]  # fmt: skip
@@ -305,22 +303,6 @@ class RedisIndex(RedisImports):
         if not isinstance(answer, int):
             self._require(crawl, text_of(answer), "added to")
         return int(answer)
-
-    def _states(self, crawls: Sequence[str]) -> dict[str, str]:
-        with redis_faults(self._url):
-            pipeline = self._client.pipeline()
-            for crawl in crawls:
-                pipeline.sismember(keys_of.COMMITTED, crawl)
-                pipeline.sismember(keys_of.UNCOMMITTED, crawl)
-                pipeline.hexists(keys_of.CANCELED, crawl)
-                pipeline.hexists(keys_of.meta(crawl), "canceling")
-            answers: list[Any] = pipeline.execute()
-        states: dict[str, str] = {}
-        for place, crawl in enumerate(crawls):
-            *memberships, is_canceling = answers[4 * place : 4 * place + 4]
-            state = state_of(*memberships)
-            states[crawl] = "canceling" if state == "canceled" and is_canceling else state
-        return states
 
     def _rebuild(
         self,

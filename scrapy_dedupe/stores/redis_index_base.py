@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 
+from . import redis_index_keys as keys_of
 from .base import Counts, Original
 from .crawl_index import CrawlIndex
 from .index_values import (
@@ -25,7 +26,6 @@ from .index_values import (
     url_hash,
 )
 from .redis_faults import redis_faults
-from .redis_index_keys import MARK
 from .scripting import Script, ScriptCaller, script_text
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ FORMAT = 1
 SCAN_BATCH = 1_000
 RELEASE_BATCH = 200
 
-_KEY = MARK.encode()
+_KEY = keys_of.MARK.encode()
 
 # The first byte of a packed digest in Base32 (see index_values).
 _BASE32_MARK = b"\x20"
@@ -126,7 +126,7 @@ class RedisIndexBase(CrawlIndex):
         if self._is_checked:
             return
         with redis_faults(self._url):
-            found = cast("bytes | None", self._client.hget(MARK, "format"))
+            found = cast("bytes | None", self._client.hget(keys_of.MARK, "format"))
         if found is not None and found != str(FORMAT).encode():
             self._refuse_format(text_of(found))
         self._is_checked = True
@@ -160,6 +160,22 @@ class RedisIndexBase(CrawlIndex):
             raise StoreRefused(payload_mode_message(payload, more[0], index))
         self._require(crawl, state, action)
         self._is_checked = True
+
+    def _states(self, crawls: Sequence[str]) -> dict[str, str]:
+        with redis_faults(self._url):
+            pipeline = self._client.pipeline()
+            for crawl in crawls:
+                pipeline.sismember(keys_of.COMMITTED, crawl)
+                pipeline.sismember(keys_of.UNCOMMITTED, crawl)
+                pipeline.hexists(keys_of.CANCELED, crawl)
+                pipeline.hexists(keys_of.meta(crawl), "canceling")
+            answers: list[Any] = pipeline.execute()
+        states: dict[str, str] = {}
+        for place, crawl in enumerate(crawls):
+            *memberships, is_canceling = answers[4 * place : 4 * place + 4]
+            state = state_of(*memberships)
+            states[crawl] = "canceling" if state == "canceled" and is_canceling else state
+        return states
 
     def _progress(self, crawls: Iterable[str | bytes], on_done: OnDone | None) -> Callable[[int], None]:
         """Return a function that counts finished records of *crawls* and reports the progress to *on_done*."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from dataclasses import astuple, replace
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
@@ -98,12 +98,11 @@ class RedisImports(RedisIndexBase):
     # Sources
 
     def _begin_source(self, source: Source, payload: str) -> int:
-        types = keys_of.types(source.crawl) | keys_of.source_types(source.name)
         container = container_json(source.name) if source.is_container else ""
         while True:
             answer = self._run(
                 "index_source_begin", source.crawl, source.name, source_json(source), payload, utc_now(), FORMAT,
-                software(), container, source.token, *chain.from_iterable(types.items()),
+                software(), container, source.token, *keys_of.types(source.crawl, source.name),
             )  # fmt: skip
             if answer[0] != b"leftover":
                 break
@@ -166,14 +165,9 @@ class RedisImports(RedisIndexBase):
 
     def unfinished_sources(self) -> list[Source]:
         found = self._begun()
-        with redis_faults(self._url):
-            pipeline = self._client.pipeline()
-            for source in found:
-                pipeline.sismember(keys_of.UNCOMMITTED, source.crawl)
-                pipeline.sismember(keys_of.COMMITTED, source.crawl)
-            answers = pipeline.execute()
+        states = self._states([source.crawl for source in found])
         # Sources of a crawl whose cancellation was interrupted are being forgotten.
-        return [source for place, source in enumerate(found) if any(answers[2 * place : 2 * place + 2])]
+        return [source for source in found if states[source.crawl] in ("committed", "uncommitted")]
 
     # Waiting revisits
 

@@ -48,9 +48,8 @@ Additional keys, for data that Browsertrix has no field for:
 ``dedupe:sources:{crawl}``   set     the names of the sources that were imported into it
 ``dedupe:hidden:{crawl}``    hash    WARC file -> the only source that has it, which has not ended; empty if that
                                      source was dropped
-``dedupe:report:{crawl}``    string  report data (see :class:`~.base.ReportStore`); the crawl need not be in the
-                                     index
-``dedupe:reports``           set     the crawls that have such a key
+``dedupe:reports``           hash    crawl -> its report data (see :class:`~.redis.RedisReports`); the crawl need not be in
+                                     the index
 ``dedupe:committing``        set     crawls with a commit that is running or was interrupted
 ``dedupe:concurrent``        set     uncommitted crawls whose digests are in ``alldupes`` from the start
 ===========================  ======  ============================================================
@@ -89,6 +88,7 @@ MARK = "dedupe:index"
 COMMITTING = "dedupe:committing"
 CONCURRENT = "dedupe:concurrent"
 BEGUN = "dedupe:begun"
+CLAIMS = "dedupe:claims"
 REBUILDING = "dedupe:rebuilding"
 MERGING = "dedupe:merging"
 WAITERS = "dedupe:waiters"
@@ -118,53 +118,22 @@ where = "dedupe:where:{}".format
 needs = "dedupe:needs:{}".format
 waiting = "dedupe:waiting:{}".format
 hidden = "dedupe:hidden:{}".format
-report = "dedupe:report:{}".format
 entered = "dedupe:entered:{}".format
 
 
-def types(crawl: str) -> dict[str, str]:
-    """The keys that a crawl uses, each with its type."""
-    return {
-        MARK: "hash",
-        meta(crawl): "hash",
-        COMMITTED: "set",
-        UNCOMMITTED: "set",
-        MARKED: "set",
-        CANCELED: "hash",
-        COMMITTING: "set",
-        CONCURRENT: "set",
-        DUPES: "hash",
-        TOTALS: "hash",
-        DONE_SOURCES: "set",
-        QUEUE: "list",
-        QUEUED: "set",
-        CLAIMED: "list",
-        "dedupe:claims": "hash",
-        BEGUN: "hash",
-        MERGING: "hash",
-        WAITERS: "set",
-        f"h:{crawl}": "hash",
-        counts(crawl): "hash",
-        wacz(crawl): "list",
-        files(crawl): "zset",
-        where(crawl): "hash",
-        f"dedupe:urls:{crawl}": "hash",
-        needs(crawl): "set",
-        waiting(crawl): "hash",
-        hidden(crawl): "hash",
-        f"dedupe:sources:{crawl}": "set",
-        report(crawl): "string",
-        REPORTS: "set",
-    }
-
-
-def source_types(name: str) -> dict[str, str]:
-    """The keys that a source uses, each with its type."""
-    return {
-        f"{CLAIMED}:{name}": "string",
-        entered(name): "set",
-        f"dedupe:spare:{name}": "hash",
-        f"dedupe:newurls:{name}": "hash",
-        f"dedupe:newwaits:{name}": "hash",
-        f"dedupe:newfiles:{name}": "set",
-    }
+def types(crawl: str, source: str | None = None) -> list[str]:
+    """The keys that a crawl, and a source of it, use, each followed by its type."""
+    hashes = [
+        MARK, CANCELED, DUPES, TOTALS, CLAIMS, BEGUN, MERGING, REPORTS, f"h:{crawl}", counts(crawl), meta(crawl),
+        where(crawl), f"dedupe:urls:{crawl}", waiting(crawl), hidden(crawl),
+    ]  # fmt: skip
+    sets = [
+        COMMITTED, UNCOMMITTED, MARKED, COMMITTING, CONCURRENT, DONE_SOURCES, QUEUED, WAITERS, needs(crawl),
+        f"dedupe:sources:{crawl}",
+    ]  # fmt: skip
+    by_type = {"hash": hashes, "set": sets, "list": [QUEUE, CLAIMED, wacz(crawl)], "zset": [files(crawl)]}
+    if source is not None:
+        hashes += [f"dedupe:{kind}:{source}" for kind in ("spare", "newurls", "newwaits")]
+        sets += [entered(source), f"dedupe:newfiles:{source}"]
+        by_type["string"] = [f"{CLAIMED}:{source}"]
+    return [word for kind, keys in by_type.items() for key in keys for word in (key, kind)]

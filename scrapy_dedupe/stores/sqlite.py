@@ -167,7 +167,7 @@ class SqliteStore:
 
 
 class SqliteReports:
-    """A :class:`~.base.ReportStore` on an autocommit connection. The index creates the table."""
+    """The same as :class:`~.redis.RedisReports`, on an autocommit connection. The index creates the table."""
 
     def __init__(self, connection: sqlite3.Connection, url: str) -> None:
         self._connection = connection

@@ -66,39 +66,24 @@ class SqliteContent:
         self._lifetime_ms = None if seconds is None else round(seconds * 1000)
 
     def claim(
-        self, captures: Sequence[SeenText], signatures: Sequence[Signature | None], *, pending: bool = True
+        self,
+        captures: Sequence[SeenText],
+        signatures: Sequence[Signature | None] = (),
+        *,
+        pending: bool = True,
     ) -> list[TextMatch | NearAnswer | None]:
         if not captures:
             return []
         with self._writing():
-            texts = self._claim(captures, pending)
-            new = [it for it, text in zip(signatures, texts, strict=True) if it is not None and text is None]
-            near = iter(self._signatures.near(new, keep=True) if new else ())
-            return [
-                next(near) if text is None and it is not None else text
-                for it, text in zip(signatures, texts, strict=True)
-            ]
+            return self._compared(self._claim(captures, pending), signatures, keep=True)
 
-    def claim_texts(self, captures: Sequence[SeenText], *, pending: bool = True) -> list[TextMatch | None]:
-        if not captures:
-            return []
-        with self._writing():
-            return self._claim(captures, pending)
-
-    def find_texts(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
+    def find(
+        self, captures: Sequence[SeenText], signatures: Sequence[Signature | None] = ()
+    ) -> list[TextMatch | NearAnswer | None]:
         with self._reading():
             first = self._first([capture.digest for capture in captures])
-            return [self._answer(capture.digest, first.get(capture.digest), capture) for capture in captures]
-
-    def claim_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
-        if not signatures:
-            return []
-        with self._writing():
-            return self._signatures.near(signatures, keep=True)
-
-    def find_near(self, signatures: Sequence[Signature]) -> list[NearAnswer]:
-        with self._reading():
-            return self._signatures.near(signatures, keep=False)
+            found = [self._answer(capture.digest, first.get(capture.digest), capture) for capture in captures]
+            return self._compared(found, signatures, keep=False)
 
     def settle(
         self,
@@ -303,6 +288,18 @@ class SqliteContent:
         first = self._first([digest]).get(digest)
         return None if first is None else self._seen(digest, first, capture, 1.0)
 
+    def _compared(
+        self, texts: Sequence[TextMatch | None], signatures: Sequence[Signature | None], *, keep: bool
+    ) -> list[TextMatch | NearAnswer | None]:
+        """The answers for texts, with those of the near layer for the new ones that have a signature."""
+        answers: list[TextMatch | NearAnswer | None] = [*texts]
+        new = {number: it for number, it in enumerate(signatures) if it is not None and texts[number] is None}
+        if new:
+            near = self._signatures.near([*new.values()], keep=keep)
+            for number, answer in zip(new, near, strict=True):
+                answers[number] = answer
+        return answers
+
     def _claim(self, captures: Sequence[SeenText], pending: bool) -> list[TextMatch | None]:
         first = self._first([capture.digest for capture in captures])
         claimed: dict[bytes, SeenText] = {}
@@ -341,18 +338,14 @@ class SqliteContent:
         were_pending = {digest for digest, row in first.items() if row[4]}
         confirmed: dict[bytes, _First] = {}
         notes = []
-        for capture in passed:
+        for number, capture in enumerate((*passed, *dropped)):
             digest = capture.digest
-            known = first.get(digest)
-            row = self._row(capture, False)
-            if known is None or known[4]:
+            known, row = first.get(digest), self._row(capture, False)
+            is_confirmed = known is not None and not known[4]
+            if number < len(passed) and not is_confirmed:
                 first[digest] = confirmed[digest] = row
             is_of_another = capture.kind == "near" or capture.original not in (None, digest)
-            if is_of_another or (known is not None and not known[4] and known[:2] != row[:2]):
-                notes.append(noted_row(capture, row[2]))
-        for capture in dropped:
-            row, known = self._row(capture, False), first.get(capture.digest)
-            if capture.kind == "near" or (known is not None and not known[4] and known[:2] != row[:2]):
+            if is_of_another or (known is not None and is_confirmed and known[:2] != row[:2]):
                 notes.append(noted_row(capture, row[2]))
         released = [
             capture.digest

@@ -119,8 +119,6 @@ class KeptSignatures:
         self._kept.clear()
 
     def _nearest(self, signature: Signature, candidates: list[tuple[bytes, bytes]]) -> NearAnswer:
-        if not candidates:
-            return NearAnswer()
         near, is_template = near_candidates(signature, candidates)
         for equal, digest in near:
             seen = self._first_capture(digest, signature.capture, equal / len(signature.rows))

@@ -174,23 +174,18 @@ def file_number(connection: sqlite3.Connection, crawl: int, name: str) -> int:
     return _entered_number(connection, "crawl_file", "name", crawl, name)
 
 
-def rename_file(
-    connection: sqlite3.Connection, crawl: str, numbers: Sequence[int], old: str, new: str
-) -> bool:
-    """Rename a WARC file of the crawl in all of these numbers (crawl and parts). False if none has the file."""
-    is_known = False
-    for number in numbers:
-        renamed = connection.execute(
-            "UPDATE crawl_file SET name = ? WHERE crawl = ? AND name = ?", (new, number, old)
-        )
-        is_known |= (
-            bool(renamed.rowcount) or _number(connection, "crawl_file", "name", number, new) is not None
-        )
-    if is_known:
-        connection.execute(
-            "UPDATE OR REPLACE crawl_need SET file = ? WHERE other = ? AND file = ?", (new, crawl, old)
-        )
-    return is_known
+def rename_file(connection: sqlite3.Connection, crawl: str, number: int, old: str, new: str) -> bool:
+    """Rename a WARC file of a crawl and its parts. False if none of them has it, under the old or the new name."""
+    is_it = "crawl IN (SELECT number FROM crawl WHERE number = ?1 OR part_of = ?1) AND name = ?2"
+    rename = f"UPDATE crawl_file SET name = ?3 WHERE {is_it}"  # noqa: S608 - a constant
+    find = f"SELECT 1 FROM crawl_file WHERE {is_it}"  # noqa: S608 - a constant
+    renamed = connection.execute(rename, (number, old, new)).rowcount
+    if not renamed and connection.execute(find, (number, new)).fetchone() is None:
+        return False
+    connection.execute(
+        "UPDATE OR REPLACE crawl_need SET file = ? WHERE other = ? AND file = ?", (new, crawl, old)
+    )
+    return True
 
 
 def container_number(connection: sqlite3.Connection, crawl: int, filename: str) -> int:
@@ -240,14 +235,9 @@ def needs_of(connection: sqlite3.Connection, crawl: int) -> list[Need]:
     return sorted((Need(other, wacz_index, file or None) for other, wacz_index, file in rows), key=need_order)
 
 
-def _number(connection: sqlite3.Connection, table: str, column: str, crawl: int, name: str) -> int | None:
-    query = f"SELECT min(number) FROM {table} WHERE crawl = ? AND {column} = ?"  # noqa: S608 - constants
-    row = connection.execute(query, (crawl, name)).fetchone()
-    return None if row[0] is None else int(row[0])
-
-
 def _entered_number(connection: sqlite3.Connection, table: str, column: str, crawl: int, name: str) -> int:
-    number = _number(connection, table, column, crawl, name)
+    find = f"SELECT min(number) FROM {table} WHERE crawl = ? AND {column} = ?"  # noqa: S608 - constants
+    (number,) = connection.execute(find, (crawl, name)).fetchone()
     if number is None:
         insert = (
             f"INSERT INTO {table} (crawl, number, {column}) SELECT ?1, coalesce(max(number) + 1, 0), ?2"  # noqa: S608

@@ -137,7 +137,7 @@ class SqliteIndex(SqliteImports):
             number, state, _ = self._row(crawl)
             if state not in ("uncommitted", "importing", "committed"):
                 raise CrawlStateError(state_message(crawl, state, "changed", self._url))
-            if not crawl_files.rename_file(self._connection, crawl, self._numbers(number), old, new):
+            if not crawl_files.rename_file(self._connection, crawl, number, old, new):
                 raise CrawlStateError(unknown_file_message(crawl, old, self._url))
 
     def _add_container(self, crawl: str, filename: str) -> int:
@@ -257,37 +257,26 @@ class SqliteIndex(SqliteImports):
     def records(self, crawl: str) -> Iterator[Original]:
         with sqlite_faults(self._url):
             number, _, _ = self._row(crawl)
-        rows = self._read(
+        parts = self._read(
             "SELECT number FROM crawl WHERE number = ?1 OR (part_of = ?1 AND state = 'committed') ORDER BY number",
             (number,),
         )
         may_repeat = False
-        for (part,) in rows:
-            is_empty = True
-            for original in self._records(crawl, number, part, may_repeat=may_repeat):
-                is_empty = False
-                yield original
-            may_repeat |= not is_empty
+        for (part,) in parts:
+            query = f"{_RECORDS}{_NOT_TWICE if may_repeat else ''} ORDER BY o.id LIMIT {_READ_AT_ONCE}"
+            following, last = crawl_files.id_range(part)
+            parameters = {"following": following, "last": last, "crawl": crawl, "number": number}
+            while rows := self._read(query, parameters):
+                may_repeat = True
+                parameters["following"] = rows[-1][0] + 1
+                for _, packed, *row in rows:
+                    digest = _read_digest(packed)
+                    if digest is None or not isinstance(row[-1], int | None):
+                        self.unreadable += 1
+                    elif (original := self._original(digest, row)) is not None:
+                        yield original
 
     # Helpers
-
-    def _records(self, crawl: str, number: int, part: int, *, may_repeat: bool) -> Iterator[Original]:
-        query = f"{_RECORDS}{_NOT_TWICE if may_repeat else ''} ORDER BY o.id LIMIT {_READ_AT_ONCE}"
-        following, last = crawl_files.id_range(part)
-        while True:
-            parameters = {"following": following, "last": last, "crawl": crawl, "number": number}
-            rows = self._read(query, parameters)
-            if not rows:
-                return
-            following = rows[-1][0] + 1
-            for _, packed, *row in rows:
-                digest = _read_digest(packed)
-                if digest is None or not isinstance(row[-1], int | None):
-                    self.unreadable += 1
-                    continue
-                original = self._original(digest, row)
-                if original is not None:
-                    yield original
 
     def _original_of(self, own: str, digest: str) -> Original | None:
         rows = self._connection.execute(_FIND, (packed_digest(digest), own)).fetchall()

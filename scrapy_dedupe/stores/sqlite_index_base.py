@@ -78,13 +78,6 @@ class SqliteIndexBase(CrawlIndex):
         ).fetchone()
         return (0, "unknown", False) if row is None else (int(row[0]), str(row[1]), bool(row[2]))
 
-    def _numbers(self, number: int) -> list[int]:
-        """The numbers of a crawl and of its parts."""
-        rows = self._connection.execute(
-            "SELECT number FROM crawl WHERE number = ?1 OR part_of = ?1 ORDER BY number", (number,)
-        )
-        return [part for (part,) in rows]
-
     def _mark(self, name: str) -> str | None:
         value: str | None = self._value("SELECT value FROM index_mark WHERE name = ?", name)
         return value

@@ -40,7 +40,7 @@ The same model as Browsertrix's keys (see :mod:`.redis_index_keys`):
     The sources that were begun and have not ended, with their parts and the tokens of the processes that began them;
     and the names of those that have ended, with the highest number of a crawl or part at that time.
 ``report``
-    The report data of a crawl, as opaque bytes (see :class:`~.base.ReportStore`); the crawl need not be in the index.
+    The report data of a crawl, as opaque bytes (see :class:`~.redis.RedisReports`); the crawl need not be in the index.
 ``index_mark``
     ``payload``: the form of payloads that the crawls hash, ``stored`` or ``decoded``. ``imports``: the notes on imports,
     as JSON.

@@ -48,7 +48,7 @@ def store_url(tmp_path: Path) -> str:
         SeenText(bytes(16), "https://example.com/", "first", 0),
         SeenText(bytes([1]) * 16, "https://example.com/b", "first", 0),
     ]
-    store.content.claim_texts(texts, pending=False)
+    store.content.claim(texts, pending=False)
     store.close()
     return url
 

@@ -104,7 +104,7 @@ def content_store(tmp_path: Path) -> str:
             SeenText(bytes([number]) * 16, f"https://example.com/{number}", "first", 0)
             for number in range(TEXTS)
         ]
-        store.content.claim_texts(captures, pending=False)
+        store.content.claim(captures, pending=False)
     return url
 
 

@@ -42,8 +42,8 @@ def texts(store_url: str) -> list[SeenText]:
     captures = [text_at(*text) for text in TEXTS]
     store = open_store(store_url)
     try:
-        store.content.claim_texts(captures[:3], pending=False)
-        store.content.claim_texts(captures[3:])
+        store.content.claim(captures[:3], pending=False)
+        store.content.claim(captures[3:])
         again = SeenText(
             captures[1].digest, A, "second", captures[1].seen_ms + 1, "exact", captures[1].digest
         )
@@ -57,7 +57,7 @@ def left(store_url: str, texts: list[SeenText]) -> list[str]:
     store = open_store(store_url)
     try:
         # Asked from elsewhere, so that a pending text counts as well.
-        found: list[TextMatch | None] = store.content.find_texts(
+        found: list[TextMatch | None] = store.content.find(
             [SeenText(text.digest, "http://other/", "other", text.seen_ms) for text in texts]
         )
     finally:
@@ -234,7 +234,7 @@ def test_a_near_copy_is_a_text_of_its_own_url(call: Callable[..., Any], store_ur
 def test_texts_are_counted_beyond_one_batch(store_url: str) -> None:
     store = open_store(store_url)
     try:
-        store.content.claim_texts(
+        store.content.claim(
             [SeenText(number.to_bytes(16, "big"), A, f"{number % 2}", number) for number in range(2_500)],
             pending=False,
         )

@@ -160,7 +160,7 @@ def _fill_store(folder: Path, store_url: str) -> None:
             SeenText(bytes([number]) * 16, f"https://example.com/{number or ''}", "first", 1_750_000_000_000)
             for number in range(3)
         ]
-        store.content.claim_texts(texts, pending=False)
+        store.content.claim(texts, pending=False)
 
 
 def _write_imports(folder: Path) -> None:

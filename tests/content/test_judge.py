@@ -79,7 +79,7 @@ def test_a_page_takes_one_call_and_known_texts_no_signatures(
             holder, name, lambda *args, **options: (calls.append(name), real(*args, **options))[1]
         )
 
-    for name in ("claim", "find_texts"):
+    for name in ("claim", "find"):
         count(store.content, name)
     count(judge_module.signature, "shingle_hashes")
     judge, pages = Judge(store.content), [prose(number) for number in range(20)]
@@ -87,7 +87,7 @@ def test_a_page_takes_one_call_and_known_texts_no_signatures(
     assert calls == ["shingle_hashes", "claim"] * 20
     calls.clear()
     assert {judged(judge, text, crawl="c2").kind for text in pages} == {"unchanged"}
-    assert calls.count("find_texts") >= 18
+    assert calls.count("find") >= 18
     assert calls.count("shingle_hashes") <= 2
 
 

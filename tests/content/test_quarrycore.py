@@ -85,7 +85,7 @@ def content(tmp_path: Path) -> Iterator[ContentStore]:
 
 def take_over(content: ContentStore, text: str, url: str) -> None:
     content.check_parameters(PARAMETERS)
-    content.claim_texts([SeenText(key_of(quarrycore_hash(text)), url, "quarrycore", 1_000)], pending=False)
+    content.claim([SeenText(key_of(quarrycore_hash(text)), url, "quarrycore", 1_000)], pending=False)
 
 
 def decide(judge: Judge, *pages: Page) -> list[Judgement]:
@@ -169,9 +169,9 @@ class Counting:
         self.content = content
         self.looked_up = 0
 
-    def find_texts(self, captures: list[SeenText]) -> object:
+    def find(self, captures: list[SeenText], signatures: object = ()) -> object:
         self.looked_up += 1
-        return self.content.find_texts(captures)
+        return self.content.find(captures, signatures)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.content, name)

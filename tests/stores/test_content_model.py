@@ -15,6 +15,7 @@ from content_pages import (
     C,
     band,
     changed,
+    claim_near,
     copy_of,
     digest,
     page,
@@ -31,6 +32,8 @@ from scrapy_dedupe.stores.base import NearAnswer, SeenText, Signature, TextMatch
 from scrapy_dedupe.stores.content_values import near_candidates, packed_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pytest
 
 
@@ -59,34 +62,28 @@ class Model:
         )
         return seen(first, had, similarity=similarity, pending=pending)
 
-    def claim_texts(self, captures: list[SeenText], *, pending: bool = True) -> list[TextMatch | None]:
-        answers = []
+    def claim(
+        self, captures: list[SeenText], signatures: Sequence[Signature | None] = (), *, pending: bool = True
+    ) -> list[TextMatch | NearAnswer | None]:
+        answers: list[TextMatch | NearAnswer | None] = []
         for capture in captures:
             answers.append(self.look(capture.digest, capture))
             if answers[-1] is None:
                 self.texts[capture.digest] = (capture, pending)
+        for number, it in enumerate(signatures):
+            if answers[number] is None and it is not None:
+                answers[number] = answer = self._nearest(it)
+                if answer.seen is None:
+                    self.kept[it.capture.digest] = packed_rows(it.rows, it.rare_rows)
+                    self.buckets.update(dict.fromkeys(it.bands, it.capture.digest))
         return answers
 
-    def claim(
-        self, captures: list[SeenText], signatures: list[Signature | None]
+    def find(
+        self, captures: list[SeenText], signatures: Sequence[Signature | None] = ()
     ) -> list[TextMatch | NearAnswer | None]:
-        texts = self.claim_texts(captures)
-        pairs = zip(texts, signatures, strict=True)
-        return [text if text is not None or it is None else self.claim_near([it])[0] for text, it in pairs]
-
-    def find_texts(self, captures: list[SeenText]) -> list[TextMatch | None]:
-        return [self.look(capture.digest, capture) for capture in captures]
-
-    def claim_near(self, signatures: list[Signature]) -> list[NearAnswer]:
-        answers = self.find_near(signatures[:1])
-        for it in signatures[:1]:
-            if answers[0].seen is None:
-                self.kept[it.capture.digest] = packed_rows(it.rows, it.rare_rows)
-                self.buckets.update(dict.fromkeys(it.bands, it.capture.digest))
-        return answers + (self.claim_near(signatures[1:]) if signatures else [])
-
-    def find_near(self, signatures: list[Signature]) -> list[NearAnswer]:
-        return [self._nearest(it) for it in signatures]
+        seen = [self.look(capture.digest, capture) for capture in captures]
+        pairs = zip(seen, signatures or [None] * len(seen), strict=True)
+        return [self._nearest(it) if text is None and it is not None else text for text, it in pairs]
 
     def _nearest(self, it: Signature) -> NearAnswer:
         names = {self.buckets[band] for band in it.bands if band in self.buckets} - {it.capture.digest}
@@ -143,7 +140,9 @@ some_pages = st.lists(
 )
 steps = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["claim", "sure", "find", "near", "find_near", "both"]), some_pages),
+        st.tuples(
+            st.sampled_from(["claim", "sure", "find", "claim near", "sure near", "find near"]), some_pages
+        ),
         st.tuples(st.just("settle"), st.lists(st.integers(0, 9), max_size=4)),
         st.tuples(st.just("fail"), st.lists(st.integers(0, 9), max_size=4)),
         st.tuples(st.just("forget"), st.sampled_from([A, B, C])),
@@ -194,22 +193,17 @@ def test_both_stores_answer_like_a_plain_model(
                 page(text, url, crawl, 1_000_000 * moment + place * apart_ms)
                 for place, (text, url, crawl) in enumerate(value)
             ]
-            if step in {"near", "find_near"}:
-                asked = [_drawn_signature(capture, chance) for capture in captures]
-                arguments, name = [asked], "claim_near" if step == "near" else step
-            elif step == "both":
-                drawn = [chance.choice([None, _drawn_signature(capture, chance)]) for capture in captures]
-                arguments, name = [captures, drawn], "claim"
-            else:
-                arguments, name = [captures], "find_texts" if step == "find" else "claim_texts"
-        options = {"pending": False} if step == "sure" else {}
+            arguments, name = [captures], "find" if step.startswith("find") else "claim"
+            if step.endswith("near"):
+                arguments.append([chance.choice([None, _drawn_signature(it, chance)]) for it in captures])
+        options = {"pending": False} if step.startswith("sure") else {}
         expected = getattr(model, name)(*arguments, **options)
         for store in stores:
             assert getattr(store.content, name)(*arguments, **options) == expected
-        if name == "claim_texts":
+        if name == "claim":
             in_hand += [
                 replace(capture, kind=chance.choice(["exact", "near"]), original=answer.digest)
-                if answer
+                if isinstance(answer, TextMatch)
                 else capture
                 for capture, answer in zip(captures, expected, strict=True)
             ]
@@ -302,21 +296,22 @@ def _work(url: str, seed: int, start: Any, results: Any) -> None:
     new, near_answers = [], 0
     for place in range(0, len(names), 7):
         captures = [page(name, f"http://{seed}/{name}", f"c{seed}", 1) for name in names[place : place + 7]]
-        answers = content.claim_texts(captures)
-        unseen = [capture for capture, answer in zip(captures, answers, strict=True) if answer is None]
-        copies = [copy_of(capture, 0) for capture, answer in zip(captures, answers, strict=True) if answer]
+        asked = [Signature(it, [band((it.digest, n)) for n in range(16)], ROWS, 109) for it in captures]
+        answers = content.claim(captures, asked)
+        is_new = [isinstance(answer, NearAnswer) for answer in answers]
+        unseen = [capture for capture, answer in zip(captures, is_new, strict=True) if answer]
+        copies = [copy_of(capture, 0) for capture, answer in zip(captures, is_new, strict=True) if not answer]
         new += [capture.digest for capture in unseen]
-        asked = [Signature(it, [band((it.digest, n)) for n in range(16)], ROWS, 109) for it in unseen]
-        near_answers += sum(answer.seen is not None for answer in content.claim_near(asked))
+        near_answers += sum(isinstance(it, NearAnswer) and it.seen is not None for it in answers)
         content.settle(unseen[::2] + copies)
         # Others go into the buckets of a text that this process failed with, before it gets there again.
         content.settle(unseen[1::2], unseen[::2])
     pending = []
     for name in range(100):
         capture = page(("failed", name), f"http://{seed}/", f"c{seed}", seed)
-        if content.claim_texts([capture]) == [None]:
+        if content.claim([capture]) == [None]:
             content.settle([], [capture])
-            pending.append(content.find_texts([replace(capture, url="http://other/")])[0])
+            pending.append(content.find([replace(capture, url="http://other/")])[0])
     store.close()
     results.put((new, near_answers, [it for it in pending if it is not None and it.crawl == f"c{seed}"]))
 
@@ -351,9 +346,8 @@ def _claim_near(url: str, seed: int, start: Any, results: Any) -> None:
     kept = 0
     for name in range(60):
         capture = page((seed, name), f"http://{seed}/{name}", f"c{seed}")
-        store.content.claim_texts([capture], pending=False)
         asked = Signature(capture, [band((name, n)) for n in range(16)], ROWS, 109)
-        kept += store.content.claim_near([asked])[0].seen is None
+        kept += claim_near(store.content, [asked], pending=False)[0].seen is None
     store.close()
     results.put(kept)
 

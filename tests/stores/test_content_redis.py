@@ -13,9 +13,11 @@ from content_pages import (
     B,
     C,
     claim,
+    claim_near,
     copy_of,
     digest,
     fill,
+    find_near,
     page,
     seen,
     signature,
@@ -50,7 +52,7 @@ def test_a_claim_whose_answer_was_lost_is_answered_as_the_first_time(redis_url: 
     for pending in (True, False):
         # The connection breaks when the server has already run the script.
         caller = store.content._scripts  # type: ignore[attr-defined]
-        store.content.find_texts(sent)
+        store.content.find(sent)
         real = caller._connection.read_response
         lost: list[Any] = []
 
@@ -62,15 +64,15 @@ def test_a_claim_whose_answer_was_lost_is_answered_as_the_first_time(redis_url: 
             return answer
 
         caller._connection.read_response = lose
-        assert store.content.claim_texts(sent, pending=pending) == [None, None]
-        assert lost == [[[None, None], []]]
         asked = [signature(sent[0], "x"), signature(sent[1], "x")]
-        lost.clear()
-        assert store.content.claim_near(asked) == [NearAnswer(), NearAnswer(seen(sent[0], pending=pending))]
+        assert claim_near(store.content, asked, pending=pending) == [
+            NearAnswer(),
+            NearAnswer(seen(sent[0], pending=pending)),
+        ]
         assert len(lost) == 1
         caller._connection.read_response = real
         # Whoever else comes is told.
-        assert other.content.claim_texts([page(1, C), page(2, C)]) == [
+        assert other.content.claim([page(1, C), page(2, C)]) == [
             seen(capture, pending=pending) for capture in sent
         ]
     assert store.content.statistics() == {"texts": 2, "kept": 1, "pending": 0, "templates": 0}
@@ -80,13 +82,13 @@ def test_a_claim_whose_answer_was_lost_is_answered_as_the_first_time(redis_url: 
 
 def test_settling_whose_answer_was_lost_is_settled(redis_server: RedisServer) -> None:
     store = open_store(redis_server.url)
-    store.content.claim_texts([page(1, A), page(2, A)])
+    store.content.claim([page(1, A), page(2, A)])
     redis_server.stop()
     with pytest.raises(StoreUnavailable):
         store.content.settle([page(1, A)], [page(2, A)])
     redis_server.start()
     store.content.settle([page(1, A)], [page(2, A)])
-    assert store.content.find_texts([page(1, B), page(2, B)]) == [seen(page(1, A)), None]
+    assert store.content.find([page(1, B), page(2, B)]) == [seen(page(1, A)), None]
     store.close()
 
 
@@ -138,13 +140,12 @@ def test_values_of_any_length_are_read_and_replaced(redis_url: str, length: int)
     rows = bytes(length)
     for moment, its_url in enumerate([url, A, url + "x", url]):
         capture = page(1, its_url, ms=moment)
-        store.content.claim_texts([capture])
-        store.content.claim_near([signature(capture, "x", rows=rows, min_equal=1)])
-        assert store.content.find_texts([page(1, C, ms=9)]) == [seen(capture, pending=True)]
-        assert store.content.find_near([signature(page(2, C, ms=9), "x", rows=rows, min_equal=1)]) == [
+        claim_near(store.content, [signature(capture, "x", rows=rows, min_equal=1)])
+        assert store.content.find([page(1, C, ms=9)]) == [seen(capture, pending=True)]
+        assert find_near(store.content, [signature(page(2, C, ms=9), "x", rows=rows, min_equal=1)]) == [
             NearAnswer(seen(capture, pending=True))
         ]
-        assert [text.digest for text in store.content._texts()] == [capture.digest]  # type: ignore[attr-defined]
+        assert [name for name, _ in store.content._records(b"t")] == [capture.digest]  # type: ignore[attr-defined]
         store.content.settle([], [capture])
         assert store.content.statistics() == {"texts": 0, "kept": 0, "pending": 0, "templates": 0}
     with redis.Redis.from_url(redis_url) as client:
@@ -171,7 +172,7 @@ def test_what_is_not_ours_under_one_of_our_keys_is_refused(redis_url: str, kind:
         client.set(PREFIX.decode() + kind, "something else")
     store = open_store(redis_url)
     with pytest.raises(StoreRefused, match="not written by scrapy-dedupe"):
-        store.content.claim_texts([page(1)])
+        store.content.claim([page(1)])
     store.close()
 
 
@@ -180,10 +181,10 @@ def test_what_came_while_a_purge_looked_stays(redis_url: str) -> None:
     claim(store.content, page(1, A))
     claim(store.content, page(2, A))
     content: Any = store.content
-    read = list(content._texts())
+    read = [(b"t", *text) for text in content._records(b"t")]
     other.content.settle([copy_of(page(1, B, "c2", 2), 1)])
-    assert content._forget_texts(read) == 1
-    assert store.content.find_texts([page(1, C), page(2, C)]) == [seen(page(1, B, "c2", 2)), None]
+    assert content._forget(read) == 1
+    assert store.content.find([page(1, C), page(2, C)]) == [seen(page(1, B, "c2", 2)), None]
     store.close()
     other.close()
 
@@ -218,7 +219,7 @@ def test_texts_that_are_made_for_one_hash_stay_cheap(redis_url: str) -> None:
         some = captures[start : start + 100]
         asked = [signature(capture, rows=random.randbytes(128)) for capture in some]
         assert store.content.claim(some, asked) == [NearAnswer()] * 100
-    assert store.content.claim_texts([replace(it, url=A) for it in captures[::100]]) == [
+    assert store.content.claim([replace(it, url=A) for it in captures[::100]]) == [
         seen(it, pending=True) for it in captures[::100]
     ]
     with redis.Redis.from_url(redis_url) as client:

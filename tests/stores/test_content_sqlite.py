@@ -14,7 +14,9 @@ from content_pages import (
     C,
     band,
     claim,
+    claim_near,
     fill,
+    find_near,
     page,
     seen,
     signature,
@@ -62,9 +64,9 @@ def test_a_full_disk_loses_nothing_and_ends(sqlite_store: Store) -> None:
     limit = connection.execute("PRAGMA page_count").fetchone()[0] + 20
     connection.execute(f"PRAGMA max_page_count={limit}")
     for attempt in (
-        lambda: content.claim_texts(pages),
+        lambda: content.claim(pages),
         lambda: content.settle(pages),
-        lambda: content.claim_near([signature(it) for it in pages]),
+        lambda: claim_near(content, [signature(it) for it in pages]),
         lambda: content.save_template("a", bytes(500_000)),
     ):
         with pytest.raises(StoreUnavailable, match="full"):
@@ -74,8 +76,8 @@ def test_a_full_disk_loses_nothing_and_ends(sqlite_store: Store) -> None:
     assert claim(content, page("meanwhile", A, "a new crawl")) is None
     connection.execute("PRAGMA max_page_count=1000000")
     # No text was claimed by what was rolled back, and the number of its crawl is no other's.
-    assert content.claim_texts(pages) == [None] * len(pages)
-    assert content.find_texts([page(5, B), page("before", B)]) == [
+    assert content.claim(pages) == [None] * len(pages)
+    assert content.find([page(5, B), page("before", B)]) == [
         seen(pages[5], pending=True),
         seen(page("before")),
     ]
@@ -87,8 +89,8 @@ def test_a_lock_that_others_hold_is_waited_for_and_then_told(sqlite_store: Store
     other = sqlite3.connect(sqlite_store.url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     for attempt in (
-        lambda: content.claim_texts([page(2, B, "c2")]),
-        lambda: content.claim_near([signature(page(2, B))]),
+        lambda: content.claim([page(2, B, "c2")]),
+        lambda: claim_near(content, [signature(page(2, B))]),
         lambda: content.settle([page(2, B)]),
         lambda: content.forget(A),
         lambda: content.purge(),
@@ -96,7 +98,7 @@ def test_a_lock_that_others_hold_is_waited_for_and_then_told(sqlite_store: Store
         with pytest.raises(StoreUnavailable, match="locked"):
             attempt()
     # Whoever only reads need not wait.
-    assert content.find_texts([page(1, B)]) == [seen(page(1, A))]
+    assert content.find([page(1, B)]) == [seen(page(1, A))]
     other.execute("ROLLBACK")
     other.close()
     assert claim(content, page(2, B, "c2")) is None
@@ -123,7 +125,7 @@ def test_a_commit_that_fails_is_rolled_back(sqlite_store: Store) -> None:
 def test_an_exception_within_a_batch_leaves_nothing_of_it(sqlite_store: Store) -> None:
     content = sqlite_store.content
     with pytest.raises(AttributeError):
-        content.claim_texts([page(1, A, "c9"), None])  # type: ignore[list-item]
+        content.claim([page(1, A, "c9"), None])  # type: ignore[list-item]
     assert content.statistics()["texts"] == 0
     assert claim(content, page(1, A, "c8")) is None
     assert claim(content, page(1, B, "c9")) == seen(page(1, A, "c8"), pending=True)
@@ -138,7 +140,7 @@ def test_a_text_takes_at_most_forty_bytes_beside_its_url(tmp_path: Path) -> None
             page(url, url, "c1", 1_700_000_000_000 + start + place)
             for place, url in enumerate(urls[start : start + 100])
         ]
-        assert not any(store.content.claim_texts(captures))
+        assert not any(store.content.claim(captures))
         store.content.settle(captures)
     store.close()
     assert (path.stat().st_size - sum(map(len, urls))) / len(urls) <= 40
@@ -170,7 +172,7 @@ def test_processes_find_what_others_kept_and_moved(
         if number % 5 == 0:
             for kept, bands, its_rows in texts:
                 copy = Signature(page("copy", A), [band("other"), chance.choice(bands)], its_rows, 109)
-                (answer,) = chance.choice(stores).content.find_near([copy])
+                (answer,) = find_near(chance.choice(stores).content, [copy])
                 assert answer == NearAnswer(seen(kept, pending=True))
     assert 0 < _rows_of(sqlite_store, "recent") < 10
     assert sqlite_store.content.statistics()["kept"] == len(texts)
@@ -185,7 +187,7 @@ def test_what_was_rolled_back_is_not_found(sqlite_store: Store, monkeypatch: pyt
         content.claim(pages, [signature(pages[0], "x"), signature(replace(pages[1], url=None), "x")])
     assert content.statistics() == {"texts": 0, "kept": 0, "pending": 0, "templates": 0}
     claim(content, page(1, A))
-    assert content.find_near([signature(page(3, C), "x")]) == [NearAnswer()]
+    assert find_near(content, [signature(page(3, C), "x")]) == [NearAnswer()]
 
 
 def test_purging_leaves_no_buckets_or_notes_behind(sqlite_store: Store) -> None:

@@ -14,8 +14,10 @@ from content_pages import (
     band,
     changed,
     claim,
+    claim_near,
     copy_of,
     fill,
+    find_near,
     keep,
     near,
     page,
@@ -103,15 +105,15 @@ def test_a_url_that_is_split_is_joined_again(rest: str, scheme: str) -> None:
 
 def test_crawls_are_told_apart(content: ContentStore) -> None:
     pages = [page(number, A, f"c{number % 3}", number) for number in range(12)]
-    content.claim_texts(pages, pending=False)
-    answers = content.claim_texts([page(number, A, "later", 99) for number in range(12)])
+    content.claim(pages, pending=False)
+    answers = content.claim([page(number, A, "later", 99) for number in range(12)])
     assert answers == [seen(capture, had_this_url=True) for capture in pages]
 
 
 def test_a_text_that_comes_twice_in_a_batch_is_new_once(content: ContentStore) -> None:
     first, other, last = page(1, A), page(2, A), page(1, B, ms=2)
-    assert content.claim_texts([first, other, last]) == [None, None, seen(first, pending=True)]
-    assert content.claim_texts([page(3, A), page(3, A, ms=2), page(3, B)], pending=False) == [
+    assert content.claim([first, other, last]) == [None, None, seen(first, pending=True)]
+    assert content.claim([page(3, A), page(3, A, ms=2), page(3, B)], pending=False) == [
         None,
         seen(page(3, A), had_this_url=True),
         seen(page(3, A)),
@@ -120,21 +122,21 @@ def test_a_text_that_comes_twice_in_a_batch_is_new_once(content: ContentStore) -
 
 
 def test_an_empty_batch_is_answered_with_nothing(content: ContentStore) -> None:
-    assert content.claim_texts([]) == content.find_texts([]) == []
-    assert content.claim_near([]) == content.find_near([]) == []
+    assert content.claim([]) == content.find([]) == []
+    assert claim_near(content, []) == find_near(content, []) == []
     content.settle([])
 
 
 def test_batches_of_any_size_equal_one_by_one(content: ContentStore) -> None:
     for size in [*range(1, 10), 33, 511, 512, 513, 1100]:
         pages = [page((size, number), ms=number) for number in range(size)]
-        assert content.claim_texts(pages) == [None] * size
+        assert content.claim(pages) == [None] * size
         asked = [page((size, number), B) for number in range(size)]
         expected = [seen(capture, pending=True) for capture in pages]
-        assert content.find_texts(asked) == expected
-        assert [content.find_texts([capture])[0] for capture in asked[:40]] == expected[:40]
+        assert content.find(asked) == expected
+        assert [content.find([capture])[0] for capture in asked[:40]] == expected[:40]
         content.settle(pages)
-        assert content.find_texts(asked) == [seen(capture) for capture in pages]
+        assert content.find(asked) == [seen(capture) for capture in pages]
 
 
 # Pending texts
@@ -157,7 +159,6 @@ def test_another_url_is_told_that_the_first_page_has_not_gone_through(content: C
 
 
 def test_a_failed_page_leaves_neither_text_nor_signature(content: ContentStore) -> None:
-    claim(content, page(1, A))
     near(content, signature(page(1, A), "x"))
     assert content.statistics() == {"texts": 1, "kept": 1, "pending": 1, "templates": 0}
     content.settle([], [page(1, A)])
@@ -176,7 +177,6 @@ def test_a_failed_page_leaves_neither_text_nor_signature(content: ContentStore) 
     ],
 )
 def test_a_failure_removes_nothing_of_others(content: ContentStore, failed: SeenText) -> None:
-    claim(content, page(1, A))
     near(content, signature(page(1, A), "x"))
     content.settle([], [failed])
     assert claim(content, page(1, C)) == seen(page(1, A), pending=True)
@@ -217,7 +217,7 @@ def test_the_failure_of_the_slow_page_leaves_the_quick_one(content: ContentStore
 def test_settling_twice_is_settling_once(content: ContentStore) -> None:
     first, copy, similar = page(1, A), copy_of(page(1, B, ms=2), 1), copy_of(page(2, C, ms=3), 1, "near", 0.9)
     failed = page(3, A, ms=4)
-    content.claim_texts([first, copy, similar, failed])
+    content.claim([first, copy, similar, failed])
     content.settle([first, copy, similar], [failed])
     once = [content.captures(url) for url in (A, B, C)]
     content.settle([first, copy, similar], [failed])
@@ -234,7 +234,7 @@ def test_a_page_that_goes_through_brings_its_forgotten_text_back(content: Conten
 
 
 def test_a_page_in_hand_twice_fails_and_goes_through(content: ContentStore) -> None:
-    content.claim_texts([page(1, A), page(1, A, ms=2)])
+    content.claim([page(1, A), page(1, A, ms=2)])
     content.settle([page(1, A)], [page(1, A, ms=2)])
     assert claim(content, page(1, B)) == seen(page(1, A))
 
@@ -243,17 +243,17 @@ def test_looking_writes_nothing(content: ContentStore) -> None:
     keep(content, page(1, A), "x")
     claim(content, page(2, A))
     before = content.statistics()
-    assert content.find_texts([page(1, B), page(2, A), page(2, B), page(9, B, "new crawl")]) == [
+    assert content.find([page(1, B), page(2, A), page(2, B), page(9, B, "new crawl")]) == [
         seen(page(1, A)),
         None,
         seen(page(2, A), pending=True),
         None,
     ]
     asked = [signature(page(9, B), "x"), signature(page(9, B), "y"), signature(page(9, B), "y")]
-    assert content.find_near(asked) == [NearAnswer(seen(page(1, A))), NearAnswer(), NearAnswer()]
+    assert find_near(content, asked) == [NearAnswer(seen(page(1, A))), NearAnswer(), NearAnswer()]
     assert content.statistics() == before
     assert claim(content, page(9, C)) is None
-    assert content.find_near([signature(page(8, B), "y")]) == [NearAnswer()]
+    assert find_near(content, [signature(page(8, B), "y")]) == [NearAnswer()]
 
 
 # The near layer
@@ -266,17 +266,15 @@ def test_a_text_without_neighbours_is_kept(content: ContentStore) -> None:
 
 def test_a_similar_text_in_a_shared_bucket_is_found_and_the_new_one_not_kept(content: ContentStore) -> None:
     keep(content, page(1, A), "x")
-    claim(content, page(2, B, "c2", 2), pending=False)
     similar = signature(page(2, B, "c2", 2), "x", "y", rows=changed(ROWS, 12))
     assert near(content, similar) == NearAnswer(seen(page(1, A), similarity=116 / 128))
-    assert content.statistics() == {"texts": 2, "kept": 1, "pending": 0, "templates": 0}
-    assert content.find_near([signature(page(3, C), "y")]) == [NearAnswer()]
+    assert content.statistics() == {"texts": 2, "kept": 1, "pending": 1, "templates": 0}
+    assert find_near(content, [signature(page(3, C), "y")]) == [NearAnswer()]
 
 
 @pytest.mark.parametrize(("different", "is_near"), [(0, True), (19, True), (20, False), (128, False)])
 def test_the_number_of_equal_rows_decides(content: ContentStore, different: int, is_near: bool) -> None:
     keep(content, page(1, A), "x")
-    claim(content, page(2, B))
     answer = near(content, signature(page(2, B), "x", rows=changed(ROWS, different)))
     assert (answer.seen is not None) == is_near
     assert not answer.is_template
@@ -300,7 +298,7 @@ def test_what_is_no_template_has_to_be_similar_too(
         min_equal_rare=99,
     )
     is_similar, is_rare_similar = different <= 19, rare_different <= 29
-    (answer,) = content.find_near([asked])
+    (answer,) = find_near(content, [asked])
     if is_similar and is_rare_similar:
         assert answer == NearAnswer(seen(page(1, A), similarity=(128 - different) / 128))
     else:
@@ -317,7 +315,7 @@ def test_without_any_rest_the_whole_texts_stand_for_it(content: ContentStore) ->
         signature(page(2, B), "x", rows=changed(ROWS, different), min_equal=99, min_equal_rare=109)
         for different in (19, 20)
     ]
-    assert [answer.seen is not None for answer in content.find_near(asked)] == [True, False]
+    assert [answer.seen is not None for answer in find_near(content, asked)] == [True, False]
 
 
 @pytest.mark.parametrize("kept_has_rest", [False, True], ids=["asked", "kept"])
@@ -342,7 +340,7 @@ def test_if_one_rest_is_known_the_rows_that_it_decides_stand_for_it(
     kept, asked = (with_rest, without) if kept_has_rest else (without, with_rest)
     keep(content, page(1, A), "x", **kept)
     claim(content, page(2, B))
-    (answer,) = content.find_near([signature(page(2, B), "x", min_equal=90, min_equal_rare=99, **asked)])
+    (answer,) = find_near(content, [signature(page(2, B), "x", min_equal=90, min_equal_rare=99, **asked)])
     assert answer == (
         NearAnswer(seen(page(1, A), similarity=(128 - unequal) / 128)) if is_near else NearAnswer(None, True)
     )
@@ -354,24 +352,22 @@ def test_more_bands_find_others_and_keep_nothing(content: ContentStore) -> None:
     claim(content, page(2, B))
     assert near(content, asked) == NearAnswer()
     assert near(content, signature(page(3, C), "z", rows=asked.rows)) == NearAnswer()
-    assert content.find_near([signature(page(4, C), "y", rows=asked.rows)])[0].seen == replace(
+    assert find_near(content, [signature(page(4, C), "y", rows=asked.rows)])[0].seen == replace(
         seen(page(2, B)), pending=True
     )
-    (answer,) = content.find_near([replace(asked, rows=ROWS)])
+    (answer,) = find_near(content, [replace(asked, rows=ROWS)])
     assert answer.seen == seen(page(1, A))
 
 
 def test_a_text_that_only_shares_a_template_does_not_hide_another_one(content: ContentStore) -> None:
     keep(content, page("template", A), "x", rare_rows=changed(RARE, 60))
     keep(content, page("near", B), "y", rows=changed(ROWS, 10), rare_rows=RARE)
-    claim(content, page(3, C))
     answer = near(content, signature(page(3, C), "x", "y", rare_rows=RARE))
     assert answer == NearAnswer(seen(page("near", B), similarity=118 / 128))
 
 
 def test_a_similar_text_in_no_shared_bucket_is_not_found(content: ContentStore) -> None:
     keep(content, page(1, A), "x")
-    claim(content, page(2, B))
     assert near(content, signature(page(2, B), "y")) == NearAnswer()
 
 
@@ -379,7 +375,6 @@ def test_the_most_similar_candidate_is_taken(content: ContentStore) -> None:
     keep(content, page("far", A), "x", rows=changed(ROWS, 40))
     keep(content, page("best", B), "y", rows=changed(ROWS, 15))
     keep(content, page("good", C), "z", rows=changed(ROWS, 18), min_equal=128)
-    claim(content, page("new"))
     answer = near(content, signature(page("new"), "x", "y", "z"))
     assert answer == NearAnswer(seen(page("best", B), similarity=113 / 128))
 
@@ -387,8 +382,8 @@ def test_the_most_similar_candidate_is_taken(content: ContentStore) -> None:
 def test_the_last_text_stays_in_a_bucket(content: ContentStore) -> None:
     keep(content, page("first", A), "x", "y")
     keep(content, page("last", B), "x", rows=changed(ROWS, 128))
-    assert content.find_near([signature(page("new"), "x", rows=ROWS)]) == [NearAnswer()]
-    assert content.find_near([signature(page("new", C), "y")]) == [NearAnswer(seen(page("first", A)))]
+    assert find_near(content, [signature(page("new"), "x", rows=ROWS)]) == [NearAnswer()]
+    assert find_near(content, [signature(page("new", C), "y")]) == [NearAnswer(seen(page("first", A)))]
 
 
 def test_a_text_is_not_near_to_itself(content: ContentStore) -> None:
@@ -402,37 +397,33 @@ def test_near_to_an_earlier_version_of_the_same_url(content: ContentStore) -> No
     keep(content, page(1, A), "x")
     content.settle([copy_of(page(1, B, "c2", 2), 1)])
     for url, had_this_url in [(A, True), (B, True), (C, False)]:
-        claim(content, page(url, url, "c3", 3))
         answer = near(content, signature(page(url, url, "c3", 3), "x"))
         assert answer == NearAnswer(seen(page(1, A), had_this_url))
 
 
 def test_near_to_a_text_whose_page_has_not_gone_through(content: ContentStore) -> None:
-    claim(content, page(1, A))
     near(content, signature(page(1, A), "x"))
-    assert content.find_near([signature(page(2, B), "x")]) == [NearAnswer(seen(page(1, A), pending=True))]
+    assert find_near(content, [signature(page(2, B), "x")]) == [NearAnswer(seen(page(1, A), pending=True))]
 
 
 def test_a_page_that_failed_is_no_near_copy_of_itself(content: ContentStore) -> None:
     # It was in hand when the process was killed; now it comes with another date in its footer.
-    claim(content, page("as it was", A))
     near(content, signature(page("as it was", A), "x"))
-    claim(content, page("as it is", A, "c2", 2))
     assert near(content, signature(page("as it is", A, "c2", 2), "x", rows=changed(ROWS, 2))) == NearAnswer()
     content.settle([page("as it is", A, "c2", 2)])
-    answer = content.find_near([signature(page(3, A), "x", rows=changed(ROWS, 2))])
+    answer = find_near(content, [signature(page(3, A), "x", rows=changed(ROWS, 2))])
     assert answer == [NearAnswer(seen(page("as it is", A, "c2", 2), had_this_url=True))]
 
 
 def test_a_batch_finds_what_it_has_just_kept(content: ContentStore) -> None:
     pages = [page("one", A), page("two", B), page("three", C)]
-    content.claim_texts(pages)
+    content.claim(pages)
     asked = [
         signature(pages[0], "x"),
         signature(pages[1], "x", "y", rows=changed(ROWS, 5)),
         signature(pages[2], "y", rows=changed(ROWS, 5)),
     ]
-    assert content.claim_near(asked) == [
+    assert claim_near(content, asked) == [
         NearAnswer(),
         NearAnswer(seen(pages[0], pending=True, similarity=123 / 128)),
         NearAnswer(),
@@ -441,11 +432,10 @@ def test_a_batch_finds_what_it_has_just_kept(content: ContentStore) -> None:
 
 def test_band_hashes_of_any_value_are_kept(content: ContentStore) -> None:
     extreme = [b"\0" * 8, b"\xff" * 8, b"\x80" + b"\0" * 7, b"\x7f" + b"\xff" * 7]
-    claim(content, page(1, A), pending=False)
-    near(content, Signature(page(1, A), extreme, ROWS, 109))
+    claim_near(content, [Signature(page(1, A), extreme, ROWS, 109)], pending=False)
     for hashed in extreme:
         asked = Signature(page(2, B), [hashed], ROWS, 109)
-        assert content.find_near([asked]) == [NearAnswer(seen(page(1, A)))]
+        assert find_near(content, [asked]) == [NearAnswer(seen(page(1, A)))]
 
 
 def test_signatures_of_several_lengths_live_together(content: ContentStore) -> None:
@@ -453,7 +443,7 @@ def test_signatures_of_several_lengths_live_together(content: ContentStore) -> N
     keep(content, page(2, A), "y", rows=bytes(32), min_equal=1)
     for rows in (bytes(24), bytes(48), bytes(256)):
         asked = Signature(page(3, B), [band("x"), band("y")], rows, 1, rows, 1)
-        assert content.find_near([asked]) == [NearAnswer()]
+        assert find_near(content, [asked]) == [NearAnswer()]
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
@@ -471,9 +461,9 @@ def test_a_text_older_than_its_lifetime_is_new(content: ContentStore, ms: int, i
     content.remember_for(60)
     keep(content, page(1, A, ms=1000), "x")
     late = page(1, B, "c2", ms)
-    assert content.find_texts([late]) == [None if is_new else seen(page(1, A, ms=1000))]
+    assert content.find([late]) == [None if is_new else seen(page(1, A, ms=1000))]
     asked = signature(page(2, B, "c2", ms), "x")
-    assert content.find_near([asked]) == [NearAnswer() if is_new else NearAnswer(seen(page(1, A, ms=1000)))]
+    assert find_near(content, [asked]) == [NearAnswer() if is_new else NearAnswer(seen(page(1, A, ms=1000)))]
     assert claim(content, late) == (None if is_new else seen(page(1, A, ms=1000)))
     if is_new:
         content.settle([late])
@@ -525,15 +515,15 @@ def test_a_forgotten_text_that_is_claimed_again_can_fail(content: ContentStore) 
 
 def test_the_captures_of_a_url_tell_what_was_decided(content: ContentStore) -> None:
     first = page("text", A, ms=10)
-    content.claim_texts([first])
+    content.claim([first])
     content.settle([first])
     exact = copy_of(page("text", B, "c2", 20), "text")
     unchanged = copy_of(page("text", A, "c3", 30), "text", "unchanged")
     similar = copy_of(page("similar", B, "c3", 40), "text", "near", 0.8671875)
-    content.claim_texts([exact, unchanged, similar])
+    content.claim([exact, unchanged, similar])
     content.settle([exact, unchanged, similar])
     new = page("new", B, "c4", 50)
-    content.claim_texts([new])
+    content.claim([new])
     original = seen(first, had_this_url=True)
     assert content.captures(A) == [(first, None)]
     assert content.captures(B) == [
@@ -546,7 +536,7 @@ def test_the_captures_of_a_url_tell_what_was_decided(content: ContentStore) -> N
 
 def test_the_original_of_a_copy_can_be_gone(content: ContentStore) -> None:
     similar = copy_of(page("similar", B, ms=2), "text", "near", 0.9)
-    content.claim_texts([page("text", A), similar], pending=False)
+    content.claim([page("text", A), similar], pending=False)
     content.settle([similar])
     content.forget(A)
     assert content.captures(B) == [(similar, None)]
@@ -563,7 +553,7 @@ def test_forgetting_a_url(content: ContentStore) -> None:
     assert content.statistics() == {"texts": 1, "kept": 1, "pending": 0, "templates": 0}
     assert claim(content, page(3, A)) == seen(page(3, B))
     assert claim(content, page(1, C)) is None
-    assert content.find_near([signature(page(4, C), "x")]) == [NearAnswer()]
+    assert find_near(content, [signature(page(4, C), "x")]) == [NearAnswer()]
 
 
 @pytest.mark.parametrize(
@@ -591,10 +581,10 @@ def test_purging(
         "templates": 1 if what else 0,
     }
     names = ["old", "new", "pending"]
-    answers = content.find_texts([page(name, "http://d/") for name in names])
+    answers = content.find([page(name, "http://d/") for name in names])
     assert {name for name, answer in zip(names, answers, strict=True) if answer} == left
     assert len(content.captures(C)) == notes
-    found = content.find_near([signature(page(9), name) for name in "xy"])
+    found = find_near(content, [signature(page(9), name) for name in "xy"])
     assert [answer.seen is not None for answer in found] == ["old" in left, "new" in left]
     assert content.purge(**what) == 0
 
@@ -604,9 +594,9 @@ def test_purging_goes_through_many_texts(content: ContentStore, monkeypatch: pyt
     monkeypatch.setattr("scrapy_dedupe.stores.redis_content._SCAN_AT_ONCE", 10)
     monkeypatch.setattr("scrapy_dedupe.stores.redis_content._FORGET_AT_ONCE", 10)
     pages = [page(number, f"http://{number}/", f"c{number % 2}", number) for number in range(100)]
-    content.claim_texts(pages[:50])
-    content.claim_texts(pages[50:], pending=False)
-    content.claim_near([signature(capture) for capture in pages])
+    asked = [signature(capture) for capture in pages]
+    claim_near(content, asked[:50])
+    claim_near(content, asked[50:], pending=False)
     content.settle([copy_of(page(capture.digest, B, ms=1000), 1, "near", 0.9) for capture in pages])
     assert content.purge(crawl="c0") == 50
     assert content.purge(before_ms=60) == 30
@@ -643,11 +633,11 @@ def test_texts_survive_closing(store_url: str) -> None:
     first.content.flush()
     first.close()
     second = open_store(store_url)
-    assert second.content.find_texts([page(1, A, "c2", 5), page(2, B)]) == [
+    assert second.content.find([page(1, A, "c2", 5), page(2, B)]) == [
         seen(page(1, A), had_this_url=True),
         seen(page(2, A), pending=True),
     ]
-    assert second.content.find_near([signature(page(3, B), "x")]) == [NearAnswer(seen(page(1, A)))]
+    assert find_near(second.content, [signature(page(3, B), "x")]) == [NearAnswer(seen(page(1, A)))]
     second.close()
 
 
@@ -657,7 +647,7 @@ def test_a_copy_that_was_dropped_leaves_a_note_and_no_text(content: ContentStore
     claim(content, page(2, B, "c2", 2))
     content.settle([], [], [dropped])
     assert content.statistics()["texts"] == 1
-    assert content.find_texts([page(2, C, "c3", 3)]) == [None]
+    assert content.find([page(2, C, "c3", 3)]) == [None]
     ((noted, original),) = content.captures(B)
     assert (noted.kind, noted.similarity) == ("near", 0.9)
     assert original is not None
@@ -666,4 +656,4 @@ def test_a_copy_that_was_dropped_leaves_a_note_and_no_text(content: ContentStore
     claim(content, page(2, C, "c3", 3))
     content.settle([page(2, C, "c3", 3)])
     content.settle([], [], [dropped])
-    assert content.find_texts([page(2, A, "c4", 4)])[0] is not None
+    assert content.find([page(2, A, "c4", 4)])[0] is not None

@@ -163,7 +163,7 @@ def test_a_file_that_another_process_holds(tmp_path: Path) -> None:
 )
 def test_an_option_that_no_store_url_may_have(redis_url: str, option: str, reason: str) -> None:
     url = f"{redis_url}?{option}"
-    for attempt in (open_store, connect, parse_store_url):
+    for attempt in (open_store, parse_store_url):
         with pytest.raises(SettingError, match=reason):
             attempt(url)
     # Each setting that names a store says so itself.
@@ -191,7 +191,7 @@ def test_an_option_that_no_store_url_may_have(redis_url: str, option: str, reaso
 def test_an_option_that_a_store_url_may_have(redis_url: str, option: str) -> None:
     with closing(open_store(f"{redis_url}?{option}")) as store:
         store.probe()
-    shared = SharedBloomFilter(connect(f"{redis_url}?{option}"), "spider", 100, 1e-6)
+    shared = SharedBloomFilter(connect(parse_store_url(f"{redis_url}?{option}")), "spider", 100, 1e-6)
     assert [shared.add(b"page") for _ in range(2)] == [True, False]
     assert shared.describe().seen == 1
     assert shared.detach(delete=True)
@@ -200,9 +200,9 @@ def test_an_option_that_a_store_url_may_have(redis_url: str, option: str) -> Non
 def test_tls_options_are_those_that_redis_py_has() -> None:
     values = {"ssl_cert_reqs": "none", "ssl_min_version": "771", "ssl_check_hostname": "no"}
     for option in TLS_OPTIONS:
-        connect(f"rediss://host/0?{option}={values.get(option, 'x')}")
+        connect(parse_store_url(f"rediss://host/0?{option}={values.get(option, 'x')}"))
     with pytest.raises(SettingError, match=r"ssl_cert_reqs is 'maybe'. Allowed: none, optional, required."):
-        connect("rediss://host/0?ssl_cert_reqs=maybe")
+        connect(parse_store_url("rediss://host/0?ssl_cert_reqs=maybe"))
 
 
 def test_a_password_among_the_options_is_told_to_nobody() -> None:

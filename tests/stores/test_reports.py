@@ -104,14 +104,14 @@ def test_a_crawl_goes_on_with_its_report(store: Store) -> None:
 
 
 def test_a_key_of_something_else_is_refused_and_left(redis_url: str, client: redis.Redis) -> None:
-    client.hset("dedupe:report:first", "a", "b")
+    client.sadd("dedupe:reports", "a")
     store = open_store(redis_url)
     with pytest.raises(StoreRefused):
         store.reports.load("first")
     with pytest.raises(StoreRefused):
         store.index.start("first", "stored")
     store.close()
-    assert client.hgetall("dedupe:report:first") == {b"a": b"b"}
+    assert client.smembers("dedupe:reports") == {b"a"}
 
 
 def test_a_closed_file_is_told_as_a_store_that_is_away(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def _import(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
             store.content.check_parameters(PARAMETERS)
             while some := _next_rows(opts.file, rows):
                 captures = [capture for row in some if (capture := _capture(row, crawl)) is not None]
-                found = store.content.claim_texts(captures, pending=False)
+                found = store.content.claim(captures, pending=False)
                 skipped += len(some) - len(captures)
                 new += found.count(None)
                 known += len(found) - found.count(None)

@@ -126,12 +126,12 @@ def _content_in(content: ContentStore, where: str) -> Finding:
     digest, now = secrets.token_bytes(16), round(datetime.now(UTC).timestamp() * 1000)
     seen, other = (SeenPage(digest, f"{_URL}{secrets.token_hex(8)}", "doctor", now) for _ in range(2))
     try:
-        first = content.claim_texts([seen])
-        found = content.find_texts([other])
+        first = content.claim([seen])
+        found = content.find([other])
     finally:
         # Settle the text as that of a failed page, which removes it. Deleting it by URL would scan all texts.
         content.settle([], [seen])
-    gone = content.find_texts([other])
+    gone = content.find([other])
     if first != [None] or found[0] is None or gone != [None]:
         return _broken(f"A text in {where} was not found as written.")
     return ok(f"Content layer: a text was written, found and deleted in {where}.")

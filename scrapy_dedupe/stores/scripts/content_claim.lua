@@ -4,13 +4,13 @@
 -- KEYS: i
 -- ARGV: 1 if this call may be a repetition; prefix; lifetime in milliseconds (0: unlimited); "claim", "sure" (a claim
 -- that is not pending), "find", or "look" (like "find", without regard to time and pending texts); the number of texts;
--- for each text its digest, URL key, URL, time (6 bytes) and crawl id; then for each signature the number of its text
--- among those (0: another one), the digest, URL key, URL and time of its text, the smallest numbers of equal rows (of
--- the whole text, of the text without the template), row bytes, packed rare rows, its bands in one string, and the bands
--- that are only searched
--- Answer: two lists. For each text: nil if it is new, else {first capture, its crawl id, 1 if this URL had the text
--- before}. For each signature: 0 if there is no near text (1: if only a template was similar), else {first capture of
--- the near text, its crawl id, 1 if this URL had that text before, number of equal row bytes, digest of the near text}
+-- for each text its digest, URL key, URL, time (6 bytes) and crawl id; then for each signature the number of its text,
+-- counted from 1, the smallest numbers of equal rows (of the whole text, of the text without the template), row bytes,
+-- packed rare rows, its bands in one string, and the bands that are only searched
+-- Answer: for each known text {first capture, its crawl id, 1 if this URL had the text before}; for a new text without
+-- a signature nil; for a new text with a signature 0 if there is no near text (1: if only a template was similar), else
+-- {first capture of the near text, its crawl id, 1 if this URL had that text before, number of equal row bytes, digest
+-- of the near text}
 
 local operation, texts = ARGV[4], tonumber(ARGV[5])
 local is_claim = operation == 'claim' or operation == 'sure'
@@ -38,7 +38,7 @@ end
 
 -- Texts that earlier items of this call claimed: an equal later item does not mean that the call is a repetition.
 local claimed = {}
-local text_answers = {}
+local answers = {}
 for item = 6, 5 + 5 * texts, 5 do
   local digest, url_key, url, moment = ARGV[item], ARGV[item + 1], ARGV[item + 2], ARGV[item + 3]
   local ms = number_in(moment, 1, 6)
@@ -56,7 +56,7 @@ for item = 6, 5 + 5 * texts, 5 do
     put('t', digest, value)
     claimed[digest] = true
   end
-  text_answers[#text_answers + 1] = answer or false
+  answers[#answers + 1] = answer or false
 end
 
 local function equal_bytes(one, other)
@@ -119,23 +119,19 @@ local function is_above(one, other)
   return false
 end
 
-local near_answers = {}
-for item = 6 + 5 * texts, #ARGV, 11 do
-  local digest, url_key, url, ms = ARGV[item + 1], ARGV[item + 2], ARGV[item + 3], number_in(ARGV[item + 4], 1, 6)
-  local min_equal, min_rare = tonumber(ARGV[item + 5]), tonumber(ARGV[item + 6])
-  local rows, packed, bands = ARGV[item + 7], ARGV[item + 8], ARGV[item + 9]
-  local all_bands = bands .. ARGV[item + 10]
+-- Finds the most similar near text of a new text, or keeps the text.
+local function near_answer(first_of_text, min_equal, min_rare, rows, packed, bands, more_bands)
+  local digest, url_key, url = ARGV[first_of_text], ARGV[first_of_text + 1], ARGV[first_of_text + 2]
+  local ms = number_in(ARGV[first_of_text + 3], 1, 6)
+  local all_bands = bands .. more_bands
   local width = #rows
   local ref = sub(digest, 1, REF)
   local seen = {[ref] = true}
   local keys, hashes = {}, numbers.b
   local rare_rows, best, best_equal, best_answer
   local answer = 0
-  now = math.max(now, ms)
 
-  -- Nothing is searched for a text that was not new.
-  local last = text_answers[tonumber(ARGV[item])] and 0 or #all_bands
-  for place = 1, last, BAND do
+  for place = 1, #all_bands, BAND do
     local band = sub(all_bands, place, place + BAND - 1)
     keys[place] = key_of('b', band)
     local candidate = run('HGET', keys[place], band)
@@ -168,7 +164,7 @@ for item = 6 + 5 * texts, #ARGV, 11 do
   if best then
     best_answer[4], best_answer[5] = best_equal, best
     answer = best_answer
-  elseif is_claim and last > 0 then
+  elseif is_claim then
     put('s', ref, rows .. packed .. sub(digest, REF + 1))
     for place = 1, #bands, BAND do
       local band = sub(bands, place, place + BAND - 1)
@@ -181,6 +177,13 @@ for item = 6 + 5 * texts, #ARGV, 11 do
       end
     end
   end
-  near_answers[#near_answers + 1] = answer
+  return answer
 end
-return {text_answers, near_answers}
+
+for item = 6 + 5 * texts, #ARGV, 7 do
+  local number, min_equal, min_rare = tonumber(ARGV[item]), tonumber(ARGV[item + 1]), tonumber(ARGV[item + 2])
+  if not answers[number] then
+    answers[number] = near_answer(1 + 5 * number, min_equal, min_rare, unpack(ARGV, item + 3, item + 6))
+  end
+end
+return answers

@@ -193,8 +193,7 @@ end
 
 -- Forgets the report data of a crawl.
 local function forget_report(crawl)
-  call('UNLINK', 'dedupe:report:' .. crawl)
-  call('SREM', 'dedupe:reports', crawl)
+  call('HDEL', 'dedupe:reports', crawl)
 end
 
 -- Forgets all records of a crawl, with its files and containers.
