@@ -147,7 +147,7 @@ def test_a_project_that_can_only_be_read(tmp_path: Path) -> None:
         assert re.search(f"{re.escape(words)}.*{re.escape(is_read_only)}", told), told
         told = one_line(said(tmp_path, (*mounted, *DOCTOR)))
         assert "read-only file system. The same applies to" in told or "WARC files is on a read-only" in told
-        assert f"The archive cannot be tested: {is_read_only} -> Name another folder." in told
+        assert f"WARC files cannot be written to warcs: {is_read_only} Name another folder" in told
         assert "bug of scrapy-dedupe" not in told
         assert "Traceback" not in told
 

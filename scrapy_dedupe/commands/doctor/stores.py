@@ -120,10 +120,8 @@ def _index(context: DoctorContext, store: Store) -> Iterator[Finding]:
 
 
 def _files_elsewhere(context: DoctorContext) -> Iterator[Finding]:
-    settings = context.settings
-    if settings is None or context.is_store_given or "archive" not in context.layers:
-        return
-    if settings.warc.check_files:
+    settings = context.crawl
+    if settings is not None and "archive" in context.layers and settings.warc.check_files:
         yield note(
             "The crawl index is on a server, and DEDUPE_WARC_CHECK_FILES is on: payloads whose file is not visible to this"
             " machine are stored again.",
