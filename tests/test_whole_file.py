@@ -25,9 +25,9 @@ def names_in(folder: Path) -> list[str]:
 
 def test_a_link_stays_one_and_a_file_keeps_its_permissions(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "file"
+    target.parent.mkdir()
     (tmp_path / "link").symlink_to(target)
     assert whole_file.file_at(tmp_path / "link") == target
-    assert names_in(tmp_path / "deep") == []
     whole_file.replace(target, b"one")
     target.chmod(0o640)
     whole_file.replace(whole_file.file_at(tmp_path / "link"), b"two")
