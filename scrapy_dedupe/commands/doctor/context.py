@@ -8,7 +8,7 @@ import sqlite3
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -69,11 +69,15 @@ class DoctorContext:
         except Exception as error:  # noqa: BLE001 - any add-on of the project
             self.addon_error = error
 
-    @property
+    @cached_property
+    def components(self) -> set[str]:
+        """The import paths of the classes that a crawl would have."""
+        return {path for _, path in named_components(self.scrapy_settings)}
+
+    @cached_property
     def layers(self) -> set[str]:
         """The layers that a crawl would have: ``urls``, ``content``, ``archive``, ``passages``."""
-        named = {path for _, path in named_components(self.scrapy_settings)}
-        return {layer for layer, path in _LAYERS.items() if path in named}
+        return {layer for layer, path in _LAYERS.items() if path in self.components}
 
     @property
     def is_store_given(self) -> bool:

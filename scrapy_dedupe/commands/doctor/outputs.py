@@ -23,7 +23,6 @@ from scrapy_dedupe.reports.observations import Observations
 from scrapy_dedupe.reports.page import page as drawn
 from scrapy_dedupe.reports.sums import CrawlSeen, report_of
 from scrapy_dedupe.reports.wording import counted, number, size
-from scrapy_dedupe.settings.placement import named_components
 from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.warc.containers import find_files
 
@@ -143,7 +142,7 @@ def check_outputs(context: DoctorContext) -> Iterator[Finding]:
     settings = context.crawl
     if settings is None:
         return
-    named = {path for _, path in named_components(context.scrapy_settings)}
+    named = context.components
     report = _CLASSES["DEDUPE_REPORT"]
     if context.layers & {"content", "archive"} and settings.report.page is None and report not in named:
         yield note(
