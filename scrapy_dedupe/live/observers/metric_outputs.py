@@ -22,16 +22,16 @@ from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.live.figures import BOUNDS_S
 
 from . import checked_file
-from .metric_families import BY_NAME, FAMILIES, Family, Histogram, Reading
+from .metric_families import BY_NAME, FAMILIES, Family, Figure, Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
 _LE = (*map(floatToGoString, BOUNDS_S), "+Inf")
 
 # Keys are the spider, the name of the family and the label value.
-_Values = dict[tuple[str, str, str], "float | Histogram"]
+_Values = dict[tuple[str, str, str], Figure]
 
 
 class MetricsSource(Protocol):
@@ -67,9 +67,7 @@ class Board:
                 return False
             # Read the final counts: the last scrape may have been earlier.
             self._update(source)
-            for (name, value), figure in self._sources.pop(source).items():
-                if BY_NAME[name].kind in ("counter", "histogram"):
-                    _add(self._ended, source.spider, BY_NAME[name], value, figure)
+            _add(self._ended, source.spider, self._sources.pop(source), {"counter", "histogram"})
             return not self._sources
 
     def failed(self, error: Exception) -> None:
@@ -92,8 +90,7 @@ class Board:
             values = dict(self._ended)
             for source, reading in self._sources.items():
                 self._update(source)
-                for (name, value), figure in reading.items():
-                    _add(values, source.spider, BY_NAME[name], value, figure)
+                _add(values, source.spider, reading)
         return values
 
     def _update(self, source: MetricsSource) -> None:
@@ -227,34 +224,40 @@ def _follow(last: Reading, reading: Reading) -> None:
     for key in [key for key in last if BY_NAME[key[0]].kind in ("gauge", "info")]:
         del last[key]
     for key, figure in reading.items():
-        before = last.get(key)
-        if isinstance(before, float) and isinstance(figure, float):
-            last[key] = max(before, figure)
+        last[key] = figure if isinstance(figure, tuple) else max(figure, last.get(key, figure))
+
+
+def _add(
+    values: _Values,
+    spider: str,
+    reading: Reading,
+    kinds: Collection[str] = ("counter", "gauge", "histogram", "info"),
+) -> None:
+    """Combine the figures of these kinds with those of other crawls of the spider."""
+    for (name, value), figure in reading.items():
+        family, key = BY_NAME[name], (spider, name, value)
+        if family.kind not in kinds:
+            continue
+        before = values.get(key)
+        if before is None or family.kind == "info":
+            values[key] = figure
+        elif isinstance(before, tuple) or isinstance(figure, tuple):
+            values[key] = tuple(map(sum, zip(before, figure, strict=True)))  # type: ignore[arg-type]
         else:
-            last[key] = figure
-
-
-def _add(values: _Values, spider: str, family: Family, value: str, figure: float | Histogram) -> None:
-    key = (spider, family.name, value)
-    before = values.get(key)
-    if before is None or family.kind == "info":
-        values[key] = figure
-    elif family.is_largest:
-        values[key] = max(before, figure)  # type: ignore[type-var]
-    else:
-        values[key] = before + figure  # type: ignore[operator]
+            values[key] = max(before, figure) if family.is_largest else before + figure
 
 
 def _metric(family: Family) -> Metric:
     return Metric(family.name.removesuffix("_total").removesuffix("_info"), family.help, family.kind)
 
 
-def _add_to(metric: Metric, family: Family, spider: str, value: str, figure: float | Histogram) -> None:
+def _add_to(metric: Metric, family: Family, spider: str, value: str, figure: Figure) -> None:
     labels = {"spider": spider} | ({} if family.label is None else {family.label: value})
-    if not isinstance(figure, Histogram):
+    if not isinstance(figure, tuple):
         metric.add_sample(family.name, labels, figure)
         return
-    for bound, count in zip(_LE, figure.counts, strict=True):
+    *counts, sum_s = figure
+    for bound, count in zip(_LE, counts, strict=True):
         metric.add_sample(f"{family.name}_bucket", {**labels, "le": bound}, count)
-    metric.add_sample(f"{family.name}_count", labels, figure.counts[-1])
-    metric.add_sample(f"{family.name}_sum", labels, figure.sum_s)
+    metric.add_sample(f"{family.name}_count", labels, counts[-1])
+    metric.add_sample(f"{family.name}_sum", labels, sum_s)
