@@ -166,9 +166,9 @@ class Finding:
 problem, warning, note, ok = (partial(Finding, level) for level in LEVELS)
 
 
-def from_error(error: Exception, remedy: str = "") -> Finding:
-    """Return a problem with the sentence of an error, which already names the remedy."""
-    return Finding("problem", str(error), remedy, _is_disk_full(error))
+def from_error(error: Exception, remedy: str = "", sentence: str = "") -> Finding:
+    """Return a problem with the sentence of an error, which already names the remedy, or with another sentence."""
+    return Finding("problem", sentence or str(error), remedy, _is_disk_full(error))
 
 
 def findings_of(what: str, check: Check) -> Iterator[Finding]:
@@ -183,7 +183,7 @@ def findings_of(what: str, check: Check) -> Iterator[Finding]:
         remedy = "Free some space or inodes, or check the permissions of the folder."
         if error.filename is not None:
             reason, remedy = folder_fault(Path(error.filename).parent, error)
-        yield Finding("problem", f"The {what} cannot be tested: {reason}.", remedy, _is_disk_full(error))
+        yield from_error(error, remedy, f"The {what} cannot be tested: {reason}.")
     except Exception as error:  # noqa: BLE001
         yield problem(
             f"The {what} cannot be tested completely: unexpected {type(error).__name__}: {error}.",

@@ -26,7 +26,7 @@ from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.warc.containers import find_files
 
-from .context import Finding, findings_of, note, ok, problem, warning
+from .context import Finding, findings_of, from_error, note, ok, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,20 +102,17 @@ def folders(context: DoctorContext) -> Iterator[tuple[str, str, Path]]:
 
 def _look(shown: str, folder: Path) -> Finding:
     there = nearest_there(folder, follow_links=True)
-    if not there.is_dir():
-        return problem(f"{shown} cannot be created, since {there} is a file.", "Name another folder.")
     is_there = there == folder.absolute()
     later = "" if is_there else "; it is created when it is needed"
     try:
+        # A full disk is reported below.
+        try_folder(folder, b"", is_trial=True)
         usage = shutil.disk_usage(there)
         system = os.statvfs(there) if hasattr(os, "statvfs") else None
-        if system is not None and system.f_flag & os.ST_RDONLY:
-            return problem(f"{shown} is on a read-only file system.", "Name another folder.")
-        # A full disk is reported below.
-        try_folder(there, b"")
     except OSError as error:
         reason, remedy = folder_fault(folder, error)
-        return problem(f"{shown} cannot be {'written to' if is_there else 'created'}: {reason}.", remedy)
+        action = "written to" if is_there else "created"
+        return from_error(error, remedy, f"{shown} cannot be {action}: {reason}.")
     if not usage.total:
         return ok(f"{shown} can be written to{later}; its file system does not report the free space.")
     free = f"{size(usage.free)} free of {size(usage.total)}"
