@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Request, Response
 
+    from .settings.specs import Settings
     from .stores.crawl_index import CrawlIndex
     from .warc.capture import Capture, Rendering
     from .warc.storage import Storage
@@ -89,20 +90,8 @@ class WarcPipeline:
     def _start(self) -> None:
         session, settings = self._session, self._settings
         index = session.stores.open(settings.index_url).index
-        try:
-            str(settings.folder.absolute()).encode()
-        except UnicodeEncodeError as error:
-            raise SettingError(
-                f"The path in DEDUPE_WARC_DIR cannot be encoded as UTF-8 ({settings.folder!r}), so the index cannot"
-                " store the names of its files. Choose another folder."
-            ) from error
-        storage = self._checked_storage()
-        prove_writable(settings.folder, "WARC files", "another folder in DEDUPE_WARC_DIR")
-        if session.settings.wacz.enabled:
-            from .warc.url_keys import load_surt
-
-            load_surt()
-            prove_writable(session.settings.wacz.folder, "WACZ files", "another folder in DEDUPE_WACZ_DIR")
+        storage = checked_storage(session.settings)
+        check_folders(session.settings)
         known = {info.id: info for info in index.crawls()}
 
         def start(crawl: str) -> None:
@@ -164,22 +153,6 @@ class WarcPipeline:
             files = files_of(index, crawl, settings.folder) if crawl in known else []
             self._earlier_files = [file for file in files if isinstance(file, Path) and file.parent == folder]
             self._crawler.signals.connect(self._upload_earlier_files, signal=signals.spider_opened)
-
-    def _checked_storage(self) -> Storage | None:
-        """The storage to which finished files are uploaded, if any."""
-        settings = self._session.settings
-        if settings.warc.upload_url is None:
-            return None
-        from .warc.storage import Storage
-
-        storage = Storage(settings.warc.upload_url)
-        if any(storage.is_folder(folder) for folder in (settings.warc.folder, settings.wacz.folder)):
-            raise SettingError(
-                f"The setting DEDUPE_WARC_UPLOAD_URL is {storage.shown!r}, the folder in which the files are written."
-                " Set another folder, or remove the setting."
-            )
-        storage.check()
-        return storage
 
     def _upload_earlier_files(self) -> None:
         """Upload the files that an earlier run of this crawl did not upload."""
@@ -286,3 +259,40 @@ class WarcPipeline:
         # Resource records have no method and status: replay tools show them as the page at their URL.
         is_page = capture.method == "GET" and capture.status == 200 and capture.is_complete
         return is_resource and is_page and bool(capture.body)
+
+
+def checked_storage(settings: Settings) -> Storage | None:
+    """The storage to which finished files are uploaded, if any, after a test. Nothing remains there."""
+    if settings.warc.upload_url is None:
+        return None
+    from .warc.storage import Storage
+
+    storage = Storage(settings.warc.upload_url)
+    if any(storage.is_folder(folder) for folder in (settings.warc.folder, settings.wacz.folder)):
+        raise SettingError(
+            f"The setting DEDUPE_WARC_UPLOAD_URL is {storage.shown!r}, the folder in which the files are written."
+            " Set another folder, or remove the setting."
+        )
+    storage.check()
+    return storage
+
+
+def check_folders(settings: Settings, *, is_trial: bool = False) -> None:
+    """Create the folders of WARC and WACZ files, and a file in each. With *is_trial* nothing is created.
+
+    Raises SettingError or ArchiveError.
+    """
+    warc, wacz = settings.warc, settings.wacz
+    try:
+        str(warc.folder.absolute()).encode()
+    except UnicodeEncodeError as error:
+        raise SettingError(
+            f"The path in DEDUPE_WARC_DIR cannot be encoded as UTF-8 ({warc.folder!r}), so the index cannot"
+            " store the names of its files. Choose another folder."
+        ) from error
+    prove_writable(warc.folder, "WARC files", "another folder in DEDUPE_WARC_DIR", is_trial=is_trial)
+    if wacz.enabled:
+        from .warc.url_keys import load_surt
+
+        load_surt()
+        prove_writable(wacz.folder, "WACZ files", "another folder in DEDUPE_WACZ_DIR", is_trial=is_trial)

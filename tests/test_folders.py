@@ -116,7 +116,7 @@ def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert len(re.findall(f"The crawl does not start. The store .*{re.escape(words)}", told)) == 1
     told = one_line(said(project, DOCTOR))
     assert (
-        f"The folder {tmp_path}/file/data/dedupe for the store cannot be created, since {tmp_path}/file is a file."
+        f"The folder {tmp_path}/file/data/dedupe for the store cannot be created: {tmp_path}/file is a file."
         " -> Name another folder. The setting is DEDUPE_STORE_URL."
     ) in told
     assert "bug of scrapy-dedupe" not in told
@@ -146,8 +146,8 @@ def test_a_project_that_can_only_be_read(tmp_path: Path) -> None:
         told = said(tmp_path, (*mounted, *CRAWL))
         assert re.search(f"{re.escape(words)}.*{re.escape(is_read_only)}", told), told
         told = one_line(said(tmp_path, (*mounted, *DOCTOR)))
-        assert "read-only file system. The same applies to" in told or "WARC files is on a read-only" in told
-        assert f"The archive cannot be tested: {is_read_only} -> Name another folder." in told
+        assert "read-only file system. The same applies to" in told or "for WARC files cannot be" in told
+        assert f"WARC files cannot be written to warcs: {is_read_only} Name another folder" in told
         assert "bug of scrapy-dedupe" not in told
         assert "Traceback" not in told
 

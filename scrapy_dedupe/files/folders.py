@@ -25,13 +25,21 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def try_folder(folder: Path, data: bytes = b"x") -> None:
-    """Raise OSError if *data* cannot be written to a new file in *folder*, which must exist; no file remains there.
+def try_folder(folder: Path, data: bytes = b"x", *, is_trial: bool = False) -> None:
+    """Create *folder*; raise OSError if *data* cannot be written to a new file in it and read back. No file remains there.
 
-    Without data, only the creation of a file is tried, which may still succeed on a full disk.
+    With *is_trial* nothing is created; the nearest existing parent is tried. Without data, only the creation of a file is
+    tried, which may still succeed on a full disk.
     """
+    if is_trial:
+        folder = nearest_there(folder, follow_links=True)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(data)
+        file.seek(0)
+        if file.read() != data:
+            raise OSError(errno.EIO, "a file was not read back as written", str(folder))
 
 
 def folder_fault(folder: Path, error: OSError, other: str = "another folder") -> tuple[str, str]:

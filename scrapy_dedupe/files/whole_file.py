@@ -18,7 +18,7 @@ import uuid
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final
 
-from scrapy_dedupe.files.folders import sync_folder, try_folder
+from scrapy_dedupe.files.folders import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,14 +43,6 @@ def file_at(path: Path) -> Path:
     if is_other:
         what = "it is a folder" if found.is_dir() else "it is not a file"
         raise OSError(errno.EINVAL, what, str(path))
-    return found
-
-
-def try_out(path: Path) -> Path:
-    """Like :func:`file_at`, but create its folder. Also raises :class:`OSError` if no file can be written there."""
-    found = file_at(path)
-    found.parent.mkdir(parents=True, exist_ok=True)
-    try_folder(found.parent)
     return found
 
 

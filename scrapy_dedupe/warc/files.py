@@ -409,11 +409,13 @@ def name_is_taken(path: Path, final: Path) -> ArchiveError:
     )
 
 
-def prove_writable(folder: Path, what: str, other: str = "another folder") -> None:
-    """Create *folder* and a file in it. Raises ArchiveError: *what* cannot be written there, use *other*."""
+def prove_writable(folder: Path, what: str, other: str = "another folder", *, is_trial: bool = False) -> None:
+    """Create *folder* and a file in it. Raises ArchiveError: *what* cannot be written there, use *other*.
+
+    With *is_trial* nothing is created, but a full disk is also an error.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        try_folder(folder, b"")
+        try_folder(folder, b"x" if is_trial else b"", is_trial=is_trial)
     except OSError as error:
         raise ArchiveError(
             f"{what} cannot be written to {folder}: {'. '.join(folder_fault(folder, error, other))}"

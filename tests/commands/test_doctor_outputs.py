@@ -33,7 +33,7 @@ def test_outputs_that_can_be_written(project: Callable[..., Any], tmp_path: Path
     for words in (
         "Report: a page with charts was rendered, and can be written to reports/any-now.html.",
         "The file logs/any.jsonl of DEDUPE_DUPLICATES_LOG can be written.",
-        "The file dedupe.prom of DEDUPE_METRICS_FILE can be written.",
+        f"The metrics can be read at {tmp_path / 'project' / 'dedupe.prom'}.",
         f"The metrics can be read at 127.0.0.1:{port}.",
     ):
         assert words in told
@@ -51,11 +51,11 @@ def test_outputs_that_cannot_be_written(project: Callable[..., Any], tmp_path: P
             code=3,
         )
     told = of(findings, "problem")
-    is_file = f"cannot be tested: {tmp_path}/file is a file. Name another folder."
-    assert f"The report {is_file}" in told
-    assert f"The file {tmp_path}/folder of DEDUPE_DUPLICATES_LOG is a folder. Name a file." in told
-    assert f"The file of metrics {is_file}" in told
-    assert f"127.0.0.1:{port}: Address already in use. Set DEDUPE_METRICS_PORT to a port that is free" in told
+    is_file = f"cannot be written: {tmp_path}/file is a file. Name another file."
+    assert f"The report page {tmp_path}/file/report.html (DEDUPE_REPORT) {is_file}" in told
+    assert f"The duplicates log {tmp_path}/folder (DEDUPE_DUPLICATES_LOG) cannot be written: Is a dir" in told
+    assert f"The metrics file {tmp_path}/file/m.prom (DEDUPE_METRICS_FILE) {is_file}" in told
+    assert f"127.0.0.1:{port}: Address already in use. Set DEDUPE_METRICS_PORT to a free port" in told
 
 
 def test_a_device_is_no_file_that_is_replaced(project: Callable[..., Any]) -> None:
@@ -65,7 +65,7 @@ def test_a_device_is_no_file_that_is_replaced(project: Callable[..., Any]) -> No
     )
     told = of(findings, "problem")
     for name in ("DEDUPE_REPORT", "DEDUPE_METRICS_FILE"):
-        assert f"The file /dev/null of {name} cannot be replaced: it is not a file." in told
+        assert f"/dev/null ({name}) cannot be written: it is not a file." in told
     assert "The file /dev/null of DEDUPE_DUPLICATES_LOG can be written." in of(findings, "ok")
 
 
@@ -136,7 +136,7 @@ def test_a_link_is_tried_where_it_leads(project: Callable[..., Any], tmp_path: P
     (tmp_path / "file").touch()
     (tmp_path / "m.prom").symlink_to(tmp_path / "file" / "m.prom")
     findings = project(f'{ADDON}DEDUPE_METRICS_FILE = "{tmp_path}/m.prom"\n', code=3)
-    assert f"The file of metrics cannot be tested: {tmp_path}/file is a file." in of(findings, "problem")
+    assert f"cannot be written: {tmp_path}/file is a file." in of(findings, "problem")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may do all")
@@ -151,5 +151,5 @@ def test_what_is_replaced_needs_its_folder_and_what_is_added_to_does_not(
     assert of(project(settings), "problem") == ""
     folder.chmod(0o555)
     told = of(project(settings, code=3), "problem")
-    assert f"The file of metrics cannot be tested: there is no permission for {folder}." in told
-    assert "The log of duplicates cannot be tested" not in told
+    assert f"(DEDUPE_METRICS_FILE) cannot be written: there is no permission for {folder}." in told
+    assert "The duplicates log" not in told

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import mimetypes
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import Request
 
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.content import Judge, JudgeOptions
     from scrapy_dedupe.content.judge import Judgement
     from scrapy_dedupe.stores.base import ContentStore, SeenText, TextMatch
-
-    Known: TypeAlias = list[tuple[SeenText, TextMatch | None]]
-
 _INDENT: Final = " " * 11
 _SHORT_DIFF: Final = 12
 _STDIN: Final = "-"
@@ -66,7 +64,8 @@ def _explain(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
         url, known = _known(store.content, opts.url)
         with Bars(opts) as bars:
             archive = Archive(stores, opts.warc_dir, bars)
-            archived = archive.find(_wanted(known))
+            near = chain.from_iterable(pair for pair in known if pair[0].kind == "near")
+            archived = archive.find(_wanted(text) for text in near if text is not None)
         try:
             judge = read_only_judge(store.content, stores.settings.content, shown)
         except StoreRefused as error:
@@ -78,33 +77,17 @@ def _explain(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     return {"store": shown, "url": url, "texts": texts, "notes": archive.notes}
 
 
-def _known(content: ContentStore, given: str) -> tuple[str, Known]:
+def _known(content: ContentStore, given: str) -> tuple[str, list[tuple[SeenText, TextMatch | None]]]:
     """The stored captures of a URL, as given or, if there are none, in the form in which Scrapy writes the URL."""
     known = content.captures(given)
-    if not known:
-        try:
-            usual = Request(given).url.partition("#")[0]
-        except ValueError:
-            return given, known
-        if usual != given:
+    with suppress(ValueError):
+        if not known and (usual := Request(given).url.partition("#")[0]) != given:
             return usual, content.captures(usual)
     return given, known
 
 
-def _wanted(known: Known) -> Iterator[Wanted]:
-    for capture, original in known:
-        if capture.kind == "near":
-            yield _text_of(capture)
-            if original is not None:
-                yield _text_of(original)
-
-
-def _text_of(capture: SeenText | TextMatch) -> Wanted:
-    return Wanted(capture.digest, capture.url, capture.crawl)
-
-
-def _name(capture: SeenText | TextMatch) -> str:
-    return f"{capture.url}  {_time(capture.seen_ms)}"
+def _wanted(text: SeenText | TextMatch) -> Wanted:
+    return Wanted(text.digest, text.url, text.crawl)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +113,13 @@ class _Explainer:
             is_imported = capture.original not in (None, capture.digest)
             why = [_WAS_IMPORTED if is_imported else _WHY_EQUAL[capture.kind]]
         else:
-            own = self.archived[_text_of(capture)]
-            why = list(self._why_near(capture, own))
+            why = list(self._why_near(capture, self.archived[_wanted(capture)]))
             if original is not None:
-                old = (_name(original), self.archived[_text_of(original)])
-                diff = _difference(old, (_name(capture), own), full=self.full)
+                old, new = (
+                    (f"{text.url}  {_time(text.seen_ms)}", self.archived[_wanted(text)])
+                    for text in (original, capture)
+                )
+                diff = _difference(old, new, full=self.full)
         if original is None and capture.kind != "unique":
             why.append("The original has been forgotten since.")
         return {
@@ -149,17 +134,13 @@ class _Explainer:
         }
 
     def _why_near(self, capture: SeenText, own: ArchivedText | str) -> Iterator[str]:
-        mime = own.mime if isinstance(own, ArchivedText) else None
         assert capture.similarity is not None
+        mime = own.mime if isinstance(own, ArchivedText) else None
         yield _why_near(capture.similarity, self.options, self.parameters, mime)
         if self.judge is None or not isinstance(own, ArchivedText):
             return
-        share = self.judge.template_share(PageReading(own.text, own.mime), capture.url)
-        if share:
-            yield (
-                f"{share:.0%} of the text is the template of the host; the rest without the template had to be similar"
-                " too."
-            )
+        if share := self.judge.template_share(PageReading(own.text, own.mime), capture.url):
+            yield f"{share:.0%} of the text is the template of the host; the rest without the template had to be similar too."
 
 
 def _explain_lines(result: dict[str, Any]) -> Iterator[str]:
@@ -167,9 +148,7 @@ def _explain_lines(result: dict[str, Any]) -> Iterator[str]:
         yield result["url"]
     for item in result["texts"]:
         yield f"{item['kind']:9}  {item['seen']}, crawl {item['crawl']}"
-        if first := item["original"]:
-            yield f"{_INDENT}of {first['url']}, {first['seen']}, crawl {first['crawl']}"
-        yield from _reason_lines(item)
+        yield from _reason_lines(item, item["original"])
     yield from result["notes"]
 
 
@@ -280,11 +259,7 @@ def _diff(
 def _check_lines(result: dict[str, Any]) -> Iterator[str]:
     verdict = result["verdict"]
     yield f"{verdict['kind']:9}  {result['url']}"
-    if verdict["original_url"] is not None:
-        yield (
-            f"{_INDENT}of {verdict['original_url']}, {verdict['original_seen']}, crawl {verdict['original_crawl']}"
-        )
-    yield from _reason_lines(result)
+    yield from _reason_lines(result, {key: verdict[f"original_{key}"] for key in ("url", "seen", "crawl")})
     yield from result["notes"]
 
 
@@ -339,10 +314,12 @@ def _difference(
     return {"lines": kept, "left_out": len(lines) - len(kept), "missing": missing}
 
 
-def _reason_lines(item: dict[str, Any]) -> Iterator[str]:
+def _reason_lines(item: dict[str, Any], original: dict[str, str | None] | None) -> Iterator[str]:
+    if original and original["url"] is not None:
+        yield f"{_INDENT}of {original['url']}, {original['seen']}, crawl {original['crawl']}"
     diff = item["diff"] or {"lines": [], "left_out": 0, "missing": None}
-    yield from (f"{_INDENT}{sentence}" for sentence in item["why"])
-    yield from (f"{_INDENT}{line}" for line in filter(None, [diff["missing"], *diff["lines"]]))
+    for line in filter(None, [*item["why"], diff["missing"], *diff["lines"]]):
+        yield f"{_INDENT}{line}"
     if diff["left_out"]:
         yield f"{_INDENT}({number(diff['left_out'])} more lines; --full shows them)"
 

@@ -7,6 +7,7 @@ for milliseconds, and locks of jobs and of files that are being written are neve
 from __future__ import annotations
 
 import textwrap
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -19,11 +20,11 @@ from scrapy_dedupe.errors import DedupeError, SettingError, StoreError
 from scrapy_dedupe.reports.wording import counted
 
 from . import outputs, probes, settings, stores, unfinished, versions
-from .context import LEVELS, DoctorContext, Finding, from_error, problem, without_new_data_folder
+from .context import LEVELS, DoctorContext, findings_of, without_new_data_folder
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
 
@@ -49,7 +50,7 @@ def _run(place: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     with without_new_data_folder():
         context = DoctorContext(place, opts.spider)
         for section, check in sections.items():
-            for found in _checked(check, context):
+            for found in findings_of(f"section {section}", partial(check, context)):
                 if is_disk_full and found.is_disk_full and section != "disks":
                     continue
                 is_disk_full |= found.is_disk_full and section == "disks"
@@ -59,26 +60,6 @@ def _run(place: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
                 sentences.add(found.sentence)
     levels = {level: sum(found["level"] == level for found in findings) for level in LEVELS}
     return {"version": __version__, "spider": opts.spider, "levels": levels, "findings": findings}
-
-
-def _checked(
-    check: Callable[[DoctorContext], Iterator[Finding]], context: DoctorContext
-) -> Iterator[Finding]:
-    try:
-        yield from check(context)
-    except DedupeError as error:
-        yield from_error(error)
-    except OSError as error:
-        place = "" if error.filename is None else f" ({error.filename})"
-        yield problem(
-            f"This section could not be checked completely: {error.strerror or error}{place}.",
-            "Check that place and its permissions, and run the doctor again.",
-        )
-    except Exception as error:  # noqa: BLE001 - the other sections must still be checked
-        yield problem(
-            f"This section could not be checked completely: unexpected {type(error).__name__}: {error}.",
-            "This is a bug of scrapy-dedupe; report it with the versions above.",
-        )
 
 
 def _lines(result: dict[str, Any]) -> Iterator[str]:

@@ -8,7 +8,7 @@ import sqlite3
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -22,13 +22,15 @@ from scrapy_dedupe.settings.specs import faults_of, read_settings
 from scrapy_dedupe.settings.values import fill_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
     from scrapy_dedupe.settings.specs import Settings
+
+    Check = Callable[[], Iterable["Finding"]]
 
 Level = Literal["problem", "warning", "note", "ok"]
 
@@ -67,16 +69,25 @@ class DoctorContext:
         except Exception as error:  # noqa: BLE001 - any add-on of the project
             self.addon_error = error
 
-    @property
+    @cached_property
+    def components(self) -> set[str]:
+        """The import paths of the classes that a crawl would have."""
+        return {path for _, path in named_components(self.scrapy_settings)}
+
+    @cached_property
     def layers(self) -> set[str]:
         """The layers that a crawl would have: ``urls``, ``content``, ``archive``, ``passages``."""
-        named = {path for _, path in named_components(self.scrapy_settings)}
-        return {layer for layer, path in _LAYERS.items() if path in named}
+        return {layer for layer, path in _LAYERS.items() if path in self.components}
 
     @property
     def is_store_given(self) -> bool:
         """Whether ``--store`` was given."""
         return self.place.given_store is not None
+
+    @property
+    def crawl(self) -> Settings | None:
+        """The settings of a crawl; None if they are wrong, set up no layer, or only the store of ``--store`` is checked."""
+        return self.settings if self.layers and not self.is_store_given else None
 
     @property
     def is_queue_shared(self) -> bool:
@@ -155,27 +166,29 @@ class Finding:
 problem, warning, note, ok = (partial(Finding, level) for level in LEVELS)
 
 
-def from_error(error: Exception, remedy: str = "") -> Finding:
-    """Return a problem with the sentence of an error, which already names the remedy."""
-    return Finding("problem", str(error), remedy, _is_disk_full(error))
+def from_error(error: Exception, remedy: str = "", sentence: str = "") -> Finding:
+    """Return a problem with the sentence of an error, which already names the remedy, or with another sentence."""
+    return Finding("problem", sentence or str(error), remedy, _is_disk_full(error))
 
 
-def run_probe(what: str, probe: Callable[[], Finding]) -> Iterator[Finding]:
-    """Yield the result of a probe. Its exception becomes a problem of *what*."""
+def findings_of(what: str, check: Check) -> Iterator[Finding]:
+    """Yield the findings of a check. Its exception becomes a problem of *what*; the other checks must still run."""
     try:
-        yield probe()
+        yield from check()
     except DedupeError as error:
-        yield from_error(error, f"Until then the {what} does not work.")
+        yield from_error(error)
     except OSError as error:
         # folder_fault() needs a path to find the cause.
-        is_full, reason = _is_disk_full(error), error.strerror or str(error)
+        reason = error.strerror or str(error)
+        remedy = "Free some space or inodes, or check the permissions of the folder."
         if error.filename is not None:
             reason, remedy = folder_fault(Path(error.filename).parent, error)
-        elif is_full:
-            remedy = "Free some space or inodes, or name a folder on another disk."
-        else:
-            remedy = "Change the permissions of the folder, or name another one."
-        yield Finding("problem", f"The {what} cannot be tested: {reason}.", remedy, is_full)
+        yield from_error(error, remedy, f"The {what} cannot be tested: {reason}.")
+    except Exception as error:  # noqa: BLE001
+        yield problem(
+            f"The {what} cannot be tested completely: unexpected {type(error).__name__}: {error}.",
+            "This is a bug of scrapy-dedupe; report it with the versions above.",
+        )
 
 
 def _is_disk_full(error: BaseException | None) -> bool:

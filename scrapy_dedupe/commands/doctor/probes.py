@@ -15,30 +15,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.commands.urls.filters import Fingerprinter
+from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.files.folders import nearest_there
 from scrapy_dedupe.passages import PassageIndex
+from scrapy_dedupe.pipelines import check_folders, checked_storage
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.stores import open_store, parse_store_url
-from scrapy_dedupe.stores.base import Counts, Original
-from scrapy_dedupe.stores.base import SeenText as SeenPage
+from scrapy_dedupe.stores.base import Counts, Original, SeenText
 from scrapy_dedupe.stores.redis import connect
 from scrapy_dedupe.stores.redis_content import RedisContent
 from scrapy_dedupe.stores.redis_faults import redis_faults
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.folder import FilterFolder
 from scrapy_dedupe.urls.shared import SharedBloomFilter
-from scrapy_dedupe.warc.capture import Capture
-from scrapy_dedupe.warc.files import WarcWriter
-from scrapy_dedupe.warc.reading import read_record
-from scrapy_dedupe.warc.records import response
-from scrapy_dedupe.warc.storage import Storage
 
-from .context import Finding, note, ok, problem, run_probe
+from .context import Finding, findings_of, note, ok
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scrapy_dedupe.settings.specs import PassageSettings, Settings, WarcSettings
+    from scrapy_dedupe.settings.specs import PassageSettings, Settings
     from scrapy_dedupe.stores import Store
     from scrapy_dedupe.stores.base import ContentStore
 
@@ -49,110 +45,102 @@ _PREFIX: Final = ".dedupe-doctor-"
 
 
 def check(context: DoctorContext) -> Iterator[Finding]:
-    settings, layers = context.settings, context.layers
-    if settings is None and not context.is_store_given:
+    settings, layers, urls = context.crawl, context.layers, context.store_urls
+    if context.settings is None and not context.is_store_given:
         yield note("The layers were not tested, since settings are wrong.")
         return
-    if settings is not None and "urls" in layers and not context.is_store_given:
-        yield from run_probe("URL filter", partial(_url_filter, context, settings))
+    if settings is not None and "urls" in layers:
+        yield from findings_of("URL filter", partial(_url_filter, context, settings))
     # The stores of the layers, or all if only stores are checked.
-    urls = context.store_urls
     if "content" in urls:
-        yield from run_probe("content layer", partial(_content, urls["content"], context.timeout_s))
+        yield from findings_of("content layer", partial(_content, urls["content"], context.timeout_s))
     if "index" in urls:
-        payload = "stored" if settings is None else settings.warc.payload
-        yield from run_probe("crawl index", partial(_index, urls["index"], context.timeout_s, payload))
-    if settings is None or context.is_store_given:
+        yield from findings_of("crawl index", partial(_index, urls["index"], context.timeout_s))
+    if settings is not None and "archive" in layers:
+        yield from findings_of("archive", partial(_archive, settings))
+    if settings is not None and "passages" in layers:
+        yield from findings_of("passage index", partial(_passages, settings.passages))
+
+
+def _url_filter(context: DoctorContext, settings: Settings) -> Iterator[Finding]:
+    fingerprint, url = secrets.token_bytes(20), settings.urls.store_url
+    if url is not None:
+        location = parse_store_url(url)
+        with redis_faults(location.shown), closing(connect(location, context.timeout_s)) as client:
+            name = f"doctor-{secrets.token_hex(8)}"
+            shared = SharedBloomFilter(client, name, 1_000, 1e-6, url=location.shown, fingerprinter="doctor")
+            shared.attach()
+            try:
+                _require(
+                    shared.add(fingerprint) and not shared.add(fingerprint), "a fingerprint", location.shown
+                )
+            finally:
+                shared.detach(delete=True)
+        yield ok(f"URL filter: a fingerprint was added, found and deleted in {location.shown}.")
         return
-    if "archive" in layers:
-        yield from run_probe("archive", partial(_archive, settings.warc))
-        if settings.warc.upload_url is not None:
-            yield from run_probe("storage", partial(_storage, settings.warc.upload_url))
-    if "passages" in layers:
-        yield from run_probe("passage index", partial(_passages, settings.passages))
-
-
-def _broken(sentence: str) -> Finding:
-    return problem(sentence, "Report this with the versions above.")
-
-
-def _url_filter(context: DoctorContext, settings: Settings) -> Finding:
-    if settings.urls.store_url is not None:
-        return _shared_filter(settings.urls.store_url, context.timeout_s)
-    fingerprint = secrets.token_bytes(20)
     local = GrowingBloomFilter(settings.urls.capacity, settings.urls.error_rate)
-    if not local.add(fingerprint) or fingerprint not in local:
-        return _broken("The URL filter does not find an added fingerprint.")
+    _require(local.add(fingerprint) and fingerprint in local, "a fingerprint", "memory")
     if settings.jobdir is not None:
         # Nothing is locked, so a crawl can start at the same time.
         FilterFolder(settings.jobdir, Fingerprinter(context.given, None).path).check_unlocked()
-    return ok(
+    yield ok(
         f"URL filter: a fingerprint was added and found; {number(settings.urls.capacity)} URLs take"
         f" {size(local.size_bytes)} of memory."
     )
 
 
-def _shared_filter(url: str, timeout_s: float) -> Finding:
-    location = parse_store_url(url)
-    with redis_faults(location.shown), closing(connect(location, timeout_s)) as client:
-        shared = SharedBloomFilter(
-            client, f"doctor-{secrets.token_hex(8)}", 1_000, 1e-6, url=location.shown, fingerprinter="doctor"
-        )
-        shared.attach()
+def _content(url: str, timeout_s: float) -> Iterator[Finding]:
+    with _opened_content(url, timeout_s) as (content, where):
+        digest, now = secrets.token_bytes(16), round(datetime.now(UTC).timestamp() * 1000)
+        seen, other = (SeenText(digest, f"{_URL}{secrets.token_hex(8)}", "doctor", now) for _ in range(2))
         try:
-            fingerprint = secrets.token_bytes(20)
-            works = shared.add(fingerprint) and not shared.add(fingerprint)
+            is_new, found = content.claim([seen]) == [None], content.find([other])
         finally:
-            shared.detach(delete=True)
-    if not works:
-        return _broken("The URL filter in Redis does not find an added fingerprint.")
-    return ok(f"URL filter: a fingerprint was added, found and deleted in {location.shown}.")
+            # Settle the text as that of a failed page, which removes it. Deleting it by URL would scan all texts.
+            content.settle([], [seen])
+        _require(is_new and found[0] is not None and content.find([other]) == [None], "a text", where)
+    yield ok(f"Content layer: a text was written, found and deleted in {where}.")
 
 
-def _content(url: str, timeout_s: float) -> Finding:
-    location = parse_store_url(url)
-    if not location.is_redis:
-        with _opened(url, timeout_s) as (store, where):
-            return _content_in(store.content, where)
-    prefix = f"dedupe:{{doctor-{secrets.token_hex(8)}}}:"
-    with redis_faults(location.shown), closing(connect(location, timeout_s)) as client:
-        try:
-            return _content_in(RedisContent(client, location.shown, prefix), location.shown)
-        finally:
-            client.delete(f"{prefix}n", f"{prefix}i")
-
-
-def _content_in(content: ContentStore, where: str) -> Finding:
-    digest, now = secrets.token_bytes(16), round(datetime.now(UTC).timestamp() * 1000)
-    seen, other = (SeenPage(digest, f"{_URL}{secrets.token_hex(8)}", "doctor", now) for _ in range(2))
-    try:
-        first = content.claim([seen])
-        found = content.find([other])
-    finally:
-        # Settle the text as that of a failed page, which removes it. Deleting it by URL would scan all texts.
-        content.settle([], [seen])
-    gone = content.find([other])
-    if first != [None] or found[0] is None or gone != [None]:
-        return _broken(f"A text in {where} was not found as written.")
-    return ok(f"Content layer: a text was written, found and deleted in {where}.")
-
-
-def _index(url: str, timeout_s: float, payload: str) -> Finding:
+def _index(url: str, timeout_s: float) -> Iterator[Finding]:
     crawl, digest = f"doctor-{secrets.token_hex(8)}", sha256(secrets.token_bytes(16)).hexdigest()
     with _opened(url, timeout_s) as (store, where):
         index = store.index
         # Use the payload mode of the index. The section "stores" compares it with the settings.
-        modes = {info.payload for info in index.crawls() if info.state != "canceled"}
-        index.start(crawl, payload if not modes or payload in modes else next(iter(modes)))
+        index.start(
+            crawl, next((info.payload for info in index.crawls() if info.state != "canceled"), "stored")
+        )
         try:
             index.add(crawl, [Original(digest, crawl, "20260101000000", _URL, 1)], Counts(1, 0, 0, 1))
-            found = index.find(crawl, [digest])
+            (found,) = index.find(crawl, [digest])
         finally:
             index.cancel(crawl)
             index.forget_canceled(crawl)
-    if found[0] is None or found[0].digest != digest:
-        return _broken(f"The crawl index in {where} does not find an added record.")
-    return ok(f"Crawl index: a crawl was started, its record was found, and it was canceled in {where}.")
+    _require(found is not None and found.digest == digest, "a record", where)
+    yield ok(f"Crawl index: a crawl was started, its record was found, and it was canceled in {where}.")
+
+
+def _require(is_right: bool, what: str, where: str) -> None:
+    if not is_right:
+        raise StoreError(
+            f"It did not find {what} as written in {where}. Report this with the versions above."
+        )
+
+
+@contextmanager
+def _opened_content(url: str, timeout_s: float) -> Iterator[tuple[ContentStore, str]]:
+    """Open the texts under a prefix of their own in Redis, or those of a new SQLite file."""
+    location = parse_store_url(url)
+    if not location.is_redis:
+        with _opened(url, timeout_s) as (store, where):
+            yield store.content, where
+        return
+    prefix = f"dedupe:{{doctor-{secrets.token_hex(8)}}}:"
+    with redis_faults(location.shown), closing(connect(location, timeout_s)) as client:
+        try:
+            yield RedisContent(client, location.shown, prefix), location.shown
+        finally:
+            client.delete(f"{prefix}n", f"{prefix}i")
 
 
 @contextmanager
@@ -173,49 +161,19 @@ def _opened(url: str, timeout_s: float) -> Iterator[tuple[Store, str]]:
             yield store, f"a temporary store next to {location.shown}"
 
 
-def _archive(warc: WarcSettings) -> Finding:
-    there = nearest_there(warc.folder, follow_links=True)
-    body = b"<p>A probe of the archive." * 40
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=there) as folder:
-        writer = WarcWriter(
-            folder,
-            "doctor",
-            gzip=warc.gzip,
-            gzip_level=warc.gzip_level,
-            info={"software": "scrapy-dedupe doctor"},
-            algorithm=warc.digest,
-        )
-        capture = Capture(
-            url=_URL,
-            status=200,
-            date=datetime.now(UTC),
-            method="GET",
-            request_headers=(),
-            request_body=b"",
-            response_headers=((b"Content-Type", b"text/html"),),
-            body=body,
-        )
-        digest = capture.payload_digest(warc.digest)
-        place = writer.write([response(capture, digest=digest, warcinfo_id=writer.warcinfo_id)])[0]
-        writer.close()
-        record = read_record(Path(folder) / place.file, place.offset)
-        is_same = record.payload() == body and record.type == "response"
-    if not is_same:
-        return problem(f"A record in {there} was not read back as written.", "Check the disk for errors.")
-    return ok(f"Archive: a record was written, read back and deleted in {there}.")
+def _archive(settings: Settings) -> Iterator[Finding]:
+    check_folders(settings, is_trial=True)
+    there = nearest_there(settings.warc.folder, follow_links=True)
+    yield ok(f"Archive: a file was written, read back and deleted in {there}.")
+    if (storage := checked_storage(settings)) is not None:
+        yield ok(f"Storage: a file was sent, read back and deleted in {storage.shown}.")
 
 
-def _storage(url: str) -> Finding:
-    storage = Storage(url)
-    storage.check()
-    return ok(f"Storage: a file was sent, read back and deleted in {storage.shown}.")
-
-
-def _passages(passages: PassageSettings) -> Finding:
+def _passages(passages: PassageSettings) -> Iterator[Finding]:
     if not passages.root.exists():
-        return note(f"There is no passage index {passages.root} yet: the first crawl creates it.")
+        yield note(f"There is no passage index {passages.root} yet: the first crawl creates it.")
+        return
     with PassageIndex(
         passages.root, tokeniser=passages.tokeniser, store_text=passages.store_text, create=False
     ) as index:
-        documents = len(index)
-    return ok(f"Passage index: {passages.root} was opened and has {counted(documents, 'document')}.")
+        yield ok(f"Passage index: {passages.root} was opened and has {counted(len(index), 'document')}.")

@@ -13,6 +13,7 @@ from scrapy_dedupe.commands.content import read_only_judge
 from scrapy_dedupe.errors import DedupeError, StoreUnavailable
 from scrapy_dedupe.reports.wording import counted, size
 from scrapy_dedupe.stores import open_store, parse_store_url
+from scrapy_dedupe.stores.index_values import payload_mode_message
 from scrapy_dedupe.stores.redis import connect
 from scrapy_dedupe.stores.redis_faults import redis_faults
 
@@ -72,7 +73,7 @@ def _look(context: DoctorContext, location: StoreLocation, layers: list[str]) ->
             remedy = "Use a nearer or faster one: each page of a crawl waits for it about as long."
             yield ok(sentence) if took < _SLOW_S else warning(sentence, remedy)
             if "index" in layers:
-                yield from _index(context, store)
+                yield from _index(context, store, location.shown)
                 if location.is_redis:
                     yield from _files_elsewhere(context)
             if "content" in layers:
@@ -91,7 +92,7 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _index(context: DoctorContext, store: Store) -> Iterator[Finding]:
+def _index(context: DoctorContext, store: Store, shown: str) -> Iterator[Finding]:
     crawls = store.index.crawls()
     modes = {info.payload for info in crawls if info.state != "canceled"}
     yield ok(
@@ -100,12 +101,8 @@ def _index(context: DoctorContext, store: Store) -> Iterator[Finding]:
     )
     settings = context.settings
     if settings is not None and modes and settings.warc.payload not in modes:
-        mode = next(iter(modes))
         make = note if context.is_store_given else problem
-        yield make(
-            f'The index has digests of {mode} payloads, the setting DEDUPE_PAYLOAD is "{settings.warc.payload}".',
-            f'Set DEDUPE_PAYLOAD = "{mode}", or name another index in DEDUPE_INDEX_URL.',
-        )
+        yield make(payload_mode_message(settings.warc.payload, next(iter(modes)), shown))
     crawl_id = None if settings is None else settings.warc.crawl_id
     if any(info.id == crawl_id and info.state == "committed" for info in crawls):
         yield problem(
@@ -120,10 +117,8 @@ def _index(context: DoctorContext, store: Store) -> Iterator[Finding]:
 
 
 def _files_elsewhere(context: DoctorContext) -> Iterator[Finding]:
-    settings = context.settings
-    if settings is None or context.is_store_given or "archive" not in context.layers:
-        return
-    if settings.warc.check_files:
+    settings = context.crawl
+    if settings is not None and "archive" in context.layers and settings.warc.check_files:
         yield note(
             "The crawl index is on a server, and DEDUPE_WARC_CHECK_FILES is on: payloads whose file is not visible to this"
             " machine are stored again.",

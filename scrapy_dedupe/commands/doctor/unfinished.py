@@ -34,8 +34,8 @@ def check(context: DoctorContext) -> Iterator[Finding]:
 
 
 def _files(context: DoctorContext) -> Iterator[Finding]:
-    settings = context.settings
-    if settings is None or context.is_store_given or "archive" not in context.layers:
+    settings = context.crawl
+    if settings is None or "archive" not in context.layers:
         return
     folder = settings.warc.folder
     if not folder.is_dir():

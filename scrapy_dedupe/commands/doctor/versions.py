@@ -37,7 +37,8 @@ def check(context: DoctorContext) -> Iterator[Finding]:
             f"pip has installed scrapy-dedupe {found.version}, but version {__version__} is imported.",
             "Install it again.",
         )
-    plain, extras = _read(found.requires or [])
+    extras = _read(found.requires or [])
+    plain = extras.pop("")
     faults = list(filter(None, map(_fault, plain)))
     yield from faults
     if not faults:
@@ -54,20 +55,16 @@ def check(context: DoctorContext) -> Iterator[Finding]:
     )
 
 
-def _read(requirements: list[str]) -> tuple[list[Requirement], dict[str, list[Requirement]]]:
-    """Return the requirements that always apply on this system, and those of each extra."""
-    plain: list[Requirement] = []
-    extras: dict[str, list[Requirement]] = {}
-    for text in requirements:
-        requirement = Requirement(text)
-        extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)['\"]", text)
+def _read(requirements: list[str]) -> dict[str, list[Requirement]]:
+    """Return the requirements of each extra on this system; "" has those that always apply."""
+    found: dict[str, list[Requirement]] = {"": []}
+    for requirement in map(Requirement, requirements):
+        marker = requirement.marker
+        extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)['\"]", str(marker))
         name = "" if extra is None else extra[1]
-        if name in _FOR_DEVELOPERS or not (
-            requirement.marker is None or requirement.marker.evaluate({"extra": name})
-        ):
-            continue
-        (extras.setdefault(name, []) if name else plain).append(requirement)
-    return plain, extras
+        if name not in _FOR_DEVELOPERS and (marker is None or marker.evaluate({"extra": name})):
+            found.setdefault(name, []).append(requirement)
+    return found
 
 
 def _fault(requirement: Requirement) -> Finding | None:

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
-from scrapy_dedupe.errors import ArchiveError, SettingError
-from scrapy_dedupe.files.appended_lines import AppendedLines, is_pipe
-from scrapy_dedupe.files.folders import folder_fault
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.files.appended_lines import AppendedLines
 from scrapy_dedupe.live.events import Observer
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.reports.observations import DUPLICATES
@@ -31,7 +30,10 @@ from scrapy_dedupe.reports.texts import without_user
 from scrapy_dedupe.reports.wording import counted
 from scrapy_dedupe.warc.dates import date_from_digits, format_date
 
+from . import checked_file
+
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Self
 
     from scrapy.crawler import Crawler
@@ -79,7 +81,7 @@ class DuplicatesLogExtension(Observer):
         self._layers = session.settings.report.logged_layers
         self._lines = AppendedLines(_MOST_WAITING_BYTES)
         self._common: dict[str, str] = {}
-        session.at_start(self._check_file)
+        session.at_start(lambda: check_log(self._path))
         # Wait for spider_opened: the archive layer may change the crawl id at startup.
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
 
@@ -89,21 +91,6 @@ class DuplicatesLogExtension(Observer):
         if not session.is_crawl or not session.settings.report.duplicates_log:
             raise NotConfigured
         return cls(crawler)
-
-    def _check_file(self) -> None:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Opening a pipe would block until it has a reader, which may start later.
-            if not is_pipe(self._path):
-                with self._path.open("ab"):
-                    pass
-        except (OSError, ValueError) as error:
-            reason, remedy = str(error), "Set another file, or remove the setting."
-            if isinstance(error, OSError):
-                reason, remedy = folder_fault(self._path.parent, error, "another file, or none")
-            raise SettingError(
-                f"The duplicates log {self._path} (DEDUPE_DUPLICATES_LOG) cannot be written: {reason}. {remedy}"
-            ) from error
 
     # On the event loop
 
@@ -194,6 +181,11 @@ class DuplicatesLogExtension(Observer):
         if line["original_url"] is not None:
             line["original_url"] = _bounded(line["original_url"])
         self._lines.add(json.dumps(line).encode("ascii") + b"\n")
+
+
+def check_log(path: Path, *, is_trial: bool = False) -> None:
+    """Raise SettingError if the duplicates log cannot be written. With *is_trial*, nothing is created."""
+    checked_file(path, "duplicates log", "DEDUPE_DUPLICATES_LOG", is_appended=True, is_trial=is_trial)
 
 
 def _bounded(url: str) -> str:

@@ -41,20 +41,10 @@ class Family:
     is_largest: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """Cumulative ``counts`` for each of :data:`~scrapy_dedupe.live.figures.BOUNDS_S` and in total; the sum in seconds."""
-
-    counts: tuple[int, ...]
-    sum_s: float
-
-    def __add__(self, other: Histogram) -> Histogram:
-        counts = tuple(map(sum, zip(self.counts, other.counts, strict=True)))
-        return Histogram(counts, self.sum_s + other.sum_s)
-
-
+# A histogram is a tuple: the cumulative counts for each of live.figures.BOUNDS_S and in total, and the sum in seconds.
+Figure: TypeAlias = "float | tuple[float, ...]"
 # Keys are the name of the family and the label value, which is empty for families without label.
-Reading: TypeAlias = "dict[tuple[str, str], float | Histogram]"
+Reading: TypeAlias = "dict[tuple[str, str], Figure]"
 
 
 def _gauge(name: str, help_: str, layer: str | None = None, *, is_largest: bool = False) -> Family:
@@ -142,7 +132,8 @@ def read_crawl(
                 key = (family.name, value)
                 reading[key] = count + reading.get(key, 0.0)  # type: ignore[operator]
     for step, latency in latencies.items():
-        reading["dedup_latency_seconds", step] = Histogram(*latency.cumulative())
+        counts, sum_s = latency.cumulative()
+        reading["dedup_latency_seconds", step] = (*counts, sum_s)
     if "warc" in latencies:
         reading["dedupe_warc_queue_bytes", ""] = float(queue_bytes)
     for name, figure in (live.url_figures() if live.url_figures is not None else {}).items():

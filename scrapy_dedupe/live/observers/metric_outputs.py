@@ -19,19 +19,19 @@ from prometheus_client.utils import floatToGoString
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.files.folders import folder_fault
 from scrapy_dedupe.live.figures import BOUNDS_S
 
-from .metric_families import BY_NAME, FAMILIES, Family, Histogram, Reading
+from . import checked_file
+from .metric_families import BY_NAME, FAMILIES, Family, Figure, Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
 _LE = (*map(floatToGoString, BOUNDS_S), "+Inf")
 
 # Keys are the spider, the name of the family and the label value.
-_Values = dict[tuple[str, str, str], "float | Histogram"]
+_Values = dict[tuple[str, str, str], Figure]
 
 
 class MetricsSource(Protocol):
@@ -67,9 +67,7 @@ class Board:
                 return False
             # Read the final counts: the last scrape may have been earlier.
             self._update(source)
-            for (name, value), figure in self._sources.pop(source).items():
-                if BY_NAME[name].kind in ("counter", "histogram"):
-                    _add(self._ended, source.spider, BY_NAME[name], value, figure)
+            _add(self._ended, source.spider, self._sources.pop(source), {"counter", "histogram"})
             return not self._sources
 
     def failed(self, error: Exception) -> None:
@@ -92,8 +90,7 @@ class Board:
             values = dict(self._ended)
             for source, reading in self._sources.items():
                 self._update(source)
-                for (name, value), figure in reading.items():
-                    _add(values, source.spider, BY_NAME[name], value, figure)
+                _add(values, source.spider, reading)
         return values
 
     def _update(self, source: MetricsSource) -> None:
@@ -108,17 +105,24 @@ class Board:
 class Port:
     """Publishes the metrics on a board on an HTTP port, with the server of prometheus-client on separate threads."""
 
+    setting = "DEDUPE_METRICS_PORT"
+
     def __init__(self, address: str, port: int) -> None:
         self.board = Board()
         self._address, self._port = address, port
+        self.shown = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+    def check(self) -> None:
+        """Open the port for a moment. Raises SettingError."""
+        self.open()
+        self.close()
 
     def open(self) -> None:
         try:
             self._server, self._thread = start_http_server(self._port, self._address, self.board.registry)
         except (OSError, UnicodeError) as error:
-            shown = f"[{self._address}]" if ":" in self._address else self._address
             raise SettingError(
-                f"The metrics server cannot listen on {shown}:{self._port}: {_reason(error)}. Set DEDUPE_METRICS_PORT to a"
+                f"The metrics server cannot listen on {self.shown}: {_reason(error)}. Set DEDUPE_METRICS_PORT to a"
                 " free port (each process needs its own; 0 disables it) and DEDUPE_METRICS_ADDRESS to an address of this"
                 " machine."
             ) from error
@@ -135,24 +139,25 @@ class Port:
 class MetricsFile:
     """Publishes the metrics on a board in a text file, which a separate thread replaces atomically."""
 
+    setting = "DEDUPE_METRICS_FILE"
+
     def __init__(self, path: Path, every_s: float) -> None:
         self.board = Board()
         self._path = path
+        self.shown = str(path)
         self._every_s = every_s
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        try:
-            self._path = whole_file.try_out(self._path)
-            self._write()
-        except OSError as error:
-            reason, remedy = folder_fault(self._path.parent, error, "another file")
-            raise SettingError(
-                f"The metrics file {self._path} (DEDUPE_METRICS_FILE) cannot be written: {reason}. {remedy}"
-            ) from error
+        self._path = checked_file(self._path, "metrics file", self.setting)
+        self.publish()
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dedupe-metrics", daemon=True)
         self._thread.start()
+
+    def check(self) -> None:
+        """Raise SettingError if the file cannot be written. Nothing is created."""
+        checked_file(self._path, "metrics file", self.setting, is_trial=True)
 
     def close(self) -> None:
         self._is_closing.set()
@@ -164,7 +169,9 @@ class MetricsFile:
 
     def publish(self) -> None:
         try:
-            self._write()
+            with self._lock:
+                # Unlike write_to_textfile(), this keeps the permissions of an existing file, and hides the temporary file.
+                whole_file.replace(self._path, generate_latest(self.board.registry), durable=False)
         except OSError as error:
             self.board.failed(
                 ArchiveError(f"The metrics file {self._path} cannot be written: {_reason(error)}.")
@@ -172,27 +179,25 @@ class MetricsFile:
         except Exception as error:  # noqa: BLE001 - an exception would end the thread silently
             self.board.failed(error)
 
-    def _write(self) -> None:
-        with self._lock:
-            # Unlike write_to_textfile(), this keeps the permissions of an existing file, and hides the temporary file.
-            whole_file.replace(self._path, generate_latest(self.board.registry), durable=False)
-
 
 MetricsOutput: TypeAlias = Port | MetricsFile
-"""``open`` is called before the first crawl, ``publish`` at the end of each, ``close`` after the last one."""
+"""``open`` is called before the first crawl, ``publish`` at the end of each, ``close`` after the last one.
+
+``check`` tests whether the output can be opened, and leaves nothing behind.
+"""
 
 # Outputs are never removed: they hold the counters of finished crawls.
-_outputs: dict[Hashable, MetricsOutput] = {}
+_outputs: dict[tuple[str, str], MetricsOutput] = {}
 _outputs_lock = threading.RLock()
 
 
-def enter(output: MetricsOutput, key: Hashable, source: MetricsSource) -> MetricsOutput:
-    """Publish the metrics of *source* on the output registered as *key*; register *output* if there is none.
+def enter(output: MetricsOutput, source: MetricsSource) -> MetricsOutput:
+    """Publish the metrics of *source* on *output*, or on the output that has the same port or file.
 
-    Returns the output. Raises :class:`~scrapy_dedupe.errors.SettingError` if it cannot be opened.
+    Returns the output that is used. Raises :class:`~scrapy_dedupe.errors.SettingError` if it cannot be opened.
     """
     with _outputs_lock:
-        output = _outputs.setdefault(key, output)
+        output = _outputs.setdefault((output.setting, output.shown), output)
         if output.board.add(source):
             try:
                 output.open()
@@ -219,34 +224,40 @@ def _follow(last: Reading, reading: Reading) -> None:
     for key in [key for key in last if BY_NAME[key[0]].kind in ("gauge", "info")]:
         del last[key]
     for key, figure in reading.items():
-        before = last.get(key)
-        if isinstance(before, float) and isinstance(figure, float):
-            last[key] = max(before, figure)
+        last[key] = figure if isinstance(figure, tuple) else max(figure, last.get(key, figure))
+
+
+def _add(
+    values: _Values,
+    spider: str,
+    reading: Reading,
+    kinds: Collection[str] = ("counter", "gauge", "histogram", "info"),
+) -> None:
+    """Combine the figures of these kinds with those of other crawls of the spider."""
+    for (name, value), figure in reading.items():
+        family, key = BY_NAME[name], (spider, name, value)
+        if family.kind not in kinds:
+            continue
+        before = values.get(key)
+        if before is None or family.kind == "info":
+            values[key] = figure
+        elif isinstance(before, tuple) or isinstance(figure, tuple):
+            values[key] = tuple(map(sum, zip(before, figure, strict=True)))  # type: ignore[arg-type]
         else:
-            last[key] = figure
-
-
-def _add(values: _Values, spider: str, family: Family, value: str, figure: float | Histogram) -> None:
-    key = (spider, family.name, value)
-    before = values.get(key)
-    if before is None or family.kind == "info":
-        values[key] = figure
-    elif family.is_largest:
-        values[key] = max(before, figure)  # type: ignore[type-var]
-    else:
-        values[key] = before + figure  # type: ignore[operator]
+            values[key] = max(before, figure) if family.is_largest else before + figure
 
 
 def _metric(family: Family) -> Metric:
     return Metric(family.name.removesuffix("_total").removesuffix("_info"), family.help, family.kind)
 
 
-def _add_to(metric: Metric, family: Family, spider: str, value: str, figure: float | Histogram) -> None:
+def _add_to(metric: Metric, family: Family, spider: str, value: str, figure: Figure) -> None:
     labels = {"spider": spider} | ({} if family.label is None else {family.label: value})
-    if not isinstance(figure, Histogram):
+    if not isinstance(figure, tuple):
         metric.add_sample(family.name, labels, figure)
         return
-    for bound, count in zip(_LE, figure.counts, strict=True):
+    *counts, sum_s = figure
+    for bound, count in zip(_LE, counts, strict=True):
         metric.add_sample(f"{family.name}_bucket", {**labels, "le": bound}, count)
-    metric.add_sample(f"{family.name}_count", labels, figure.counts[-1])
-    metric.add_sample(f"{family.name}_sum", labels, figure.sum_s)
+    metric.add_sample(f"{family.name}_count", labels, counts[-1])
+    metric.add_sample(f"{family.name}_sum", labels, sum_s)

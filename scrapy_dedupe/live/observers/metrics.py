@@ -19,9 +19,13 @@ from scrapy_dedupe.live.session import Session
 from .metric_families import Reading, label, read_crawl
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
     from typing import Self
 
     from scrapy.crawler import Crawler
+
+    from scrapy_dedupe.settings.groups import MetricsSettings
 
     from .metric_outputs import MetricsOutput
 
@@ -50,21 +54,12 @@ class MetricsExtension:
         return cls(crawler)
 
     def _enter(self) -> None:
-        settings = self._session.settings.metrics
-        try:
-            from .metric_outputs import MetricsFile, Port, enter
-        except ImportError as error:
-            raise SettingError(
-                "Metrics (DEDUPE_METRICS_PORT, DEDUPE_METRICS_FILE) need the package prometheus-client, and it is not"
-                f' installed ({error}). Run: pip install "scrapy-dedupe[prometheus]"'
-            ) from error
+        outputs = outputs_of(self._session.settings.metrics, self._session.named_path)
+        from .metric_outputs import enter
+
         self._session.at_refusal(self._leave)
-        if settings.port:
-            output: MetricsOutput = Port(settings.address, settings.port)
-            self._outputs.append(enter(output, ("port", settings.address, settings.port), self._source))
-        if settings.file is not None:
-            path = self._session.named_path(settings.file).absolute()
-            self._outputs.append(enter(MetricsFile(path, settings.every_s), ("file", path), self._source))
+        for output in outputs:
+            self._outputs.append(enter(output, self._source))
 
     def _spider_opened(self) -> None:
         self._source.can_report = True
@@ -85,6 +80,23 @@ class MetricsExtension:
 
             for output in outputs:
                 leave(output, self._source)
+
+
+def outputs_of(settings: MetricsSettings, named_path: Callable[[str], Path]) -> list[MetricsOutput]:
+    """The outputs that the settings name. None is open. Raises SettingError if prometheus-client is not installed."""
+    try:
+        from .metric_outputs import MetricsFile, Port
+    except ImportError as error:
+        raise SettingError(
+            "Metrics (DEDUPE_METRICS_PORT, DEDUPE_METRICS_FILE) need the package prometheus-client, and it is not"
+            f' installed ({error}). Run: pip install "scrapy-dedupe[prometheus]"'
+        ) from error
+    outputs: list[MetricsOutput] = []
+    if settings.port:
+        outputs.append(Port(settings.address, settings.port))
+    if settings.file is not None:
+        outputs.append(MetricsFile(named_path(settings.file).absolute(), settings.every_s))
+    return outputs
 
 
 class CrawlSource:

@@ -26,12 +26,13 @@ from scrapy.exceptions import NotConfigured
 
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, SettingError, StoreError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.files.folders import folder_fault
 from scrapy_dedupe.live.events import Observer
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.reports.observations import Observations, pack, unpack
 from scrapy_dedupe.settings.project import settings_of_file
 from scrapy_dedupe.stores import parse_store_url
+
+from . import checked_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +78,7 @@ class ReportExtension(Observer):
         self._tried: bytes | None = None
         page = session.settings.report.page
         if page is not None:
-            self._page = session.at_start(lambda: _checked(session.named_path(page)))
+            self._page = session.at_start(lambda: checked_page(session.named_path(page)))
         # Wait for spider_opened: then all layers are active, and the archive layer has decided the crawl id.
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
 
@@ -303,18 +304,12 @@ def _is_due(tick: int) -> bool:
     return tick in _EARLY_TICKS or tick % _TICKS_PER_SAVE == 0
 
 
-def _checked(page: Path) -> Path:
-    """Return *page* with symbolic links resolved. Raises :class:`SettingError` if the file cannot be written."""
+def checked_page(page: Path, *, is_trial: bool = False) -> Path:
+    """Return *page* with links resolved. Raises SettingError if it cannot be written. With *is_trial*, nothing is created."""
     for name in _REQUIRED_PACKAGES:
         if find_spec(name) is None:
             raise SettingError(
                 f"DEDUPE_REPORT needs the package {name}, which is not installed. Run:"
                 ' pip install "scrapy-dedupe[report]"'
             )
-    try:
-        return whole_file.try_out(page)
-    except OSError as error:
-        reason, remedy = folder_fault(page.parent, error, "another file")
-        raise SettingError(
-            f"The report page {page} (DEDUPE_REPORT) cannot be written: {reason}. {remedy}"
-        ) from error
+    return checked_file(page, "report page", "DEDUPE_REPORT", is_trial=is_trial)
