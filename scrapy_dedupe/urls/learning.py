@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +26,7 @@ from .rules import KINDS, Evidence, UrlRule, UrlRules, host_of, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Self
 
 # Some texts, such as error pages with status 200, have very many URLs.
 _MOST_PAIRS_PER_TEXT: Final = 50
@@ -41,7 +42,8 @@ _ALPHA: Final = 0.05
 class PageFact:
     """A page of a crawl: its URL, the key of its text, and its size in bytes.
 
-    ``family`` is the key of the text that the page's text is near to, its own for a text that is near to none.
+    ``family`` is the key of the text that the page's text is near to, its own for a text that is near to none. It is
+    empty if ``text`` is only the key of the payload: pages with other payloads may then have the same text.
     """
 
     url: str
@@ -74,7 +76,7 @@ _Z: Final = _quantile(1 - _ALPHA)
 
 
 @dataclass(slots=True)
-class _Page:
+class Page:
     """A URL with its text. ``text`` is None if the page changes at every visit."""
 
     url: str
@@ -82,17 +84,25 @@ class _Page:
     family: bytes
     size_bytes: int
 
+    def has_text_of(self, other: Page) -> bool | None:
+        """Whether both pages have the same text; None if nothing can be said."""
+        if self.text is None or other.text is None:
+            return None
+        if self.text == other.text:
+            return True
+        return False if self.family and other.family and self.family != other.family else None
+
 
 def learn(facts: Iterable[PageFact], *, min_pairs: int = 10, min_share: float = 0.98) -> list[UrlRule]:
     """The rules that explain the pages, those that save most downloads first."""
-    pages = _pages(facts)
+    pages = pages_of(facts)
     by_text: defaultdict[bytes, list[str]] = defaultdict(list)
     for page in pages.values():
         if page.text is not None:
             by_text[page.text].append(page.url)
     support = Counter(_candidates(urls for urls in by_text.values() if len(urls) > 1))
     del by_text
-    hosts: defaultdict[str, dict[str, _Page]] = defaultdict(dict)
+    hosts: defaultdict[str, dict[str, Page]] = defaultdict(dict)
     for url, page in pages.items():
         hosts[_host(url)][url] = page
     accepted = _aliases(support, pages, hosts, min_pairs, min_share)
@@ -101,15 +111,16 @@ def learn(facts: Iterable[PageFact], *, min_pairs: int = 10, min_share: float = 
         hosts, support = _merged(hosts, accepted), _renamed(support, accepted)
     for host, members in hosts.items():
         accepted += _rules_of_host(host, members, support, min_pairs, min_share)
-    return _without_conflicts(accepted, pages)
+    return _without_conflicts(accepted, pages, min_share)
 
 
-def _pages(facts: Iterable[PageFact]) -> dict[str, _Page]:
-    pages: dict[str, _Page] = {}
+def pages_of(facts: Iterable[PageFact]) -> dict[str, Page]:
+    """The pages by URL, in the order in which they were first seen."""
+    pages: dict[str, Page] = {}
     for fact in facts:
         known = pages.get(fact.url)
         if known is None:
-            pages[fact.url] = _Page(fact.url, fact.text, fact.family, fact.size_bytes)
+            pages[fact.url] = Page(fact.url, fact.text, fact.family, fact.size_bytes)
         elif known.text != fact.text:
             known.text = None
     return pages
@@ -285,14 +296,14 @@ def _applied(path: str, rules: Sequence[UrlRule]) -> str:
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
     """The pairs for and against a rule, and what it would have saved."""
 
     pairs_for: int = 0
     pairs_against: int = 0
     downloads: int = 0
     size_bytes: int = 0
-    examples: list[tuple[str, str]] | None = None
+    examples: list[tuple[str, str]] = field(default_factory=list)
 
     def is_enough(self, min_pairs: int, min_share: float) -> bool:
         return self.pairs_for >= min_pairs and self.bound >= min_share
@@ -302,34 +313,46 @@ class _Tally:
         return lower_bound(self.pairs_for, self.pairs_for + self.pairs_against)
 
     def evidence(self) -> Evidence:
-        examples = tuple(self.examples or ())
+        examples = tuple(self.examples)
         return Evidence(
             self.pairs_for, self.pairs_against, self.bound, self.downloads, self.size_bytes, examples
         )
 
-    def add(self, kept: _Page, other: _Page) -> None:
-        if kept.text is None or other.text is None:
-            return
-        if kept.text == other.text:
+    @property
+    def precision(self) -> float | None:
+        """The share of pairs for the rule; None without any pair."""
+        pairs = self.pairs_for + self.pairs_against
+        return self.pairs_for / pairs if pairs else None
+
+    def __iadd__(self, other: Tally) -> Self:
+        self.pairs_for += other.pairs_for
+        self.pairs_against += other.pairs_against
+        self.downloads += other.downloads
+        self.size_bytes += other.size_bytes
+        self.examples = [*self.examples, *other.examples][:_MOST_EXAMPLES]
+        return self
+
+    def add(self, kept: Page, other: Page) -> None:
+        is_same = kept.has_text_of(other)
+        if is_same:
             self.pairs_for += 1
             self.downloads += 1
             self.size_bytes += other.size_bytes
-            self.examples = self.examples or []
             if len(self.examples) < _MOST_EXAMPLES:
                 self.examples.append((kept.url, other.url))
-        elif kept.family != other.family:
+        elif is_same is False:
             self.pairs_against += 1
 
 
-def _evaluate(
-    rules: UrlRules, pages: Iterable[_Page], known: dict[str, _Page], part: Callable[[str], str] | None = None
-) -> dict[str, _Tally]:
+def evaluate(
+    rules: UrlRules, pages: Iterable[Page], known: dict[str, Page], part: Callable[[str], str] | None = None
+) -> dict[str, Tally]:
     """The tally of *rules* as a whole, for each *part* of the URLs.
 
     ``known`` are all pages by URL: one of them may already have the URL after the rules.
     """
-    kept: dict[tuple[str, str], _Page] = {}
-    tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
+    kept: dict[tuple[str, str], Page] = {}
+    tallies: defaultdict[str, Tally] = defaultdict(Tally)
     for page in pages:
         identity, applied = rules.identity(page.url)
         if not applied:
@@ -348,7 +371,7 @@ def _evaluate(
 
 def _rules_of_host(
     host: str,
-    pages: dict[str, _Page],
+    pages: dict[str, Page],
     support: Counter[tuple[UrlRule, ...]],
     min_pairs: int,
     min_share: float,
@@ -371,7 +394,7 @@ def _rules_of_host(
             rules = tuple(rule for rule in rules if rule.key() not in known)
             if not rules or not rejected.isdisjoint(rules):
                 continue
-            tally = _evaluate(UrlRules(rules), _touched(rules, pages), pages).get("", _Tally())
+            tally = evaluate(UrlRules(rules), touched(rules, pages), pages).get("", Tally())
             if tally.is_enough(min_pairs, min_share):
                 new += [replace(rule, evidence=tally.evidence()) for rule in rules]
             elif tally.pairs_against and len(rules) == 1:
@@ -387,10 +410,10 @@ def _rules_of_host(
     return accepted
 
 
-def _reduced(pages: dict[str, _Page], rules: Sequence[UrlRule]) -> dict[str, _Page]:
+def _reduced(pages: dict[str, Page], rules: Sequence[UrlRule]) -> dict[str, Page]:
     """The pages by their identity under *rules*; of several with one identity, the first that does not change."""
     compiled = UrlRules(rules)
-    reduced: dict[str, _Page] = {}
+    reduced: dict[str, Page] = {}
     for page in pages.values():
         identity = compiled.identity(page.url)[0]
         if identity not in reduced or reduced[identity].text is None:
@@ -398,7 +421,7 @@ def _reduced(pages: dict[str, _Page], rules: Sequence[UrlRule]) -> dict[str, _Pa
     return reduced
 
 
-def _touched(rules: Sequence[UrlRule], pages: dict[str, _Page]) -> Iterator[_Page]:
+def touched(rules: Sequence[UrlRule], pages: dict[str, Page]) -> Iterator[Page]:
     """The pages whose URLs may be changed by *rules*: a quick test."""
     names = [rule.name for rule in rules if rule.name and rule.name.isascii() and rule.name.isalnum()]
     if len(names) < len(rules):
@@ -406,43 +429,39 @@ def _touched(rules: Sequence[UrlRule], pages: dict[str, _Page]) -> Iterator[_Pag
     return (page for page in pages.values() if any(name in page.url for name in names))
 
 
-def _narrowed(rule: UrlRule, pages: dict[str, _Page], min_pairs: int, min_share: float) -> list[UrlRule]:
+def _narrowed(rule: UrlRule, pages: dict[str, Page], min_pairs: int, min_share: float) -> list[UrlRule]:
     """The rule for those values of its parameter, or else for those parts of the site, where it holds."""
-    touched = list(_touched((rule,), pages))
+    members_of_rule = list(touched((rule,), pages))
     if rule.kind == "ignore-parameter":
 
         def value_of(url: str) -> str:
             query = url.partition("#")[0].partition("?")[2]
             return next((value for name, value, _ in parameters_of(query) if name == rule.name), "")
 
-        by_value: defaultdict[str, list[_Page]] = defaultdict(list)
-        for page in touched:
+        by_value: defaultdict[str, list[Page]] = defaultdict(list)
+        for page in members_of_rule:
             by_value[value_of(page.url)].append(page)
         tallies = {
-            value: _evaluate(UrlRules([replace(rule, values=(value,))]), members, pages).get("", _Tally())
+            value: evaluate(UrlRules([replace(rule, values=(value,))]), members, pages).get("", Tally())
             for value, members in sorted(by_value.items(), key=lambda item: -len(item[1]))[:_MOST_VALUES]
         }
         good, total = _pooled(tallies, min_pairs, min_share)
         if good:
             return [replace(rule, values=tuple(good), evidence=total.evidence())]
-    tallies = _evaluate(UrlRules([rule]), touched, pages, _first_segment)
+    tallies = evaluate(UrlRules([rule]), members_of_rule, pages, _first_segment)
     tallies.pop("/", None)
     good, total = _pooled(tallies, min_pairs, min_share)
     return [replace(rule, path=path, evidence=tallies[path].evidence()) for path in good]
 
 
-def _pooled(tallies: dict[str, _Tally], min_pairs: int, min_share: float) -> tuple[list[str], _Tally]:
+def _pooled(tallies: dict[str, Tally], min_pairs: int, min_share: float) -> tuple[list[str], Tally]:
     """The parts in which a rule holds, if their pairs together are enough; and the sum of their tallies."""
-    good, total = [], _Tally()
+    good, total = [], Tally()
     for name, tally in sorted(tallies.items()):
         pairs = tally.pairs_for + tally.pairs_against
         if tally.pairs_for >= min_pairs and tally.pairs_for >= min_share * pairs:
             good.append(name)
-            total.pairs_for += tally.pairs_for
-            total.pairs_against += tally.pairs_against
-            total.downloads += tally.downloads
-            total.size_bytes += tally.size_bytes
-            total.examples = [*(total.examples or ()), *(tally.examples or ())][:_MOST_EXAMPLES]
+            total += tally
     return (good, total) if total.bound >= min_share else ([], total)
 
 
@@ -457,8 +476,8 @@ def _first_segment(url: str) -> str:
 
 def _aliases(
     support: Counter[tuple[UrlRule, ...]],
-    pages: dict[str, _Page],
-    hosts: dict[str, dict[str, _Page]],
+    pages: dict[str, Page],
+    hosts: dict[str, dict[str, Page]],
     min_pairs: int,
     min_share: float,
 ) -> list[UrlRule]:
@@ -476,18 +495,18 @@ def _aliases(
         ):
             continue
         alias = replace(rule, name=target)
-        tally = _evaluate(UrlRules([alias]), hosts[rule.host].values(), pages).get("", _Tally())
+        tally = evaluate(UrlRules([alias]), hosts[rule.host].values(), pages).get("", Tally())
         if tally.is_enough(min_pairs, min_share):
             accepted[rule.host] = replace(alias, evidence=tally.evidence())
     return list(accepted.values())
 
 
 def _merged(
-    hosts: dict[str, dict[str, _Page]], aliases: Sequence[UrlRule]
-) -> defaultdict[str, dict[str, _Page]]:
+    hosts: dict[str, dict[str, Page]], aliases: Sequence[UrlRule]
+) -> defaultdict[str, dict[str, Page]]:
     names = {rule.host: rule.name for rule in aliases}
     rules = UrlRules(aliases)
-    merged: defaultdict[str, dict[str, _Page]] = defaultdict(dict)
+    merged: defaultdict[str, dict[str, Page]] = defaultdict(dict)
     for host, pages in hosts.items():
         if host not in names:
             merged[host].update(pages)
@@ -516,24 +535,25 @@ def _renamed(
 # All rules together
 
 
-def _without_conflicts(accepted: list[UrlRule], pages: dict[str, _Page]) -> list[UrlRule]:
+def _without_conflicts(accepted: list[UrlRule], pages: dict[str, Page], min_share: float) -> list[UrlRule]:
     """Withdraw rules until no two pages with really different texts have the same identity, or only few of them."""
     rules = list(accepted)
     while rules:
         applied_rules = UrlRules(rules)
-        kept: dict[str, tuple[_Page, tuple[UrlRule, ...]]] = {}
+        kept: dict[str, tuple[Page, tuple[UrlRule, ...]]] = {}
         pairs, blame = 0, Counter[tuple[object, ...]]()
         conflicts = 0
         for page in pages.values():
             identity, applied = applied_rules.identity(page.url)
             first = kept.setdefault(identity, (page, applied))
-            if first[0] is page or page.text is None or first[0].text is None:
+            is_same = None if first[0] is page else page.has_text_of(first[0])
+            if is_same is None:
                 continue
             pairs += 1
-            if first[0].family != page.family and first[0].text != page.text:
+            if not is_same:
                 conflicts += 1
                 blame.update({rule.key() for rule in (*applied, *first[1])})
-        if not conflicts or lower_bound(pairs - conflicts, pairs) >= 0.98 or not blame:
+        if not conflicts or lower_bound(pairs - conflicts, pairs) >= min_share or not blame:
             break
         worst = max(blame.items(), key=lambda item: (item[1], repr(item[0])))[0]
         rules = [rule for rule in rules if rule.key() != worst]
