@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from .rules import KINDS, Evidence, UrlRule, UrlRules, host_of, parameters_of
+from .rules import KINDS, RuleEvidence, UrlRule, UrlRules, host_of, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -76,7 +76,7 @@ _Z: Final = _quantile(1 - _ALPHA)
 
 
 @dataclass(slots=True)
-class Page:
+class UrlPage:
     """A URL with its text. ``text`` is None if the page changes at every visit."""
 
     url: str
@@ -84,7 +84,7 @@ class Page:
     family: bytes
     size_bytes: int
 
-    def has_text_of(self, other: Page) -> bool | None:
+    def has_text_of(self, other: UrlPage) -> bool | None:
         """Whether both pages have the same text; None if nothing can be said."""
         if self.text is None or other.text is None:
             return None
@@ -102,7 +102,7 @@ def learn(facts: Iterable[PageFact], *, min_pairs: int = 10, min_share: float = 
             by_text[page.text].append(page.url)
     support = Counter(_candidates(urls for urls in by_text.values() if len(urls) > 1))
     del by_text
-    hosts: defaultdict[str, dict[str, Page]] = defaultdict(dict)
+    hosts: defaultdict[str, dict[str, UrlPage]] = defaultdict(dict)
     for url, page in pages.items():
         hosts[_host(url)][url] = page
     accepted = _aliases(support, pages, hosts, min_pairs, min_share)
@@ -114,13 +114,13 @@ def learn(facts: Iterable[PageFact], *, min_pairs: int = 10, min_share: float = 
     return _without_conflicts(accepted, pages, min_share)
 
 
-def pages_of(facts: Iterable[PageFact]) -> dict[str, Page]:
+def pages_of(facts: Iterable[PageFact]) -> dict[str, UrlPage]:
     """The pages by URL, in the order in which they were first seen."""
-    pages: dict[str, Page] = {}
+    pages: dict[str, UrlPage] = {}
     for fact in facts:
         known = pages.get(fact.url)
         if known is None:
-            pages[fact.url] = Page(fact.url, fact.text, fact.family, fact.size_bytes)
+            pages[fact.url] = UrlPage(fact.url, fact.text, fact.family, fact.size_bytes)
         elif known.text != fact.text:
             known.text = None
     return pages
@@ -312,9 +312,9 @@ class Tally:
     def bound(self) -> float:
         return lower_bound(self.pairs_for, self.pairs_for + self.pairs_against)
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> RuleEvidence:
         examples = tuple(self.examples)
-        return Evidence(
+        return RuleEvidence(
             self.pairs_for, self.pairs_against, self.bound, self.downloads, self.size_bytes, examples
         )
 
@@ -332,7 +332,7 @@ class Tally:
         self.examples = [*self.examples, *other.examples][:_MOST_EXAMPLES]
         return self
 
-    def add(self, kept: Page, other: Page) -> None:
+    def add(self, kept: UrlPage, other: UrlPage) -> None:
         is_same = kept.has_text_of(other)
         if is_same:
             self.pairs_for += 1
@@ -345,13 +345,16 @@ class Tally:
 
 
 def evaluate(
-    rules: UrlRules, pages: Iterable[Page], known: dict[str, Page], part: Callable[[str], str] | None = None
+    rules: UrlRules,
+    pages: Iterable[UrlPage],
+    known: dict[str, UrlPage],
+    part: Callable[[str], str] | None = None,
 ) -> dict[str, Tally]:
     """The tally of *rules* as a whole, for each *part* of the URLs.
 
     ``known`` are all pages by URL: one of them may already have the URL after the rules.
     """
-    kept: dict[tuple[str, str], Page] = {}
+    kept: dict[tuple[str, str], UrlPage] = {}
     tallies: defaultdict[str, Tally] = defaultdict(Tally)
     for page in pages:
         identity, applied = rules.identity(page.url)
@@ -371,7 +374,7 @@ def evaluate(
 
 def _rules_of_host(
     host: str,
-    pages: dict[str, Page],
+    pages: dict[str, UrlPage],
     support: Counter[tuple[UrlRule, ...]],
     min_pairs: int,
     min_share: float,
@@ -410,10 +413,10 @@ def _rules_of_host(
     return accepted
 
 
-def _reduced(pages: dict[str, Page], rules: Sequence[UrlRule]) -> dict[str, Page]:
+def _reduced(pages: dict[str, UrlPage], rules: Sequence[UrlRule]) -> dict[str, UrlPage]:
     """The pages by their identity under *rules*; of several with one identity, the first that does not change."""
     compiled = UrlRules(rules)
-    reduced: dict[str, Page] = {}
+    reduced: dict[str, UrlPage] = {}
     for page in pages.values():
         identity = compiled.identity(page.url)[0]
         if identity not in reduced or reduced[identity].text is None:
@@ -421,7 +424,7 @@ def _reduced(pages: dict[str, Page], rules: Sequence[UrlRule]) -> dict[str, Page
     return reduced
 
 
-def touched(rules: Sequence[UrlRule], pages: dict[str, Page]) -> Iterator[Page]:
+def touched(rules: Sequence[UrlRule], pages: dict[str, UrlPage]) -> Iterator[UrlPage]:
     """The pages whose URLs may be changed by *rules*: a quick test."""
     names = [rule.name for rule in rules if rule.name and rule.name.isascii() and rule.name.isalnum()]
     if len(names) < len(rules):
@@ -429,7 +432,7 @@ def touched(rules: Sequence[UrlRule], pages: dict[str, Page]) -> Iterator[Page]:
     return (page for page in pages.values() if any(name in page.url for name in names))
 
 
-def _narrowed(rule: UrlRule, pages: dict[str, Page], min_pairs: int, min_share: float) -> list[UrlRule]:
+def _narrowed(rule: UrlRule, pages: dict[str, UrlPage], min_pairs: int, min_share: float) -> list[UrlRule]:
     """The rule for those values of its parameter, or else for those parts of the site, where it holds."""
     members_of_rule = list(touched((rule,), pages))
     if rule.kind == "ignore-parameter":
@@ -438,7 +441,7 @@ def _narrowed(rule: UrlRule, pages: dict[str, Page], min_pairs: int, min_share: 
             query = url.partition("#")[0].partition("?")[2]
             return next((value for name, value, _ in parameters_of(query) if name == rule.name), "")
 
-        by_value: defaultdict[str, list[Page]] = defaultdict(list)
+        by_value: defaultdict[str, list[UrlPage]] = defaultdict(list)
         for page in members_of_rule:
             by_value[value_of(page.url)].append(page)
         tallies = {
@@ -476,8 +479,8 @@ def _first_segment(url: str) -> str:
 
 def _aliases(
     support: Counter[tuple[UrlRule, ...]],
-    pages: dict[str, Page],
-    hosts: dict[str, dict[str, Page]],
+    pages: dict[str, UrlPage],
+    hosts: dict[str, dict[str, UrlPage]],
     min_pairs: int,
     min_share: float,
 ) -> list[UrlRule]:
@@ -502,11 +505,11 @@ def _aliases(
 
 
 def _merged(
-    hosts: dict[str, dict[str, Page]], aliases: Sequence[UrlRule]
-) -> defaultdict[str, dict[str, Page]]:
+    hosts: dict[str, dict[str, UrlPage]], aliases: Sequence[UrlRule]
+) -> defaultdict[str, dict[str, UrlPage]]:
     names = {rule.host: rule.name for rule in aliases}
     rules = UrlRules(aliases)
-    merged: defaultdict[str, dict[str, Page]] = defaultdict(dict)
+    merged: defaultdict[str, dict[str, UrlPage]] = defaultdict(dict)
     for host, pages in hosts.items():
         if host not in names:
             merged[host].update(pages)
@@ -535,12 +538,12 @@ def _renamed(
 # All rules together
 
 
-def _without_conflicts(accepted: list[UrlRule], pages: dict[str, Page], min_share: float) -> list[UrlRule]:
+def _without_conflicts(accepted: list[UrlRule], pages: dict[str, UrlPage], min_share: float) -> list[UrlRule]:
     """Withdraw rules until no two pages with really different texts have the same identity, or only few of them."""
     rules = list(accepted)
     while rules:
         applied_rules = UrlRules(rules)
-        kept: dict[str, tuple[Page, tuple[UrlRule, ...]]] = {}
+        kept: dict[str, tuple[UrlPage, tuple[UrlRule, ...]]] = {}
         pairs, blame = 0, Counter[tuple[object, ...]]()
         conflicts = 0
         for page in pages.values():

@@ -11,7 +11,7 @@ from .rules import UrlRules
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .learning import Page, PageFact
+    from .learning import PageFact, UrlPage
     from .rules import UrlRule
 
 
@@ -51,9 +51,9 @@ def check_rules(rules: UrlRules, crawls: Iterable[Iterable[PageFact]]) -> RuleCh
     return result
 
 
-def _check(rules: UrlRules, pages: Iterable[Page], result: RuleCheck) -> None:
-    requested: dict[str, tuple[Page, tuple[UrlRule, ...]]] = {}
-    filtered: list[tuple[Page, Page, tuple[UrlRule, ...]]] = []
+def _check(rules: UrlRules, pages: Iterable[UrlPage], result: RuleCheck) -> None:
+    requested: dict[str, tuple[UrlPage, tuple[UrlRule, ...]]] = {}
+    filtered: list[tuple[UrlPage, UrlPage, tuple[UrlRule, ...]]] = []
     for page in pages:
         result.pages += 1
         identity, applied = rules.identity(page.url)

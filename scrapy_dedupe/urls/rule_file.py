@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import SettingError
 
-from .rules import KINDS, Evidence, UrlRule, UrlRules
+from .rules import KINDS, RuleEvidence, UrlRule, UrlRules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -184,14 +184,14 @@ def _rule(table: dict[str, Any]) -> UrlRule:
     )
 
 
-def _evidence(table: dict[str, Any]) -> Evidence:
+def _evidence(table: dict[str, Any]) -> RuleEvidence:
     _check(table, _EVIDENCE, "evidence")
     pairs = []
     for pair in table.get("examples", []):
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(url, str) for url in pair):
             raise _Invalid("examples", "examples must be pairs of URLs")
         pairs.append((pair[0], pair[1]))
-    return Evidence(
+    return RuleEvidence(
         pairs_for=table.get("for", 0),
         pairs_against=table.get("against", 0),
         lower_bound=table.get("lower_bound", 0.0),

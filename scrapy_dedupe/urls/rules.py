@@ -69,7 +69,7 @@ _MOST_HOSTS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RuleEvidence:
     """The pairs of URLs that a rule was learnt from.
 
     ``pairs_for`` had the same text, ``pairs_against`` different texts. ``lower_bound`` is the one-sided 95 % lower bound
@@ -101,7 +101,7 @@ class UrlRule:
     values: tuple[str, ...] = ()
     to: str = ""
     enabled: bool = True
-    evidence: Evidence | None = None
+    evidence: RuleEvidence | None = None
 
     def __str__(self) -> str:
         where = self.host if self.path == "/" else f"{self.host}{self.path}"

@@ -4,7 +4,7 @@ import pytest
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.urls.rule_file import read_rules, rules_text
-from scrapy_dedupe.urls.rules import Evidence, UrlRule
+from scrapy_dedupe.urls.rules import RuleEvidence, UrlRule
 
 RULES = [
     UrlRule(
@@ -14,7 +14,7 @@ RULES = [
         "/shop/",
         ("print", "amp"),
         enabled=False,
-        evidence=Evidence(200, 1, 0.9731, 150, 10_000, (("http://a.org/?b=1", "http://a.org/?b=2"),)),
+        evidence=RuleEvidence(200, 1, 0.9731, 150, 10_000, (("http://a.org/?b=1", "http://a.org/?b=2"),)),
     ),
     UrlRule("replace-suffix", "*.a.org", ".html"),
     UrlRule("host-alias", "www.a.org", "a.org"),
