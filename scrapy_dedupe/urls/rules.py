@@ -31,6 +31,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_plus
@@ -59,6 +61,9 @@ KINDS: Final = {
 }
 """The kinds of rules, in the order in which they apply, each with what its ``name`` is; empty for none."""
 
+RULE_ID_BYTES: Final = 8
+GROUP_ID_BYTES: Final = 4
+
 _URL: Final = re.compile(r"([^:/?#]+)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(.*)", re.DOTALL)
 _KEEPING: Final = ("keep-first-value", "keep-last-value")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
@@ -83,6 +88,14 @@ class RuleEvidence:
     downloads: int
     size_bytes: int
     examples: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleGroup:
+    """All rules that can lead to an identity on a host. ``id`` is different for different rules."""
+
+    id: bytes
+    rules: tuple[UrlRule, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +130,16 @@ class UrlRule:
         """What the rule does, without its evidence."""
         return self.kind, self.host, self.name, self.path, self.values, self.to
 
+    @property
+    def id(self) -> bytes:
+        """An 8-byte hash of :meth:`key`."""
+        return _id_of(self.key())
+
+
+@lru_cache(10_000)
+def _id_of(key: tuple[object, ...]) -> bytes:
+    return blake2b(repr(key).encode(), digest_size=RULE_ID_BYTES).digest()
+
 
 class UrlRules:
     """Applies rules to URLs. Raises :class:`~scrapy_dedupe.errors.SettingError` for rules that contradict each other.
@@ -132,6 +155,12 @@ class UrlRules:
                 self._by_host.setdefault(rule.host, []).append(rule)
         _refuse_contradictions(self._by_host)
         self._compiled: dict[str, _HostRules | None] = {}
+        self._groups: dict[str, RuleGroup | None] = {}
+        self._aliases: dict[str, list[str]] = {}
+        for on_host in self._by_host.values():
+            for rule in on_host:
+                if rule.kind == "host-alias":
+                    self._aliases.setdefault(rule.name, []).append(rule.host)
 
     def __len__(self) -> int:
         return sum(map(len, self._by_host.values()))
@@ -155,6 +184,33 @@ class UrlRules:
                 break
             url = changed
         return url, tuple(applied)
+
+    @property
+    def id(self) -> str:
+        """A short hash of all enabled rules, in hexadecimal."""
+        enabled = {rule.id for rules in self._by_host.values() for rule in rules}
+        return blake2b(b"".join(sorted(enabled)), digest_size=4).hexdigest()
+
+    def group(self, identity: str) -> RuleGroup | None:
+        """The rules that can lead to an identity; None if there are none."""
+        scheme, _, rest = identity.partition("://")
+        authority = rest.partition("/")[0]
+        try:
+            return self._groups[authority]
+        except KeyError:
+            pass
+        if len(self._groups) >= _MOST_HOSTS:
+            self._groups.clear()
+        host = host_of(scheme, authority)
+        hosts = [host, *self._aliases.get(host, ())]
+        rules = dict.fromkeys(rule for name in hosts for rule in self._of_host(name))
+        ids = b"".join(sorted(rule.id for rule in rules))
+        group = RuleGroup(blake2b(ids, digest_size=GROUP_ID_BYTES).digest(), tuple(rules)) if rules else None
+        self._groups[authority] = group
+        return group
+
+    def _of_host(self, host: str) -> list[UrlRule]:
+        return [rule for pattern in _patterns(host) for rule in self._by_host.get(pattern, ())]
 
     def _changed(self, url: str, applied: dict[UrlRule, None]) -> str:
         """The URL after each rule was applied once; the same object if none applies."""
@@ -182,8 +238,7 @@ class UrlRules:
         """The rules of a host; cached by its spelling in URLs."""
         if len(self._compiled) >= _MOST_HOSTS:
             self._compiled.clear()
-        patterns = _patterns(host_of(scheme, authority))
-        found = [rule for pattern in patterns for rule in self._by_host.get(pattern, ())]
+        found = self._of_host(host_of(scheme, authority))
         rules = self._compiled[authority] = _HostRules(found) if found else None
         return rules
 

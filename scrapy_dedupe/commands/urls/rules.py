@@ -200,14 +200,17 @@ CHECK_RULES = Verb(
 
 
 def _explain(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
-    rules = read_rules(opts.rules)
+    path = opts.rules or stores.settings.urls.rules
+    if path is None:
+        raise UsageError("No URL rules are given. Name a file with --rules or the setting DEDUPE_URL_RULES.")
+    rules = read_rules(path)
     try:
         url = Request(opts.url).url
     except ValueError as error:
         raise UsageError(f"{opts.url!r} is not a URL that can be requested: {error}.") from error
     identity, applied = rules.identity(url)
     return {
-        "file": str(opts.rules),
+        "file": str(path),
         "url": url,
         "identity": identity,
         "rules": [{"rule": str(rule), **as_json(rule)} for rule in applied],
@@ -228,7 +231,7 @@ EXPLAIN = Verb(
     _explain_lines,
     [
         Option("url", "URL", "the URL"),
-        Option("--rules", "FILE", "the file of URL rules", type=Path, required=True),
+        Option("--rules", "FILE", "the file of URL rules (default: DEDUPE_URL_RULES)", type=Path),
     ],
     store_option=None,
 )
