@@ -207,7 +207,9 @@ class BloomDupeFilter(BaseDupeFilter):
         try:
             fingerprint = self._fingerprint(request)
             urls = self._urls if self._is_open else self._opened()
-            keys = None if self._rules is None else self._rules.keys(request, fingerprint)
+            keys = None
+            if self._rules is not None and fingerprint not in urls:
+                keys = self._rules.keys(request, fingerprint)
             if keys is not None and self._is_equated(request, fingerprint, keys):
                 # After a kill the page is requested again, and this request is found again.
                 if urls.keeps_done:
@@ -236,7 +238,7 @@ class BloomDupeFilter(BaseDupeFilter):
         """Whether URL rules filter a request whose own URL is new."""
         rules = self._rules
         assert rules is not None
-        if not rules.is_requested(keys, fingerprint) or fingerprint in self._urls:
+        if not rules.is_requested(keys, fingerprint):
             return False
         if self._pages.is_redirected(request) and (
             any(keys.plain == earlier.plain for earlier in rules.chain(request)) or rules.take_start(keys)

@@ -181,8 +181,8 @@ class RuleRecords:
         return self._held("WHERE due LIMIT ?", most)
 
     def held_by(self, rule: bytes, most: int) -> list[HeldRequest]:
-        """Some of the requests that a rule filtered alone."""
-        return self._held("WHERE rules = ? AND NOT due LIMIT ?", rule, most)
+        """Some of the requests that a rule filtered, if possible alone."""
+        return self._held("WHERE NOT due AND instr(rules, ?) ORDER BY length(rules) LIMIT ?", rule, most)
 
     def of_identities(self, after: bytes, most: int) -> list[HeldRequest]:
         """A request of each identity, in the order of the identities, after an identity."""

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.live.events import JudgedPage
     from scrapy_dedupe.live.session import Session
-    from scrapy_dedupe.urls.rules import UrlRule, UrlRules
+    from scrapy_dedupe.urls.rules import RuleGroup, UrlRule, UrlRules
 
 logger = logging.getLogger(__name__)
 
@@ -85,19 +85,19 @@ class IdentityKeys:
     """
 
     plain: bytes
-    group: bytes
+    group: RuleGroup
     applied: tuple[UrlRule, ...]
 
     @property
     def requested(self) -> bytes:
-        return b"p" + self.group + self.plain
+        return b"p" + self.group.id + self.plain
 
     @property
     def answered(self) -> bytes:
-        return b"a" + self.group + self.plain
+        return b"a" + self.group.id + self.plain
 
     def mark(self, rule: UrlRule) -> bytes:
-        return b"r" + self.group + rule.id + self.plain
+        return b"r" + self.group.id + rule.id + self.plain
 
     def of_request(self) -> list[bytes]:
         """The keys to record for the request."""
@@ -126,7 +126,7 @@ class AppliedRules:
         self._again: dict[Request, tuple[bytes, bytes] | None] = {}
         # Pairs of pages with different texts that several rules may have equated.
         self._ambiguous: list[tuple[RequestedPage, RequestedPage]] = []
-        # Suspected rules that were probed by themselves.
+        # Rules that were probed while the spider was idle.
         self._probed: set[bytes] = set()
         # Work that must end before the spider is closed.
         self._pending = 0
@@ -147,6 +147,9 @@ class AppliedRules:
         session.at_refusal(self._records.close)
         known = self._records.tallies()
         self._tallies = {rule: known.get(rule, RuleTally()) for rule in self._by_id}
+        for tally in self._tallies.values():
+            # Probes of the last run that were not answered may not be answered in this run either.
+            tally.compared = max(tally.compared, tally.probes)
         suspended = [self._by_id[rule] for rule, tally in self._tallies.items() if tally.suspended]
         if suspended:
             self._rules = self._rules.without(suspended)
@@ -165,7 +168,7 @@ class AppliedRules:
         if group is None:
             return None
         plain = self._fingerprint(request.replace(url=identity)) if applied else fingerprint
-        return IdentityKeys(plain, group.id, applied)
+        return IdentityKeys(plain, group, applied)
 
     def is_requested(self, keys: IdentityKeys, fingerprint: bytes) -> bool:
         """Whether the page of a request was requested under another URL."""
@@ -323,36 +326,42 @@ class AppliedRules:
         if not self._pending and not self._is_pumping and self._has_new_held:
             self._has_new_held = False
             self._release_unanswered(b"")
-        if not self._pending and not self._is_pumping and self._ambiguous:
-            self._resolve_ambiguous()
+        if not self._pending and not self._is_pumping:
+            self._decide()
         if self._pending or self._is_pumping:
             if self._is_pumping and not self._pending:
                 self._pump()
             raise DontCloseSpider
 
-    def _resolve_ambiguous(self) -> None:
-        """Probe each suspected rule by itself, if it has filtered a request by itself; then blame."""
-        suspects = {
+    def _decide(self) -> None:
+        """Probe the rules about which too little is known, once. Then blame rules for pairs that several may have equated."""
+        unproved = {
             rule
             for page, first in self._ambiguous
             for rule in ids_in(page.rules + first.rules)
             if rule in self._tallies and not self._is_proved(self._tallies[rule])
         }
-        if new := suspects - self._probed:
+        unproved |= {
+            rule
+            for rule, tally in self._tallies.items()
+            if tally.filtered and not tally.suspended and tally.pairs_for + tally.pairs_against < _MIN_PROBES
+        }
+        if new := unproved - self._probed:
             self._probed |= new
             for rule in new:
-                self._start(self._records.held_by, self._probe, rule, _MIN_PROBES)
+                self._start(
+                    self._records.held_by, lambda rows, rule=rule: self._probe(rule, rows), rule, _MIN_PROBES
+                )
             return
         ambiguous, self._ambiguous = self._ambiguous, []
         for page, first in ambiguous:
             self._blame(page, first, is_last=True)
 
-    def _probe(self, rows: list[HeldRequest]) -> None:
+    def _probe(self, rule: bytes, rows: list[HeldRequest]) -> None:
         if self._is_ending:
             return
-        for row in rows:
-            self._released.add(row.fingerprint)
-            self._tallies[row.rules].probes += 1
+        self._tallies[rule].probes += len(rows)
+        self._released.update(row.fingerprint for row in rows)
         self._count("probes", len(rows))
         self._release(rows)
         wake_engine(self._crawler)
