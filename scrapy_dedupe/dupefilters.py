@@ -11,6 +11,7 @@ Differences from Scrapy's own filter:
     passes, as it does in Scrapy.
 *   After a kill only done requests whose pages had no new links count as seen.
 *   A failed request may be made again in the next run.
+*   With URL rules, of the URLs that lead to the same page only one is requested (:mod:`.live.urls.rules`).
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.defer import deferred_from_coro
 from scrapy.utils.request import referer_str
 
-from .errors import DedupeError
+from .errors import DedupeError, SettingError
 from .live.engine import PageProgress
 from .live.session import Session
 from .live.urls.local import LocalUrls
+from .urls.folder import RECORDS_NAME
 from .urls.journal import MAX_FINGERPRINT_BYTES
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from twisted.internet.defer import Deferred
+
+    from .live.urls.rules import AppliedRules, IdentityKeys
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +114,9 @@ class BloomDupeFilter(BaseDupeFilter):
             from .live.urls.shared import SharedUrls  # imports redis
 
             self._urls = SharedUrls(session, fingerprinter, queue_is_shared=queue_is_shared)
+        self._rules: AppliedRules | None = None
+        if self._settings.rules is not None:
+            session.at_start(lambda: self._use_rules(queue_is_shared))
         self._latency, self._is_timed = session.live.latency("url"), session.live.is_watched
         self._pages = PageProgress(crawler)
         self._is_open = self._is_refused = self._is_closed = False
@@ -143,7 +150,7 @@ class BloomDupeFilter(BaseDupeFilter):
     def open(self) -> None:
         """Open or create the filter. An error is logged without a traceback, and the crawl does not start."""
         try:
-            self._session.at_start(self._urls.open)
+            self._session.at_start(self._open_urls)
         except DedupeError as error:
             self._is_refused = True
             # Scrapy before 2.18 does not handle CloseSpider here.
@@ -161,6 +168,32 @@ class BloomDupeFilter(BaseDupeFilter):
             self._session.events.listen(self._pages.page_judged)
         self._session.run_every(self._settings.flush_s, self._tick, "url")
 
+    def _use_rules(self, queue_is_shared: bool) -> None:
+        from .live.urls.rules import AppliedRules  # only imported if needed
+
+        if queue_is_shared:
+            raise SettingError(
+                "The queue of this crawl is shared in Redis, so DEDUPE_URL_RULES cannot be used: the requests that rules"
+                " filter are kept by this process. Remove DEDUPE_URL_RULES."
+            )
+        assert self._settings.rules is not None
+        self._rules = AppliedRules(self._crawler, self._session, self._settings.rules, self._fingerprint)
+
+    def _open_urls(self) -> None:
+        jobdir = self._session.jobdir
+        if (
+            self._rules is None
+            and jobdir is not None
+            and (jobdir / "dedupe" / "urls" / RECORDS_NAME).exists()
+        ):
+            raise SettingError(
+                f"The job in {jobdir} was started with URL rules, but DEDUPE_URL_RULES is not set. Set it to the rules of"
+                " the job, or use another JOBDIR."
+            )
+        self._urls.open()
+        if self._rules is not None:
+            self._rules.open(self._urls)
+
     def request_seen(self, request: Request) -> bool:
         """Record the request; True if it was made before."""
         if not self._is_timed:
@@ -174,18 +207,45 @@ class BloomDupeFilter(BaseDupeFilter):
         try:
             fingerprint = self._fingerprint(request)
             urls = self._urls if self._is_open else self._opened()
+            keys = None
+            if self._rules is not None and fingerprint not in urls:
+                keys = self._rules.keys(request, fingerprint)
+            if keys is not None and self._is_equated(request, fingerprint, keys):
+                # After a kill the page is requested again, and this request is found again.
+                if urls.keeps_done:
+                    self._pages.found(request)
+                self._session.events.request_filtered(request.url)
+                return True
             if urls.add(fingerprint):
+                if keys is not None and self._rules is not None:
+                    self._rules.record(keys)
                 if urls.keeps_done:
                     self._pages.found(request)
                 return False
             if self._pages.is_redirected(request) and self._may_return(request, fingerprint):
                 self._session.counters.inc("dedupe/url/redirects_passed")
                 return False
+            if self._rules is not None:
+                # The page to which they redirect was requested before.
+                self._rules.answered(*self._rules.chain(request))
         except Exception as error:  # noqa: BLE001 - Scrapy would silently drop the request
             self._log_error(error)
             return False
         self._session.events.request_filtered(request.url)
         return True
+
+    def _is_equated(self, request: Request, fingerprint: bytes, keys: IdentityKeys) -> bool:
+        """Whether URL rules filter a request whose own URL is new."""
+        rules = self._rules
+        assert rules is not None
+        if not rules.is_requested(keys, fingerprint):
+            return False
+        if self._pages.is_redirected(request) and (
+            any(keys.plain == earlier.plain for earlier in rules.chain(request)) or rules.take_start(keys)
+        ):
+            self._session.counters.inc("dedupe/url/redirects_passed")
+            return False
+        return rules.is_filtered(request, fingerprint, keys)
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a filtered request, and log it as Scrapy's filter does."""
@@ -254,7 +314,16 @@ class BloomDupeFilter(BaseDupeFilter):
     def _fingerprints(self, request: Request) -> list[bytes]:
         """Fingerprints of a request and of the requests that were redirected to it."""
         chain = self._chain(request) if self._pages.is_redirected(request) else ()
-        return [self._fingerprint(request), *chain]
+        fingerprint = self._fingerprint(request)
+        if self._rules is None:
+            return [fingerprint, *chain]
+        keys = self._rules.keys(request, fingerprint)
+        all_keys = [*([] if keys is None else [keys]), *(self._rules.chain(request) if chain else ())]
+        return [
+            fingerprint,
+            *chain,
+            *(key for each in all_keys for key in (*each.of_request(), each.answered)),
+        ]
 
     def _chain(self, request: Request) -> Iterable[bytes]:
         """Fingerprints of the requests that were redirected to this one."""
@@ -285,7 +354,10 @@ class BloomDupeFilter(BaseDupeFilter):
             if self._urls.keeps_done:
                 self._pages.found(request)
             if self._is_to_be_recorded(request):
-                self._opened().add_start(self._fingerprint(request))
+                fingerprint = self._fingerprint(request)
+                self._opened().add_start(fingerprint)
+                if self._rules is not None and (keys := self._rules.keys(request, fingerprint)) is not None:
+                    self._rules.record(keys, is_start=True)
         except Exception as error:  # noqa: BLE001
             self._log_error(error)
 
@@ -338,6 +410,8 @@ class BloomDupeFilter(BaseDupeFilter):
         if not self._is_closed:
             if not self._has_logged_growth and self._urls.layers > 1:
                 self._log_growth(self._urls.known_figures())
+            if self._rules is not None:
+                self._rules.tick()
             self._urls.keep(self._pages.tick() if self._urls.keeps_done else [], self._failed())
 
     def _failed(self) -> list[bytes]:
@@ -363,6 +437,11 @@ class BloomDupeFilter(BaseDupeFilter):
             self._set_stats()
         except Exception as error:  # noqa: BLE001
             self._session.counters.error("url", error, "The stats of the URL filter are missing.")
+        if self._rules is not None:
+            try:
+                await self._rules.close()
+            except Exception as error:  # noqa: BLE001
+                self._session.counters.error("url", error, "Requests that URL rules filtered may be lost.")
         try:
             await self._urls.close(self._pages.all(), self._failed(), lost=self._pages.left_in_memory())
         except Exception as error:  # noqa: BLE001 - the rest of the crawl must still be closed

@@ -29,6 +29,8 @@ WRONG = {
     "DEDUPE_URL_FORGET_FAILED": "sometimes",
     "DEDUPE_URL_CONFIRM": "disk",
     "DEDUPE_URL_KEY": "a b",
+    "DEDUPE_URL_RULES": " ",
+    "DEDUPE_URL_RULES_PROBE": 2,
     "DEDUPE_CONTENT_ENABLED": "",
     "DEDUPE_CANONICALIZER": "markdown",
     "DEDUPE_NEAR_THRESHOLD": "nan",

@@ -70,7 +70,7 @@ VERBS: Final = {
         "doctor",
         "Check settings, versions, stores, disks and layers, test each, and explain how to fix problems.",
     ),
-    "urls": Listed(None, "Inspect and change a URL filter: check, forget, export and import URLs."),
+    "urls": Listed(None, "Inspect and change a URL filter, and learn URL rules."),
     "urls check": Listed(
         "urls.verbs",
         "Show for each URL whether it was seen, is new, or was forgotten and may be requested again.",
@@ -82,6 +82,17 @@ VERBS: Final = {
     ),
     "urls import": Listed(
         "urls.verbs", "Import the fingerprints in requests.seen files of any version of Scrapy."
+    ),
+    "urls learn": Listed(
+        "urls.rules",
+        "Learn URL rules from committed crawls: differences between URLs that do not change the text of the page.",
+    ),
+    "urls check-rules": Listed(
+        "urls.rules",
+        "Show what URL rules would have saved in committed crawls, and the pages that would have been lost.",
+    ),
+    "urls explain": Listed(
+        "urls.rules", "Show which URL rules apply to a URL, and the URL that is compared."
     ),
     "content": Listed(None, "Inspect and manage the stored texts, and explain why a page is a copy."),
     "content stats": Listed(
@@ -234,10 +245,10 @@ class Verb(Generic[Result]):
 def verb_named(name: str) -> Verb[Any]:
     """Import a verb, or a sub-verb such as "urls check".
 
-    Its module has it under the last word of the name, in capital letters.
+    Its module has it under the last word of the name, in capital letters, with underscores for hyphens.
     """
     module = import_module(f"{__package__}.{VERBS[name].module}")
-    return cast("Verb[Any]", getattr(module, name.split()[-1].upper()))
+    return cast("Verb[Any]", getattr(module, name.split()[-1].upper().replace("-", "_")))
 
 
 def add_verbs(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import signals, version_info
 from scrapy.exceptions import IgnoreRequest
 from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
+from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.request import referer_str
 from scrapy.utils.url import strip_url
 
@@ -46,6 +47,27 @@ def engine_of(crawler: Crawler) -> Any:
         return crawler.engine
     except RuntimeError:  # from Scrapy 2.18 on
         return None
+
+
+def wake_engine(crawler: Crawler) -> None:
+    """Let an idle engine process the next request, or end the crawl, now: otherwise it takes up to five seconds."""
+    nextcall = getattr(_engine_slot(crawler), "nextcall", None)
+    if nextcall is not None:
+        nextcall.schedule()
+
+
+def is_closing(crawler: Crawler) -> bool:
+    """Whether the engine is closing the spider."""
+    return getattr(_engine_slot(crawler), "closing", None) is not None
+
+
+async def download(crawler: Crawler, request: Request) -> None:
+    """Download a request. Its response passes the downloader middlewares, and is not passed to the spider."""
+    engine = engine_of(crawler)
+    if hasattr(engine, "download_async"):
+        await engine.download_async(request)
+    else:
+        await maybe_deferred_to_future(engine.download(request))
 
 
 def _engine_slot(crawler: Crawler) -> Any:
@@ -241,10 +263,7 @@ class Throttle:
         if engine is not None and self._has_paused:
             self._has_paused = False
             engine.unpause()
-            # Otherwise, an idle engine would take up to five seconds to process the next request.
-            nextcall = getattr(_engine_slot(self._crawler), "nextcall", None)
-            if nextcall is not None:
-                nextcall.schedule()
+            wake_engine(self._crawler)
 
 
 class PageLimits:

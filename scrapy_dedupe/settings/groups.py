@@ -82,6 +82,13 @@ class UrlSettings:
     key: str = setting("DEDUPE_URL_KEY", "%(spider)s", URL_KEY,
         "The name of the filter in Redis. Processes with the same name share the filter. %(spider)s is replaced by"
         " the spider's name, in which braces and percent signs are percent-encoded.")
+    rules: Path | None = setting("DEDUPE_URL_RULES", None, PATH,
+        "A file of URL rules, as written by scrapy dedupe urls learn. Of the URLs that the rules equate only one is"
+        " requested. Needs the content layer. Not possible with a queue in Redis. Default: none.")
+    probe_share: float = setting(
+        "DEDUPE_URL_RULES_PROBE", 0.01, number("a number from 0 to 1", lambda n: 0 <= n <= 1),
+        "The share of the requests filtered by a URL rule that are made nevertheless, to compare the pages; at least 3"
+        " requests per rule.")
     persist: bool
     queue_persists: bool
 
@@ -326,7 +333,13 @@ class Settings:
     def without_memory(self) -> Settings:
         """The same settings for a process that keeps nothing: a URL filter in memory, and no job folder."""
         urls = replace(
-            self.urls, store_url=None, persist=False, queue_persists=False, forget_failed=False, confirm=False
+            self.urls,
+            store_url=None,
+            rules=None,
+            persist=False,
+            queue_persists=False,
+            forget_failed=False,
+            confirm=False,
         )
         return replace(self, urls=urls, jobdir=None)
 

@@ -14,6 +14,7 @@ unclean, since Scrapy's queue on the same disk may lack requests too.
     urls.forgotten  journal of fingerprints that may be requested again once (urls/forgotten.py)
     urls.started    journal of start requests; in each run one redirect to each of them passes
     urls.sqlite     the exact set, with DEDUPE_URL_CONFIRM (urls/exact.py)
+    rules.sqlite    the requests filtered by URL rules, with DEDUPE_URL_RULES (urls/rule_records.py)
 
 The format of the four journals is described in :mod:`~scrapy_dedupe.urls.journal`. They are locked while a run or a
 command-line tool uses the filter.
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 
 SNAPSHOT_NAME = "urls.bloom"
 EXACT_NAME = "urls.sqlite"
+RECORDS_NAME = "rules.sqlite"
 
 LocalFilter: TypeAlias = GrowingBloomFilter | ConfirmedBloomFilter
 State: TypeAlias = Literal["seen", "new", "forgotten"]

@@ -78,6 +78,9 @@ STEPS = (
     Step("report", "report first second"),
     Step("check", "check first"),
     Step("check-faulty", "check --payloads second third", 4),
+    Step("urls-learn", "urls learn first second -o learnt.toml"),
+    Step("urls-check-rules", "urls check-rules rules.toml first second"),
+    Step("urls-explain", "urls explain http://example.org/1?sid=1 --rules rules.toml"),
     Step("import", "import a.wacz"),
     Step("import-faulty", "import faulty.cdxj cut.wacz", 4),
     Step("import-known", "import a.wacz"),
@@ -142,6 +145,8 @@ def prepare(folder: Path, store_url: str) -> None:
         table.commit()
     (folder / "page.html").write_text(f"<title>Lake</title><p>{PROSE} {OTHER}")
     prints = [sha256(b"%d" % number).hexdigest()[:40] for number in range(5)]
+    rule = '[[rule]]\nhost = "example.org"\nkind = "ignore-parameter"\nparameter = "sid"\n'
+    (folder / "rules.toml").write_text(f"version = 1\n{rule}")
     (folder / "requests.seen").write_text("\n".join(prints) + "\n")
 
 
@@ -213,7 +218,9 @@ def test_json_output_of_every_verb_equals_its_golden_file(call: Callable[..., Ca
     blot = "0"
     for step in STEPS:
         verb, *words = step.words.format(blot=blot).split()
-        has_store = verb in STORE_VERBS and words != ["curve"]
+        has_store = (verb in STORE_VERBS and words != ["curve"]) or {"learn", "check-rules"}.intersection(
+            words
+        )
         store = ["--store", store_url] if has_store else []
         root = ["--root", "index"] if verb == "passages" else []
         called = call(verb, *words, *store, *root, "--json")

@@ -1,0 +1,166 @@
+"""The pages of committed crawls with the keys of their texts, for URL rules.
+
+URLs and payload digests come from the WARC files of the crawl, texts from the store. For a page whose text is not in
+the store, the digest of its payload is the key, unless a page with the same payload has a text.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin
+
+from scrapy_dedupe.crawls.crawl_files import CrawlArchive
+from scrapy_dedupe.crawls.places import sizes_of
+from scrapy_dedupe.errors import ArchiveError, CrawlStateError, StoreUnavailable
+from scrapy_dedupe.tasks.progress import Reached, part
+from scrapy_dedupe.urls.learning import PageFact, differences
+from scrapy_dedupe.warc.exchanges import exchanges
+from scrapy_dedupe.warc.reading import read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from typing import Self
+
+    from scrapy_dedupe.commands.stores import CommandStores
+    from scrapy_dedupe.crawls import CrawlIndex
+    from scrapy_dedupe.stores.base import ContentStore, SeenText
+    from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.warc.framing import Damage
+    from scrapy_dedupe.warc.reading import StoredRecord
+
+_REDIRECTS = frozenset((301, 302, 303, 307, 308))
+_MOST_REDIRECTS = 20
+
+
+class CrawledPages:
+    """The pages of the crawls *ids*, or of all committed crawls. A context manager.
+
+    ``crawls`` are the ids, ``damaged`` the damaged places of files, which are skipped, ``with_text`` the number of pages
+    whose text is in the store.
+
+    Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for a crawl that is not committed.
+    """
+
+    def __init__(
+        self, stores: CommandStores, ids: Sequence[str], folder: Path | None, watch: Progress
+    ) -> None:
+        self._stores = stores
+        self._folder = folder or stores.settings.warc.folder
+        self._watch = watch
+        self._ids = ids
+        self._closing = ExitStack()
+        self.crawls: list[str] = []
+        self.damaged: list[str] = []
+        self.with_text = 0
+
+    def __enter__(self) -> Self:
+        with self._closing as stack:
+            self._index: CrawlIndex = stack.enter_context(self._stores.open_index())
+            self._texts = self._opened_texts(stack)
+            states = {info.id: info.state for info in self._index.crawls()}
+            for crawl in self._ids:
+                if states.get(crawl) != "committed":
+                    state = states.get(crawl, "unknown")
+                    raise CrawlStateError(
+                        f"The crawl {crawl} is {state}. URL rules need committed crawls; `scrapy dedupe crawls` lists them."
+                    )
+            committed = [crawl for crawl, state in states.items() if state == "committed"]
+            self.crawls = list(dict.fromkeys(self._ids)) or committed
+            if not self.crawls:
+                raise CrawlStateError(
+                    "The crawl index has no committed crawl. Crawl first, or import a crawl with scrapy dedupe import."
+                )
+            self._closing = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._closing.close()
+
+    def _opened_texts(self, stack: ExitStack) -> ContentStore | None:
+        try:
+            return stack.enter_context(closing(self._stores.open_content())).content
+        except StoreUnavailable:
+            # A crawl without the content layer has no store of texts.
+            if self._stores.content_url == self._stores.index_url:
+                raise
+            return None
+
+    def facts(self) -> Iterator[PageFact]:
+        """The pages of all crawls."""
+        for crawl in self.crawls:
+            yield from self.of_crawl(crawl)
+
+    def of_crawl(self, crawl: str) -> Iterator[PageFact]:
+        """The pages of a crawl, in the order in which they were recorded, then its redirects."""
+        archive = CrawlArchive(self._index, crawl, self._folder, self._note)
+        if not archive.paths:
+            raise ArchiveError(
+                f"There are no WARC files of the crawl {crawl} in {self._folder} or in the crawl index. Name their folder"
+                " with --warc-dir."
+            )
+        texts: dict[str, tuple[bytes, bytes]] = {}
+        sizes: dict[str, int] = {}
+        targets: dict[str, tuple[str, int]] = {}
+        found: dict[str, PageFact] = {}
+        with closing(archive), part(self._watch, crawl, sizes_of(archive.paths)):
+            for record, status in self._answers(archive):
+                url = record.target_uri or ""
+                if status in _REDIRECTS:
+                    location = record.http.get(b"Location") if record.http is not None else None
+                    if location:
+                        targets[url] = urljoin(url, location.decode("latin-1")), record.frame.block_length
+                    continue
+                digest = record.payload_digest
+                if status != 200 or digest is None:
+                    continue
+                key = digest.value
+                if record.type == "response":
+                    sizes.setdefault(key, record.frame.block_length)
+                captures = self._captures(url, crawl)
+                self.with_text += bool(captures)
+                for capture in captures:
+                    keys = capture.digest, capture.original or capture.digest
+                    if len(captures) == 1:
+                        texts.setdefault(key, keys)
+                    found[url] = PageFact(url, *keys, sizes.get(key, 0))
+                    yield found[url]
+                if not captures:
+                    keys = texts.get(key, (b"payload:" + key.encode(), b""))
+                    found[url] = PageFact(url, *keys, sizes.get(key, 0))
+                    yield found[url]
+        for url, (_, size_bytes) in targets.items():
+            page = None if url in found else _redirected(url, targets, found)
+            # Other redirects, such as those of dead links to the home page, say nothing about the two URLs.
+            if page is not None and differences(url, page.url):
+                yield PageFact(url, page.text, page.family, size_bytes)
+
+    def _answers(self, archive: CrawlArchive) -> Iterator[tuple[StoredRecord, int]]:
+        """The responses to GET requests in the files, and revisits of them, with their status."""
+        for path in archive.paths:
+            reached = Reached(self._watch)
+            for record, method in exchanges(read_records(path, on_damage=self._note)):
+                reached(record.offset)
+                if method == "GET":
+                    has_status = record.http is not None and record.http.status not in (None, 304)
+                    yield record, (record.http.status or 200) if has_status and record.http else 200
+
+    def _captures(self, url: str, crawl: str) -> list[SeenText]:
+        """The captures of a URL in a crawl. A page that has not changed has only a capture of an earlier crawl."""
+        if self._texts is None:
+            return []
+        captures = [capture for capture, _ in self._texts.captures(url)]
+        return [capture for capture in captures if capture.crawl == crawl] or captures[-1:]
+
+    def _note(self, damage: Damage) -> None:
+        self.damaged.append(str(damage))
+
+
+def _redirected(url: str, targets: dict[str, tuple[str, int]], found: dict[str, PageFact]) -> PageFact | None:
+    """The page to which a URL redirects in the end, if it was recorded."""
+    for _ in range(_MOST_REDIRECTS):
+        if url not in targets:
+            return found.get(url)
+        url = targets[url][0].partition("#")[0]
+    return None

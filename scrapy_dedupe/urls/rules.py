@@ -1,0 +1,437 @@
+"""URL rules: differences between URLs that do not change the page.
+
+A rule applies to one host, or to a host and its subdomains, and there to paths that begin with ``path``. The *identity*
+of a URL is the URL after all rules. Two URLs with the same identity lead to the same page, so only one of them needs to
+be requested. The identity is only compared: nobody requests it.
+
+==============================  ========================================================================================
+kind                            URLs with the same identity
+==============================  ========================================================================================
+``host-alias``                  on the host and on the host ``to``
+``ignore-scheme``               with ``http`` and with ``https``
+``lowercase-path``              whose paths differ in letter case
+``ignore-path-parameter``       with and without ``;parameter=…`` in the path, such as ``;jsessionid=…``
+``collapse-slashes``            with one and with several slashes in a row
+``remove-segment``              with and without this segment of the path, such as ``/print/``
+``default-document``            of a folder, and of this document in it, such as ``index.html``
+``trailing-slash``              with and without a slash at the end of the path
+``replace-suffix``              whose paths end with ``suffix`` and with ``to``, which may be empty
+``ignore-parameter``            with and without this parameter of the query, or with one of its ``values``
+``ignore-empty-parameters``     with and without parameters that have no value
+``ignore-repeated-parameters``  with and without repetitions of the same parameter and value
+``keep-first-value``            whose first value of a repeated parameter is the same
+``keep-last-value``             whose last value of a repeated parameter is the same
+``sort-parameters``             whose parameters have another order
+==============================  ========================================================================================
+
+Rules apply in the order of this table, wherever they are in a file, and again until the URL no longer changes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote_plus
+
+from scrapy_dedupe.errors import SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+KINDS: Final = {
+    "host-alias": "to",
+    "ignore-scheme": "",
+    "lowercase-path": "",
+    "ignore-path-parameter": "parameter",
+    "collapse-slashes": "",
+    "remove-segment": "segment",
+    "default-document": "document",
+    "trailing-slash": "",
+    "replace-suffix": "suffix",
+    "ignore-parameter": "parameter",
+    "ignore-empty-parameters": "",
+    "ignore-repeated-parameters": "",
+    "keep-first-value": "parameter",
+    "keep-last-value": "parameter",
+    "sort-parameters": "",
+}
+"""The kinds of rules, in the order in which they apply, each with what its ``name`` is; empty for none."""
+
+RULE_ID_BYTES: Final = 8
+GROUP_ID_BYTES: Final = 4
+
+_URL: Final = re.compile(r"([^:/?#]+)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(.*)", re.DOTALL)
+_KEEPING: Final = ("keep-first-value", "keep-last-value")
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+_SLASHES: Final = re.compile("//+")
+# Enough for any sensible file; a bound, since two rules could undo each other.
+_MOST_ROUNDS: Final = 8
+_MOST_HOSTS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class RuleEvidence:
+    """The pairs of URLs that a rule was learnt from.
+
+    ``pairs_for`` had the same text, ``pairs_against`` different texts. ``lower_bound`` is the one-sided 95 % lower bound
+    of the share of pairs with the same text. ``downloads`` and ``size_bytes`` would have been saved in the crawls that
+    the rule was learnt from. ``examples`` are pairs of URLs.
+    """
+
+    pairs_for: int
+    pairs_against: int
+    lower_bound: float
+    downloads: int
+    size_bytes: int
+    examples: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleGroup:
+    """All rules that can lead to an identity on a host. ``id`` is different for different rules."""
+
+    id: bytes
+    rules: tuple[UrlRule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UrlRule:
+    """One rule; see the module.
+
+    ``host`` is in lower case, with its port unless it is the default one; ``*.example.org`` also applies to
+    subdomains, ``*`` to all hosts. ``name`` is the parameter, segment, document, suffix or other host. ``values`` limits
+    ``ignore-parameter`` to these values; empty means all. ``to`` is the replacement for a suffix.
+    """
+
+    kind: str
+    host: str
+    name: str = ""
+    path: str = "/"
+    values: tuple[str, ...] = ()
+    to: str = ""
+    enabled: bool = True
+    evidence: RuleEvidence | None = None
+
+    def __str__(self) -> str:
+        where = self.host if self.path == "/" else f"{self.host}{self.path}"
+        what = f" {self.name}" if self.name else ""
+        if self.kind == "replace-suffix":
+            what += f" by {self.to or 'nothing'}"
+        only = (
+            f" ({', '.join(self.values[:3])}{', …' if len(self.values) > 3 else ''})" if self.values else ""
+        )
+        return f"{self.kind}{what}{only} on {where}"
+
+    def key(self) -> tuple[object, ...]:
+        """What the rule does, without its evidence."""
+        return self.kind, self.host, self.name, self.path, self.values, self.to
+
+    @property
+    def id(self) -> bytes:
+        """An 8-byte hash of :meth:`key`."""
+        return _id_of(self.key())
+
+
+@lru_cache(10_000)
+def _id_of(key: tuple[object, ...]) -> bytes:
+    return blake2b(repr(key).encode(), digest_size=RULE_ID_BYTES).digest()
+
+
+class UrlRules:
+    """Applies rules to URLs. Raises :class:`~scrapy_dedupe.errors.SettingError` for rules that contradict each other.
+
+    Rules that are not ``enabled`` do not apply.
+    """
+
+    def __init__(self, rules: Iterable[UrlRule]) -> None:
+        self.rules = tuple(rules)
+        self._by_host: dict[str, list[UrlRule]] = {}
+        for rule in self.rules:
+            if rule.enabled:
+                self._by_host.setdefault(rule.host, []).append(rule)
+        _refuse_contradictions(self._by_host)
+        self._compiled: dict[str, _HostRules | None] = {}
+        self._groups: dict[str, RuleGroup | None] = {}
+        self._aliases: dict[str, list[str]] = {}
+        for on_host in self._by_host.values():
+            for rule in on_host:
+                if rule.kind == "host-alias":
+                    self._aliases.setdefault(rule.name, []).append(rule.host)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_host.values()))
+
+    def without(self, suspended: Iterable[UrlRule]) -> UrlRules:
+        """These rules without some of them."""
+        keys = {rule.key() for rule in suspended}
+        return UrlRules(rule for rule in self.rules if rule.key() not in keys)
+
+    def identity(self, url: str) -> tuple[str, tuple[UrlRule, ...]]:
+        """The identity of a URL, and the rules that changed it. Never raises.
+
+        >>> rules = UrlRules([UrlRule("ignore-parameter", "a.org", "sid"), UrlRule("trailing-slash", "*")])
+        >>> rules.identity("http://a.org/b/?sid=1&c=2")[0]
+        'http://a.org/b?c=2'
+        """
+        applied: dict[UrlRule, None] = {}
+        for _ in range(_MOST_ROUNDS):
+            changed = self._changed(url, applied)
+            if changed is url:
+                break
+            url = changed
+        return url, tuple(applied)
+
+    @property
+    def id(self) -> str:
+        """A short hash of all enabled rules, in hexadecimal."""
+        enabled = {rule.id for rules in self._by_host.values() for rule in rules}
+        return blake2b(b"".join(sorted(enabled)), digest_size=4).hexdigest()
+
+    def group(self, identity: str) -> RuleGroup | None:
+        """The rules that can lead to an identity; None if there are none."""
+        scheme, _, rest = identity.partition("://")
+        authority = rest.partition("/")[0]
+        try:
+            return self._groups[authority]
+        except KeyError:
+            pass
+        if len(self._groups) >= _MOST_HOSTS:
+            self._groups.clear()
+        host = host_of(scheme, authority)
+        hosts = [host, *self._aliases.get(host, ())]
+        rules = dict.fromkeys(rule for name in hosts for rule in self._of_host(name))
+        ids = b"".join(sorted(rule.id for rule in rules))
+        group = RuleGroup(blake2b(ids, digest_size=GROUP_ID_BYTES).digest(), tuple(rules)) if rules else None
+        self._groups[authority] = group
+        return group
+
+    def _of_host(self, host: str) -> list[UrlRule]:
+        return [rule for pattern in _patterns(host) for rule in self._by_host.get(pattern, ())]
+
+    def _changed(self, url: str, applied: dict[UrlRule, None]) -> str:
+        """The URL after each rule was applied once; the same object if none applies."""
+        match = _URL.match(url)
+        if match is None:
+            return url
+        scheme, authority, path, query, fragment = match.groups()
+        try:
+            rules = self._compiled[authority]
+        except KeyError:
+            rules = self._compile(scheme, authority)
+        if rules is None:
+            return url
+        count = len(applied)
+        new_path = rules.changed_path(path or "/", applied) if rules.changes_path else path
+        new_query = query
+        if query and rules.changes_query:
+            new_query = rules.changed_query(query, path or "/", applied)
+        scheme, authority = rules.changed_origin(scheme, authority, path or "/", applied)
+        if len(applied) == count:
+            return url
+        return f"{scheme}://{authority}{new_path}{'?' if new_query else ''}{new_query or ''}{fragment}"
+
+    def _compile(self, scheme: str, authority: str) -> _HostRules | None:
+        """The rules of a host; cached by its spelling in URLs."""
+        if len(self._compiled) >= _MOST_HOSTS:
+            self._compiled.clear()
+        found = self._of_host(host_of(scheme, authority))
+        rules = self._compiled[authority] = _HostRules(found) if found else None
+        return rules
+
+
+class _HostRules:
+    """The rules of one host, by kind and name."""
+
+    def __init__(self, rules: Iterable[UrlRule]) -> None:
+        named: dict[str, dict[str, list[UrlRule]]] = {kind: {} for kind in KINDS}
+        for rule in rules:
+            named[rule.kind].setdefault(rule.name, []).append(rule)
+        self.changes_path = any(named[kind] for kind in _PATH_KINDS)
+        self.changes_query = any(named[kind] for kind in _QUERY_KINDS)
+        self._aliases = [rule for rules in named["host-alias"].values() for rule in rules]
+        self._scheme = named["ignore-scheme"].get("", ())
+        self._lowercase = named["lowercase-path"].get("", ())
+        self._path_parameters = named["ignore-path-parameter"]
+        self._slashes = named["collapse-slashes"].get("", ())
+        self._segments = named["remove-segment"]
+        self._documents = named["default-document"]
+        self._last_slash = named["trailing-slash"].get("", ())
+        self._suffixes = named["replace-suffix"]
+        self._endings = tuple(self._suffixes)
+        self._parameters = named["ignore-parameter"]
+        self._empty = named["ignore-empty-parameters"].get("", ())
+        self._repeated = named["ignore-repeated-parameters"].get("", ())
+        self._kept = [(kind, name, named[kind][name]) for kind in _KEEPING for name in named[kind]]
+        self._order = named["sort-parameters"].get("", ())
+
+    def changed_origin(
+        self, scheme: str, authority: str, path: str, applied: dict[UrlRule, None]
+    ) -> tuple[str, str]:
+        if self._aliases:
+            user, mark, _ = authority.rpartition("@")
+            authority = f"{user}{mark}{self._aliases[0].name}"
+            applied[self._aliases[0]] = None
+        if scheme == "http" and self._scheme and (rule := _for_path(self._scheme, path)):
+            scheme = "https"
+            applied[rule] = None
+        return scheme, authority
+
+    def changed_path(self, path: str, applied: dict[UrlRule, None]) -> str:
+        original = path
+        if self._lowercase and (lower := path.lower()) != path and (rule := _for_path(self._lowercase, path)):
+            path, applied[rule] = lower, None
+        if self._path_parameters and ";" in path:
+            path = "/".join(
+                self._without_parameters(part, original, applied) if ";" in part else part
+                for part in path.split("/")
+            )
+        if "//" in path and self._slashes and (rule := _for_path(self._slashes, original)):
+            path, applied[rule] = _SLASHES.sub("/", path), None
+        if self._segments:
+            parts = path.split("/")
+            if not self._segments.keys().isdisjoint(parts):
+                kept = []
+                for part in parts:
+                    if part in self._segments and (rule := _for_path(self._segments[part], original)):
+                        applied[rule] = None
+                    else:
+                        kept.append(part)
+                path = "/".join(kept)
+        if self._documents:
+            folder, _, last = path.rpartition("/")
+            if last in self._documents and (rule := _for_path(self._documents[last], original)):
+                path, applied[rule] = f"{folder}/", None
+        if len(path) > 1 and path[-1] == "/" and (rule := _for_path(self._last_slash, original)):
+            path, applied[rule] = path[:-1], None
+        if self._endings and path.endswith(self._endings):
+            ending = next(ending for ending in self._endings if path.endswith(ending))
+            stem = path.removesuffix(ending)
+            if not stem.endswith("/") and (rule := _for_path(self._suffixes[ending], original)):
+                path, applied[rule] = stem + rule.to, None
+        return path if path[:1] == "/" else f"/{path}"
+
+    def _without_parameters(self, segment: str, path: str, applied: dict[UrlRule, None]) -> str:
+        first, *parameters = segment.split(";")
+        kept = [first]
+        for parameter in parameters:
+            rule = _for_path(self._path_parameters.get(parameter.partition("=")[0], ()), path)
+            if rule is None:
+                kept.append(parameter)
+            else:
+                applied[rule] = None
+        return ";".join(kept)
+
+    def changed_query(self, query: str, path: str, applied: dict[UrlRule, None]) -> str:
+        count = len(applied)
+        pairs = self._filtered(parameters_of(query), path, applied)
+        for kind, name, rules in self._kept:
+            places = [place for place, pair in enumerate(pairs) if pair[0] == name]
+            if len(places) > 1 and (rule := _for_path(rules, path)):
+                applied[rule] = None
+                value = pairs[places[0 if kind == "keep-first-value" else -1]]
+                pairs = [
+                    value if place == places[0] else pair
+                    for place, pair in enumerate(pairs)
+                    if place == places[0] or pair[0] != name
+                ]
+        if self._order and len(pairs) > 1 and (rule := _for_path(self._order, path)):
+            in_order = sorted(pairs, key=itemgetter(0))
+            if in_order != pairs:
+                pairs, applied[rule] = in_order, None
+        return query if len(applied) == count else "&".join([text for _, _, text in pairs])
+
+    def _filtered(
+        self, pairs: Iterable[tuple[str, str, str]], path: str, applied: dict[UrlRule, None]
+    ) -> list[tuple[str, str, str]]:
+        empty, repeated = _for_path(self._empty, path), _for_path(self._repeated, path)
+        kept, known = [], set()
+        for pair in pairs:
+            name, value, _ = pair
+            rule = None
+            if name in self._parameters:
+                rules = (rule for rule in self._parameters[name] if not rule.values or value in rule.values)
+                rule = _for_path(rules, path)
+            if rule is None and not value:
+                rule = empty
+            if rule is None and repeated is not None:
+                rule = repeated if (name, value) in known else None
+                known.add((name, value))
+            if rule is None:
+                kept.append(pair)
+            else:
+                applied[rule] = None
+        return kept
+
+
+def _for_path(rules: Iterable[UrlRule], path: str) -> UrlRule | None:
+    """The first rule that applies to a path."""
+    for rule in rules:
+        if path.startswith(rule.path):
+            return rule
+    return None
+
+
+_PATH_KINDS: Final = frozenset(list(KINDS)[2:9])
+_QUERY_KINDS: Final = frozenset(list(KINDS)[9:])
+
+
+def parameters_of(query: str) -> Iterator[tuple[str, str, str]]:
+    """The parameters of a query: name and value, decoded, and the text that they were written as.
+
+    >>> list(parameters_of("a=1&b%20c"))
+    [('a', '1', 'a=1'), ('b c', '', 'b%20c')]
+    """
+    for text in query.split("&"):
+        name, _, value = text.partition("=")
+        yield decoded(name), decoded(value), text
+
+
+def decoded(text: str) -> str:
+    """A name or value of a query, decoded."""
+    return unquote_plus(text) if "%" in text or "+" in text else text
+
+
+def host_of(scheme: str, authority: str) -> str:
+    """The host and port of a URL in lower case, without user and default port.
+
+    >>> host_of("http", "user@Example.org:80")
+    'example.org'
+    """
+    host = authority.rpartition("@")[2].lower()
+    return host.removesuffix(_DEFAULT_PORTS.get(scheme, " "))
+
+
+def _patterns(host: str) -> Iterator[str]:
+    """The host patterns that a host matches, the most specific first.
+
+    >>> list(_patterns("a.b.org"))
+    ['a.b.org', '*.a.b.org', '*.b.org', '*.org', '*']
+    """
+    yield host
+    parts = host.split(".")
+    for place in range(len(parts)):
+        yield f"*.{'.'.join(parts[place:])}"
+    yield "*"
+
+
+def _refuse_contradictions(by_host: dict[str, list[UrlRule]]) -> None:
+    aliases = {host: rule for host, rules in by_host.items() for rule in rules if rule.kind == "host-alias"}
+    for host, rule in aliases.items():
+        if rule.name in aliases:
+            raise SettingError(
+                f"The rules make {host} an alias of {rule.name}, and that an alias of {aliases[rule.name].name}."
+                f" Make {host} an alias of {aliases[rule.name].name}."
+            )
+    for rules in by_host.values():
+        suffixes = [rule for rule in rules if rule.kind == "replace-suffix"]
+        for one in suffixes:
+            for other in suffixes:
+                if one.to.endswith(other.name):
+                    raise SettingError(
+                        f"The rules replace the suffix {one.name} by {one.to}, and {other.name} by"
+                        f" {other.to or 'nothing'}, on {one.host}. Replace {one.name} by {other.to or 'nothing'}."
+                    )

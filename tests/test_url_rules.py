@@ -1,0 +1,203 @@
+"""URL rules in crawls of a real site: which URLs are requested, and that no page is lost."""
+
+from __future__ import annotations
+
+import tomllib
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from crawling import LinkSpider, collecting, crawl, crawl_test
+from rules_site import add_site, text
+from webserver import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from webserver import WebServer
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Callable[..., str]:
+    """Writes a file of rules, each a kind and a name, for all hosts; the path."""
+
+    def write(*given: str, name: str = "rules.toml") -> str:
+        key = {"ignore-parameter": "parameter", "default-document": "document", "remove-segment": "segment"}
+        tables = []
+        for rule in given:
+            kind, _, word = rule.partition(" ")
+            tables.append(
+                f'[[rule]]\nhost = "*"\nkind = "{kind}"\n' + (f'{key[kind]} = "{word}"\n' if word else "")
+            )
+        path = tmp_path / name
+        path.write_text("\n".join(["version = 1", *tables]))
+        assert "version" in tomllib.loads(path.read_text())
+        return str(path)
+
+    return write
+
+
+def texts(web: WebServer, items: list[dict[str, Any]]) -> set[bytes]:
+    """The bodies of the pages that the spider has received."""
+    bodies = {web.url(path): page.body for path, page in web.pages.items() if isinstance(page, Page)}
+    return {bodies[item["url"]] for item in items}
+
+
+def stats_of(crawler: Any) -> dict[str, Any]:
+    prefix = "dedupe/url/rules/"
+    return {
+        name.removeprefix(prefix): value
+        for name, value in crawler.stats.get_stats().items()
+        if name.startswith(prefix)
+    }
+
+
+@crawl_test
+async def test_each_page_is_requested_once(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str]
+) -> None:
+    add_site(web, "?sid=1", "?sid=2", "?sid=3", pages=20)
+    spider, items = collecting()
+    own = {"DEDUPE_URL_RULES": rules("ignore-parameter sid"), "DEDUPE_URL_RULES_PROBE": 0}
+    crawler = await crawl(spider, {**settings, **own}, urls=web.url())
+    assert len(texts(web, items)) == 21
+    # Three probes.
+    assert len(web.paths) == 21 + 3
+    assert stats_of(crawler) == {"filtered": 57, "probes": 3}
+    assert crawler.stats.get_value("dupefilter/filtered") == 57
+
+
+@crawl_test
+async def test_suspended_rule_costs_no_page(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    add_site(web, "?part=1", "?sid=1", pages=30)
+    spider, items = collecting()
+    own = {"DEDUPE_URL_RULES": rules("ignore-parameter sid", "ignore-parameter part")}
+    crawler = await crawl(spider, {**settings, **own}, urls=web.url())
+    assert len(texts(web, items)) == 61
+    found = stats_of(crawler)
+    assert found["suspended"] == 1
+    assert found["released"] > 10
+    warnings = [record.getMessage() for record in caplog.records if "is suspended" in record.getMessage()]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("The URL rule ignore-parameter part on * is suspended")
+    assert not crawler.stats.get_value("dedupe/errors/url")
+
+
+@crawl_test
+async def test_next_url_of_a_failed_page_is_requested(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str]
+) -> None:
+    add_site(web, "?sid=1", "?sid=2", pages=20)
+    failed: set[str] = set()
+
+    def fail_once(request: Any) -> Page:
+        number = request.path.partition("?")[0]
+        if number not in failed:
+            failed.add(number)
+            return Page(b"broken", 500)
+        return Page(text(int(number.removeprefix("/p"))).encode())
+
+    for path in list(web.pages):
+        if path != "/":
+            web.pages[path] = fail_once
+    spider, items = collecting()
+    own = {"DEDUPE_URL_RULES": rules("ignore-parameter sid"), "DEDUPE_URL_RULES_PROBE": 0}
+    await crawl(spider, {**settings, **own}, urls=web.url())
+    assert len({item["url"].partition("?")[0] for item in items}) == 21
+
+
+@crawl_test
+async def test_changing_pages_do_not_suspend_a_rule(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str]
+) -> None:
+    add_site(web, "?sid=1", pages=20)
+    visits = 0
+
+    def clock(request: Any) -> Page:
+        nonlocal visits
+        visits += 1
+        return Page(f"<p>Visit number {visits}".encode())
+
+    for path in list(web.pages):
+        if path != "/":
+            web.pages[path] = clock
+    own = {"DEDUPE_URL_RULES": rules("ignore-parameter sid")}
+    crawler = await crawl(LinkSpider, {**settings, **own}, urls=web.url())
+    found = stats_of(crawler)
+    assert "suspended" not in found
+    assert found["unstable"] >= 3
+
+
+@crawl_test
+async def test_redirect_to_another_url_of_the_page_is_followed(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str]
+) -> None:
+    links = [f"/p{number}/" for number in range(10)]
+    web.page("/", "".join(f'<a href="{link}">x</a>' for link in links))
+    for number in range(10):
+        web.page(f"/p{number}/", b"", status=301, headers=[("Location", f"/p{number}?sid=1")])
+        web.page(f"/p{number}?sid=1", text(number))
+    spider, items = collecting()
+    own = {"DEDUPE_URL_RULES": rules("ignore-parameter sid", "trailing-slash")}
+    await crawl(spider, {**settings, **own}, urls=web.url())
+    assert len(texts(web, items)) == 11
+
+
+@crawl_test
+async def test_plain_urls_of_an_earlier_run_count_as_seen(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str], tmp_path: Path
+) -> None:
+    add_site(web, pages=10)
+    settings["JOBDIR"] = str(tmp_path / "job")
+    await crawl(LinkSpider, settings, urls=web.url())
+    add_site(web, "?sid=1", pages=10)
+    web.paths.clear()
+    own = {"DEDUPE_URL_RULES": rules("ignore-parameter sid"), "DEDUPE_URL_RULES_PROBE": 0}
+    await crawl(LinkSpider, {**settings, **own}, urls=web.url())
+    # The start page and three probes. The texts of the earlier run are unknown, so there are three more at the end.
+    assert len(web.paths) == 1 + 3 + 3
+
+
+@crawl_test
+async def test_job_with_other_rules_is_refused(
+    web: WebServer,
+    settings: dict[str, Any],
+    rules: Callable[..., str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    add_site(web, pages=1)
+    settings["JOBDIR"] = str(tmp_path / "job")
+    first, second = rules("ignore-parameter sid"), rules("ignore-parameter other", name="other.toml")
+    await crawl(LinkSpider, {**settings, "DEDUPE_URL_RULES": first}, urls=web.url())
+    web.paths.clear()
+    for own, words in (({"DEDUPE_URL_RULES": second}, ["rules.toml", "other.toml"]), ({}, ["is not set"])):
+        caplog.clear()
+        with suppress(Exception):  # depends on the version of Scrapy
+            await crawl(LinkSpider, {**settings, **own}, urls=web.url())
+        messages = [
+            record.getMessage() for record in caplog.records if "does not start" in record.getMessage()
+        ]
+        assert len(messages) == 1
+        assert all(word in messages[0] for word in words)
+        assert web.paths == []
+    await crawl(LinkSpider, {**settings, "DEDUPE_URL_RULES": first}, urls=web.url())
+    assert web.paths == ["/"]
+
+
+@crawl_test
+async def test_request_and_fingerprinter_stay_as_they_are(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str], tmp_path: Path
+) -> None:
+    add_site(web, "?sid=1", pages=5)
+    own = {
+        "DEDUPE_URL_RULES": rules("ignore-parameter sid"),
+        "HTTPCACHE_ENABLED": True,
+        "HTTPCACHE_DIR": str(tmp_path / "cache"),
+    }
+    await crawl(LinkSpider, {**settings, **own}, urls=web.url("/p1?sid=1"))
+    await crawl(LinkSpider, {**settings, **own}, urls=web.url("/p1"))
+    assert web.paths == ["/p1?sid=1", "/p1"]
