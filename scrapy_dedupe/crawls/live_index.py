@@ -68,7 +68,7 @@ class LiveIndex:
     Originals with a known status that is not in *statuses* are ignored, since replay programs may show another status
     as 200. Originals that a revisit cannot name reliably for every reader are ignored too. *check_files* ignores
     originals whose file is gone or was replaced; *containers_only* ignores originals of other crawls that are in no
-    WACZ. Captures of URLs are added if they have a validator, or with *has_all_urls*.
+    WACZ.
     """
 
     def __init__(
@@ -80,7 +80,6 @@ class LiveIndex:
         statuses: Collection[int],
         check_files: bool,
         containers_only: bool,
-        has_all_urls: bool,
         concurrent: bool,
     ) -> None:
         self.index = index
@@ -90,7 +89,6 @@ class LiveIndex:
         self._statuses = statuses
         self._files = KnownFiles(crawl) if check_files else None
         self._containers_only = containers_only
-        self._has_all_urls = has_all_urls
         self._batch = 1 if concurrent else _BATCH
         self._containers: dict[str, Containers] = {}
         self._crawls: dict[str, CrawlInfo] = {}
@@ -228,8 +226,7 @@ class LiveIndex:
         original, url = entry.original, entry.url
         if original is not None:
             self._originals.setdefault(original.digest, original)
-        # Without a validator no 304 can confirm the page.
-        if url is not None and (url.validators or self._has_all_urls):
+        if url is not None:
             self._urls[url.url] = url
         if refers_to is not None and refers_to.crawl != self.crawl:
             self._needs[need_of(refers_to)] = None
@@ -310,12 +307,13 @@ class KnownFiles:
 def _is_there(file: str, offset: int, original: Original) -> bool:
     path = readable(file)
     try:
-        return path is not None and _is_it(read_record(path, offset), original)
+        return path is not None and is_original_record(read_record(path, offset), original)
     except (DedupeError, OSError, ValueError):
         return False
 
 
-def _is_it(record: StoredRecord, original: Original) -> bool:
+def is_original_record(record: StoredRecord, original: Original) -> bool:
+    """Whether *record* is the one that the index names as an original: a file may have been replaced."""
     if record.type != "response" or not record.target_uri or not record.date:
         return False
     text = record.get("WARC-Payload-Digest")

@@ -31,6 +31,8 @@ _USUAL_PLACES: Final = {
     _CONTENT: ("DOWNLOADER_MIDDLEWARES", _OWN_ORDER),
     "scrapy_dedupe.downloadermiddlewares.ProvenanceMiddleware": ("DOWNLOADER_MIDDLEWARES", 540),
     "scrapy_dedupe.downloadermiddlewares.ReplayMiddleware": ("DOWNLOADER_MIDDLEWARES", 950),
+    "scrapy_dedupe.httpcache.ArchiveCacheMiddleware": ("DOWNLOADER_MIDDLEWARES", 899),
+    "scrapy_dedupe.httpcache.ArchiveCacheStorage": ("HTTPCACHE_STORAGE", None),
     "scrapy_dedupe.spidermiddlewares.ProvenanceSpiderMiddleware": ("SPIDER_MIDDLEWARES", 950),
     "scrapy_dedupe.pipelines.WarcPipeline": ("ITEM_PIPELINES", 900),
     "scrapy_dedupe.extensions.PassageExtension": ("EXTENSIONS", 500),
@@ -51,7 +53,7 @@ _PUBLIC_MODULES: Final = {
     "scrapy_dedupe.live.observers.report": "scrapy_dedupe.extensions",
 }
 LISTS: Final = ("ADDONS", "DOWNLOADER_MIDDLEWARES", "SPIDER_MIDDLEWARES", "ITEM_PIPELINES", "EXTENSIONS")
-_SINGLE: Final = ("DUPEFILTER_CLASS", "SCHEDULER")
+_SINGLE: Final = ("DUPEFILTER_CLASS", "SCHEDULER", "HTTPCACHE_STORAGE")
 # Scrapy's defaults.
 _COMPRESSION_ORDER: Final = 590
 _REDIRECT_ORDER: Final = 600
