@@ -142,7 +142,8 @@ class CachedPages:
             return Found(None, reason)
         answer = playable(record, "GET", source, original, max_bytes=query.max_bytes)
         captured = parse_date(record.date or "")
-        return Found(CachedPage(answer, judged_headers(answer.headers, captured, now), captured))
+        headers = judged_headers(answer.headers, captured, now, ignored_controls=self._ignored)
+        return Found(CachedPage(answer, headers, captured))
 
     def _original_of(self, capture: UrlCapture) -> tuple[StoredRecord, PlayedOriginal]:
         (original,) = self._index.find(self._crawl, [capture.digest])

@@ -6,13 +6,15 @@ is only the fingerprint of the request. :func:`why_not_reused` has these rules: 
 (section 5.2.1.5). A response whose request is unknown is not reused if one of these fields matters.
 
 :func:`judged_headers` gives the headers from which a policy can compute freshness. Scrapy computes the age from ``Date``
-and ``Age`` only, reads only the last Cache-Control line, and ignores a ``max-age`` that it cannot parse. So:
+and ``Age`` only, reads only the last Cache-Control line, ignores a ``max-age`` that it cannot parse, and downloads a page
+with ``no-cache`` again instead of asking whether the page has changed. So:
 
 *   ``Age`` becomes the current age (section 4.2.3), with the time since the capture. If the clock is before the time of
     the capture, it becomes 2^31, the value for an age that is too great (section 1.2.2), so that the response is stale.
 *   A missing or invalid ``Date`` becomes the time of the capture, and so does a ``Date`` after the capture if freshness
     can only be estimated from ``Last-Modified``.
-*   All Cache-Control lines become one, with a ``max-age`` that Scrapy can parse: 0 if it is invalid.
+*   All Cache-Control lines become one, with a ``max-age`` that Scrapy can parse: 0 if it is invalid. ``no-cache`` becomes
+    ``max-age=0, must-revalidate``, which has the same meaning (section 5.2.2.4).
 """
 
 from __future__ import annotations
@@ -65,8 +67,13 @@ def why_not_reused(
     return None
 
 
-def judged_headers(stored: Headers, captured: datetime, now: datetime) -> Headers:
-    """The headers of a stored response, captured at *captured*, for a policy that decides at *now*."""
+def judged_headers(
+    stored: Headers, captured: datetime, now: datetime, *, ignored_controls: Collection[bytes] = ()
+) -> Headers:
+    """The headers of a stored response, captured at *captured*, for a policy that decides at *now*.
+
+    Cache-Control directives in *ignored_controls* are kept as they are, since the policy ignores them.
+    """
     controls = cache_controls(stored)
     date = _date(stored)
     has_lifetime = any(name == b"max-age" for name, _ in controls) or bool(_values(stored, b"expires"))
@@ -76,6 +83,9 @@ def judged_headers(stored: Headers, captured: datetime, now: datetime) -> Header
     ]
     headers.append((b"Date", format_datetime(shown.astimezone(UTC), usegmt=True).encode("ascii")))
     headers.append((b"Age", b"%d" % _age_s(stored, date, captured, now)))
+    if any(name == b"no-cache" for name, _ in controls) and b"no-cache" not in ignored_controls:
+        controls = [(name, value) for name, value in controls if name not in (b"no-cache", b"max-age")]
+        controls += [(b"max-age", b"0"), (b"must-revalidate", None)]
     if controls:
         headers.append((b"Cache-Control", b", ".join(name + value for name, value in _readable(controls))))
     return tuple(headers)

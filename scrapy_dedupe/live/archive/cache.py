@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.crawls.cached_pages import CachedPage
     from scrapy_dedupe.live.session import Session
+    from scrapy_dedupe.warc.capture import Headers
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ _BATCH_SIZE: Final = 64
 _MOST_TICK_S: Final = 1.0
 _ATTRIBUTE: Final = "_dedupe_archive_cache"
 
+# Headers that were changed for the policy only.
+_JUDGED: Final = (b"Age", b"Cache-Control", b"Date")
 _TIMEOUT: Final = Found(None, "timeout")
 
 
@@ -106,11 +109,13 @@ class ArchiveCache:
         request.meta[META_KEY] = provenance(found, found.type, None if original is None else original.date)
         self._count("used")
         self._count("bytes_used", len(found.payload))
-        # The age was only for the policy.
-        response.headers.pop(b"Age", None)
-        for name, value in found.headers:
-            if name.lower() == b"age":
-                response.headers.appendlist(name, value)
+        for name in _JUDGED:
+            judged, true = (_values(headers, name) for headers in (page.headers, found.headers))
+            # Scrapy has replaced the value by that of a 304 if it differs.
+            if judged == response.headers.getlist(name):
+                response.headers[name] = true
+                if not true:
+                    del response.headers[name]
 
     def _may_be_cached(self, request: Request) -> bool:
         return (
@@ -183,6 +188,10 @@ class ArchiveCache:
             results = [Found(None, UNKNOWN)] * len(batch)
         for (_, future), result in zip(batch, results, strict=True):
             _set_result(future, result)
+
+
+def _values(headers: Headers, name: bytes) -> list[bytes]:
+    return [value for header, value in headers if header.lower() == name.lower()]
 
 
 def _set_result(future: Future[Any], result: Found) -> None:
