@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scrapy.settings import SETTINGS_PRIORITIES
-from scrapy.utils.python import global_object_name
 
 from .errors import ArchiveError, SettingError
 from .files.folders import folder_fault, nearest_there
-from .settings.placement import check_places
+from .settings.placement import CACHE_STORAGE, check_places, is_cache
 from .settings.project import is_crawl
 from .settings.specs import read_settings
 
@@ -33,7 +32,6 @@ ITEM_FIELD_PRIORITY = 950
 EXTENSION_PRIORITY = 500
 # Directly before HttpCache (900).
 CACHE_PRIORITY = 899
-CACHE_STORAGE = "scrapy_dedupe.httpcache.ArchiveCacheStorage"
 CACHE_POLICY = "scrapy.extensions.httpcache.RFC2616Policy"
 # Closer to the network than HttpCache (900): all other middlewares process replayed responses like downloads.
 REPLAY_PRIORITY = 950
@@ -102,11 +100,7 @@ class Addon:
             settings.set("HTTPCACHE_STORAGE", CACHE_STORAGE, "addon")
             # The default policy of Scrapy uses every page without asking the server.
             settings.set("HTTPCACHE_POLICY", CACHE_POLICY, "addon")
-            logger.info(
-                "DEDUPE_HTTPCACHE: the archive is the HTTP cache of this crawl, with the policy %s.",
-                settings["HTTPCACHE_POLICY"],
-            )
-        if settings.getbool("HTTPCACHE_ENABLED") and _path(settings["HTTPCACHE_STORAGE"]) == CACHE_STORAGE:
+        if is_cache(settings):
             from .httpcache import ArchiveCacheMiddleware
 
             settings.setdefault_in_component_priority_dict(
@@ -152,10 +146,6 @@ class Addon:
         except ArchiveError as error:
             logger.error("The crawl does not start. %s", error)
             raise
-
-
-def _path(component: Any) -> str:
-    return component if isinstance(component, str) else global_object_name(component)
 
 
 def _check_job(folder: Path | None) -> None:

@@ -181,7 +181,7 @@ async def test_only_committed_crawls_serve(web: WebServer, cached: dict[str, Any
     await read({**cached, "DEDUPE_COMMIT_REASONS": ["never"]}, web.url("/a"))
     _, crawler = await read(cached, web.url("/a"))
     assert len(web.paths) == 2
-    assert counts(crawler) == {"unknown": 1}
+    assert counts(crawler) == {"missed": 1, "missed/unknown": 1}
 
 
 @crawl_test
@@ -195,7 +195,7 @@ async def test_a_missing_or_replaced_file_means_not_cached(
     moved = file.rename(tmp_path / "moved")
     items, crawler = await read(cached, web.url("/a"), web.url("/b"))
     assert len(items) == 2
-    assert counts(crawler) == {"unreadable": 2}
+    assert counts(crawler) == {"missed": 2, "missed/unreadable": 2}
     assert caplog.text.count("cannot be used as cache") == 1
     data = moved.read_bytes()
     file.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))

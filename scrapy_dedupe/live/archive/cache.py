@@ -57,6 +57,10 @@ class ArchiveCache:
         index_url = settings.warc.index_url
         store = session.at_start(lambda: session.stores.open(index_url))
         crawl = session.at_start(lambda: session.crawl_id)
+        logger.info(
+            "The archive is the HTTP cache of this crawl, with the policy %s.",
+            scrapy_settings["HTTPCACHE_POLICY"],
+        )
         ignored = scrapy_settings.getlist("HTTPCACHE_IGNORE_RESPONSE_CACHE_CONTROLS")
         self._pages = CachedPages(
             store.index,
@@ -107,8 +111,8 @@ class ArchiveCache:
         found = page.playable
         original = found.refers_to
         request.meta[META_KEY] = provenance(found, found.type, None if original is None else original.date)
-        self._count("used")
-        self._count("bytes_used", len(found.payload))
+        self._session.counters.inc("dedupe/cache/used")
+        self._session.counters.inc("dedupe/cache/bytes_used", len(found.payload))
         for name in _JUDGED:
             judged, true = (_values(headers, name) for headers in (page.headers, found.headers))
             # Scrapy has replaced the value by that of a 304 if it differs.
@@ -129,29 +133,30 @@ class ArchiveCache:
     def _response(self, request: Request, found: Found) -> Response | None:
         page = found.page
         if page is None:
-            self._count(found.reason)
+            self._count_miss(found.reason)
             if found.reason == UNREADABLE and self._session.counters.is_first("cache unreadable"):
                 logger.warning(
                     "A page in the archive cannot be used as cache, so it is downloaded again: %s Further ones are"
-                    " only counted in dedupe/cache/unreadable. `scrapy dedupe check` compares the index with the files.",
+                    " only counted in dedupe/cache/missed/unreadable. `scrapy dedupe check` compares the index with the files.",
                     found.fault,
                 )
             return None
         captured_s = page.captured.timestamp()
         if 0 < self._expiration_s < time.time() - captured_s:
-            self._count("expired")
+            self._count_miss("expired")
             return None
         response = response_of(page.playable, request.url.partition("#")[0], page.headers, flags=())
         if not self._policy.should_cache_response(response, request):
-            self._count("not_storable")
+            self._count_miss("policy")
             return None
-        self._count("found")
+        self._session.counters.inc("dedupe/cache/found")
         request.meta["cache_timestamp"] = captured_s
         self._answers[response] = page
         return response
 
-    def _count(self, key: str, number: int = 1) -> None:
-        self._session.counters.inc(f"dedupe/cache/{key.replace('-', '_')}", number)
+    def _count_miss(self, reason: str) -> None:
+        self._session.counters.inc("dedupe/cache/missed")
+        self._session.counters.inc(f"dedupe/cache/missed/{reason.replace('-', '_')}")
 
     def _submit(self, request: Request) -> Future[Found]:
         try:
