@@ -12,6 +12,8 @@ from crawling import LinkSpider, collecting, crawl, crawl_test
 from test_unmodified import validating
 from webserver import Page
 
+from scrapy_dedupe.commands.console import main
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -231,3 +233,60 @@ async def test_nothing_is_stored_twice(web: WebServer, cached: dict[str, Any], t
         await read(cached, web.url("/a"))
     types = [r.type for r in records_of(tmp_path / "warcs") if r.type in ("response", "revisit")]
     assert types == ["response", "revisit", "revisit"]
+
+
+@crawl_test
+async def test_pages_of_an_imported_wacz_serve(
+    web: WebServer, cached: dict[str, Any], tmp_path: Path
+) -> None:
+    web.pages["/a"] = validating(text("a"))
+    web.pages["/b"] = validating(text("a"), '"b"')
+    await read({**cached, "DEDUPE_WACZ": True, "DEDUPE_CRAWL_ID": "one"}, web.url("/a"), web.url("/b"))
+    other = f"sqlite:///{tmp_path / 'other.sqlite'}"
+    for file in (tmp_path / "warcs").iterdir():
+        file.unlink()
+    assert main(["import", str(tmp_path / "wacz" / "one.wacz"), "--store", other]) == 0
+    items, crawler = await read({**cached, "DEDUPE_STORE_URL": other}, web.url("/a"), web.url("/b"))
+    assert [item["cached"] for item in items] == [True, True]
+    assert [item["warc"]["refers_to"]["crawl"] for item in items] == ["one", "one"]
+    assert counts(crawler)["used"] == 2
+
+
+@crawl_test
+async def test_a_purged_crawl_no_longer_serves(web: WebServer, cached: dict[str, Any]) -> None:
+    web.page("/a", text("a"), headers=[("Cache-Control", "max-age=3600")])
+    await read({**cached, "DEDUPE_CRAWL_ID": "one"}, web.url("/a"))
+    assert main(["purge", "one", "--store", cached["DEDUPE_STORE_URL"], "--force"]) == 0
+    _, crawler = await read(cached, web.url("/a"))
+    assert len(web.paths) == 2
+    assert counts(crawler) == {"missed": 1, "missed/unknown": 1}
+
+
+@crawl_test
+async def test_a_range_and_other_methods_are_not_pages(web: WebServer, cached: dict[str, Any]) -> None:
+    cached["HTTPCACHE_POLICY"] = DUMMY
+    web.page("/a", text("a"), status=206)
+    await read(cached, web.url("/a"), meta={"handle_httpstatus_all": True})
+    web.page("/a", text("a"))
+    await read(cached, web.url("/a"), method="POST", body=b"x")
+    items, _ = await read(cached, web.url("/a"))
+    assert not items[0]["cached"]
+    assert len(web.paths) == 3
+    items, _ = await read(cached, web.url("/a"), method="POST", body=b"x")
+    assert not items[0]["cached"]
+
+
+@crawl_test
+async def test_settings_that_prevent_the_cache_are_named(
+    web: WebServer, cached: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    web.page("/a", text("a"))
+    await read({**cached, "HTTPCACHE_ENABLED": False}, web.url("/a"))
+    assert "DEDUPE_HTTPCACHE has no effect, since HTTPCACHE_ENABLED is False." in caplog.text
+    order = {"scrapy_dedupe.httpcache.ArchiveCacheMiddleware": 910}
+    await read({**cached, "DOWNLOADER_MIDDLEWARES": order}, web.url("/a"))
+    assert "Each request blocks the crawl while it is looked up in the archive." in caplog.text
+    assert 'ArchiveCacheMiddleware": 899}' in caplog.text
+    cache = {"scrapy.downloadermiddlewares.httpcache.HttpCacheMiddleware": None}
+    await read({**cached, "DOWNLOADER_MIDDLEWARES": cache}, web.url("/a"))
+    assert "Scrapy's HttpCacheMiddleware is disabled" in caplog.text

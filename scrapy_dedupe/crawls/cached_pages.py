@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, StoreError
-from scrapy_dedupe.stores.normal_forms import known_digest, plain_url
-from scrapy_dedupe.warc.dates import date_digits, parse_date
+from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.exchanges import method_of, paired
 from scrapy_dedupe.warc.playback import PlayedOriginal, TooLarge, playable
 from scrapy_dedupe.warc.reading import read_record, read_records
-from scrapy_dedupe.warc.references import is_unmodified
 
-from .entries import is_whole_original
-from .live_index import is_original_record
+from .live_index import is_capture, is_original_record
 from .places import readable
 from .reuse import judged_headers, why_not_reused
 
@@ -106,7 +103,7 @@ class CachedPages:
             if file is None:
                 raise ArchiveError(f"The file {capture.file} does not exist.")
             record, request = _exchange_at(file, capture.offset)
-            if not _is_capture(record, capture):
+            if not is_capture(record, capture):
                 raise DamagedInput(f"{capture.file}, offset {capture.offset}: this is another record.")
             return self._page(query, record, request, capture, now)
         except TooLarge:
@@ -165,16 +162,3 @@ def _exchange_at(file: ReadableFile, offset: int) -> tuple[StoredRecord, StoredR
             break
         return record, request
     raise DamagedInput(f"{file}, offset {offset}: there is no whole record.")
-
-
-def _is_capture(record: StoredRecord, capture: UrlCapture) -> bool:
-    """Whether a record is the one that the index names: a file may have been replaced."""
-    if not record.target_uri or not record.date or plain_url(record.target_uri) != plain_url(capture.url):
-        return False
-    if date_digits(record.date)[:14] != capture.date[:14]:
-        return False
-    if record.get("WARC-Payload-Digest") is not None and known_digest(record) != capture.digest:
-        return False
-    if record.type == "revisit":
-        return not is_unmodified(record)
-    return record.type == "response" and is_whole_original(record)

@@ -196,10 +196,21 @@ def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> Inde
     :class:`~scrapy_dedupe.errors.DamagedInput` for a possible original without a location.
     """
     digest, form = digest_and_form(line.digest)
+    has_payload = digest is not None and digest not in EMPTY_PAYLOADS
+    capture = None
+    if digest is not None and has_payload and rules.has_urls and line.method == "GET" and line.status == 200:
+        # A line has no validators.
+        capture = UrlCapture(
+            plain_url(line.url),
+            digest,
+            plain_date(line.date),
+            b"",
+            file,
+            None if file is None else line.offset,
+        )
     if line.is_revisit:
-        is_waiting = digest is not None and digest not in EMPTY_PAYLOADS
         size = CONSERVES_NOTHING if line.status in _NOT_MODIFIED else line.length
-        return IndexEntry(True, revisit=Revisit(digest, size) if is_waiting else None)
+        return IndexEntry(True, None, capture, Revisit(digest, size) if has_payload else None)
     if digest is None or not line_may_be_original(digest, line.method, line.status):
         return IndexEntry(False)
     if file is None or line.offset is None:
@@ -216,7 +227,7 @@ def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> Inde
         status=None if line.status == 200 else line.status,
         form=form,
     )
-    return IndexEntry(False, original)
+    return IndexEntry(False, original, capture)
 
 
 def conserved_size(original_size: int, revisit_size: int) -> int:
