@@ -11,7 +11,7 @@ from scrapy.settings import SETTINGS_PRIORITIES
 
 from .errors import ArchiveError, SettingError
 from .files.folders import folder_fault, nearest_there
-from .settings.placement import check_places
+from .settings.placement import CACHE_STORAGE, check_places, is_cache
 from .settings.project import is_crawl
 from .settings.specs import read_settings
 
@@ -30,6 +30,9 @@ PIPELINE_PRIORITY = 900
 PROVENANCE_PRIORITY = 540
 ITEM_FIELD_PRIORITY = 950
 EXTENSION_PRIORITY = 500
+# Directly before HttpCache (900).
+CACHE_PRIORITY = 899
+CACHE_POLICY = "scrapy.extensions.httpcache.RFC2616Policy"
 # Closer to the network than HttpCache (900): all other middlewares process replayed responses like downloads.
 REPLAY_PRIORITY = 950
 
@@ -41,8 +44,8 @@ class Addon:
 
         ADDONS = {"scrapy_dedupe.Addon": 500}
 
-    ``DEDUPE_REPLAY`` adds the middleware that answers requests from an archive (950), and ``DEDUPE_PASSAGES`` the
-    extension that fills a passage index. Further extensions (all 500) collect data for the report, write the duplicates
+    ``DEDUPE_REPLAY`` adds the middleware that answers requests from an archive (950), ``DEDUPE_HTTPCACHE`` the one that
+    makes the archive the HTTP cache (899), and ``DEDUPE_PASSAGES`` the extension that fills a passage index. Further extensions (all 500) collect data for the report, write the duplicates
     log and export metrics.
 
     Set ``DEDUPE_URL_ENABLED``, ``DEDUPE_CONTENT_ENABLED`` or ``DEDUPE_WARC_ENABLED`` to ``False`` to disable a layer.
@@ -92,6 +95,17 @@ class Addon:
             )
         if not self._is_crawl:
             return
+        if specs.warc.http_cache:
+            settings.set("HTTPCACHE_ENABLED", True, "addon")
+            settings.set("HTTPCACHE_STORAGE", CACHE_STORAGE, "addon")
+            # The default policy of Scrapy uses every page without asking the server.
+            settings.set("HTTPCACHE_POLICY", CACHE_POLICY, "addon")
+        if is_cache(settings):
+            from .httpcache import ArchiveCacheMiddleware
+
+            settings.setdefault_in_component_priority_dict(
+                "DOWNLOADER_MIDDLEWARES", ArchiveCacheMiddleware, CACHE_PRIORITY
+            )
         if specs.passages.enabled:
             from .extensions import PassageExtension
 

@@ -75,6 +75,7 @@ WRONG = {
     "DEDUPE_COMMIT_REASONS": {"finished": True},
     "DEDUPE_PAYLOAD": "encoded",
     "DEDUPE_CONCURRENT": "sometimes",
+    "DEDUPE_HTTPCACHE": "sometimes",
     "DEDUPE_REPLAY": [7],
     "DEDUPE_REPLAY_MISSING": "skip",
     "DEDUPE_REPORT": "report-%(spider)s.html",

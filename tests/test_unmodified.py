@@ -14,6 +14,7 @@ from webserver import Page
 from scrapy_dedupe.crawls import open_index
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from webserver import WebServer
@@ -26,11 +27,17 @@ def text(name: str) -> bytes:
     return f"<title>{name}</title><p>{' '.join(f'{words.getrandbits(40):x}' for _ in range(300))}".encode()
 
 
-def validating(body: bytes, tag: str | None = '"v1"', modified: str | None = None) -> Any:
+def validating(
+    body: bytes,
+    tag: str | None = '"v1"',
+    modified: str | None = None,
+    headers: Sequence[tuple[str, str]] = (),
+) -> Any:
     """A page with validators, as a server answers for it."""
+    others = headers
 
     def answer(handler: Any) -> Page:
-        headers = []
+        headers = [*others]
         if tag is not None:
             headers.append(("ETag", tag))
         if modified is not None:

@@ -7,8 +7,9 @@ the index, and a repair adds the difference. :func:`derive` reads them from the 
 Every HTTP ``response`` and ``revisit`` is counted. :func:`may_be_original` decides which responses are originals, which
 other records may refer to: only complete bodies of GET responses, since a replay program does not find a POST
 (pywb#762) and shows some other statuses as 200, and a partial body must never replace a whole one. A complete GET
-response, or a revisit that has its payload, is also the last capture of its URL, which a later 304 may confirm. A
-revisit saves ``max(0, size of its original - its own size)`` bytes on disk; one that records a 304 saves nothing.
+response, or a revisit that has its payload, is also the last capture of its URL: a later 304 may confirm it, and it may
+answer a later request (see :mod:`.cached_pages`). This includes pages that are too small to be originals. A revisit
+saves ``max(0, size of its original - its own size)`` bytes on disk; one that records a 304 saves nothing.
 
 The values of an entry have the form of :mod:`~scrapy_dedupe.stores.normal_forms`, so the index does not check them
 again.
@@ -116,6 +117,10 @@ class RevisitRules:
         )
 
 
+# A page that is too small to be an original is still a capture of its URL.
+_PAGES = RevisitRules(min_size=1)
+
+
 @dataclass(frozen=True, slots=True)
 class EntryRules:
     """The rules for the entries of a file.
@@ -157,19 +162,27 @@ def derive(
 
 
 def entry_of_capture(
-    capture: Capture, written: Record, location: Location, file: str, crawl: str, digest: str | None
+    capture: Capture,
+    written: Record,
+    location: Location,
+    file: str,
+    crawl: str,
+    digest: str | None,
+    *,
+    is_admitted: bool,
 ) -> IndexEntry:
     """The entry of a record that a crawl has just written to *file*.
 
-    ``digest`` is the payload digest if the record may be an original or a copy of one, else None.
+    ``digest`` is the payload digest, None for a 304 and for a body that could not be decoded. *is_admitted*: the record
+    may be an original or a copy of one.
     """
     is_revisit = written.type == "revisit"
-    if digest is None:
+    if digest is None or not (is_admitted or _PAGES.admit_capture(capture)):
         return IndexEntry(is_revisit)
     uri, date = capture.target_uri, capture.date_digits
-    url = UrlCapture(uri, digest, date, validators_of(capture.response_headers))
-    if is_revisit:
-        return IndexEntry(True, None, url)
+    url = UrlCapture(uri, digest, date, validators_of(capture.response_headers), file, location.offset)
+    if is_revisit or not is_admitted:
+        return IndexEntry(is_revisit, None, url)
     original = Original(
         digest, crawl, date, uri, location.length, record_id=written.id, file=file, offset=location.offset
     )
@@ -183,10 +196,21 @@ def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> Inde
     :class:`~scrapy_dedupe.errors.DamagedInput` for a possible original without a location.
     """
     digest, form = digest_and_form(line.digest)
+    has_payload = digest is not None and digest not in EMPTY_PAYLOADS
+    capture = None
+    if digest is not None and has_payload and rules.has_urls and line.method == "GET" and line.status == 200:
+        # A line has no validators.
+        capture = UrlCapture(
+            plain_url(line.url),
+            digest,
+            plain_date(line.date),
+            b"",
+            file,
+            None if file is None else line.offset,
+        )
     if line.is_revisit:
-        is_waiting = digest is not None and digest not in EMPTY_PAYLOADS
         size = CONSERVES_NOTHING if line.status in _NOT_MODIFIED else line.length
-        return IndexEntry(True, revisit=Revisit(digest, size) if is_waiting else None)
+        return IndexEntry(True, None, capture, Revisit(digest, size) if has_payload else None)
     if digest is None or not line_may_be_original(digest, line.method, line.status):
         return IndexEntry(False)
     if file is None or line.offset is None:
@@ -203,7 +227,7 @@ def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> Inde
         status=None if line.status == 200 else line.status,
         form=form,
     )
-    return IndexEntry(False, original)
+    return IndexEntry(False, original, capture)
 
 
 def conserved_size(original_size: int, revisit_size: int) -> int:
@@ -241,8 +265,9 @@ def _entry_of_record(record: StoredRecord, method: str, file: str, rules: EntryR
         if digest is None and rules.known is not None and not is_own:
             digest, form = rules.known.digest_at(file, record)
         is_kept = is_own and rules.known is not None and rules.known.has_entry(file, record.offset, digest)
-        is_page = digest is not None and (is_kept or may_be_original(record, method, rules.revisits))
-        if digest is not None and is_page:
+        is_original = digest is not None and (is_kept or may_be_original(record, method, rules.revisits))
+        is_page = is_original or (record.http_status == 200 and may_be_original(record, method))
+        if digest is not None and is_original:
             status = None if is_own or record.http_status == 200 else record.http_status
             original = Original(
                 digest,
@@ -259,9 +284,11 @@ def _entry_of_record(record: StoredRecord, method: str, file: str, rules: EntryR
                 form=form,
             )
     capture = None
+    # Only a 200 of another program is a page: an imported crawl may have originals with any status.
+    is_page = is_page and (is_own or record.http_status == 200)
     if rules.has_urls and digest is not None and digest not in EMPTY_PAYLOADS and is_page:
-        validators = validators_of(record.http_headers) if is_own or record.http_status == 200 else b""
-        capture = UrlCapture(url, digest, date, validators) if validators else None
+        validators = validators_of(record.http_headers)
+        capture = UrlCapture(url, digest, date, validators, file, record.offset)
     return IndexEntry(record.type == "revisit", original, capture, revisit)
 
 

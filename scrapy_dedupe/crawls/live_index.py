@@ -23,15 +23,16 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from scrapy_dedupe.errors import CrawlStateError, DedupeError, StoreError
 from scrapy_dedupe.stores.base import Counts
-from scrapy_dedupe.stores.normal_forms import known_digest
+from scrapy_dedupe.stores.normal_forms import known_digest, plain_url
 from scrapy_dedupe.warc.dates import date_digits, date_from_digits, parse_date
 from scrapy_dedupe.warc.raw_heads import stored_uri
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.records import can_be_referred_to
+from scrapy_dedupe.warc.references import is_unmodified
 from scrapy_dedupe.warc.remote import is_url
 
 from .dependencies import Containers
-from .entries import is_confirmed, is_whole_original, need_of, says_nothing_else
+from .entries import is_confirmed, is_whole_original, need_of, says_nothing_else, validators_of
 from .places import is_present, readable
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class LiveIndex:
     Originals with a known status that is not in *statuses* are ignored, since replay programs may show another status
     as 200. Originals that a revisit cannot name reliably for every reader are ignored too. *check_files* ignores
     originals whose file is gone or was replaced; *containers_only* ignores originals of other crawls that are in no
-    WACZ. Captures of URLs are added if they have a validator, or with *has_all_urls*.
+    WACZ.
     """
 
     def __init__(
@@ -80,7 +81,6 @@ class LiveIndex:
         statuses: Collection[int],
         check_files: bool,
         containers_only: bool,
-        has_all_urls: bool,
         concurrent: bool,
     ) -> None:
         self.index = index
@@ -90,7 +90,6 @@ class LiveIndex:
         self._statuses = statuses
         self._files = KnownFiles(crawl) if check_files else None
         self._containers_only = containers_only
-        self._has_all_urls = has_all_urls
         self._batch = 1 if concurrent else _BATCH
         self._containers: dict[str, Containers] = {}
         self._crawls: dict[str, CrawlInfo] = {}
@@ -127,9 +126,12 @@ class LiveIndex:
     def original_of_unmodified(self, capture: Capture) -> Original | None:
         """The original that a 304 confirms; None if there is any doubt."""
         last = self._find_url(capture.target_uri)
-        if last is None or not is_confirmed(capture.request_headers, last.validators):
+        if last is None:
             return None
-        return self.original_of(last.digest) if says_nothing_else(capture, last.validators) else None
+        validators = last.validators or _validators_at(last)
+        if not is_confirmed(capture.request_headers, validators):
+            return None
+        return self.original_of(last.digest) if says_nothing_else(capture, validators) else None
 
     def is_repeated(self, capture: Capture, digest: str, seconds: float) -> bool:
         """Whether the same payload of the same URL was recorded within the last *seconds*."""
@@ -228,8 +230,7 @@ class LiveIndex:
         original, url = entry.original, entry.url
         if original is not None:
             self._originals.setdefault(original.digest, original)
-        # Without a validator no 304 can confirm the page.
-        if url is not None and (url.validators or self._has_all_urls):
+        if url is not None:
             self._urls[url.url] = url
         if refers_to is not None and refers_to.crawl != self.crawl:
             self._needs[need_of(refers_to)] = None
@@ -307,15 +308,41 @@ class KnownFiles:
         return self._is_there(file, original.offset, original)
 
 
+def _validators_at(capture: UrlCapture) -> bytes:
+    """The validators in the record of a capture that was imported without them; empty if its file is not on this machine."""
+    if capture.file is None or capture.offset is None or is_url(capture.file):
+        return b""
+    try:
+        path = readable(capture.file)
+        record = None if path is None else read_record(path, capture.offset)
+    except (DedupeError, OSError, ValueError):
+        return b""
+    return validators_of(record.http_headers) if record is not None and is_capture(record, capture) else b""
+
+
 def _is_there(file: str, offset: int, original: Original) -> bool:
     path = readable(file)
     try:
-        return path is not None and _is_it(read_record(path, offset), original)
+        return path is not None and is_original_record(read_record(path, offset), original)
     except (DedupeError, OSError, ValueError):
         return False
 
 
-def _is_it(record: StoredRecord, original: Original) -> bool:
+def is_capture(record: StoredRecord, capture: UrlCapture) -> bool:
+    """Whether *record* is the one that the index names as a capture: a file may have been replaced."""
+    if not record.target_uri or not record.date or plain_url(record.target_uri) != plain_url(capture.url):
+        return False
+    if date_digits(record.date)[:14] != capture.date[:14]:
+        return False
+    if record.get("WARC-Payload-Digest") is not None and known_digest(record) != capture.digest:
+        return False
+    if record.type == "revisit":
+        return not is_unmodified(record)
+    return record.type == "response" and is_whole_original(record)
+
+
+def is_original_record(record: StoredRecord, original: Original) -> bool:
+    """Whether *record* is the one that the index names as an original: a file may have been replaced."""
     if record.type != "response" or not record.target_uri or not record.date:
         return False
     text = record.get("WARC-Payload-Digest")

@@ -102,7 +102,6 @@ class Recorder:
             statuses=self.rules.statuses,
             check_files=check_files,
             containers_only=containers_only,
-            has_all_urls=self.blackout_s is not None,
             concurrent=self.concurrent,
         )
 
@@ -165,12 +164,12 @@ class Recorder:
             return Recorded("skipped", "", "", 0, 0, "", labelled, refers_to=original)
         else:
             principal = self._revisit(capture, digest, original)
-        return self._write(capture, principal, labelled, original, digest if is_admitted else None)
+        return self._write(capture, principal, labelled, original, digest, is_admitted=is_admitted)
 
     def _record_as_it_came(self, capture: Capture) -> Recorded:
         digest = capture.payload_digest(self.digest)
         principal = self._response(capture, digest, has_payload_digest=False)
-        return self._write(capture, principal, "", None, None)
+        return self._write(capture, principal, "", None)
 
     def _record_rendered(self, capture: Capture) -> Recorded:
         digest = capture.payload_digest(self.digest)
@@ -185,9 +184,9 @@ class Recorder:
         if original is None:
             # The digest of an empty payload is not written.
             principal = self._response(capture, capture.payload_digest(self.digest))
-            return self._write(capture, principal, "", None, None)
+            return self._write(capture, principal, "", None)
         principal = self._revisit(capture, original.digest, original)
-        return self._write(capture, principal, str(parse_digest(original.digest)), original, None)
+        return self._write(capture, principal, str(parse_digest(original.digest)), original)
 
     def _response(self, capture: Capture, digest: str, *, has_payload_digest: bool = True) -> Record:
         warcinfo_id = self.writer.warcinfo_id
@@ -216,16 +215,22 @@ class Recorder:
         principal: Record,
         labelled: str,
         original: Original | None,
-        admitted: str | None,
+        digest: str | None = None,
+        *,
+        is_admitted: bool = False,
     ) -> Recorded:
-        """Write the exchange, then add it to the index; ``admitted`` is the digest of a possible original's payload."""
+        """Write the exchange, then add it to the index; *is_admitted*: it may be an original or a revisit."""
         request = records.request(
             capture, concurrent_to=principal.id, warcinfo_id=self.writer.warcinfo_id, algorithm=self.digest
         )
         place, request_place = self.writer.write([principal, request])
-        entry = entry_of_capture(capture, principal, place, self._path, self.crawl, admitted)
+        entry = entry_of_capture(
+            capture, principal, place, self._path, self.crawl, digest, is_admitted=is_admitted
+        )
         # The revisit of a 304 saves nothing.
-        conserved = 0 if original is None or admitted is None else conserved_size(original.size, place.length)
+        conserved = 0
+        if original is not None and is_admitted:
+            conserved = conserved_size(original.size, place.length)
         self._index.add(entry, conserved, original)
         return Recorded(
             kind=principal.type,

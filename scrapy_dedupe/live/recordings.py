@@ -73,6 +73,9 @@ class Recordings:
             recorded = await self._session.loop.wait_for(future)
         except Exception:  # noqa: BLE001 - it was counted and logged on the worker
             return
+        if META_KEY in request.meta and recorded.kind != "revisit":
+            # A cached page that answers instead of a server error, for example.
+            return
         original = recorded.refers_to
         date = None if original is None else date_from_digits(original.date)
         request.meta[META_KEY] = provenance(recorded, recorded.kind, date)

@@ -82,9 +82,9 @@ def capture_of(request: Request, response: Response) -> Capture:
         method=request.method,
         status=response.status,
         date=datetime.now(UTC),
-        request_headers=_pairs(request.headers),
+        request_headers=header_pairs(request.headers),
         request_body=request.body,
-        response_headers=_pairs(response.headers),
+        response_headers=header_pairs(response.headers),
         body=response.body,
         # The zone of an IPv6 address is only meaningful on this machine.
         ip_address=str(response.ip_address).partition("%")[0] if has_address else None,
@@ -100,7 +100,8 @@ def capture_of(request: Request, response: Response) -> Capture:
     return replace(capture, response_headers=kept)
 
 
-def _pairs(headers: Headers) -> tuple[tuple[bytes, bytes], ...]:
+def header_pairs(headers: Headers) -> tuple[tuple[bytes, bytes], ...]:
+    """Return a copy of the headers as pairs."""
     # dict.items() is faster than Headers.items(), which looks up each name again. The values are lists.
     return tuple([(name, value) for name, values in dict.items(headers) for value in values])
 

@@ -47,6 +47,12 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
         )
     if "warc" in notes or "index" in notes:
         lines["Bytes"] = _bytes(number)
+    if any(key.startswith("dedupe/cache/") for key in stats):
+        used, looked_up = number("cache/used"), number("cache/found") + number("cache/missed")
+        lines["Cache"] = (
+            f"{used:,} of {counted(looked_up, 'page')}{_share(used, looked_up)} used from the archive:"
+            f" {size(number('cache/bytes_used'))} not downloaded"
+        )
     titles = {"warc": "WARC", "wacz": "WACZ", "storage": "Upload", "index": "Index", "report": "Report"}
     lines |= {title: notes[key] for key, title in titles.items() if key in notes}
     if any(key.startswith("dedupe/replay/") for key in stats):

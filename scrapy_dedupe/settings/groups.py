@@ -212,6 +212,10 @@ class WarcSettings:
     payload: str = setting("DEDUPE_PAYLOAD", "stored", choice("stored", "decoded"),
         "Whether bodies are stored and compared as the server sent them, or with their content coding (gzip, br)"
         " decoded, as Browsertrix does. All crawls of an index must use the same value.")
+    http_cache: bool = flag("DEDUPE_HTTPCACHE", False,
+        "Whether the add-on makes the archive the storage of Scrapy's HTTP cache, so that a crawl downloads only pages"
+        " that have changed. It sets HTTPCACHE_ENABLED, HTTPCACHE_STORAGE and, unless the project sets one,"
+        " HTTPCACHE_POLICY to the policy of RFC 2616.")
     concurrent: bool = flag("DEDUPE_CONCURRENT", False,
         "Whether other crawls may refer to the records of this crawl as soon as they are written, instead of only"
         " after it is committed.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from scrapy.downloadermiddlewares.httpcache import HttpCacheMiddleware
 from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
 from scrapy.downloadermiddlewares.redirect import RedirectMiddleware
 from scrapy.utils.misc import load_object
@@ -25,12 +26,16 @@ logger = logging.getLogger(__name__)
 
 _OWN_ORDER: Final = 543
 _CONTENT: Final = "scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware"
+_CACHE: Final = "scrapy_dedupe.httpcache.ArchiveCacheMiddleware"
+CACHE_STORAGE: Final = "scrapy_dedupe.httpcache.ArchiveCacheStorage"
 _USUAL_PLACES: Final = {
     "scrapy_dedupe.Addon": ("ADDONS", 500),
     "scrapy_dedupe.dupefilters.BloomDupeFilter": ("DUPEFILTER_CLASS", None),
     _CONTENT: ("DOWNLOADER_MIDDLEWARES", _OWN_ORDER),
     "scrapy_dedupe.downloadermiddlewares.ProvenanceMiddleware": ("DOWNLOADER_MIDDLEWARES", 540),
     "scrapy_dedupe.downloadermiddlewares.ReplayMiddleware": ("DOWNLOADER_MIDDLEWARES", 950),
+    _CACHE: ("DOWNLOADER_MIDDLEWARES", 899),
+    CACHE_STORAGE: ("HTTPCACHE_STORAGE", None),
     "scrapy_dedupe.spidermiddlewares.ProvenanceSpiderMiddleware": ("SPIDER_MIDDLEWARES", 950),
     "scrapy_dedupe.pipelines.WarcPipeline": ("ITEM_PIPELINES", 900),
     "scrapy_dedupe.extensions.PassageExtension": ("EXTENSIONS", 500),
@@ -51,10 +56,11 @@ _PUBLIC_MODULES: Final = {
     "scrapy_dedupe.live.observers.report": "scrapy_dedupe.extensions",
 }
 LISTS: Final = ("ADDONS", "DOWNLOADER_MIDDLEWARES", "SPIDER_MIDDLEWARES", "ITEM_PIPELINES", "EXTENSIONS")
-_SINGLE: Final = ("DUPEFILTER_CLASS", "SCHEDULER")
+_SINGLE: Final = ("DUPEFILTER_CLASS", "SCHEDULER", "HTTPCACHE_STORAGE")
 # Scrapy's defaults.
 _COMPRESSION_ORDER: Final = 590
 _REDIRECT_ORDER: Final = 600
+_CACHE_ORDER: Final = 900
 
 
 class OrderFault(NamedTuple):
@@ -146,6 +152,36 @@ def order_faults(settings: BaseSettings) -> list[OrderFault]:
         )
         faults.append(OrderFault(sentence, is_refused=False))
     return faults
+
+
+def is_cache(settings: BaseSettings) -> bool:
+    """Whether the archive is the storage of Scrapy's HTTP cache."""
+    return settings.getbool("HTTPCACHE_ENABLED") and _path(settings["HTTPCACHE_STORAGE"]) == CACHE_STORAGE
+
+
+def cache_faults(settings: BaseSettings) -> Iterator[tuple[str, str]]:
+    """Each reason why the archive is not, or not well, used as HTTP cache, and the remedy."""
+    if not is_cache(settings):
+        if settings.getbool("DEDUPE_HTTPCACHE"):
+            name = "HTTPCACHE_STORAGE" if settings.getbool("HTTPCACHE_ENABLED") else "HTTPCACHE_ENABLED"
+            yield (
+                f"DEDUPE_HTTPCACHE has no effect, since {name} is {settings[name]!r}.",
+                f"Remove {name} from the settings.",
+            )
+        return
+    orders = _orders(settings)
+    cache, own = _place_of(orders, _path(HttpCacheMiddleware)), _place_of(orders, _CACHE)
+    if cache is None:
+        yield (
+            "Scrapy's HttpCacheMiddleware is disabled, so the archive is not used as HTTP cache.",
+            f"Enable it: {_setting(HttpCacheMiddleware, _CACHE_ORDER)}.",
+        )
+    elif own is None or own.order > cache.order:
+        place = f'DOWNLOADER_MIDDLEWARES = {{"{_CACHE}": {cache.order - 1:g}}}'
+        yield (
+            "Each request blocks the crawl while it is looked up in the archive.",
+            f"Place ArchiveCacheMiddleware directly before HttpCacheMiddleware: {place}.",
+        )
 
 
 def _remedy(own: _Place, other: _Place, usual: int) -> str:

@@ -74,13 +74,15 @@ class UrlCapture:
 
     ``digest`` is the payload digest without its label, ``date`` the digits of the record's WARC-Date (14 or 17).
     ``validators``, at most 255 bytes, are opaque values that the caller compares when the server answers that nothing
-    has changed.
+    has changed. ``file`` and ``offset`` locate the record; they are unknown for records of other programs.
     """
 
     url: str
     digest: str
     date: str
     validators: bytes = b""
+    file: str | None = None
+    offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

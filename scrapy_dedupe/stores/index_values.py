@@ -26,7 +26,8 @@ big-endian and all ones if unknown, followed by the details.
 (n^2 / 2^97), so the URL itself is not stored.
 
 **The last capture of a URL** is 8 bytes, big-endian, with twice the date as a number of 17 digits, plus one if the
-date had 17 digits and was not padded from 14; then a byte with the length of the validators, and the validators; then
+date had 17 digits and was not padded from 14; then 3 bytes for the number of its file within the crawl and 5 bytes for
+the offset of its record, as in the place of a record; a byte with the length of the validators, and the validators; then
 the packed digest. Of two such values, the later capture is the greater one.
 
 **A need** is the other crawl, the number of the container in that crawl, and the name of the WARC file or nothing,
@@ -243,30 +244,52 @@ def url_hash(url: str) -> bytes:
     return blake2b(url.encode("utf-8"), digest_size=12).digest()
 
 
-def packed_capture(capture: UrlCapture) -> bytes:
-    """The stored form of the last capture of a URL.
+def packed_capture(capture: UrlCapture, file_number: int = UNKNOWN_FILE) -> bytes:
+    """The stored form of the last capture of a URL, with the number of its file.
 
     >>> packed_capture(UrlCapture("https://example.com/", "00" * 16, "20260801120000")).hex()
-    '008ff62ebb3eb0000000000000000000000000000000000000'
+    '008ff62ebb3eb000ffffffffffffffff0000000000000000000000000000000000'
     """
     date = int(capture.date.ljust(17, "0")) * 2 + (len(capture.date) == 17)
+    offset = UNKNOWN_OFFSET if capture.offset is None else capture.offset
+    place = file_number.to_bytes(3, "big") + offset.to_bytes(5, "big")
     validators = len(capture.validators).to_bytes(1, "big") + capture.validators
-    return date.to_bytes(8, "big") + validators + packed_digest(capture.digest)
+    return date.to_bytes(8, "big") + place + validators + packed_digest(capture.digest)
 
 
-def read_capture(url: str, value: bytes) -> UrlCapture | None:
-    """Parse the stored form of the last capture of *url*; None if *value* is not one."""
+def read_capture(url: str, value: bytes, file: str | None = None) -> UrlCapture | None:
+    """Parse the stored form of the last capture of *url*, whose record is in *file*; None if *value* is not one."""
     date, has_milliseconds = divmod(int.from_bytes(value[:8], "big"), 2)
     digits = f"{date:017}" if has_milliseconds else f"{date:017}"[:-3]
-    if len(value) <= 9 or not is_date(digits.encode("ascii")):
+    end = digest_start(value)
+    if end is None or not is_date(digits.encode("ascii")):
         return None
-    end = 9 + value[8]
-    if len(value) <= end:
-        return None
+    offset = int.from_bytes(value[11:16], "big")
     try:
-        return UrlCapture(url, unpacked_digest(value[end:]), digits, value[9:end])
+        return UrlCapture(
+            url,
+            unpacked_digest(value[end:]),
+            digits,
+            value[17:end],
+            file,
+            None if offset == UNKNOWN_OFFSET else offset,
+        )
     except UnicodeDecodeError:
         return None
+
+
+def capture_file_number(value: bytes) -> int | None:
+    """The number of the file in the stored form of a capture; None if it is unknown."""
+    number = int.from_bytes(value[8:11], "big")
+    return None if number == UNKNOWN_FILE or len(value) < 11 else number
+
+
+def digest_start(value: bytes) -> int | None:
+    """The position of the digest in the stored form of a capture; None if *value* is too short."""
+    if len(value) <= 17:
+        return None
+    start = 17 + value[16]
+    return start if len(value) > start else None
 
 
 def need_text(need: Need) -> str:

@@ -90,11 +90,12 @@ class RedisIndex(RedisImports):
         if not urls:
             return []
         answer = self._run("index_find_urls", crawl, *map(url_hash, urls))
+        values = answer[::2]
         captures = [
-            None if value is None else read_capture(url, value)
-            for url, value in zip(urls, answer, strict=True)
+            None if value is None else read_capture(url, value, file_name(file) or None)
+            for url, value, file in zip(urls, values, answer[1::2], strict=True)
         ]
-        self.unreadable += captures.count(None) - answer.count(None)
+        self.unreadable += captures.count(None) - values.count(None)
         return captures
 
     def add_plain(

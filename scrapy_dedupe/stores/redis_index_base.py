@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from .base import OnDone, UrlCapture
 
-FORMAT = 1
+FORMAT = 2
 
 # A batch blocks the server for one or two milliseconds; releasing may have to query every other crawl.
 SCAN_BATCH = 1_000
@@ -132,9 +132,11 @@ class RedisIndexBase(CrawlIndex):
         self._is_checked = True
 
     def _refuse_format(self, found: str) -> None:
+        is_older = found.isdigit() and len(found) < 10 and int(found) < FORMAT
+        remedy = "Use" if is_older else "Upgrade scrapy-dedupe, or use"
         raise StoreRefused(
             f"The index {self._url} has format {found}; this version of scrapy-dedupe reads format {FORMAT}."
-            " Upgrade scrapy-dedupe, or use another index (DEDUPE_INDEX_URL)."
+            f" {remedy} another index (DEDUPE_INDEX_URL)."
         )
 
     def _refuse_type(self, answer: Sequence[bytes]) -> NoReturn:
@@ -268,7 +270,7 @@ def record_words(originals: Iterable[Original], urls: Iterable[UrlCapture]) -> l
             packed_place(original),
         )  # fmt: skip
     for capture in urls:
-        words += (url_hash(capture.url), packed_capture(capture))
+        words += (url_hash(capture.url), packed_capture(capture), capture.file or "")
     return words
 
 

@@ -25,7 +25,7 @@ These keys have exactly Browsertrix's format, so that both crawlers can use one 
 Additional keys, for data that Browsertrix has no field for:
 
 ===========================  ======  ============================================================
-``dedupe:index``             hash    ``format`` 1; ``payload``: ``stored`` or ``decoded``, while there are crawls;
+``dedupe:index``             hash    ``format`` 2; ``payload``: ``stored`` or ``decoded``, while there are crawls;
                                      ``scanned``: the ``last_update_ts`` up to which ``rev:`` keys were searched;
                                      ``ended``: the number of sources that have ended; ``swapped``: the process that
                                      last replaced the merged index

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from .base import Counts, Need
 from .index_values import (
+    UNKNOWN_FILE,
     container_fields,
+    digest_start,
     need_order,
     packed_capture,
     packed_details,
@@ -129,8 +131,13 @@ def add_urls(
     ``entered`` is the result of :func:`add_originals` for the same crawl or part.
     """
     rows = []
+    files: dict[str, int] = {}
     for capture in urls:
-        value, digest = packed_capture(capture), packed_digest(capture.digest)
+        name = capture.file
+        if name is not None and name not in files:
+            files[name] = file_number(connection, number, name)
+        value = packed_capture(capture, UNKNOWN_FILE if name is None else files[name])
+        digest = packed_digest(capture.digest)
         if digest in entered:
             value = value[: -len(digest)] + _REFERENCE + entered[digest].to_bytes(4, "big")
         rows.append((url_hash(capture.url), number, value))
@@ -139,14 +146,22 @@ def add_urls(
 
 def whole_capture(connection: sqlite3.Connection, number: int, value: bytes) -> bytes:
     """A packed capture with its digest; without the digest if the record that holds it is missing."""
-    end = 9 + value[8] if len(value) > 8 else 9
-    if len(value) - end != 5 or value[end : end + 1] != _REFERENCE:
+    end = digest_start(value)
+    if end is None or len(value) - end != 5 or value[end : end + 1] != _REFERENCE:
         return value
     row = connection.execute(
         "SELECT digest FROM original WHERE id = ?",
         (id_range(number)[0] + int.from_bytes(value[end + 1 :], "big"),),
     ).fetchone()
     return value[:end] + (b"" if row is None else row[0])
+
+
+def file_name(connection: sqlite3.Connection, number: int, file: int | None) -> str | None:
+    """The name of a WARC file of a crawl or part from its number; None if it is unknown."""
+    row = connection.execute(
+        "SELECT name FROM crawl_file WHERE crawl = ? AND number = ?", (number, file)
+    ).fetchone()
+    return None if row is None else row[0]
 
 
 def add_waiting(connection: sqlite3.Connection, number: int, waiting: Sequence[Waiting]) -> None:

@@ -14,6 +14,7 @@ from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 from . import sqlite_crawl_files as crawl_files
 from .base import Counts, CrawlInfo, Need, Original
 from .index_values import (
+    capture_file_number,
     packed_digest,
     payload_mode_message,
     read_capture,
@@ -294,11 +295,13 @@ class SqliteIndex(SqliteImports):
         order = [(owner == own, value[:8]) for owner, value, _ in rows]
         latest = max(order)
         values = [
-            crawl_files.whole_capture(self._connection, number, value)
+            (crawl_files.whole_capture(self._connection, number, value), number)
             for key, (_, value, number) in zip(order, rows, strict=True)
             if key == latest
         ]
-        capture = read_capture(url, max(values))
+        value, number = max(values)
+        file = crawl_files.file_name(self._connection, number, capture_file_number(value))
+        capture = read_capture(url, value, file)
         self.unreadable += capture is None
         return capture
 

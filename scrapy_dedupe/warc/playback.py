@@ -289,13 +289,18 @@ class Playback:
                 file = self._files[place.file]
                 record = read_record(file, place.offset, block_position=place.block_position)
                 if place.kind == "response" or (place.kind == "unmodified" and is_conditional):
-                    return self._playable(record, method, record)
+                    return playable(record, method, record, max_bytes=self._max_bytes)
                 original = originals.original(reference_of(record))
                 if original is not None:
                     stored, crawl = originals.record_of(original), self._crawl_of(original)
                     reference = PlayedOriginal(stored.id, stored.target_uri, stored.date, crawl)
-                    return self._playable(
-                        record, method, stored, reference, is_unmodified=place.kind == "unmodified"
+                    return playable(
+                        record,
+                        method,
+                        stored,
+                        reference,
+                        is_unmodified=place.kind == "unmodified",
+                        max_bytes=self._max_bytes,
                     )
                 if place.kind == "revisit":
                     self.unresolved += 1
@@ -305,49 +310,6 @@ class Playback:
         # Count these only now: an older capture might still have been the answer.
         self.unresolved += unresolved
         return None
-
-    def _playable(
-        self,
-        record: StoredRecord,
-        method: str,
-        source: StoredRecord,
-        refers_to: PlayedOriginal | None = None,
-        *,
-        is_unmodified: bool = False,
-    ) -> Playable:
-        """The answer of *record* with the payload of *source*, whose head is used for a 304."""
-        head = source if record.http_status is None or is_unmodified else record
-        status = 200 if head.type == "resource" else head.http_status
-        if status is None:
-            # A server-not-modified revisit without a head has only a status.
-            status = _NOT_MODIFIED
-        size = source.frame.block_length - (source.http.length if source.http else 0)
-        if self._max_bytes and size > self._max_bytes:
-            raise TooLarge(f"The answer to {record.target_uri} has {size} bytes.")
-        payload = source.payload()
-        has_body = method.upper() != "HEAD" and status not in _BODILESS
-        headers = head.http_headers
-        if head.type == "resource" and (content_type := head.get("Content-Type")):
-            headers = ((b"Content-Type", content_type.encode("latin-1", "replace")),)
-        if head is not source:
-            headers = _with_coding_of(source, headers)
-        digest = record.payload_digest
-        return Playable(
-            url=record.target_uri or "",
-            status=status,
-            headers=_true_headers(headers, len(payload) if has_body else None),
-            payload=payload if has_body else b"",
-            ip_address=record.get("WARC-IP-Address") or record.get("ip-address"),
-            protocol=_protocol(record) or _protocol(head),
-            record_id=record.id,
-            file=str(record.path),
-            offset=record.offset,
-            type=record.type,
-            date=record.date,
-            digest=str(digest) if digest else None,
-            truncated=source.truncated if source.is_truncated else None,
-            refers_to=refers_to,
-        )
 
     def _answers(
         self, method: str, body: bytes, url: str, cookies: bytes, *, canonical: bool
@@ -366,7 +328,7 @@ class Playback:
             (*keys, method.upper(), _body_key(body)),
         )
         newest_first = [_AnswerPlace(*row) for row in rows]
-        wanted = _cookie_key([cookies])
+        wanted = cookie_key([cookies])
 
         def is_second(place: _AnswerPlace) -> bool:
             return place.crawl != newest_first[0].crawl or place.cookies != wanted
@@ -396,10 +358,57 @@ class Playback:
         )
 
 
+def playable(
+    record: StoredRecord,
+    method: str,
+    source: StoredRecord,
+    refers_to: PlayedOriginal | None = None,
+    *,
+    is_unmodified: bool = False,
+    max_bytes: int = 0,
+) -> Playable:
+    """The answer of *record* with the payload of *source*, whose head is used for a 304.
+
+    Raises TooLarge for a payload of more than *max_bytes* (0: no limit), DamagedInput if it cannot be read again.
+    """
+    head = source if record.http_status is None or is_unmodified else record
+    status = 200 if head.type == "resource" else head.http_status
+    if status is None:
+        # A server-not-modified revisit without a head has only a status.
+        status = _NOT_MODIFIED
+    size = source.frame.block_length - (source.http.length if source.http else 0)
+    if max_bytes and size > max_bytes:
+        raise TooLarge(f"The answer to {record.target_uri} has {size} bytes.")
+    payload = source.payload()
+    has_body = method.upper() != "HEAD" and status not in _BODILESS
+    headers = head.http_headers
+    if head.type == "resource" and (content_type := head.get("Content-Type")):
+        headers = ((b"Content-Type", content_type.encode("latin-1", "replace")),)
+    if head is not source:
+        headers = _with_coding_of(source, headers)
+    digest = record.payload_digest
+    return Playable(
+        url=record.target_uri or "",
+        status=status,
+        headers=_true_headers(headers, len(payload) if has_body else None),
+        payload=payload if has_body else b"",
+        ip_address=record.get("WARC-IP-Address") or record.get("ip-address"),
+        protocol=_protocol(record) or _protocol(head),
+        record_id=record.id,
+        file=str(record.path),
+        offset=record.offset,
+        type=record.type,
+        date=record.date,
+        digest=str(digest) if digest else None,
+        truncated=source.truncated if source.is_truncated else None,
+        refers_to=refers_to,
+    )
+
+
 def _request_keys(request: StoredRecord) -> tuple[str, bytes, bytes]:
     """Return the method of a request, and the keys of its body and cookies."""
     cookies = request.http.get_all(b"Cookie") if request.http else []
-    return method_of(request).upper(), _body_key(request.payload()), _cookie_key(cookies)
+    return method_of(request).upper(), _body_key(request.payload()), cookie_key(cookies)
 
 
 def _links(record: StoredRecord, own: str, other: str) -> list[str]:
@@ -421,7 +430,7 @@ def _body_key(body: bytes) -> bytes:
     return hashlib.sha256(body).digest() if body else b""
 
 
-def _cookie_key(values: list[bytes]) -> bytes:
+def cookie_key(values: list[bytes]) -> bytes:
     """Return the key of the values of Cookie headers, regardless of their order; empty if there are none."""
     cookies = sorted(cookie for value in values for part in value.split(b";") if (cookie := part.strip()))
     return hashlib.blake2b(b";".join(cookies), digest_size=_KEY_BYTES).digest() if cookies else b""

@@ -221,8 +221,9 @@ def read_records(
     *,
     on_damage: Callable[[Damage], None] | None = None,
     on_long_block: Callable[[StoredRecord], Callable[[bytes], object] | None] | None = None,
+    start: int = 0,
 ) -> Iterator[StoredRecord]:
-    """Yield the whole records of a WARC or ARC file.
+    """Yield the whole records of a WARC or ARC file, from the offset *start* on.
 
     *on_damage* is called for every damaged place when reading passes it. Without it, DamagedInput is
     raised after the last record, with the first damaged place and the number of others. Raises OSError if
@@ -244,6 +245,7 @@ def read_records(
         kept_bytes=KEPT_BYTES,
         on_damage=on_damage or damages.append,
         on_long_block=on_long if on_long_block else None,
+        start=start,
     ):
         yield stored_record(path, frame)
     _raise_for(damages)

@@ -544,7 +544,7 @@ def test_an_index_of_browsertrix_is_read_and_extended(redis_index: Any, client: 
 
 
 def test_an_index_of_a_newer_format_is_refused_untouched(redis_url: str, client: redis.Redis) -> None:
-    client.hset("dedupe:index", mapping={"format": 2, "payload": "stored"})
+    client.hset("dedupe:index", mapping={"format": 3, "payload": "stored"})
     store = open_store(redis_url)
     for use in (
         lambda: store.index.start("a", "stored"),
@@ -552,7 +552,7 @@ def test_an_index_of_a_newer_format_is_refused_untouched(redis_url: str, client:
         lambda: store.index.commit("a"),
         store.index.crawls,
     ):
-        with pytest.raises(StoreRefused, match="has format 2"):
+        with pytest.raises(StoreRefused, match="has format 3"):
             use()
     store.close()
     assert client.keys() == [b"dedupe:index"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,13 @@ from sampling import examples
 from scrapy_dedupe.errors import CrawlStateError, SettingError, StoreRefused
 from scrapy_dedupe.stores import Store, open_store
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture
-from scrapy_dedupe.stores.index_values import need_order, packed_capture, read_capture, url_hash
+from scrapy_dedupe.stores.index_values import (
+    capture_file_number,
+    need_order,
+    packed_capture,
+    read_capture,
+    url_hash,
+)
 
 if TYPE_CHECKING:
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
@@ -42,6 +49,23 @@ def test_a_crawl_finds_what_it_recorded_itself(index: CrawlIndex) -> None:
     crawl_with(index, "a", capture())
     assert index.find_urls("a", [PAGE, HOME, HOME]) == [None, capture(), capture()]
     assert index.find_urls("a", []) == []
+
+
+def test_a_capture_has_the_place_of_its_record(index: CrawlIndex) -> None:
+    index.start("a", "stored")
+    index.add_file("a", "/warcs/first.warc.gz")
+    original = Original(ONE, "", EARLY, HOME, 9, file="/warcs/second.warc.gz", offset=3)
+    own = UrlCapture(HOME, ONE, EARLY, b"v", "/warcs/second.warc.gz", 3)
+    other = UrlCapture(PAGE, TWO, EARLY, b"", "/warcs/third.warc.gz", 2**40 - 2)
+    index.add("a", [original], Counts(1), [own, other])
+    assert index.find_urls("a", [HOME, PAGE]) == [own, other]
+    index.rename_file("a", "/warcs/second.warc.gz", "s3://bucket/second.warc.gz")
+    index.commit("a")
+    index.start("b", "stored")
+    index.add("b", [], Counts(), [capture()])
+    moved = replace(own, file="s3://bucket/second.warc.gz")
+    assert index.find_urls("c", [HOME, PAGE]) == [moved, other]
+    assert index.find_urls("b", [HOME, PAGE]) == [capture(), other]
 
 
 def test_the_last_capture_of_a_crawl_wins_whatever_its_date_is(index: CrawlIndex) -> None:
@@ -508,13 +532,15 @@ def test_any_lives_of_several_crawls_agree_with_a_model(store_url: str) -> None:
 def test_the_bytes_of_what_is_kept_of_a_url() -> None:
     assert url_hash("https://example.com/ü").hex() == "d44aa7ca6efc858133617f0d"
     assert packed_capture(capture(digest="00" * 20, date="20260801120000")) == bytes.fromhex(
-        "008ff62ebb3eb000" + "00" + "00" * 20
+        "008ff62ebb3eb000" + "ff" * 8 + "00" + "00" * 20
     )
     assert packed_capture(capture(digest="A" * 32, date="20260801120000001")) == bytes.fromhex(
-        "008ff62ebb3eb003" + "00" + "20" + "00" * 20
+        "008ff62ebb3eb003" + "ff" * 8 + "00" + "20" + "00" * 20
     )
-    validated = UrlCapture(HOME, "00" * 20, "20260801120000", b"\x01\x02\x03")
-    assert packed_capture(validated) == bytes.fromhex("008ff62ebb3eb000" + "03" + "010203" + "00" * 20)
+    validated = UrlCapture(HOME, "00" * 20, "20260801120000", b"\x01\x02\x03", "a.warc.gz", 5)
+    assert packed_capture(validated, 7) == bytes.fromhex(
+        "008ff62ebb3eb000" + "000007" + "0000000005" + "03" + "010203" + "00" * 20
+    )
 
 
 @given(
@@ -522,13 +548,21 @@ def test_the_bytes_of_what_is_kept_of_a_url() -> None:
     milliseconds=st.none() | st.integers(0, 999),
     digest=st.binary(min_size=20, max_size=20) | st.binary(min_size=32, max_size=32),
     validators=st.binary(max_size=255),
+    place=st.none() | st.tuples(st.integers(0, 2**24 - 2), st.integers(0, 2**40 - 2)),
 )
 def test_a_capture_is_read_as_it_was_written(
-    date: str, milliseconds: int | None, digest: bytes, validators: bytes
+    date: str, milliseconds: int | None, digest: bytes, validators: bytes, place: tuple[int, int] | None
 ) -> None:
     digits = date if milliseconds is None else f"{date}{milliseconds:03}"
-    written = UrlCapture(HOME, digest.hex(), digits, validators)
-    assert read_capture(HOME, packed_capture(written)) == written
+    if place is None:
+        written = UrlCapture(HOME, digest.hex(), digits, validators)
+        value = packed_capture(written)
+        assert (read_capture(HOME, value), capture_file_number(value)) == (written, None)
+        return
+    number, offset = place
+    written = UrlCapture(HOME, digest.hex(), digits, validators, "a.warc.gz", offset)
+    value = packed_capture(written, number)
+    assert (read_capture(HOME, value, "a.warc.gz"), capture_file_number(value)) == (written, number)
 
 
 @given(st.binary(max_size=50))

@@ -17,7 +17,14 @@ from scrapy_dedupe.commands.output import listed
 from scrapy_dedupe.commands.stores import spider_loader
 from scrapy_dedupe.errors import DedupeError, SettingError
 from scrapy_dedupe.reports.wording import counted
-from scrapy_dedupe.settings.placement import PLACES, misplaced, named_components, order_faults
+from scrapy_dedupe.settings.placement import (
+    PLACES,
+    cache_faults,
+    is_cache,
+    misplaced,
+    named_components,
+    order_faults,
+)
 from scrapy_dedupe.settings.specs import faults_of, set_names, unknown_names
 
 from .context import Finding, from_error, loading_spiders, note, ok, problem, warning
@@ -91,11 +98,18 @@ def _contradictions(context: DoctorContext, settings: Settings) -> Iterator[Find
                 " committed, no other one can start.",
                 "Set it on the command line of each crawl, or remove it.",
             )
-        if context.scrapy_settings.getbool("HTTPCACHE_ENABLED"):
+        if is_cache(context.scrapy_settings):
+            yield ok(
+                "Scrapy's HTTP cache reads the archive, with the policy"
+                f" {context.scrapy_settings['HTTPCACHE_POLICY']}."
+            )
+        elif context.scrapy_settings.getbool("HTTPCACHE_ENABLED"):
             yield note(
                 "Scrapy's HTTP cache is on. Its responses are not exchanges with a server and are not archived.",
                 "Turn HTTPCACHE_ENABLED off for crawls that must be archived completely.",
             )
+    for sentence, remedy in cache_faults(context.scrapy_settings):
+        yield warning(sentence, remedy)
     if settings.replay.files and settings.replay.missing == "fail":
         yield note(
             "Requests are answered from an archive (DEDUPE_REPLAY); nothing is fetched, and nothing archived."

@@ -23,6 +23,7 @@ from scrapy_dedupe.warc.containers import find_files
 from scrapy_dedupe.warc.playback import Playback, TooLarge
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from concurrent.futures import Future
     from typing import Self
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
+    from scrapy_dedupe.warc.capture import Headers
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.playback import Playable
     from scrapy_dedupe.warc.sources import ReadableFile
@@ -177,15 +179,20 @@ class ReplayMiddleware:
             await self._session.on_worker(self._playback.close)
 
 
-def response_of(found: Playable, url: str) -> Response:
-    """Return the response to a request for *url* as a download handler would create it."""
+def response_of(
+    found: Playable, url: str, headers: Headers | None = None, *, flags: Sequence[str] = (FLAG,)
+) -> Response:
+    """Return the response to a request for *url* as a download handler would create it.
+
+    *headers* replace those of *found*.
+    """
     truncation = () if found.truncated is None else (flag_of(found.truncated),)
     return new_response(
         url,
-        found.headers,
+        found.headers if headers is None else headers,
         found.payload,
         status=found.status,
-        flags=[FLAG, *truncation],
+        flags=[*flags, *truncation],
         ip_address=_ip_address(found.ip_address),
         protocol=found.protocol,
     )

@@ -125,6 +125,11 @@ local function packed_number(number)
   return string.char(math.floor(number / 65536), math.floor(number / 256) % 256, number % 256)
 end
 
+-- A packed capture of a URL with the number of its file.
+local function with_file(capture, number)
+  return string.sub(capture, 1, 8) .. packed_number(number) .. string.sub(capture, 12)
+end
+
 -- Stores the place of a new record.
 local function set_place(crawl, short, place)
   if call('HSETNX', 'dedupe:where:' .. crawl, short, place) == 0 then

@@ -1,0 +1,164 @@
+"""The last captures of URLs in the index, as an HTTP cache reads them.
+
+A page of the cache is a complete GET response with status 200. It is read from its record, and for a revisit the payload
+is read from the original. Each record is compared with the index before it is used: a file may have been moved, replaced
+or damaged. Such a page counts as not cached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, StoreError
+from scrapy_dedupe.warc.dates import parse_date
+from scrapy_dedupe.warc.exchanges import method_of, paired
+from scrapy_dedupe.warc.playback import PlayedOriginal, TooLarge, playable
+from scrapy_dedupe.warc.reading import read_record, read_records
+
+from .live_index import is_capture, is_original_record
+from .places import readable
+from .reuse import judged_headers, why_not_reused
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from datetime import datetime
+
+    from scrapy_dedupe.stores.base import UrlCapture
+    from scrapy_dedupe.stores.crawl_index import CrawlIndex
+    from scrapy_dedupe.warc.capture import Headers
+    from scrapy_dedupe.warc.framing import Damage
+    from scrapy_dedupe.warc.playback import Playable
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+    from .live_index import StoreGuard
+
+UNKNOWN = "unknown"
+UNREADABLE = "unreadable"
+STORE_AWAY = "store_away"
+
+
+@dataclass(frozen=True, slots=True)
+class PageQuery:
+    """A GET request. A page of more than *max_bytes* does not answer it; 0: no limit."""
+
+    url: str
+    headers: Headers
+    max_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPage:
+    """A page that may answer a request. ``headers`` are those from which a cache policy computes freshness."""
+
+    playable: Playable
+    headers: Headers
+    captured: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result for a request: a page, or the reason why there is none, as one word."""
+
+    page: CachedPage | None
+    reason: str = ""
+    fault: str = ""
+
+
+class CachedPages:
+    """The pages that a crawl finds in the index: its own, and those of committed crawls. For use on one thread.
+
+    Cache-Control directives in *ignored_controls* are ignored. Errors of the store go to *guard*.
+    """
+
+    def __init__(
+        self, index: CrawlIndex, crawl: str, guard: StoreGuard, ignored_controls: Collection[bytes] = ()
+    ) -> None:
+        self._index = index
+        self._crawl = crawl
+        self._guard = guard
+        self._ignored = frozenset(ignored_controls)
+
+    def find(self, queries: Sequence[PageQuery], now: datetime) -> list[Found]:
+        """Look up several requests, with one query to the index."""
+        if self._guard.open:
+            return [Found(None, STORE_AWAY)] * len(queries)
+        try:
+            captures = self._index.find_urls(self._crawl, [query.url for query in queries])
+            found = [
+                self._read(query, capture, now) for query, capture in zip(queries, captures, strict=True)
+            ]
+        except StoreError as error:
+            self._guard.failed(error)
+            return [Found(None, STORE_AWAY)] * len(queries)
+        self._guard.worked()
+        return found
+
+    def _read(self, query: PageQuery, capture: UrlCapture | None, now: datetime) -> Found:
+        if capture is None or capture.file is None or capture.offset is None:
+            return Found(None, UNKNOWN)
+        try:
+            file = readable(capture.file)
+            if file is None:
+                raise ArchiveError(f"The file {capture.file} does not exist.")
+            record, request = _exchange_at(file, capture.offset)
+            if not is_capture(record, capture):
+                raise DamagedInput(f"{capture.file}, offset {capture.offset}: this is another record.")
+            return self._page(query, record, request, capture, now)
+        except TooLarge:
+            return Found(None, "size")
+        except StoreError:
+            raise
+        except (DedupeError, OSError, ValueError) as error:
+            return Found(None, UNREADABLE, str(error))
+
+    def _page(
+        self,
+        query: PageQuery,
+        record: StoredRecord,
+        request: StoredRecord | None,
+        capture: UrlCapture,
+        now: datetime,
+    ) -> Found:
+        if (record.http_status or 200) != 200:
+            return Found(None, "status")
+        source, original = record, None
+        if record.type == "revisit":
+            source, original = self._original_of(capture)
+            if record.http_status is None and source.http_status != 200:
+                return Found(None, "status")
+        asked = None
+        if request is not None and request.http is not None:
+            if method_of(request) != "GET" or request.frame.block_length > request.http.length:
+                return Found(None, "method")
+            asked = request.http_headers
+        head = source if record.http_status is None else record
+        reason = why_not_reused(head.http_headers, asked, query.headers, ignored_controls=self._ignored)
+        if reason is not None:
+            return Found(None, reason)
+        answer = playable(record, "GET", source, original, max_bytes=query.max_bytes)
+        captured = parse_date(record.date or "")
+        headers = judged_headers(answer.headers, captured, now, ignored_controls=self._ignored)
+        return Found(CachedPage(answer, headers, captured))
+
+    def _original_of(self, capture: UrlCapture) -> tuple[StoredRecord, PlayedOriginal]:
+        (original,) = self._index.find(self._crawl, [capture.digest])
+        file = None if original is None or original.file is None else readable(original.file)
+        if original is None or file is None or original.offset is None:
+            raise ArchiveError(f"The original of {capture.file}, offset {capture.offset}, does not exist.")
+        record = read_record(file, original.offset)
+        if not is_original_record(record, original):
+            raise DamagedInput(f"{original.file}, offset {original.offset}: this is another record.")
+        return record, PlayedOriginal(record.id, record.target_uri, record.date, original.crawl)
+
+
+def _exchange_at(file: ReadableFile, offset: int) -> tuple[StoredRecord, StoredRecord | None]:
+    """The record at *offset* and its request, None if no request follows."""
+    damages: list[Damage] = []
+    records = read_records(file, on_damage=damages.append, start=offset)
+    for record, request in paired(records):
+        if record.offset != offset:
+            break
+        return record, request
+    raise DamagedInput(f"{file}, offset {offset}: there is no whole record.")

@@ -1,0 +1,205 @@
+"""Answers requests from the archive as Scrapy's HTTP cache does: the cache that one crawl shares.
+
+Requests are looked up on the worker, several at once if they arrive faster than the index answers. A request does not wait
+longer than ``DEDUPE_STORE_TIMEOUT``: it then counts as not cached. Whether a page is fresh, and whether the server must
+confirm it, is decided by ``HTTPCACHE_POLICY``, which also decides here what may be used at all: Scrapy asks the policy
+only before it stores a response, and the archive stores all of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from scrapy.utils.misc import load_object
+
+from scrapy_dedupe.crawls.cached_pages import UNKNOWN, UNREADABLE, CachedPages, Found, PageQuery
+from scrapy_dedupe.live.archive.replay import response_of
+from scrapy_dedupe.live.recordings import META_KEY, provenance
+from scrapy_dedupe.live.responses import header_pairs, max_bytes
+from scrapy_dedupe.warc.capture import target_uri
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.http import Response
+
+    from scrapy_dedupe.crawls.cached_pages import CachedPage
+    from scrapy_dedupe.live.session import Session
+    from scrapy_dedupe.warc.capture import Headers
+
+logger = logging.getLogger(__name__)
+
+_BATCH_SIZE: Final = 64
+_MOST_TICK_S: Final = 1.0
+_ATTRIBUTE: Final = "_dedupe_archive_cache"
+
+# Headers that were changed for the policy only.
+_JUDGED: Final = (b"Age", b"Cache-Control", b"Date")
+_TIMEOUT: Final = Found(None, "timeout")
+
+
+class ArchiveCache:
+    """The HTTP cache of one crawl; use :meth:`of` to get it. Use it on the event loop."""
+
+    def __init__(self, session: Session) -> None:
+        settings = session.settings
+        self._session = session
+        scrapy_settings = session.crawler.settings
+        self._policy = load_object(scrapy_settings["HTTPCACHE_POLICY"])(scrapy_settings)
+        self._expiration_s = scrapy_settings.getint("HTTPCACHE_EXPIRATION_SECS")
+        self._timeout_s = settings.store_timeout_s
+        index_url = settings.warc.index_url
+        store = session.at_start(lambda: session.stores.open(index_url))
+        crawl = session.at_start(lambda: session.crawl_id)
+        logger.info(
+            "The archive is the HTTP cache of this crawl, with the policy %s.",
+            scrapy_settings["HTTPCACHE_POLICY"],
+        )
+        ignored = scrapy_settings.getlist("HTTPCACHE_IGNORE_RESPONSE_CACHE_CONTROLS")
+        self._pages = CachedPages(
+            store.index,
+            crawl,
+            session.stores.breaker(index_url),
+            [str(name).lower().encode("latin-1") for name in ignored],
+        )
+        session.layers["cache"] = index_url
+        # Queries that wait for the worker, each with the future of its result and the time when it is given up.
+        self._waiting: deque[tuple[PageQuery, Future[Found]]] = deque()
+        self._due: deque[tuple[float, Future[Found]]] = deque()
+        self._found: WeakKeyDictionary[Request, Found] = WeakKeyDictionary()
+        self._answers: WeakKeyDictionary[Response, CachedPage] = WeakKeyDictionary()
+        session.run_every(min(_MOST_TICK_S, self._timeout_s / 4), self._give_up, "cache")
+
+    @classmethod
+    def of(cls, session: Session) -> ArchiveCache:
+        """Return the cache of the crawl; create it on the first call."""
+        cache = vars(session).get(_ATTRIBUTE)
+        if cache is None:
+            cache = cls(session)
+            setattr(session, _ATTRIBUTE, cache)
+        return cache
+
+    async def look_up(self, request: Request) -> None:
+        """Look up the page that :meth:`response_to` will return for *request*."""
+        if self._may_be_cached(request):
+            self._found[request] = await self._session.loop.wait_for(self._submit(request))
+
+    def response_to(self, request: Request) -> Response | None:
+        """Return the cached response to *request*, None if there is none, and set ``request.meta["cache_timestamp"]``.
+
+        Waits for the index if the request was not looked up.
+        """
+        found = self._found.pop(request, None)
+        if found is None:
+            if not self._may_be_cached(request):
+                return None
+            with suppress(TimeoutError):
+                found = self._submit(request).result(self._timeout_s)
+        return self._response(request, found or _TIMEOUT)
+
+    def response_used(self, request: Request, response: Response) -> None:
+        """Count a cached response that answers *request*, and set ``request.meta["warc"]``; ignore other responses."""
+        page = self._answers.pop(response, None)
+        if page is None:
+            return
+        found = page.playable
+        original = found.refers_to
+        request.meta[META_KEY] = provenance(found, found.type, None if original is None else original.date)
+        self._session.counters.inc("dedupe/cache/used")
+        self._session.counters.inc("dedupe/cache/bytes_used", len(found.payload))
+        for name in _JUDGED:
+            judged, true = (_values(headers, name) for headers in (page.headers, found.headers))
+            # Scrapy has replaced the value by that of a 304 if it differs.
+            if judged == response.headers.getlist(name):
+                response.headers[name] = true
+                if not true:
+                    del response.headers[name]
+
+    def _may_be_cached(self, request: Request) -> bool:
+        return (
+            request.method == "GET"
+            and not request.body
+            and request.url.startswith(("http://", "https://"))
+            and not request.meta.get("dont_cache", False)
+            and bool(self._policy.should_cache_request(request))
+        )
+
+    def _response(self, request: Request, found: Found) -> Response | None:
+        page = found.page
+        if page is None:
+            self._count_miss(found.reason)
+            if found.reason == UNREADABLE and self._session.counters.is_first("cache unreadable"):
+                logger.warning(
+                    "A page in the archive cannot be used as cache, so it is downloaded again: %s Further ones are"
+                    " only counted in dedupe/cache/missed/unreadable. `scrapy dedupe check` compares the index with the files.",
+                    found.fault,
+                )
+            return None
+        captured_s = page.captured.timestamp()
+        if 0 < self._expiration_s < time.time() - captured_s:
+            self._count_miss("expired")
+            return None
+        response = response_of(page.playable, request.url.partition("#")[0], page.headers, flags=())
+        if not self._policy.should_cache_response(response, request):
+            self._count_miss("policy")
+            return None
+        self._session.counters.inc("dedupe/cache/found")
+        request.meta["cache_timestamp"] = captured_s
+        self._answers[response] = page
+        return response
+
+    def _count_miss(self, reason: str) -> None:
+        self._session.counters.inc("dedupe/cache/missed")
+        self._session.counters.inc(f"dedupe/cache/missed/{reason.replace('-', '_')}")
+
+    def _submit(self, request: Request) -> Future[Found]:
+        try:
+            url = target_uri(request.url)
+        except ValueError:
+            url = request.url
+        query = PageQuery(url, header_pairs(request.headers), max_bytes(self._session.crawler, request))
+        future: Future[Found] = Future()
+        self._waiting.append((query, future))
+        self._due.append((time.monotonic() + self._timeout_s, future))
+        self._session.worker.submit(self._find_next)
+        return future
+
+    def _give_up(self) -> None:
+        """Give up the queries that wait for too long."""
+        now = time.monotonic()
+        while self._due and (self._due[0][1].done() or self._due[0][0] <= now):
+            _set_result(self._due.popleft()[1], _TIMEOUT)
+
+    # On the worker
+
+    def _find_next(self) -> None:
+        batch: list[tuple[PageQuery, Future[Found]]] = []
+        while self._waiting and len(batch) < _BATCH_SIZE:
+            query, future = self._waiting.popleft()
+            if not future.done():
+                batch.append((query, future))
+        if not batch:
+            return  # An earlier call has looked up this query.
+        try:
+            results = self._pages.find([query for query, _ in batch], datetime.now(UTC))
+        except Exception as error:  # noqa: BLE001 - an internal error must not lose a request
+            self._session.counters.error("cache", error, "The page is downloaded.")
+            results = [Found(None, UNKNOWN)] * len(batch)
+        for (_, future), result in zip(batch, results, strict=True):
+            _set_result(future, result)
+
+
+def _values(headers: Headers, name: bytes) -> list[bytes]:
+    return [value for header, value in headers if header.lower() == name.lower()]
+
+
+def _set_result(future: Future[Any], result: Found) -> None:
+    # The event loop gives up a query while the worker answers it.
+    with suppress(InvalidStateError):
+        future.set_result(result)

@@ -1,0 +1,292 @@
+"""The archive as the storage of Scrapy's HTTP cache."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import scrapy
+from archives import check, records_of
+from crawling import LinkSpider, collecting, crawl, crawl_test
+from test_unmodified import validating
+from webserver import Page
+
+from scrapy_dedupe.commands.console import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scrapy.crawler import Crawler
+    from webserver import WebServer
+
+DUMMY = "scrapy.extensions.httpcache.DummyPolicy"
+
+
+class Reading(LinkSpider):
+    """Yields what an item pipeline can see of each response. ``asking`` has arguments of each request."""
+
+    asking: dict[str, Any] = {}
+
+    async def start(self) -> Any:
+        for url in self.urls.split():
+            yield scrapy.Request(url, dont_filter=True, **self.asking)
+
+    def parse(self, response: Any, **kwargs: Any) -> Any:
+        verdict = response.meta.get("dedupe")
+        yield {
+            "url": response.url,
+            "text": response.text,
+            "headers": response.headers.to_unicode_dict(),
+            "cached": "cached" in response.flags,
+            "kind": verdict.kind if verdict else None,
+            "warc": response.meta.get("warc"),
+        }
+
+
+@pytest.fixture
+def cached(settings: dict[str, Any]) -> dict[str, Any]:
+    return {**settings, "DEDUPE_HTTPCACHE": True}
+
+
+def text(name: str, words: int = 300) -> bytes:
+    numbers = random.Random(name)
+    return (
+        f"<title>{name}</title><p>{' '.join(f'{numbers.getrandbits(40):x}' for _ in range(words))}".encode()
+    )
+
+
+async def read(settings: dict[str, Any], *urls: str, **asking: Any) -> tuple[list[dict[str, Any]], Crawler]:
+    spider, items = collecting(Reading)
+    crawler = await crawl(spider, settings, urls=" ".join(urls), asking=asking)
+    return sorted(items, key=lambda item: str(item["url"])), crawler
+
+
+def counts(crawler: Crawler) -> dict[str, int]:
+    stats = crawler.stats.get_stats()
+    prefix = "dedupe/cache/"
+    return {key.removeprefix(prefix): value for key, value in stats.items() if key.startswith(prefix)}
+
+
+@pytest.mark.parametrize("payload", ["stored", "decoded"])
+@crawl_test
+async def test_a_recrawl_downloads_only_what_changed(
+    payload: str, web: WebServer, cached: dict[str, Any], tmp_path: Path
+) -> None:
+    cached["DEDUPE_PAYLOAD"] = payload
+    modified = "Sat, 28 Nov 2020 10:00:00 GMT"
+    for name in ("tag", "changed", "copied"):
+        web.pages[f"/{name}"] = validating(text(name if name != "copied" else "tag"))
+    web.pages["/modified"] = validating(text("modified"), None, modified)
+    web.pages["/small"] = validating(text("small", 2), '"s"', headers=[("Cache-Control", "no-cache")])
+    web.page("/neither", text("neither"))
+    urls = [web.url(path) for path in sorted(web.pages)]
+    first, _ = await read(cached, *urls)
+    web.pages["/changed"] = validating(text("changed now"), '"v2"')
+    second, crawler = await read(cached, *urls)
+    uncached, _ = await read({**cached, "DEDUPE_HTTPCACHE": False}, *urls)
+    assert [item["text"] for item in second] == [item["text"] for item in uncached]
+    assert [item["kind"] for item in second][1:] == [item["kind"] for item in uncached][1:]
+    fresh = [item["url"].rpartition("/")[2] for item in second if item["cached"]]
+    assert fresh == ["copied", "modified", "small", "tag"]
+    assert counts(crawler)["used"] == 4
+    # Without any other sign a page that was not modified for years is fresh for a while.
+    assert crawler.stats.get_value("httpcache/hit") == 1
+    assert crawler.stats.get_value("httpcache/revalidate") == 3
+    assert "Age" not in second[2]["headers"]
+    assert (
+        next(item for item in second if item["url"].endswith("small"))["headers"]["Cache-Control"]
+        == "no-cache"
+    )
+    # A 304 of a page that has an original is recorded as such, and names the original.
+    by_name = {item["url"].rpartition("/")[2]: item for item in second}
+    origin = {item["url"].rpartition("/")[2]: item["warc"] for item in first}
+    assert by_name["tag"]["warc"]["type"] == "revisit"
+    assert by_name["tag"]["warc"]["refers_to"]["record_id"] == (
+        origin["tag"]["record_id"]
+        if origin["tag"]["type"] == "response"
+        else origin["tag"]["refers_to"]["record_id"]
+    )
+    check(tmp_path / "warcs")
+
+
+@crawl_test
+async def test_a_fresh_page_is_used_without_a_request(web: WebServer, cached: dict[str, Any]) -> None:
+    web.page("/a", text("a"), headers=[("Cache-Control", "public"), ("Cache-Control", "max-age=3600")])
+    first, _ = await read(cached, web.url("/a"))
+    second, crawler = await read(cached, web.url("/a"))
+    assert web.paths == ["/a"]
+    assert second[0]["cached"]
+    assert second[0]["text"] == first[0]["text"]
+    assert second[0]["kind"] == "unchanged"
+    assert second[0]["warc"]["record_id"] == first[0]["warc"]["record_id"]
+    assert counts(crawler) == {"found": 1, "used": 1, "bytes_used": len(text("a"))}
+
+
+@crawl_test
+async def test_with_the_dummy_policy_every_page_comes_from_the_archive(
+    web: WebServer, cached: dict[str, Any]
+) -> None:
+    cached["HTTPCACHE_POLICY"] = DUMMY
+    web.page("/a", text("a"))
+    web.page("/gone", "gone", status=410)
+    await read(cached, web.url("/a"))
+    items, crawler = await read(cached, web.url("/a"), web.url("/gone"), web.url("/a#part"))
+    assert web.paths == ["/a", "/gone"]
+    assert [item["url"].rpartition("/")[2] for item in items] == ["a", "a"]
+    assert crawler.stats.get_value("httpcache/hit") == 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "asked", "asked_again", "is_used"),
+    [
+        ([], {}, {}, True),
+        ([("Vary", "X-Kind")], {"X-Kind": "1"}, {"X-Kind": "1"}, True),
+        ([("Vary", "X-Kind")], {"X-Kind": "1"}, {"X-Kind": "2"}, False),
+        ([("Vary", "Accept"), ("Vary", "x-kind")], {"X-Kind": "1"}, {}, False),
+        ([("Vary", "*")], {}, {}, False),
+        ([], {"Authorization": "Basic YTpi"}, {"Authorization": "Basic YTpi"}, True),
+        ([], {"Authorization": "Basic YTpi"}, {}, False),
+        ([], {}, {"Authorization": "Basic YTpi"}, False),
+        ([("Cache-Control", "private, max-age=60")], {"Cookie": "a=1; b=2"}, {"Cookie": "b=2; a=1"}, True),
+        ([("Cache-Control", "private, max-age=60")], {"Cookie": "a=1"}, {"Cookie": "a=2"}, False),
+        ([("Set-Cookie", "sid=1")], {"Cookie": "sid=0"}, {}, True),
+        ([("Cache-Control", "no-store")], {}, {}, False),
+        ([], {"Cache-Control": "no-store"}, {}, False),
+    ],
+)
+@crawl_test
+async def test_a_page_answers_only_requests_that_it_may_answer(
+    headers: list[tuple[str, str]],
+    asked: dict[str, str],
+    asked_again: dict[str, str],
+    is_used: bool,
+    web: WebServer,
+    cached: dict[str, Any],
+) -> None:
+    sent: list[str | None] = []
+
+    def page(handler: Any) -> Page:
+        sent.append(handler.headers.get("If-None-Match"))
+        return Page(text("a"), 200, [("ETag", '"v1"'), *headers])
+
+    cached["COOKIES_ENABLED"] = False
+    web.pages["/a"] = page
+    await read(cached, web.url("/a"), headers=asked)
+    await read(cached, web.url("/a"), headers={**asked_again, "Cache-Control": "max-age=0"})
+    assert sent == [None, '"v1"' if is_used else None]
+
+
+@crawl_test
+async def test_only_committed_crawls_serve(web: WebServer, cached: dict[str, Any]) -> None:
+    web.page("/a", text("a"), headers=[("Cache-Control", "max-age=3600")])
+    await read({**cached, "DEDUPE_COMMIT_REASONS": ["never"]}, web.url("/a"))
+    _, crawler = await read(cached, web.url("/a"))
+    assert len(web.paths) == 2
+    assert counts(crawler) == {"missed": 1, "missed/unknown": 1}
+
+
+@crawl_test
+async def test_a_missing_or_replaced_file_means_not_cached(
+    web: WebServer, cached: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "ab":
+        web.page(f"/{name}", text(name), headers=[("Cache-Control", "max-age=3600")])
+    await read(cached, web.url("/a"), web.url("/b"))
+    (file,) = (tmp_path / "warcs").glob("*.gz")
+    moved = file.rename(tmp_path / "moved")
+    items, crawler = await read(cached, web.url("/a"), web.url("/b"))
+    assert len(items) == 2
+    assert counts(crawler) == {"missed": 2, "missed/unreadable": 2}
+    assert caplog.text.count("cannot be used as cache") == 1
+    data = moved.read_bytes()
+    file.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+    items, crawler = await read(cached, web.url("/a"), web.url("/b"))
+    assert len(items) == 2
+
+
+@crawl_test
+async def test_without_the_middleware_the_storage_waits_for_the_index(
+    web: WebServer, cached: dict[str, Any]
+) -> None:
+    web.pages["/a"] = validating(text("a"))
+    cached["DOWNLOADER_MIDDLEWARES"] = {"scrapy_dedupe.httpcache.ArchiveCacheMiddleware": None}
+    await read(cached, web.url("/a"))
+    items, _ = await read(cached, web.url("/a"))
+    assert items[0]["cached"]
+
+
+@crawl_test
+async def test_a_server_error_is_answered_from_the_archive(web: WebServer, cached: dict[str, Any]) -> None:
+    web.pages["/a"] = validating(text("a"))
+    first, _ = await read(cached, web.url("/a"))
+    web.page("/a", "down", status=500)
+    second, _ = await read(cached, web.url("/a"))
+    assert second[0]["cached"]
+    assert second[0]["warc"]["record_id"] == first[0]["warc"]["record_id"]
+
+
+@crawl_test
+async def test_nothing_is_stored_twice(web: WebServer, cached: dict[str, Any], tmp_path: Path) -> None:
+    web.pages["/a"] = validating(text("a"))
+    for _ in range(3):
+        await read(cached, web.url("/a"))
+    types = [r.type for r in records_of(tmp_path / "warcs") if r.type in ("response", "revisit")]
+    assert types == ["response", "revisit", "revisit"]
+
+
+@crawl_test
+async def test_pages_of_an_imported_wacz_serve(
+    web: WebServer, cached: dict[str, Any], tmp_path: Path
+) -> None:
+    web.pages["/a"] = validating(text("a"))
+    web.pages["/b"] = validating(text("a"), '"b"')
+    await read({**cached, "DEDUPE_WACZ": True, "DEDUPE_CRAWL_ID": "one"}, web.url("/a"), web.url("/b"))
+    other = f"sqlite:///{tmp_path / 'other.sqlite'}"
+    for file in (tmp_path / "warcs").iterdir():
+        file.unlink()
+    assert main(["import", str(tmp_path / "wacz" / "one.wacz"), "--store", other]) == 0
+    items, crawler = await read({**cached, "DEDUPE_STORE_URL": other}, web.url("/a"), web.url("/b"))
+    assert [item["cached"] for item in items] == [True, True]
+    assert [item["warc"]["refers_to"]["crawl"] for item in items] == ["one", "one"]
+    assert counts(crawler)["used"] == 2
+
+
+@crawl_test
+async def test_a_purged_crawl_no_longer_serves(web: WebServer, cached: dict[str, Any]) -> None:
+    web.page("/a", text("a"), headers=[("Cache-Control", "max-age=3600")])
+    await read({**cached, "DEDUPE_CRAWL_ID": "one"}, web.url("/a"))
+    assert main(["purge", "one", "--store", cached["DEDUPE_STORE_URL"], "--force"]) == 0
+    _, crawler = await read(cached, web.url("/a"))
+    assert len(web.paths) == 2
+    assert counts(crawler) == {"missed": 1, "missed/unknown": 1}
+
+
+@crawl_test
+async def test_a_range_and_other_methods_are_not_pages(web: WebServer, cached: dict[str, Any]) -> None:
+    cached["HTTPCACHE_POLICY"] = DUMMY
+    web.page("/a", text("a"), status=206)
+    await read(cached, web.url("/a"), meta={"handle_httpstatus_all": True})
+    web.page("/a", text("a"))
+    await read(cached, web.url("/a"), method="POST", body=b"x")
+    items, _ = await read(cached, web.url("/a"))
+    assert not items[0]["cached"]
+    assert len(web.paths) == 3
+    items, _ = await read(cached, web.url("/a"), method="POST", body=b"x")
+    assert not items[0]["cached"]
+
+
+@crawl_test
+async def test_settings_that_prevent_the_cache_are_named(
+    web: WebServer, cached: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    web.page("/a", text("a"))
+    await read({**cached, "HTTPCACHE_ENABLED": False}, web.url("/a"))
+    assert "DEDUPE_HTTPCACHE has no effect, since HTTPCACHE_ENABLED is False." in caplog.text
+    order = {"scrapy_dedupe.httpcache.ArchiveCacheMiddleware": 910}
+    await read({**cached, "DOWNLOADER_MIDDLEWARES": order}, web.url("/a"))
+    assert "Each request blocks the crawl while it is looked up in the archive." in caplog.text
+    assert 'ArchiveCacheMiddleware": 899}' in caplog.text
+    cache = {"scrapy.downloadermiddlewares.httpcache.HttpCacheMiddleware": None}
+    await read({**cached, "DOWNLOADER_MIDDLEWARES": cache}, web.url("/a"))
+    assert "Scrapy's HttpCacheMiddleware is disabled" in caplog.text
