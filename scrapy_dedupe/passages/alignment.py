@@ -23,7 +23,7 @@ in all texts, which may make a bound larger, but never too small.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,8 +33,6 @@ from .occurrences import Occurrences
 from .values import Columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     Positions = NDArray[np.int64]
@@ -131,8 +129,6 @@ _LONGEST = 256
 _LAYERS = 8
 _BLOCK = 1 << 14
 _PIECE = 1 << 20
-
-_POWERS: Final = {base: powers_of(base, _BLOCK) for base in (_MULTIPLIER, _INVERSE)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +265,8 @@ def _reach(
     """The number of equal tokens from *a* and *b* on (before *a* and *b* if *step* is -1), at most *most*."""
     # Multiply the sums of the text with the smaller start by a power of B, so that both have the same exponents.
     shift = np.minimum(a, b)
-    a_lift, b_lift = _powers_at(b - shift), _powers_at(a - shift)
+    powers = powers_of(_MULTIPLIER, int(np.abs(a - b).max(initial=0)) + 1)
+    a_lift, b_lift = powers[b - shift], powers[a - shift]
     difference = a_sums[a] * a_lift - b_sums[b] * b_lift
     low, high = np.zeros_like(a), most
     while (low < high).any():
@@ -285,11 +282,7 @@ def _reach(
 def _sums(hashes: Hashes) -> Hashes:
     """The sums of h_j x B^j over the tokens before each place, including the end."""
     sums = np.zeros(len(hashes) + 1, np.uint64)
-    for begin, powers in _powers_in_blocks(_MULTIPLIER, len(hashes)):
-        end = begin + len(powers)
-        block = sums[begin + 1 : end + 1]
-        np.cumsum(hashes[begin:end] * powers, out=block)
-        block += sums[begin]
+    np.cumsum(hashes * powers_of(_MULTIPLIER, len(hashes)), out=sums[1:])
     return sums
 
 
@@ -303,25 +296,6 @@ def _windows(sums: Hashes, size: int, first: int = 0, last: int | None = None) -
     if end <= first:
         return np.empty(0, np.uint64)
     values = sums[first + size : end + size] - sums[first:end]
-    lift = np.uint64(pow(_INVERSE, first, 1 << 64))
-    for begin, powers in _powers_in_blocks(_INVERSE, len(values)):
-        values[begin : begin + len(powers)] *= powers * lift
+    values *= np.uint64(pow(_INVERSE, first, 1 << 64))
+    values *= powers_of(_INVERSE, len(values))
     return values
-
-
-def _powers_at(exponents: Positions) -> Hashes:
-    """B to the power of each of *exponents*."""
-    most = int(exponents.max(initial=0))
-    low = _POWERS[_MULTIPLIER]
-    if most < _BLOCK:
-        return low[exponents]
-    high = powers_of(pow(_MULTIPLIER, _BLOCK, 1 << 64), most // _BLOCK + 1)
-    return low[exponents % _BLOCK] * high[exponents // _BLOCK]
-
-
-def _powers_in_blocks(base: int, count: int) -> Iterator[tuple[int, Hashes]]:
-    """The first *count* powers of *base* in blocks, each with the exponent of its first power."""
-    powers = _POWERS[base]
-    for begin in range(0, count, _BLOCK):
-        some = powers[: count - begin]
-        yield begin, some * np.uint64(pow(base, begin, 1 << 64)) if begin else some
