@@ -7,7 +7,7 @@ between the two start tokens) runs do not touch.
 The length of a run is found by bisection over sums of h_j x B^j modulo 2^64 (Karp and Rabin, "Efficient randomized
 pattern-matching algorithms", 1987), so the cost of a step does not depend on the length.
 
-The work is bounded. For highly repetitive texts not all pairs of places are considered (see `occurrences`), and of very
+The work is bounded. For highly repetitive texts not all pairs of places are considered (see `Occurrences`), and of very
 many overlapping runs only enough are kept to cover all shared tokens (`thinned`). So a pair of places may be missing, but
 every shared token is in some run.
 
@@ -29,7 +29,6 @@ import numpy as np
 
 from .characters import powers_of
 from .groups import group_bounds, ranges
-from .occurrences import Occurrences
 from .values import Columns
 
 if TYPE_CHECKING:
@@ -106,12 +105,7 @@ class Chains:
         return is_common
 
     def _links_of(
-        self,
-        keys: Numbers,
-        texts: Numbers,
-        links: Numbers,
-        is_common: NDArray[np.bool_],
-        places: Numbers,
+        self, keys: Numbers, texts: Numbers, links: Numbers, is_common: NDArray[np.bool_], places: Numbers
     ) -> tuple[Numbers, Numbers]:
         """Pairs of a text and a link. The text has the key of the link."""
         link_keys = self._keys[links]
@@ -121,6 +115,91 @@ class Chains:
         starts = own.cumsum() - own
         counts = own[keys]
         return texts.repeat(counts), order[ranges(starts[keys], counts)]
+
+
+_MOST_PAIRS = 1 << 22
+# The maximum number of pairs of one value. The next lower limit applies if all values together have too many pairs.
+_PAIR_LIMITS = (1 << 10, 1 << 6, 1 << 2)
+# If pairs are not extended to runs, a missing pair splits a run, so the limits are higher.
+_PAIR_LIMITS_UNEXTENDED = (_MOST_PAIRS, 1 << 18, 1 << 14, *_PAIR_LIMITS)
+_LONG = 1 << 14
+
+
+class Occurrences:
+    """An index of the places of each value in *values*, for finding equal values in other arrays.
+
+    The number of pairs is limited. A value with p places in one text and q places in the other has p x q pairs. If all values
+    together have more than four million pairs, the most frequent values have fewer: the first place in each text is paired
+    with all places in the other text. Their pairs then grow with p + q.
+
+    A caller that extends pairs to runs (*are_extended*) needs fewer: a value has all its pairs only if these are at most 1024.
+    """
+
+    def __init__(self, values: Hashes) -> None:
+        self._places: Positions = values.argsort(kind="stable").astype(np.int64, copy=False)
+        self._values = values[self._places]
+        # Most lookups fail. A table of the highest bits rejects them quickly.
+        self._shift = np.uint64(64 - max(12, min(22, 4 + len(values).bit_length())))
+        self._may_be_there = np.zeros(1 << (64 - int(self._shift)), np.bool_)
+        self._may_be_there[values >> self._shift] = True
+
+    def pairs_with(
+        self, values: Hashes, groups: Positions | None = None, *, are_extended: bool = False
+    ) -> tuple[Positions, Positions]:
+        """Pairs of places with equal values: the place here and the place in *values*.
+
+        Their number is limited, as described above.
+
+        *groups* is the ascending number of the text of each of *values*. Each text is treated independently.
+        """
+        if not len(self._values):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        found = np.flatnonzero(self._may_be_there[values >> self._shift])
+        values = values[found]
+        low = self._values.searchsorted(values)
+        low[low == len(self._values)] = 0
+        there = self._values[low] == values
+        low, values, found = low[there], values[there], found[there]
+        if not len(found):
+            return found, found
+        counts = self._values.searchsorted(values, side="right") - low
+        rank, total = self._ranks(low, counts, found, groups)
+        for limit in _PAIR_LIMITS if are_extended else _PAIR_LIMITS_UNEXTENDED:
+            is_many = counts * total > limit
+            if int(counts[~is_many].sum()) <= _MOST_PAIRS:
+                break
+        few, many = np.flatnonzero(~is_many), np.flatnonzero(is_many)
+        # Of frequent values, one side has only the first place of each text.
+        is_first = rank[many] == 0
+        first, others = many[is_first], many[~is_first]
+        pairs = (
+            self._pairs(low[few], counts[few], found[few]),
+            self._pairs(low[first], counts[first], found[first]),
+            self._pairs(low[others], np.ones_like(others), found[others]),
+        )
+        own, there = (np.concatenate(side) for side in zip(*pairs, strict=True))
+        return own, there
+
+    def _ranks(
+        self, low: Positions, counts: Positions, found: Positions, groups: Positions | None
+    ) -> tuple[Positions, Positions]:
+        """For each found item, its rank among the places of its value in the other text, and their number."""
+        rank, total = np.zeros_like(low), np.ones_like(low)
+        several = np.flatnonzero(counts > 2) if len(found) < _LONG else np.arange(len(found))
+        if len(several):
+            values_there = low[several]
+            if groups is not None:
+                values_there = values_there + len(self._values) * groups[found[several]]
+            order = values_there.argsort(kind="stable")
+            values_there = values_there[order]
+            bounds = group_bounds(values_there[1:] != values_there[:-1], len(order))
+            times = np.diff(bounds)
+            rank[several[order]] = np.arange(len(order)) - bounds[:-1].repeat(times)
+            total[several[order]] = times.repeat(times)
+        return rank, total
+
+    def _pairs(self, low: Positions, counts: Positions, others: Positions) -> tuple[Positions, Positions]:
+        return self._places[ranges(low, counts)], others.repeat(counts)
 
 
 _MULTIPLIER = 0x9E3779B97F4A7C15

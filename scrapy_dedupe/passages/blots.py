@@ -383,11 +383,7 @@ def windows(
 
 
 def _joined(
-    first: NDArray[Any],
-    second: NDArray[Any],
-    done: int,
-    step: int,
-    join: Callable[..., NDArray[Any]],
+    first: NDArray[Any], second: NDArray[Any], done: int, step: int, join: Callable[..., NDArray[Any]]
 ) -> NDArray[Any]:
     length = max(len(second) - done * step, 0)
     return join(first[:length], second[done * step : done * step + length], done)

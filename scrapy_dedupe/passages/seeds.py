@@ -119,35 +119,22 @@ class SeedSearch:
 
     def _chosen(self, posts: Posts, least: int, taboo: KeySet) -> tuple[Keys, Numbers]:
         """The keys of some posts that may be seeds, and the number of documents with each."""
-        values, texts, heads, documents = self._counted(posts.keys, posts.texts)
+        once, heads, documents = counted(posts, self._weights)
         self._count += len(documents)
         self._sum += int(documents.sum())
         self._squares += int((documents * documents).sum())
         if self._boilerplate is not None:
-            is_hidden = self._boilerplate.is_boilerplate(_numbered(posts.keys), posts.texts)
+            is_hidden = self._boilerplate.is_boilerplate(numbered(posts.keys), posts.texts)
             if is_hidden.any():
                 hosts = self._snapshot.text_host[posts.texts[is_hidden]]
                 self._hidden.append(np.unique(on_hosts(posts.keys[is_hidden], hosts)))
-                values, texts, heads, documents = self._counted(
-                    posts.keys[~is_hidden], posts.texts[~is_hidden]
-                )
+                once, heads, documents = counted(posts.picked(~is_hidden), self._weights)
         is_chosen = documents >= least
-        tabooed, _ = taboo.find(values[heads])
+        tabooed, _ = taboo.find(once.keys[heads])
         is_chosen[tabooed] = False
-        sizes = np.diff(heads, append=len(values))
-        self._has_seed[texts[np.repeat(is_chosen, sizes)]] = True
-        return values[heads[is_chosen]], documents[is_chosen]
-
-    def _counted(self, values: Keys, texts: Numbers) -> tuple[Keys, Numbers, Numbers, Numbers]:
-        """Posts with each pair of key and text once, the start of each key, and the number of documents with it."""
-        # An index without texts has a post for each occurrence.
-        is_first = np.ones(len(values), np.bool_)
-        is_first[1:] = (values[1:] != values[:-1]) | (texts[1:] != texts[:-1])
-        values, texts = values[is_first], texts[is_first]
-        if not len(values):
-            return values, texts, np.zeros(0, np.int64), np.zeros(0, np.int64)
-        heads = group_bounds(values[1:] != values[:-1], len(values))[:-1]
-        return values, texts, heads, np.add.reduceat(self._weights[texts], heads)
+        sizes = np.diff(heads, append=len(once))
+        self._has_seed[once.texts[np.repeat(is_chosen, sizes)]] = True
+        return once.keys[heads[is_chosen]], documents[is_chosen]
 
     def _threshold(self, sigma: float) -> int:
         mean = self._sum / self._count
@@ -161,7 +148,17 @@ def taboo_keys(texts: Sequence[str], tokeniser: Tokeniser, blotter: Blotter) -> 
     return np.unique(keys(blotter.all_blots(tokens.hashes, bounds).values, blotter))
 
 
-def _numbered(values: Keys) -> Numbers:
+def counted(posts: Posts, weights: Numbers) -> tuple[Posts, Numbers, Numbers]:
+    """Posts with each pair of key and text once, the start of each key, and the number of documents with it."""
+    # An index without texts has a post for each occurrence.
+    is_first = np.ones(len(posts), np.bool_)
+    is_first[1:] = (posts.keys[1:] != posts.keys[:-1]) | (posts.texts[1:] != posts.texts[:-1])
+    posts = posts.picked(is_first)
+    heads = group_bounds(posts.keys[1:] != posts.keys[:-1], len(posts))[:-1]
+    return posts, heads, np.add.reduceat(weights[posts.texts], heads) if len(posts) else heads
+
+
+def numbered(values: Keys) -> Numbers:
     """Number the distinct *values*, which are sorted, from 0, and return the number of each item."""
     numbers = np.zeros(len(values), np.int64)
     numbers[1:] = np.cumsum(values[1:] != values[:-1])
