@@ -30,7 +30,7 @@ from scrapy_dedupe.live.observers import passages
 from scrapy_dedupe.live.responses import PageReader, has_charset, kind_of_page
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.passages import PassageIndex
-from scrapy_dedupe.passages.lock import WriterLock
+from scrapy_dedupe.passages.folder_files import WriterLock
 from scrapy_dedupe.passages.writer import IndexWriter
 from scrapy_dedupe.warc.reading import read_records
 

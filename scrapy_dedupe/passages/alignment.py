@@ -7,7 +7,7 @@ between the two start tokens) runs do not touch.
 The length of a run is found by bisection over sums of h_j x B^j modulo 2^64 (Karp and Rabin, "Efficient randomized
 pattern-matching algorithms", 1987), so the cost of a step does not depend on the length.
 
-The work is bounded. For highly repetitive texts not all pairs of places are considered (see `occurrences`), and of very
+The work is bounded. For highly repetitive texts not all pairs of places are considered (see `Occurrences`), and of very
 many overlapping runs only enough are kept to cover all shared tokens (`thinned`). So a pair of places may be missing, but
 every shared token is in some run.
 
@@ -23,18 +23,15 @@ in all texts, which may make a bound larger, but never too small.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .characters import powers_of
 from .groups import group_bounds, ranges
-from .occurrences import Occurrences
 from .values import Columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     Positions = NDArray[np.int64]
@@ -108,12 +105,7 @@ class Chains:
         return is_common
 
     def _links_of(
-        self,
-        keys: Numbers,
-        texts: Numbers,
-        links: Numbers,
-        is_common: NDArray[np.bool_],
-        places: Numbers,
+        self, keys: Numbers, texts: Numbers, links: Numbers, is_common: NDArray[np.bool_], places: Numbers
     ) -> tuple[Numbers, Numbers]:
         """Pairs of a text and a link. The text has the key of the link."""
         link_keys = self._keys[links]
@@ -125,14 +117,97 @@ class Chains:
         return texts.repeat(counts), order[ranges(starts[keys], counts)]
 
 
+_MOST_PAIRS = 1 << 22
+# The maximum number of pairs of one value. The next lower limit applies if all values together have too many pairs.
+_PAIR_LIMITS = (1 << 10, 1 << 6, 1 << 2)
+# If pairs are not extended to runs, a missing pair splits a run, so the limits are higher.
+_PAIR_LIMITS_UNEXTENDED = (_MOST_PAIRS, 1 << 18, 1 << 14, *_PAIR_LIMITS)
+_LONG = 1 << 14
+
+
+class Occurrences:
+    """An index of the places of each value in *values*, for finding equal values in other arrays.
+
+    The number of pairs is limited. A value with p places in one text and q places in the other has p x q pairs. If all values
+    together have more than four million pairs, the most frequent values have fewer: the first place in each text is paired
+    with all places in the other text. Their pairs then grow with p + q.
+
+    A caller that extends pairs to runs (*are_extended*) needs fewer: a value has all its pairs only if these are at most 1024.
+    """
+
+    def __init__(self, values: Hashes) -> None:
+        self._places: Positions = values.argsort(kind="stable").astype(np.int64, copy=False)
+        self._values = values[self._places]
+        # Most lookups fail. A table of the highest bits rejects them quickly.
+        self._shift = np.uint64(64 - max(12, min(22, 4 + len(values).bit_length())))
+        self._may_be_there = np.zeros(1 << (64 - int(self._shift)), np.bool_)
+        self._may_be_there[values >> self._shift] = True
+
+    def pairs_with(
+        self, values: Hashes, groups: Positions | None = None, *, are_extended: bool = False
+    ) -> tuple[Positions, Positions]:
+        """Pairs of places with equal values: the place here and the place in *values*.
+
+        Their number is limited, as described above.
+
+        *groups* is the ascending number of the text of each of *values*. Each text is treated independently.
+        """
+        if not len(self._values):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        found = np.flatnonzero(self._may_be_there[values >> self._shift])
+        values = values[found]
+        low = self._values.searchsorted(values)
+        low[low == len(self._values)] = 0
+        there = self._values[low] == values
+        low, values, found = low[there], values[there], found[there]
+        if not len(found):
+            return found, found
+        counts = self._values.searchsorted(values, side="right") - low
+        rank, total = self._ranks(low, counts, found, groups)
+        for limit in _PAIR_LIMITS if are_extended else _PAIR_LIMITS_UNEXTENDED:
+            is_many = counts * total > limit
+            if int(counts[~is_many].sum()) <= _MOST_PAIRS:
+                break
+        few, many = np.flatnonzero(~is_many), np.flatnonzero(is_many)
+        # Of frequent values, one side has only the first place of each text.
+        is_first = rank[many] == 0
+        first, others = many[is_first], many[~is_first]
+        pairs = (
+            self._pairs(low[few], counts[few], found[few]),
+            self._pairs(low[first], counts[first], found[first]),
+            self._pairs(low[others], np.ones_like(others), found[others]),
+        )
+        own, there = (np.concatenate(side) for side in zip(*pairs, strict=True))
+        return own, there
+
+    def _ranks(
+        self, low: Positions, counts: Positions, found: Positions, groups: Positions | None
+    ) -> tuple[Positions, Positions]:
+        """For each found item, its rank among the places of its value in the other text, and their number."""
+        rank, total = np.zeros_like(low), np.ones_like(low)
+        several = np.flatnonzero(counts > 2) if len(found) < _LONG else np.arange(len(found))
+        if len(several):
+            values_there = low[several]
+            if groups is not None:
+                values_there = values_there + len(self._values) * groups[found[several]]
+            order = values_there.argsort(kind="stable")
+            values_there = values_there[order]
+            bounds = group_bounds(values_there[1:] != values_there[:-1], len(order))
+            times = np.diff(bounds)
+            rank[several[order]] = np.arange(len(order)) - bounds[:-1].repeat(times)
+            total[several[order]] = times.repeat(times)
+        return rank, total
+
+    def _pairs(self, low: Positions, counts: Positions, others: Positions) -> tuple[Positions, Positions]:
+        return self._places[ranges(low, counts)], others.repeat(counts)
+
+
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _INVERSE = pow(_MULTIPLIER, -1, 1 << 64)
 _LONGEST = 256
 _LAYERS = 8
 _BLOCK = 1 << 14
 _PIECE = 1 << 20
-
-_POWERS: Final = {base: powers_of(base, _BLOCK) for base in (_MULTIPLIER, _INVERSE)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +344,8 @@ def _reach(
     """The number of equal tokens from *a* and *b* on (before *a* and *b* if *step* is -1), at most *most*."""
     # Multiply the sums of the text with the smaller start by a power of B, so that both have the same exponents.
     shift = np.minimum(a, b)
-    a_lift, b_lift = _powers_at(b - shift), _powers_at(a - shift)
+    powers = powers_of(_MULTIPLIER, int(np.abs(a - b).max(initial=0)) + 1)
+    a_lift, b_lift = powers[b - shift], powers[a - shift]
     difference = a_sums[a] * a_lift - b_sums[b] * b_lift
     low, high = np.zeros_like(a), most
     while (low < high).any():
@@ -285,11 +361,7 @@ def _reach(
 def _sums(hashes: Hashes) -> Hashes:
     """The sums of h_j x B^j over the tokens before each place, including the end."""
     sums = np.zeros(len(hashes) + 1, np.uint64)
-    for begin, powers in _powers_in_blocks(_MULTIPLIER, len(hashes)):
-        end = begin + len(powers)
-        block = sums[begin + 1 : end + 1]
-        np.cumsum(hashes[begin:end] * powers, out=block)
-        block += sums[begin]
+    np.cumsum(hashes * powers_of(_MULTIPLIER, len(hashes)), out=sums[1:])
     return sums
 
 
@@ -303,25 +375,6 @@ def _windows(sums: Hashes, size: int, first: int = 0, last: int | None = None) -
     if end <= first:
         return np.empty(0, np.uint64)
     values = sums[first + size : end + size] - sums[first:end]
-    lift = np.uint64(pow(_INVERSE, first, 1 << 64))
-    for begin, powers in _powers_in_blocks(_INVERSE, len(values)):
-        values[begin : begin + len(powers)] *= powers * lift
+    values *= np.uint64(pow(_INVERSE, first, 1 << 64))
+    values *= powers_of(_INVERSE, len(values))
     return values
-
-
-def _powers_at(exponents: Positions) -> Hashes:
-    """B to the power of each of *exponents*."""
-    most = int(exponents.max(initial=0))
-    low = _POWERS[_MULTIPLIER]
-    if most < _BLOCK:
-        return low[exponents]
-    high = powers_of(pow(_MULTIPLIER, _BLOCK, 1 << 64), most // _BLOCK + 1)
-    return low[exponents % _BLOCK] * high[exponents // _BLOCK]
-
-
-def _powers_in_blocks(base: int, count: int) -> Iterator[tuple[int, Hashes]]:
-    """The first *count* powers of *base* in blocks, each with the exponent of its first power."""
-    powers = _POWERS[base]
-    for begin in range(0, count, _BLOCK):
-        some = powers[: count - begin]
-        yield begin, some * np.uint64(pow(base, begin, 1 << 64)) if begin else some

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput, SettingError
@@ -23,6 +23,7 @@ from .text_reading import PAGE, RawDocument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.warc.reading import StoredRecord
@@ -31,24 +32,34 @@ if TYPE_CHECKING:
     from .text_reading import Skipped
 
 
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Options of reading.
+
+    *kind_of* returns the kind of a page for a Content-Type, None if it is not a text type. *url_field* and *text_field* are
+    fields of JSON lines. *host* is the host of all documents; None derives it from their ids.
+
+    The ids of files are relative to *base*. *without* is a folder to exclude, such as the index itself. Documents larger
+    than *max_bytes* are skipped.
+    """
+
+    kind_of: Callable[[str], str | None]
+    max_bytes: int
+    url_field: str = "url"
+    text_field: str = "text"
+    host: str | None = None
+    base: Path | None = None
+    without: Path | None = None
+
+
 class Pages:
     """The pages in the files of a run. Only the identifying fields of captures and revisits are kept, on disk.
 
-    *kind_of* returns the kind of a page for a Content-Type, None if it is not a text type. Closed by `close`.
+    Closed by `close`.
     """
 
-    def __init__(
-        self,
-        kind_of: Callable[[str], str | None],
-        *,
-        host: str | None,
-        max_bytes: int,
-        faults: Faults,
-        skipped: Skipped,
-    ) -> None:
-        self._kind_of = kind_of
-        self._host = host
-        self._max_bytes = max_bytes
+    def __init__(self, options: SourceOptions, *, faults: Faults, skipped: Skipped) -> None:
+        self._options = options
         self._faults = faults
         self._skipped = skipped
         self._captures = CaptureTable()
@@ -116,7 +127,7 @@ class Pages:
             self._skipped.add(reason)
             return
         content_type = _content_type(revisit) if has_head else None
-        if content_type and self._kind_of(content_type) is None:
+        if content_type and self._options.kind_of(content_type) is None:
             self._skipped.add("type")
             return
         self._has_revisits = True
@@ -129,7 +140,7 @@ class Pages:
     ) -> Iterator[RawDocument]:
         """Yield the page of *url* with the payload of *source*, unless it cannot be indexed."""
         # The body decides about a page without Content-Type.
-        if content_type and self._kind_of(content_type) is None:
+        if content_type and self._options.kind_of(content_type) is None:
             self._skipped.add("type")
             return
         try:
@@ -139,15 +150,17 @@ class Pages:
             return
         # Compute the size of the body, so that it is not read into memory if it is too large.
         head_bytes = source.http.length if source.http is not None else 0
-        if source.frame.block_length - head_bytes > self._max_bytes:
-            self._skipped.add("large", place, f"{url} has more than {self._max_bytes} bytes")
+        if source.frame.block_length - head_bytes > self._options.max_bytes:
+            self._skipped.add("large", place, f"{url} has more than {self._options.max_bytes} bytes")
             return
         try:
             body = source.payload()
         except DamagedInput as error:
             self._faults.add(place, str(error))
             return
-        yield RawDocument(url, self._host, body, PAGE, f"{place} ({url})", _headers(source, content_type))
+        yield RawDocument(
+            url, self._options.host, body, PAGE, f"{place} ({url})", _headers(source, content_type)
+        )
 
 
 def _content_type(record: StoredRecord) -> str:

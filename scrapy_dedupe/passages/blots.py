@@ -67,14 +67,8 @@ class Blotter(ABC):
 
     __slots__ = ()
     name: ClassVar[str]
-
-    @property
-    @abstractmethod
-    def bits(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def span(self) -> int: ...
+    bits: int
+    span: int
 
     @property
     def guarantee(self) -> int:
@@ -120,14 +114,14 @@ class Rolling(Blotter):
     window: int = 8
 
     def __post_init__(self) -> None:
-        _check("rolling", k=self.k, window=self.window)
+        _check(self)
 
     @property
-    def bits(self) -> int:
+    def bits(self) -> int:  # type: ignore[override]
         return 64
 
     @property
-    def span(self) -> int:
+    def span(self) -> int:  # type: ignore[override]
         return self.k
 
     @property
@@ -165,8 +159,26 @@ class Rolling(Blotter):
         return mixed(windows(hashes, self.k, 1, weighed))
 
 
+class _Xored(Blotter):
+    """The exclusive or of *k* token hashes, of which each is *streams* tokens after the one before."""
+
+    __slots__ = ()
+    streams: int
+    k: int
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def span(self) -> int:  # type: ignore[override]
+        return (self.k - 1) * self.streams + 1
+
+    def _values(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        return windows(hashes & np.uint64((1 << self.bits) - 1), self.k, self.streams, _xor)
+
+
 @dataclass(frozen=True, slots=True)
-class Xor(Blotter):
+class Xor(_Xored):
     """The blots of dupi: the exclusive or of *k* token hashes, reduced to *bits* bits.
 
     With tokens numbered from 0, f the hash of a token and ^ the exclusive or, h[i] = f(t[i]) ^ ... ^ f(t[i+k-1]).
@@ -181,40 +193,19 @@ class Xor(Blotter):
     """
 
     name = "xor/1"
+    streams: ClassVar[int] = 1  # type: ignore[misc]
     k: int = 10
     bits: int = _WORD_BITS
 
-    def __post_init__(self) -> None:
-        _check("xor", k=self.k)
-        _check_bits("xor", self.bits)
-
-    @property
-    def span(self) -> int:
-        return self.k
-
-    def _values(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        return _xored(hashes, self.k, 1, self.bits)
-
 
 @dataclass(frozen=True, slots=True)
-class Interleaved(Blotter):
+class Interleaved(_Xored):
     """Blots like those of :class:`Xor`, each of *k* tokens of one of *streams* interleaved streams."""
 
     name = "interleaved/1"
     streams: int = 2
     k: int = 5
     bits: int = _WORD_BITS
-
-    def __post_init__(self) -> None:
-        _check("interleaved", streams=self.streams, k=self.k)
-        _check_bits("interleaved", self.bits)
-
-    @property
-    def span(self) -> int:
-        return (self.k - 1) * self.streams + 1
-
-    def _values(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        return _xored(hashes, self.k, self.streams, self.bits)
 
 
 BLOTTERS: Final[Mapping[str, Callable[..., Blotter]]] = MappingProxyType(
@@ -269,17 +260,14 @@ def keys(values: NDArray[np.uint64], blotter: Blotter) -> NDArray[np.uint64]:
 _NO_BLOTS: Final = Blots(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))
 
 
-def _check(name: str, **numbers: int) -> None:
-    for key, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST:
+def _check(blotter: Blotter) -> None:
+    name = blotter.name.partition("/")[0]
+    for key, number in asdict(cast("Any", blotter)).items():
+        least, most = (8, _WORD_BITS) if key == "bits" else (1, MOST)
+        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
             raise SettingError(
-                f"The blotter {name} has {key} = {number!r}. Give an integer from 1 to {MOST}."
+                f"The blotter {name} has {key} = {number!r}. Give an integer from {least} to {most}."
             )
-
-
-def _check_bits(name: str, bits: int) -> None:
-    if isinstance(bits, bool) or not isinstance(bits, int) or not 8 <= bits <= _WORD_BITS:
-        raise SettingError(f"The blotter {name} has bits = {bits!r}. Give an integer from 8 to {_WORD_BITS}.")
 
 
 def _starts(bounds: NDArray[np.int64], span: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -297,10 +285,6 @@ def weighed(first: NDArray[np.uint64], second: NDArray[np.uint64], done: int) ->
 
 def _xor(first: NDArray[np.uint64], second: NDArray[np.uint64], done: int) -> NDArray[np.uint64]:
     return first ^ second
-
-
-def _xored(hashes: NDArray[np.uint64], k: int, step: int, bits: int) -> NDArray[np.uint64]:
-    return windows(hashes & np.uint64((1 << bits) - 1), k, step, _xor)
 
 
 def _groups(bounds: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], int, int]]:
@@ -399,11 +383,7 @@ def windows(
 
 
 def _joined(
-    first: NDArray[Any],
-    second: NDArray[Any],
-    done: int,
-    step: int,
-    join: Callable[..., NDArray[Any]],
+    first: NDArray[Any], second: NDArray[Any], done: int, step: int, join: Callable[..., NDArray[Any]]
 ) -> NDArray[Any]:
     length = max(len(second) - done * step, 0)
     return join(first[:length], second[done * step : done * step + length], done)

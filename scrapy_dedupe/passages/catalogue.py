@@ -1,7 +1,7 @@
 """The manifest of an index folder.
 
 The files of an index are never changed, except for two: ``manifest.json``, which is replaced as a whole, and ``lock``
-(see `lock`)::
+(see `folder_files`)::
 
     manifest.json              the contents of the index
     lock                       which process is writing
@@ -41,8 +41,7 @@ import numpy as np
 
 from scrapy_dedupe.errors import StoreRefused
 
-from .folder_files import NEW_SUFFIX, damaged, other_version, read_file, reading, write_file
-from .lock import LOCK
+from .folder_files import LOCK, NEW_SUFFIX, damaged, other_version, read_file, reading, write_file
 from .segment_layout import SUFFIX, SegmentEntry
 from .values import Parameters
 
@@ -191,9 +190,8 @@ def orphans(folder: Path, *manifests: Manifest) -> list[str]:
     """The names of the index files in the folder that no manifest names."""
     belonging = frozenset().union(*(manifest.files for manifest in manifests))
     with reading(folder):
-        return sorted(
-            name for name in _names(folder) if _INDEX_FILE_NAME.fullmatch(name) and name not in belonging
-        )
+        names = {path.name for path in folder.iterdir()} - belonging
+        return sorted(filter(_INDEX_FILE_NAME.fullmatch, names))
 
 
 def remove_orphans(folder: Path, *manifests: Manifest) -> list[str]:
@@ -215,7 +213,7 @@ def _refuse_other_content(folder: Path) -> None:
     """Raise StoreRefused if a folder without a manifest is not empty."""
     try:
         with reading(folder):
-            names = _names(folder)
+            names = [path.name for path in folder.iterdir()]
     except FileNotFoundError:
         return
     except NotADirectoryError as error:
@@ -235,10 +233,6 @@ def _refuse_other_content(folder: Path) -> None:
         f"The folder {folder} is not a passage index: it contains {names[0]!r} but no {MANIFEST}. Name another"
         " folder with --root."
     )
-
-
-def _names(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir()]
 
 
 def _manifest_of(value: object, path: Path) -> Manifest:

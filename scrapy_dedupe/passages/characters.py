@@ -89,11 +89,20 @@ def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return result
 
 
+_POWERS: dict[int, NDArray[np.uint64]] = {}
+_KEPT_POWERS: Final = 1 << 20
+
+
 def powers_of(base: int, count: int) -> NDArray[np.uint64]:
-    """Return the first *count* powers of *base* modulo 2^64, from the power 0 on."""
-    powers = np.full(count, base, np.uint64)
-    powers[:1] = 1
-    return np.multiply.accumulate(powers)
+    """Return the first *count* powers of *base* modulo 2^64, from the power 0 on. A table of each base is kept."""
+    powers = _POWERS.get(base)
+    if powers is None or len(powers) < count:
+        powers = np.full(max(count, min(2 * count, _KEPT_POWERS)), base, np.uint64)
+        powers[:1] = 1
+        powers = _final(np.multiply.accumulate(powers))
+        if len(powers) <= _KEPT_POWERS:
+            _POWERS[base] = powers
+    return powers[:count]
 
 
 def code_points(text: str) -> NDArray[np.intp]:

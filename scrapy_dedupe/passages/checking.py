@@ -123,9 +123,10 @@ def _checked(
 
     with part(watch, "check", sum(entry.size for entry, _ in opened)):
         for entry, segment in opened:
-            add(check_segment(segment, watch))
-            if full and not problems:
-                add(_wrong_posts(segment, manifest.parameters, watch))
+            sums = np.zeros(segment.text_count, np.uint64) if full else None
+            add(check_segment(segment, watch, sums))
+            if sums is not None and not problems:
+                add(_wrong_posts(segment, manifest.parameters, sums, watch))
             watch.advance(entry.size)
     if not problems:
         add(_wrong_documents(folder, manifest, [segment for _, segment in opened]))
@@ -139,18 +140,21 @@ def _checked(
     )
 
 
-def check_segment(segment: Segment, watch: Progress = NO_PROGRESS) -> Iterator[str]:
+def check_segment(
+    segment: Segment, watch: Progress = NO_PROGRESS, sums: NDArray[np.uint64] | None = None
+) -> Iterator[str]:
     """Yield a sentence for each problem in *segment*.
 
     Checksums are compared first; if one is wrong, no further checks are made. Then the order and counts of posts, names
-    and digests are checked, and every blob: it must decompress, and match the digest of its text.
+    and digests are checked, and every blob: it must decompress, and match the digest of its text. For each text, the hashes
+    of its posts are added to *sums*.
     """
     if damage := segment.damage():
         yield f"{segment.path}: {damage}."
         return
     name = segment.path.name
     with part(watch, f"{name}: posts", segment.post_count, "posts"):
-        yield from _check_posts(segment, watch)
+        yield from _check_posts(segment, watch, sums)
     texts = segment.texts_of(segment.digests)
     if len(lost := np.flatnonzero(texts != np.arange(segment.text_count))):
         yield f"{segment.path}: {len(lost)} texts are not found by their digests, the first is text {lost[0]}."
@@ -165,7 +169,7 @@ def check_segment(segment: Segment, watch: Progress = NO_PROGRESS) -> Iterator[s
         yield f"{segment.path}: {len(problems) - _MOST_TEXTS} more texts are damaged."
 
 
-def _check_posts(segment: Segment, watch: Progress) -> Iterator[str]:
+def _check_posts(segment: Segment, watch: Progress, sums: NDArray[np.uint64] | None) -> Iterator[str]:
     counts = np.zeros(segment.text_count, np.int64)
     for low_key, high_key in pairwise(key_bounds([segment], _MOST_POSTS)):
         posts = segment.posts_between(low_key, high_key)
@@ -177,6 +181,8 @@ def _check_posts(segment: Segment, watch: Progress) -> Iterator[str]:
         if not ((keys[1:] > keys[:-1]) | ((keys[1:] == keys[:-1]) & is_later)).all():
             yield f"{segment.path}: the posts of keys from {low_key} to {high_key} are out of order."
         counts += np.bincount(texts, minlength=segment.text_count)
+        if sums is not None:
+            np.add.at(sums, texts, mixed(keys if segment.has_texts else where.astype(np.uint64)))
     wrong = np.flatnonzero(counts != segment.section("post counts"))
     if len(wrong):
         yield f"{segment.path}: {len(wrong)} texts have wrong post counts, the first is text {wrong[0]}."
@@ -232,21 +238,14 @@ def _wrong_documents(folder: Path, manifest: Manifest, segments: list[Segment]) 
                 seen.add(head)
 
 
-def _wrong_posts(segment: Segment, parameters: Parameters, watch: Progress) -> Iterator[str]:
-    """The texts of a segment whose posts do not match their blots."""
-    counts = np.zeros(segment.text_count, np.int64)
-    sums = np.zeros(segment.text_count, np.uint64)
-    with part(watch, f"{segment.name}: posts", segment.post_count, "posts"):
-        for low, high in pairwise(key_bounds([segment], _MOST_POSTS)):
-            posts = segment.posts_between(low, high)
-            counts += np.bincount(posts.texts, minlength=len(counts))
-            values = posts.keys if parameters.has_texts else posts.where.astype(np.uint64)
-            np.add.at(sums, posts.texts, mixed(values))
-            watch.advance(len(posts))
+def _wrong_posts(
+    segment: Segment, parameters: Parameters, sums: NDArray[np.uint64], watch: Progress
+) -> Iterator[str]:
+    """The texts of a segment whose posts do not match their blots. *sums* are those of `_check_posts`."""
     expected = (
         _expected_of_texts(segment, parameters) if parameters.has_texts else _expected_of_outlines(segment)
     )
-    token_counts = segment.section("token counts")
+    counts, token_counts = segment.section("post counts"), segment.section("token counts")
     with part(watch, f"{segment.name}: blots", segment.text_count, "texts"):
         for text, values, tokens in counted(expected, watch):
             name = f"{segment.name}, text {text}"

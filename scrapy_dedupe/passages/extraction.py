@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import closing
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -57,33 +57,35 @@ class Wording:
     def __init__(self, shown: str, tokeniser: Tokeniser) -> None:
         self._shown = shown
         self._tokeniser = tokeniser
-        self._runs: list[bytes] | None = None
-        self._words = ""
-        self._of_written: dict[bytes, str] = {}
+        self._digests: dict[bytes, str] = {}
 
     def group(self, written: str) -> str:
         """Return the same string for texts with the same words, and "" for the words of *shown*."""
         if written == self._shown or self._has_same_runs(written):
             return ""
-        key = hashlib.sha256(written.encode("utf-8", "surrogatepass")).digest()
-        if key not in self._of_written:
-            self._of_written[key] = self._digest(written)
-        self._words = self._words or self._digest(self._shown)
-        return "" if self._of_written[key] == self._words else self._of_written[key]
+        digest = self._digest(written)
+        return "" if digest == self._shown_digest else digest
 
     def _has_same_runs(self, written: str) -> bool:
         if not (written.isascii() and self._shown.isascii()):
             return written.split() == self._shown.split()
-        if not self._tokeniser.is_folded:
-            return False
-        if self._runs is None:
-            self._runs = _runs_of(self._shown)
-        return self._runs == _runs_of(written)
+        return self._tokeniser.is_folded and _runs_of(written) == self._shown_runs
+
+    @cached_property
+    def _shown_runs(self) -> list[bytes]:
+        return _runs_of(self._shown)
+
+    @cached_property
+    def _shown_digest(self) -> str:
+        return self._digest(self._shown)
 
     def _digest(self, written: str) -> str:
-        """A digest of the words of a text."""
-        words = "\0".join(self._tokeniser.words(written))
-        return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
+        """A digest of the words of a text, computed once for each text."""
+        key = hashlib.sha256(written.encode("utf-8", "surrogatepass")).digest()
+        if key not in self._digests:
+            words = "\0".join(self._tokeniser.words(written))
+            self._digests[key] = hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
+        return self._digests[key]
 
 
 def _runs_of(text: str) -> list[bytes]:

@@ -31,7 +31,7 @@ from scrapy_dedupe.tasks.progress import NO_PROGRESS
 from . import checking, inspection, queries
 from .blots import blotter_of, key_bits
 from .catalogue import MANIFEST, manifest_stamp, read_manifest, refuse_other_parameters
-from .lock import WriterLock
+from .folder_files import WriterLock
 from .merging import LARGEST
 from .preparation import batches_of, checked_host, checked_name, checked_text, prepare
 from .snapshot import IndexSnapshot, no_index, refuse_unknown_parameters

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .boilerplate import SHARE, Boilerplate, is_first
+from .boilerplate import SHARE, Boilerplate
+from .seeds import counted as counted_documents
+from .seeds import numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,17 +137,11 @@ def _of_keys(snapshot: IndexSnapshot, boilerplate_share: float) -> dict[str, Any
     boilerplate = Boilerplate(snapshot, boilerplate_share)
     posts_count = keys = boilerplate_keys = boilerplate_posts = total = squares = 0
     for posts in snapshot.scan():
-        first = np.flatnonzero(np.diff(posts.keys, prepend=~posts.keys[:1]))
-        numbers = np.repeat(np.arange(len(first)), np.diff(first, append=len(posts)))
-        is_boilerplate = boilerplate.is_boilerplate(numbers, posts.texts)
-        documents = snapshot.document_counts[posts.texts]
-        if not snapshot.parameters.has_texts:
-            # A text has a post for each occurrence of the key; count its documents once.
-            documents = np.where(is_first(numbers, posts.texts), documents, 0)
-        of_keys = np.add.reduceat(documents, first)
+        is_boilerplate = boilerplate.is_boilerplate(numbered(posts.keys), posts.texts)
+        _, heads, of_keys = counted_documents(posts, snapshot.document_counts)
         posts_count += len(posts)
-        keys += len(first)
-        boilerplate_keys += int(np.count_nonzero(np.logical_or.reduceat(is_boilerplate, first)))
+        keys += len(heads)
+        boilerplate_keys += len(np.unique(posts.keys[is_boilerplate]))
         boilerplate_posts += int(np.count_nonzero(is_boilerplate))
         total += int(of_keys.sum())
         squares += int((of_keys * of_keys).sum())

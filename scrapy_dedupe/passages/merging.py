@@ -21,8 +21,7 @@ import numpy as np
 
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 
-from .segment_layout import DIGEST_SIZE, SegmentEntry
-from .segment_writing import new_segment
+from .segment_layout import DIGEST_SIZE, SegmentEntry, new_segment
 from .segments import Segment, key_bounds
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.tasks.progress import Progress
 
-    from .segment_writing import SegmentWriter
+    from .segment_layout import SegmentWriter
     from .values import Parameters, Posts
 
 FAN_IN = 8

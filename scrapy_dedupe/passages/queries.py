@@ -20,9 +20,9 @@ import numpy as np
 
 from scrapy_dedupe.errors import SettingError
 
+from .alignment import Occurrences
 from .blots import blotter_of, keys
 from .boilerplate import SHARE, Boilerplate
-from .occurrences import Occurrences
 from .preparation import digest_of
 from .shared_passages import QueryText, SharedPassage, shares_in_outline, shares_in_texts
 from .tokens import tokeniser_named
@@ -110,16 +110,6 @@ def like(
     return _Search(snapshot, query, boilerplate_share, host).hits(top, left_out)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """An indexed text with shared passages: the number of query tokens covered, and the documents with this text."""
-
-    covered: int
-    text: int
-    shares: list[SharedPassage]
-    documents: list[int]
-
-
 class _Search:
     """One `like` query: the posts of the blots of the query text, without boilerplate."""
 
@@ -160,7 +150,8 @@ class _Search:
     def hits(self, top: int, left_out: Container[str]) -> list[Hit]:
         candidates, most = self._candidates()
         order = self._snapshot.first_documents
-        found: list[_Found] = []
+        # For each text with shared passages: the query tokens covered, the passages, and the documents with this text.
+        found: list[tuple[int, list[SharedPassage], list[int]]] = []
         # The sort keys of the documents found so far, the best first.
         ranks: list[tuple[int, int]] = []
         begin, size = 0, max(top, _FEW)
@@ -175,8 +166,8 @@ class _Search:
             for text, shares in self._shares(list(documents)):
                 if shares:
                     covered = self._query.tokens_covered(shares)
-                    found.append(_Found(covered, text, shares, documents[text][:top]))
-                    ranks += [(-covered, int(order[text]))] * len(found[-1].documents)
+                    found.append((covered, shares, documents[text][:top]))
+                    ranks += [(-covered, int(order[text]))] * len(documents[text][:top])
             ranks.sort()
             begin, size = end, min(2 * size, _MOST_AT_ONCE)
             if len(ranks) >= top:
@@ -241,9 +232,7 @@ class _Search:
                 alike.setdefault(hidden[text].tobytes(), []).append(text)
             for group in alike.values():
                 shares = shares_in_texts(
-                    self._query,
-                    [self._snapshot.text(text) for text in group],
-                    hidden[group[0]],
+                    self._query, [self._snapshot.text(text) for text in group], hidden[group[0]]
                 )
                 yield from zip(group, shares, strict=True)
             return
@@ -257,13 +246,13 @@ class _Search:
                 shares_in_outline(self._query, outline, blots, self._where[own[posts]], hidden[text]),
             )
 
-    def _best(self, found: list[_Found], top: int) -> Iterator[Hit]:
-        ranked = [(-one.covered, number, one) for one in found for number in one.documents]
+    def _best(self, found: list[tuple[int, list[SharedPassage], list[int]]], top: int) -> Iterator[Hit]:
+        ranked = [(-covered, number, shares) for covered, shares, documents in found for number in documents]
         ranked.sort(key=itemgetter(0, 1))
-        for _, number, one in ranked[:top]:
+        for negated, number, shares in ranked[:top]:
             name = self._snapshot.doc_id(number)
-            score = one.covered / len(self._query.tokens.hashes)
-            yield Hit(name, score, tuple(share.passage_in(name) for share in one.shares))
+            score = -negated / len(self._query.tokens.hashes)
+            yield Hit(name, score, tuple(share.passage_in(name) for share in shares))
 
 
 def blots_of(text: str, parameters: Parameters, *, every: bool = False) -> list[BlotRow]:

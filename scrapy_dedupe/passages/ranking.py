@@ -81,7 +81,7 @@ class Ranking:
                 tokens = tokens_of(found.firsts, found.lengths)
                 fields = (
                     start + found.starts, found.counts, found.lengths, found.documents, tokens, found.firsts,
-                    found.is_unverified.astype(np.int64),
+                    found.is_unverified.astype(np.int64)
                 )  # fmt: skip
                 rows.write(np.stack(fields, axis=1)[tokens >= min_tokens].tobytes())
                 places.write(found.places.tobytes())
@@ -99,10 +99,7 @@ class Ranking:
     def best_first(self) -> Iterator[Run]:
         """Yield all runs."""
         for rows in self._ordered():
-            for start, count, length, _, _, _, is_unverified in rows.tolist():
-                run = self._run(start, count, length, is_unverified)
-                if run is not None:
-                    yield run
+            yield from filter(None, map(self._run, rows.tolist()))
 
     def uncovered(self, size: int, extra: int) -> Iterator[Run]:
         """Yield the runs that better runs do not cover, best first.
@@ -119,12 +116,12 @@ class Ranking:
                 covered = np.memmap(path, np.uint32, "r+").view(np.ndarray)
                 places = mapped(self._folder / "places", np.int64)
             is_left = ~_are_covered(covered, places, rows, extra)
-            for start, count, length, _, _, _, is_unverified in rows[is_left].tolist():
-                run = self._run(start, count, length, is_unverified)
-                if run is None or _is_covered(covered, run.places, length + extra):
+            for run in filter(None, map(self._run, rows[is_left].tolist())):
+                length = run.length + extra
+                if _is_covered(covered, run.places, length):
                     continue
-                left = np.arange(length + extra, 0, -1, dtype=np.uint32)
-                for items in _items(run.places, length + extra):
+                left = np.arange(length, 0, -1, dtype=np.uint32)
+                for items in _items(run.places, length):
                     # If places overlap, NumPy keeps the value of the last one, which reaches furthest.
                     covered[items] = np.maximum(covered[items], left)
                 yield run
@@ -136,7 +133,8 @@ class Ranking:
         for start in range(0, len(order), _ROWS):
             yield self._rows[order[start : start + _ROWS]]
 
-    def _run(self, start: int, count: int, length: int, is_unverified: int) -> Run | None:
+    def _run(self, row: list[int]) -> Run | None:
+        start, count, length, _, _, _, is_unverified = row
         places: Numbers | None = self._places.between(start, start + count)
         if is_unverified and places is not None:
             places = self._repeats.places(places, length)

@@ -17,6 +17,7 @@ import numpy as np
 
 from .blots import Blotter, keys
 from .boilerplate import Boilerplate
+from .characters import mixed
 from .groups import group_bounds
 from .tokens import tokens_of_all
 
@@ -63,33 +64,21 @@ class KeySet:
         return may_be[is_there], numbers[is_there]
 
 
-@dataclass(frozen=True, slots=True)
-class Hidden:
-    """Keys that are boilerplate, as sorted pairs of key and host."""
-
-    keys: KeySet
-    pairs: NDArray[np.uint64]
-    host_count: int
-
-    def covers(self, wanted: Keys, hosts: Numbers) -> Numbers:
-        """Which of the *wanted* keys are boilerplate on the host at the same index in *hosts*."""
-        which, numbers = self.keys.find(wanted)
-        here = hosts[which]
-        which, numbers, here = which[here >= 0], numbers[here >= 0], here[here >= 0]
-        if not len(which):
-            return which
-        pairs = numbers.astype(np.uint64) * np.uint64(self.host_count) + here.astype(np.uint64)
-        at = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
-        return which[self.pairs[at] == pairs]
+def on_hosts(values: Keys, hosts: Numbers) -> Keys:
+    """One 64-bit number for each pair of key and host; different pairs are equal as rarely as 64-bit hashes."""
+    return mixed(hosts.astype(np.uint64)) ^ values
 
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """The seed *keys*, the *texts* with at least one of them, and the excluded keys (*hidden* and *taboo*)."""
+    """The seed *keys*, the *texts* with at least one of them, and the excluded keys.
+
+    *hidden* are the keys that are boilerplate, with their hosts (see `on_hosts`); *taboo* are those of taboo texts.
+    """
 
     keys: KeySet
     texts: Numbers
-    hidden: Hidden
+    hidden: KeySet
     taboo: KeySet
 
 
@@ -107,7 +96,7 @@ class SeedSearch:
         self._path = path
         self._boilerplate = None if boilerplate_share is None else Boilerplate(snapshot, boilerplate_share)
         self._bits = snapshot.parameters.key_bits
-        self._hidden: list[tuple[Keys, Numbers]] = []
+        self._hidden = [np.zeros(0, np.uint64)]
         self._has_seed = np.zeros(snapshot.text_count, np.bool_)
         self._count, self._sum, self._squares = 0, 0, 0
 
@@ -125,61 +114,32 @@ class SeedSearch:
         values = rows[:, 0]
         if sigma is not None and self._count:
             values = values[rows[:, 1] >= self._threshold(sigma)]
-        hidden = self._hidden_keys()
+        hidden = KeySet(np.unique(np.concatenate(self._hidden)), 64)
         return Seeds(KeySet(np.array(values), self._bits), np.flatnonzero(self._has_seed), hidden, tabooed)
 
     def _chosen(self, posts: Posts, least: int, taboo: KeySet) -> tuple[Keys, Numbers]:
         """The keys of some posts that may be seeds, and the number of documents with each."""
-        values, texts, heads, documents = self._counted(posts.keys, posts.texts)
+        once, heads, documents = counted(posts, self._weights)
         self._count += len(documents)
         self._sum += int(documents.sum())
         self._squares += int((documents * documents).sum())
         if self._boilerplate is not None:
-            is_hidden = self._boilerplate.is_boilerplate(_numbered(posts.keys), posts.texts)
+            is_hidden = self._boilerplate.is_boilerplate(numbered(posts.keys), posts.texts)
             if is_hidden.any():
-                self._hide(posts.keys[is_hidden], posts.texts[is_hidden])
-                values, texts, heads, documents = self._counted(
-                    posts.keys[~is_hidden], posts.texts[~is_hidden]
-                )
+                hosts = self._snapshot.text_host[posts.texts[is_hidden]]
+                self._hidden.append(np.unique(on_hosts(posts.keys[is_hidden], hosts)))
+                once, heads, documents = counted(posts.picked(~is_hidden), self._weights)
         is_chosen = documents >= least
-        tabooed, _ = taboo.find(values[heads])
+        tabooed, _ = taboo.find(once.keys[heads])
         is_chosen[tabooed] = False
-        sizes = np.diff(heads, append=len(values))
-        self._has_seed[texts[np.repeat(is_chosen, sizes)]] = True
-        return values[heads[is_chosen]], documents[is_chosen]
-
-    def _counted(self, values: Keys, texts: Numbers) -> tuple[Keys, Numbers, Numbers, Numbers]:
-        """Posts with each pair of key and text once, the start of each key, and the number of documents with it."""
-        # An index without texts has a post for each occurrence.
-        is_first = np.ones(len(values), np.bool_)
-        is_first[1:] = (values[1:] != values[:-1]) | (texts[1:] != texts[:-1])
-        values, texts = values[is_first], texts[is_first]
-        if not len(values):
-            return values, texts, np.zeros(0, np.int64), np.zeros(0, np.int64)
-        heads = group_bounds(values[1:] != values[:-1], len(values))[:-1]
-        return values, texts, heads, np.add.reduceat(self._weights[texts], heads)
+        sizes = np.diff(heads, append=len(once))
+        self._has_seed[once.texts[np.repeat(is_chosen, sizes)]] = True
+        return once.keys[heads[is_chosen]], documents[is_chosen]
 
     def _threshold(self, sigma: float) -> int:
         mean = self._sum / self._count
         deviation = max(0.0, self._squares / self._count - mean * mean) ** 0.5
         return round(mean + sigma * deviation)
-
-    def _hide(self, values: Keys, texts: Numbers) -> None:
-        pairs = np.unique(
-            np.stack((values, self._snapshot.text_host[texts].astype(np.uint64)), axis=1), axis=0
-        )
-        self._hidden.append((pairs[:, 0], pairs[:, 1].astype(np.int64)))
-
-    def _hidden_keys(self) -> Hidden:
-        host_count = max(1, len(self._snapshot.host_names))
-        if not self._hidden:
-            none = np.zeros(0, np.uint64)
-            return Hidden(KeySet(none, self._bits), none, host_count)
-        values = np.concatenate([pair[0] for pair in self._hidden])
-        hosts = np.concatenate([pair[1] for pair in self._hidden])
-        distinct, numbers = np.unique(values, return_inverse=True)
-        pairs = numbers.reshape(-1).astype(np.uint64) * np.uint64(host_count) + hosts.astype(np.uint64)
-        return Hidden(KeySet(distinct, self._bits), np.sort(pairs), host_count)
 
 
 def taboo_keys(texts: Sequence[str], tokeniser: Tokeniser, blotter: Blotter) -> Keys:
@@ -188,7 +148,17 @@ def taboo_keys(texts: Sequence[str], tokeniser: Tokeniser, blotter: Blotter) -> 
     return np.unique(keys(blotter.all_blots(tokens.hashes, bounds).values, blotter))
 
 
-def _numbered(values: Keys) -> Numbers:
+def counted(posts: Posts, weights: Numbers) -> tuple[Posts, Numbers, Numbers]:
+    """Posts with each pair of key and text once, the start of each key, and the number of documents with it."""
+    # An index without texts has a post for each occurrence.
+    is_first = np.ones(len(posts), np.bool_)
+    is_first[1:] = (posts.keys[1:] != posts.keys[:-1]) | (posts.texts[1:] != posts.texts[:-1])
+    posts = posts.picked(is_first)
+    heads = group_bounds(posts.keys[1:] != posts.keys[:-1], len(posts))[:-1]
+    return posts, heads, np.add.reduceat(weights[posts.texts], heads) if len(posts) else heads
+
+
+def numbered(values: Keys) -> Numbers:
     """Number the distinct *values*, which are sorted, from 0, and return the number of each item."""
     numbers = np.zeros(len(values), np.int64)
     numbers[1:] = np.cumsum(values[1:] != values[:-1])

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from .segment_layout import SegmentEntry
 
 _KEPT_BLOCKS = 64
-_SPLIT_BITS = 16  # key bounds are multiples of 2 ** -16 of the key space
 _NOTHING: NDArray[np.int64] = np.zeros(0, np.int64)
 
 
@@ -198,11 +197,6 @@ class Segment:
         inside = slice(*keys.searchsorted(np.array([low_key, high_key], np.uint64)).tolist())
         return Posts(keys[inside], *self._texts_and_where(posts[inside]))
 
-    def posts_below(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return lower and upper bounds of the number of posts with keys smaller than each of *keys*."""
-        low_bits = int(self._low_bits)
-        return self._starts_of(keys >> low_bits), self._starts_of(-(-keys >> low_bits))
-
     @cached_property
     def first_ordinals(self) -> NDArray[np.int64]:
         """For each text, the number of its first blot in the segment, and a final item: the count of all blots."""
@@ -276,29 +270,16 @@ class Segment:
 
 
 def key_bounds(segments: Sequence[Segment], most_posts: int) -> list[int]:
-    """Return key bounds, from 0 to the end of the key space.
+    """Return evenly spaced key bounds, from 0 to the end of the key space. Empty if there are no segments.
 
-    Between two adjacent bounds, *segments* together have at most *most_posts* posts, or more if a single key, or a few
-    keys within 2 ** -16 of the key space, have more. Empty if there are no segments.
+    Keys are hashes, so *segments* together have at most about *most_posts* posts between two adjacent bounds, or more if
+    a single key has very many.
     """
     if not segments:
         return []
-    key_bits = segments[0].key_bits
-    if sum(segment.post_count for segment in segments) <= most_posts:
-        return [0, 1 << key_bits]
-    bits = min(_SPLIT_BITS, key_bits)
-    keys = np.arange((1 << bits) + 1, dtype=np.int64) << (key_bits - bits)
-    least, most = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
-    for segment in segments:
-        segment_least, segment_most = segment.posts_below(keys)
-        least += segment_least
-        most += segment_most
-    bounds = [0]
-    while bounds[-1] < len(keys) - 1:
-        last = bounds[-1]
-        place = int(most.searchsorted(least[last] + most_posts, side="right")) - 1
-        bounds.append(max(place, last + 1))
-    return [int(keys[bound]) for bound in bounds]
+    posts, end = sum(segment.post_count for segment in segments), 1 << segments[0].key_bits
+    pieces = min(end, -(-posts // most_posts)) or 1
+    return [end * number // pieces for number in range(pieces + 1)]
 
 
 class Documents:

@@ -36,7 +36,7 @@ from .characters import mixed
 from .groups import covered
 from .periods import Periods
 from .repeats import PADDING, PrefixSums
-from .seeds import Seeds, mapped
+from .seeds import Seeds, mapped, on_hosts
 from .tokens import tokeniser_named, tokens_of_all
 from .work_files import Items, WrittenTexts
 
@@ -224,8 +224,9 @@ class TokenMaterial(_Sequence):
         marks = np.zeros(len(tokens), np.uint8)
         found, _ = self._seeds.keys.find(wanted)
         marks[blots.starts[found]] = _SEED
-        if len(self._seeds.hidden.keys):
-            marks[blots.starts[self._seeds.hidden.covers(wanted, hosts[owners[blots.starts]])]] |= _LEFT_OUT
+        if len(self._seeds.hidden):
+            hidden, _ = self._seeds.hidden.find(on_hosts(wanted, hosts[owners[blots.starts]]))
+            marks[blots.starts[hidden]] |= _LEFT_OUT
         if len(self._seeds.taboo):
             marks[blots.starts[self._seeds.taboo.find(wanted)[0]]] |= _LEFT_OUT
         values = (tokens.hashes & _LOW).astype(np.uint32)
@@ -369,7 +370,7 @@ class BlotMaterial(_Sequence):
             is_here = places[posts.texts[which]] >= 0
             which, seed = which[is_here], seed[is_here]
             texts = posts.texts[which]
-            hidden = seeds.hidden.covers(posts.keys[which], self._snapshot.text_host[texts])
+            hidden, _ = seeds.hidden.find(on_hosts(posts.keys[which], self._snapshot.text_host[texts]))
             seed = seed + 1
             seed[hidden] = 0
             # + 1: there is an extra item before the first blot, and another after the last.

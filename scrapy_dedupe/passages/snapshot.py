@@ -255,9 +255,7 @@ class IndexSnapshot:
 
     # Posts
 
-    def find(
-        self, keys: NDArray[np.uint64], *, in_order: bool = True
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def find(self, keys: NDArray[np.uint64], *, in_order: bool = True) -> PostColumns:
         """The posts of *keys* in texts that are alive. *keys* must be sorted and unique.
 
         Returns three arrays of the same length: positions in *keys*, text numbers, and the `where` values of `Posts`;
@@ -268,8 +266,8 @@ class IndexSnapshot:
     def scan(self, most_posts: int = DEFAULT_SCAN_POSTS) -> Iterator[Posts]:
         """All posts of texts that are alive, in pieces: sorted by key, then by text, across all segments.
 
-        All posts of a key are in the same piece. A piece has at most *most_posts* posts (at least 1,024), unless a single
-        key, or a few keys within 2^-16 of the key space, have more.
+        All posts of a key are in the same piece. A piece has at most about *most_posts* posts (at least 1,024), unless a
+        single key has more.
         """
         for low, high in pairwise(key_bounds(self.segments, max(most_posts, _MIN_POSTS))):
             posts = self._living_posts(partial(_columns_between, low, high))

@@ -32,7 +32,6 @@ import stat
 import zlib
 from codecs import BOM_UTF8
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
@@ -41,13 +40,13 @@ from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.remote import is_url, place_file, shown
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
-from .archived_pages import Pages
+from .archived_pages import Pages, SourceOptions
 from .catalogue import MANIFEST, read_manifest
 from .preparation import checked_name
 from .text_reading import ARCHIVE, BINARY, LINES, OPEN, PLAIN, START_BYTES, RawDocument, form_of, has_nul
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from io import BufferedReader
 
     from scrapy_dedupe.tasks.faults import Faults
@@ -57,25 +56,6 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT: Final = "-"
 _WILDCARDS: Final = frozenset("*?[")
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """Options of reading.
-
-    *kind_of* is that of `archived_pages.Pages`. *url_field* and *text_field* are fields of JSON lines. *host* is the host of all documents; None derives it from their ids.
-
-    The ids of files are relative to *base*. *without* is a folder to exclude, such as the index itself. Documents larger
-    than *max_bytes* are skipped.
-    """
-
-    kind_of: Callable[[str], str | None]
-    max_bytes: int
-    url_field: str = "url"
-    text_field: str = "text"
-    host: str | None = None
-    base: Path | None = None
-    without: Path | None = None
 
 
 class DocumentSources:
@@ -102,15 +82,7 @@ class DocumentSources:
 
     def documents(self) -> Iterator[RawDocument]:
         """Yield the documents once, in the order of the sources. Raises the exceptions of `Faults.add`."""
-        with closing(
-            Pages(
-                self._options.kind_of,
-                host=self._options.host,
-                max_bytes=self._options.max_bytes,
-                faults=self._faults,
-                skipped=self._skipped,
-            )
-        ) as pages:
+        with closing(Pages(self._options, faults=self._faults, skipped=self._skipped)) as pages:
             self._pages = pages
             for document in self._stored():
                 pages.note(document.doc_id)

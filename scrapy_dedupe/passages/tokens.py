@@ -25,7 +25,6 @@ token.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -56,6 +55,7 @@ _PIECE: Final = 1 << 17
 _LARGE: Final = 1 << 23
 
 _B: Final = 0x9E3779B97F4A7C15
+_INVERSE: Final = pow(_B, -1, 1 << 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +142,14 @@ class Tokeniser:
         starts, ends = _bounds(kinds)
         if not len(starts):
             return Tokens(np.zeros(0, dtype=np.uint64), starts, ends)
-        powers, inverses = _powers(len(points))
         terms = characters.values(self.is_folded).take(points, mode="clip")
-        terms *= powers[: len(terms)]
+        terms *= powers_of(_B, len(terms))
         sums = np.empty(len(terms) + 1, dtype=np.uint64)
         sums[0] = 0
         np.cumsum(terms, out=sums[1:])
         hashes = sums[ends]
         hashes -= sums[starts]
-        hashes *= inverses[starts]
+        hashes *= powers_of(_INVERSE, len(terms))[starts]
         if seen is not None:
             starts, ends = seen[starts], seen[ends - 1] + 1
         return Tokens(mixed(hashes), starts, ends)
@@ -180,18 +179,6 @@ def _cut_long_tokens(
     steps = np.arange(int(counts.sum())) - firsts.repeat(counts)
     cut = starts.repeat(counts) + steps * LONGEST
     return cut, np.minimum(cut + LONGEST, ends.repeat(counts))
-
-
-@cache
-def _first_powers() -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    return powers_of(_B, _PIECE), powers_of(pow(_B, -1, 1 << 64), _PIECE)
-
-
-def _powers(count: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """At least *count* powers of B and of its inverse."""
-    if count <= _PIECE:
-        return _first_powers()
-    return powers_of(_B, count), powers_of(pow(_B, -1, 1 << 64), count)
 
 
 TOKENISERS: Final[Mapping[str, Tokeniser]] = MappingProxyType(

@@ -25,8 +25,7 @@ from . import catalogue
 from .catalogue import Manifest, encoded_deleted, segment_name
 from .folder_files import missing_file
 from .merging import LARGEST, fewest, merge, next_merge
-from .segment_layout import DIGEST_SIZE
-from .segment_writing import new_segment
+from .segment_layout import DIGEST_SIZE, new_segment
 from .snapshot import IndexSnapshot
 
 if TYPE_CHECKING:
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .preparation import Prepared
-    from .segment_layout import SegmentEntry
-    from .segment_writing import SegmentWriter
+    from .segment_layout import SegmentEntry, SegmentWriter
     from .values import Parameters
 
     HostAndDigest = tuple[str, bytes]

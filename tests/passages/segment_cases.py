@@ -11,8 +11,7 @@ import numpy as np
 from deflate import deflate_compress
 from hypothesis import strategies as st
 
-from scrapy_dedupe.passages.segment_layout import encode_outline
-from scrapy_dedupe.passages.segment_writing import SegmentWriter, new_segment
+from scrapy_dedupe.passages.segment_layout import SegmentWriter, encode_outline, new_segment
 from scrapy_dedupe.passages.segments import Segment
 from scrapy_dedupe.passages.values import Outline, Parameters
 

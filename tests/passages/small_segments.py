@@ -10,8 +10,7 @@ from deflate import deflate_compress
 from passages.segment_cases import add_text
 
 from scrapy_dedupe.passages.catalogue import Manifest, encoded_deleted, replace_manifest
-from scrapy_dedupe.passages.segment_layout import encode_outline
-from scrapy_dedupe.passages.segment_writing import new_segment
+from scrapy_dedupe.passages.segment_layout import encode_outline, new_segment
 from scrapy_dedupe.passages.values import Outline, Parameters
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from scrapy_dedupe.passages.alignment import (
     AlignedRuns,
+    Occurrences,
     Windows,
     _runs,
     _sums,
     outermost,
     thinned,
 )
-from scrapy_dedupe.passages.occurrences import Occurrences
 
 FEW_WORDS = st.lists(st.integers(0, 3), max_size=30)
 Triples = list[tuple[int, int, int]]

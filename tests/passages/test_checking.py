@@ -14,7 +14,7 @@ from scrapy_dedupe.passages import checking, snapshot
 from scrapy_dedupe.passages.catalogue import MANIFEST, begin, read_manifest
 from scrapy_dedupe.passages.checking import check
 from scrapy_dedupe.passages.preparation import prepare
-from scrapy_dedupe.passages.segment_writing import new_segment
+from scrapy_dedupe.passages.segment_layout import new_segment
 from scrapy_dedupe.passages.snapshot import IndexSnapshot
 from scrapy_dedupe.passages.values import Parameters
 

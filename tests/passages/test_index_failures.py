@@ -16,7 +16,7 @@ from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.passages import PassageIndex, catalogue, writer
 from scrapy_dedupe.passages import index as index_module
 from scrapy_dedupe.passages.catalogue import MANIFEST, read_manifest
-from scrapy_dedupe.passages.lock import WriterLock
+from scrapy_dedupe.passages.folder_files import WriterLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ import pytest
 
 import scrapy_dedupe
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
-from scrapy_dedupe.passages.lock import LOCK, WriterLock
+from scrapy_dedupe.passages.folder_files import LOCK, WriterLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HOLDER = """
 import sys
 from pathlib import Path
-from scrapy_dedupe.passages.lock import WriterLock
+from scrapy_dedupe.passages.folder_files import WriterLock
 with WriterLock(Path(sys.argv[1]), "passages index /data"):
     print("held", flush=True)
     sys.stdin.readline()

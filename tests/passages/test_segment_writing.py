@@ -9,7 +9,7 @@ from deflate import deflate_compress
 from passages.segment_cases import Case, Name, Text, add_text, parameters, posts_of, write
 
 from scrapy_dedupe.errors import StoreUnavailable
-from scrapy_dedupe.passages.segment_writing import _PostsSection, _SectionWriter, new_segment
+from scrapy_dedupe.passages.segment_layout import _PostsSection, _SectionWriter, new_segment
 from scrapy_dedupe.passages.segments import Segment
 from scrapy_dedupe.passages.values import Parameters
 

@@ -31,8 +31,7 @@ from sampling import examples
 
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.passages.checking import check_segment
-from scrapy_dedupe.passages.segment_layout import encode_outline
-from scrapy_dedupe.passages.segment_writing import new_segment
+from scrapy_dedupe.passages.segment_layout import encode_outline, new_segment
 from scrapy_dedupe.passages.segments import Segment, key_bounds
 from scrapy_dedupe.passages.values import Parameters
 

@@ -35,7 +35,7 @@ from scrapy_dedupe.passages.catalogue import (
     segment_name,
 )
 from scrapy_dedupe.passages.merging import merge
-from scrapy_dedupe.passages.segment_writing import new_segment
+from scrapy_dedupe.passages.segment_layout import new_segment
 from scrapy_dedupe.passages.snapshot import IndexSnapshot
 from scrapy_dedupe.passages.values import IndexedDocument
 

@@ -18,9 +18,9 @@ import json
 import sys
 import tempfile
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import FORCE, Option, flag
@@ -47,18 +47,7 @@ if TYPE_CHECKING:
     Write = Callable[[int, Passage], None]
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractResult:
-    """The numbers of *passages* and *places* written to *output* ("-" is standard output), and the *format*."""
-
-    root: str
-    output: str
-    format: str
-    passages: int
-    places: int
-
-
-def _extract(stores: CommandStores, opts: argparse.Namespace) -> ExtractResult:
+def _extract(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     root = root_of(stores, opts)
     taboo = [given_text(name) for name in opts.taboo]
     passages = places = 0
@@ -75,7 +64,7 @@ def _extract(stores: CommandStores, opts: argparse.Namespace) -> ExtractResult:
             passages += 1
             write(passages, passage)
             places += len(passage.places)
-    return ExtractResult(str(root), opts.output, opts.format, passages, places)
+    return {"root": str(root), **picked(opts, "output format"), "passages": passages, "places": places}
 
 
 def _work(opts: argparse.Namespace) -> Path:
@@ -153,11 +142,11 @@ WRITERS: Final[dict[str, Callable[[TextIO], Write]]] = {
 """The functions that write passages, one per call with its rank, by the name of their format."""
 
 
-def _lines(result: ExtractResult) -> Iterator[str]:
-    if result.output != "-":
-        yield f"{counted(result.passages, 'passage')} at {counted(result.places, 'place')}: {result.output}"
-    elif not result.passages and result.format == "text":
-        yield f"No documents of {result.root} share a passage that matches the options."
+def _lines(result: dict[str, Any]) -> Iterator[str]:
+    if result["output"] != "-":
+        yield f"{counted(result['passages'], 'passage')} at {counted(result['places'], 'place')}: {result['output']}"
+    elif not result["passages"] and result["format"] == "text":
+        yield f"No documents of {result['root']} share a passage that matches the options."
 
 
 EXTRACT = Verb(

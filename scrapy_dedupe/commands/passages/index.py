@@ -54,7 +54,11 @@ def _index(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     begin = time.monotonic()
     root = root_of(stores, opts)
     faults, skipped = Faults(keep_going=opts.keep_going), Skipped()
-    sources = _sources(opts, root, faults, skipped)
+    options = SourceOptions(kind_of, without=root, **picked(opts, "max_bytes url_field text_field host base"))
+    standard_input = getattr(sys.stdin, "buffer", None)
+    sources = DocumentSources(
+        opts.paths, options, faults=faults, skipped=skipped, standard_input=standard_input
+    )
     reading = ReadingOptions(canonical, (HostileMarkup,), opts.max_bytes, decoded_page)
     text_bytes = 0
     with (
@@ -102,21 +106,6 @@ def _index(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
         # The reason why small segments could not be merged. The documents are in the index nevertheless.
         "not_merged": not_merged(index),
     }
-
-
-def _sources(opts: argparse.Namespace, root: Path, faults: Faults, skipped: Skipped) -> DocumentSources:
-    options = SourceOptions(
-        kind_of,
-        opts.max_bytes,
-        opts.url_field,
-        opts.text_field,
-        host=opts.host,
-        base=opts.base,
-        without=root,
-    )
-    return DocumentSources(
-        opts.paths, options, faults=faults, skipped=skipped, standard_input=getattr(sys.stdin, "buffer", None)
-    )
 
 
 def _blotter(opts: argparse.Namespace) -> str | dict[str, Any] | None:

@@ -7,7 +7,6 @@ import io
 import os
 import sys
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,24 +43,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.passages.queries import BlotRow
-    from scrapy_dedupe.passages.values import Hit, Parameters
+    from scrapy_dedupe.passages.values import Parameters
 
 _STDIN: Final = "-"
 _MOST_BYTES: Final = 64_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class LikeResult:
-    """*asked* is the file, document or ``-`` that was given, *text* its text."""
-
-    root: str
-    asked: str
-    text: str
-    hits: list[Hit]
-
-
-def _like(stores: CommandStores, opts: argparse.Namespace) -> LikeResult:
+def _like(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     root = root_of(stores, opts)
     taboo = [given_text(name) for name in opts.taboo]
     with Bars(opts) as bars, bars.part("like", 0), IndexSnapshot.open(root) as snapshot:
@@ -76,7 +64,7 @@ def _like(stores: CommandStores, opts: argparse.Namespace) -> LikeResult:
             left_out={id_of_name(opts.asked)},
             host=host,
         )
-    return LikeResult(str(root), opts.asked, text, hits)
+    return {"root": str(root), "asked": opts.asked, "text": text, "hits": hits}
 
 
 def _query_text(snapshot: IndexSnapshot, asked: str) -> tuple[str, str | None]:
@@ -101,18 +89,16 @@ def _query_text(snapshot: IndexSnapshot, asked: str) -> tuple[str, str | None]:
     return given_text(asked), None
 
 
-def _like_lines(result: LikeResult) -> Iterator[str]:
-    if not result.hits:
-        asked = "standard input" if result.asked == _STDIN else clean(result.asked)
-        yield f"No document in {result.root} shares a passage that matches the options with {asked}."
-    for hit in result.hits:
+def _like_lines(result: dict[str, Any]) -> Iterator[str]:
+    if not result["hits"]:
+        asked = "standard input" if result["asked"] == _STDIN else clean(result["asked"])
+        yield f"No document in {result['root']} shares a passage that matches the options with {asked}."
+    for hit in result["hits"]:
         yield f"{hit.score:5.0%}  {clean(hit.doc_id)}"
         for passage in hit.passages:
             asked_at = passage.asked
             assert asked_at is not None
-            text = passage.text
-            if text is None:
-                text = result.text[asked_at.char_start : asked_at.char_end]
+            text = passage.text or result["text"][asked_at.char_start : asked_at.char_end]
             yield f"       {number(passage.tokens)} tokens: {snippet(text)}"
             yield f"         here   {place_text(asked_at)}"
             yield from (f"         there  {place_text(there)}" for there in passage.places)
@@ -184,67 +170,36 @@ def _unpacked(data: bytes, shown: str) -> bytes:
         raise DamagedInput(f"{shown} cannot be decompressed: {error}.") from error
 
 
-@dataclass(frozen=True, slots=True)
-class GivenText:
-    """A text that was given, its name, and its blots. Ends of ranges are exclusive."""
-
-    name: str
-    text: str
-    blots: list[BlotRow]
-
-
-@dataclass(frozen=True, slots=True)
-class BlotResult:
-    """The blots of texts. They have *digits* hexadecimal digits. *has_offsets*: lines also have their ranges and words."""
-
-    texts: list[GivenText]
-    digits: int
-    has_offsets: bool
-
-    def rows(self, given: GivenText) -> Iterator[tuple[str, BlotRow, str]]:
-        """Yield the blots of a text in hexadecimal, their ranges, and their words."""
-        for row in given.blots:
-            yield f"{row.blot:0{self.digits}x}", row, given.text[row.char_start : row.char_end]
-
-
-def _blot(stores: CommandStores, opts: argparse.Namespace) -> BlotResult:
+def _blot(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     # Without --root the index need not exist: show the blots that a new index would keep.
     parameters = parameters_of(root_of(stores, opts), None, None, None, create=opts.root is None)
-    texts = []
+    digits = _digits(parameters)
+    files = []
     for name in opts.files:
         text = given_text(name)
-        texts.append(GivenText(name, text, list(blots_of(text, parameters, every=opts.all))))
-    return BlotResult(texts, _digits(parameters), opts.offsets)
+        rows = [
+            as_json(row) | {"blot": f"{row.blot:0{digits}x}", "text": text[row.char_start : row.char_end]}
+            for row in blots_of(text, parameters, every=opts.all)
+        ]
+        files.append({"file": name, "blots": rows})
+    return {"has_offsets": opts.offsets, "files": files}
 
 
 def _digits(parameters: Parameters) -> int:
     return -(-blotter_of(parameters.blotter).bits // 4)
 
 
-def _blot_json(result: BlotResult) -> dict[str, Any]:
-    files = [
-        {
-            "file": given.name,
-            "blots": [
-                as_json(row) | {"blot": blot, "text": words} for blot, row, words in result.rows(given)
-            ],
-        }
-        for given in result.texts
-    ]
-    return {"has_offsets": result.has_offsets, "files": files}
-
-
-def _blot_lines(result: BlotResult) -> Iterator[str]:
-    for given in result.texts:
-        if result.has_offsets and len(result.texts) > 1:
-            yield f"{clean(given.name)}:"
-        for blot, row, words in result.rows(given):
-            if result.has_offsets:
-                tokens = f"tokens {row.token_start}-{row.token_end}"
-                characters = f"characters {row.char_start}-{row.char_end}"
-                yield f"{blot}  {tokens}  {characters}  {snippet(words)}"
+def _blot_lines(result: dict[str, Any]) -> Iterator[str]:
+    for given in result["files"]:
+        if result["has_offsets"] and len(result["files"]) > 1:
+            yield f"{clean(given['file'])}:"
+        for row in given["blots"]:
+            if result["has_offsets"]:
+                tokens = f"tokens {row['token_start']}-{row['token_end']}"
+                characters = f"characters {row['char_start']}-{row['char_end']}"
+                yield f"{row['blot']}  {tokens}  {characters}  {snippet(row['text'])}"
             else:
-                yield blot
+                yield row["blot"]
 
 
 BLOT = Verb(
@@ -256,7 +211,6 @@ BLOT = Verb(
         flag("--offsets", "also show the tokens, characters and words of each blot"),
         flag("--all", "show the blots of all windows, not only those that are kept"),
     ],
-    json=_blot_json,
     store_option="--root DIR",
 )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,30 +29,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.passages.inspection import Inspected, InspectedDocument
+    from scrapy_dedupe.passages.inspection import Inspected
 
 
-@dataclass(frozen=True, slots=True)
-class InspectResult:
-    """*documents* is None unless ``--documents`` was given."""
-
-    root: str
-    index: Inspected
-    documents: list[InspectedDocument] | None
-
-
-def _inspect(stores: CommandStores, opts: argparse.Namespace) -> InspectResult:
+def _inspect(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     root = root_of(stores, opts)
     with Bars(opts) as bars, bars.part("inspect", 0), IndexSnapshot.open(root) as snapshot:
         index = inspect(snapshot, opts.boilerplate_share)
         documents = list(inspected_documents(snapshot)) if opts.documents else None
-    return InspectResult(str(root), index, documents)
+    return {"root": str(root), "index": index, "documents": documents}
 
 
-def _inspect_lines(result: InspectResult) -> Iterator[str]:
-    yield result.root
-    yield from _statistics(result.index)
-    for document in result.documents or ():
+def _inspect_lines(result: dict[str, Any]) -> Iterator[str]:
+    yield result["root"]
+    yield from _statistics(result["index"])
+    for document in result["documents"] or ():
         lengths = f"{number(document.tokens)} tokens, {number(document.characters)} characters"
         yield f"{lengths}  {clean(document.doc_id)}"
 
@@ -153,20 +143,7 @@ CHECK = Verb(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CompactResult:
-    """The size of the index before and after. *was_done* is False if the index was already compact."""
-
-    root: str
-    was_done: bool
-    segments_before: int
-    segments: int
-    bytes_before: int
-    size_bytes: int
-    seconds: float
-
-
-def _compact(stores: CommandStores, opts: argparse.Namespace) -> CompactResult:
+def _compact(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     begin = time.monotonic()
     root = root_of(stores, opts)
     with Bars(opts) as bars, PassageIndex(root, create=False, command="passages compact") as index:
@@ -175,8 +152,15 @@ def _compact(stores: CommandStores, opts: argparse.Namespace) -> CompactResult:
             segments_before, bytes_before = _size(root)
             was_done = index.compact()
             segments, size_bytes = _size(root)
-    seconds = round(time.monotonic() - begin, 3)
-    return CompactResult(str(root), was_done, segments_before, segments, bytes_before, size_bytes, seconds)
+    return {
+        "root": str(root),
+        "was_done": was_done,  # False if the index was already compact
+        "segments_before": segments_before,
+        "segments": segments,
+        "bytes_before": bytes_before,
+        "size_bytes": size_bytes,
+        "seconds": round(time.monotonic() - begin, 3),
+    }
 
 
 def _size(root: Path) -> tuple[int, int]:
@@ -186,14 +170,13 @@ def _size(root: Path) -> tuple[int, int]:
     return len(segments), sum(entry.size for entry in segments)
 
 
-def _compact_lines(result: CompactResult) -> Iterator[str]:
-    if result.was_done:
-        yield (
-            f"{result.root}: {counted(result.segments_before, 'segment')} with {size(result.bytes_before)} became"
-            f" {counted(result.segments, 'segment')} with {size(result.size_bytes)}, in {result.seconds:.1f} s."
-        )
+def _compact_lines(result: dict[str, Any]) -> Iterator[str]:
+    if result["was_done"]:
+        before = f"{counted(result['segments_before'], 'segment')} with {size(result['bytes_before'])}"
+        after = f"{counted(result['segments'], 'segment')} with {size(result['size_bytes'])}"
+        yield f"{result['root']}: {before} became {after}, in {result['seconds']:.1f} s."
     else:
-        yield f"{result.root} is already compact."
+        yield f"{result['root']} is already compact."
 
 
 COMPACT = Verb(
@@ -205,20 +188,7 @@ COMPACT = Verb(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteResult:
-    """*documents* is the number of deleted documents, *missing* are the ids that are not in the index.
-
-    *not_merged* is the reason why small segments could not be merged. The documents are deleted nevertheless.
-    """
-
-    root: str
-    documents: int
-    missing: list[str]
-    not_merged: str | None
-
-
-def _delete(stores: CommandStores, opts: argparse.Namespace) -> DeleteResult:
+def _delete(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     ids = [*opts.ids, *(_ids_in(opts.list) if opts.list is not None else ())]
     if not ids and opts.list is None:
         raise UsageError("No documents were given. Give their ids, or a file of ids with --from.")
@@ -230,7 +200,12 @@ def _delete(stores: CommandStores, opts: argparse.Namespace) -> DeleteResult:
         with bars.part("delete", 0):
             was_there = index.delete_many(ids)
     missing = [doc_id for doc_id, was in zip(ids, was_there, strict=True) if not was]
-    return DeleteResult(str(root), len(ids) - len(missing), missing, not_merged(index))
+    return {
+        "root": str(root),
+        "documents": len(ids) - len(missing),
+        "missing": missing,
+        "not_merged": not_merged(index),
+    }
 
 
 def _ids_in(name: str) -> list[str]:
@@ -248,16 +223,16 @@ def _ids_in(name: str) -> list[str]:
     return [line for line in (line.removesuffix("\r") for line in lines) if line]
 
 
-def _delete_lines(result: DeleteResult) -> Iterator[str]:
-    yield from first([f"{clean(doc_id)} is not in the index." for doc_id in result.missing])
-    yield f"{counted(result.documents, 'document was', 'documents were')} deleted from {result.root}."
+def _delete_lines(result: dict[str, Any]) -> Iterator[str]:
+    yield from first([f"{clean(doc_id)} is not in the index." for doc_id in result["missing"]])
+    yield f"{counted(result['documents'], 'document was', 'documents were')} deleted from {result['root']}."
 
 
-def _delete_caveats(result: DeleteResult) -> Iterator[str]:
-    if result.missing:
-        yield f"{counted(len(result.missing), 'document was', 'documents were')} not in the index"
-    if result.not_merged is not None:
-        yield result.not_merged
+def _delete_caveats(result: dict[str, Any]) -> Iterator[str]:
+    if missing := result["missing"]:
+        yield f"{counted(len(missing), 'document was', 'documents were')} not in the index"
+    if result["not_merged"] is not None:
+        yield result["not_merged"]
 
 
 DELETE = Verb(
