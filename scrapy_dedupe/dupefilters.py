@@ -31,7 +31,6 @@ from .errors import DedupeError, SettingError
 from .live.engine import PageProgress
 from .live.session import Session
 from .live.urls.local import LocalUrls
-from .urls.folder import RECORDS_NAME
 from .urls.journal import MAX_FINGERPRINT_BYTES
 
 if TYPE_CHECKING:
@@ -181,15 +180,14 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _open_urls(self) -> None:
         jobdir = self._session.jobdir
-        if (
-            self._rules is None
-            and jobdir is not None
-            and (jobdir / "dedupe" / "urls" / RECORDS_NAME).exists()
-        ):
-            raise SettingError(
-                f"The job in {jobdir} was started with URL rules, but DEDUPE_URL_RULES is not set. Set it to the rules of"
-                " the job, or use another JOBDIR."
-            )
+        if self._rules is None and jobdir is not None:
+            from .urls.rule_records import records_path  # loads the exact set
+
+            if records_path(jobdir).exists():
+                raise SettingError(
+                    f"The job in {jobdir} was started with URL rules, but DEDUPE_URL_RULES is not set. Set it to the rules"
+                    " of the job, or use another JOBDIR."
+                )
         self._urls.open()
         if self._rules is not None:
             self._rules.open(self._urls)

@@ -20,7 +20,7 @@ from replay_site import DECODERS, Site
 
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.stores.base import Counts, Original, Source
-from scrapy_dedupe.stores.normal_forms import digest_form
+from scrapy_dedupe.stores.normal_forms import digest_and_form
 from scrapy_dedupe.warc import capture as exchanges
 from scrapy_dedupe.warc import records
 from scrapy_dedupe.warc.files import WarcWriter
@@ -138,7 +138,7 @@ async def test_a_revisit_of_an_original_with_an_unusual_digest_replays(
             size=place.length,
             file=str(file),
             offset=place.offset,
-            form=digest_form(written),
+            form=digest_and_form(written)[1],
         )
         index.add_imported(source, [original])
         index.end_source(source, Counts(total_urls=1))

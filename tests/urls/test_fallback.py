@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scrapy_dedupe.errors import StoreUnavailable
+from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.stores.redis import connect
 from scrapy_dedupe.urls.fallback import FallbackSharedFilter
 from scrapy_dedupe.urls.shared import SharedBloomFilter
@@ -41,7 +42,7 @@ def at_once(function: Callable[..., Any], *args: Any) -> Future[Any]:
 
 def test_while_the_server_is_away_links_are_not_queued_again_and_it_is_told_later(redis_server: Any) -> None:
     watch = Watch()
-    shared = SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6)
+    shared = SharedBloomFilter(connect(parse_store_url(redis_server.url), 30.0), "spider", 100, 1e-6)
     steady = FallbackSharedFilter(shared, watch, at_once)
     assert steady.add(b"before")
     redis_server.stop()
@@ -61,7 +62,7 @@ def test_while_the_server_is_away_links_are_not_queued_again_and_it_is_told_late
         steady.tick()
     assert not steady.is_offline
     assert watch.returns == 1
-    other = SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6)
+    other = SharedBloomFilter(connect(parse_store_url(redis_server.url), 30.0), "spider", 100, 1e-6)
     assert not other.add(b"during")
     assert steady.add(b"after")
 
@@ -84,7 +85,7 @@ def test_a_busy_crawl_comes_back_to_the_server(redis_server: Any) -> None:
 
     watch = Watch()
     steady = FallbackSharedFilter(
-        SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6), watch, later
+        SharedBloomFilter(connect(parse_store_url(redis_server.url), 30.0), "spider", 100, 1e-6), watch, later
     )
     redis_server.stop()
     assert steady.add(b"during")
@@ -97,12 +98,12 @@ def test_a_busy_crawl_comes_back_to_the_server(redis_server: Any) -> None:
     steady.tick()
     assert not steady.is_offline
     assert watch.returns == 1
-    other = SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6)
+    other = SharedBloomFilter(connect(parse_store_url(redis_server.url), 30.0), "spider", 100, 1e-6)
     assert other.add_many([b"during", b"meanwhile", b"new"]) == [False, False, True]
 
 
 def test_what_is_owed_is_paid_on_leaving(redis_server: Any) -> None:
-    shared = SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6)
+    shared = SharedBloomFilter(connect(parse_store_url(redis_server.url), 30.0), "spider", 100, 1e-6)
     steady = FallbackSharedFilter(shared, Watch(), at_once)
     steady.add(b"before")
     redis_server.stop()
@@ -110,11 +111,13 @@ def test_what_is_owed_is_paid_on_leaving(redis_server: Any) -> None:
     redis_server.start()
     born = shared.generation or ""
     steady.leave(delete=False)
-    assert not SharedBloomFilter(connect(redis_server.url), "spider", 100, 1e-6, keep=born).add(b"during")
+    assert not SharedBloomFilter(
+        connect(parse_store_url(redis_server.url)), "spider", 100, 1e-6, keep=born
+    ).add(b"during")
 
 
 def steady_filter(url: str, **options: Any) -> FallbackSharedFilter:
-    shared = SharedBloomFilter(connect(url, 30.0), "spider", 100, 1e-6)
+    shared = SharedBloomFilter(connect(parse_store_url(url), 30.0), "spider", 100, 1e-6)
     return FallbackSharedFilter(shared, Watch(), at_once, **options)
 
 
@@ -150,7 +153,7 @@ def test_what_is_to_be_forgotten_is_told_on_leaving(redis_server: Any) -> None:
         other.leave(delete=False, failed=[b"b"])
     redis_server.start()
     other.leave(delete=False, failed=[b"b"])
-    third = SharedBloomFilter(connect(redis_server.url), "spider", 100, 1e-6, keep="*")
+    third = SharedBloomFilter(connect(parse_store_url(redis_server.url)), "spider", 100, 1e-6, keep="*")
     assert third.add_many([b"a", b"b", b"c"]) == [False, True, False]
 
 
@@ -222,12 +225,12 @@ def test_starts_are_told_on_leaving_and_go_with_the_filter(redis_server: Any) ->
     assert two.take_start(b"home")
     two.note_start(b"home")
     two.leave(delete=True)
-    assert connect(redis_server.url).keys("*") == []
+    assert connect(parse_store_url(redis_server.url)).keys("*") == []
 
 
 def test_what_was_asked_stays_seen_when_the_server_is_emptied(redis_url: str) -> None:
     one, scheduled = steady_filter(redis_url), steady_filter(redis_url, survives_loss=False)
-    client = connect(redis_url)
+    client = connect(parse_store_url(redis_url))
     for steady in (one, scheduled):
         steady.shared._cache_size = 0
         steady.add(b"a")
@@ -247,7 +250,7 @@ def test_what_was_asked_stays_seen_when_the_server_is_emptied(redis_url: str) ->
 def test_a_loss_that_only_the_figures_show_is_counted_once(redis_url: str) -> None:
     steady = steady_filter(redis_url)
     steady.add(b"a")
-    connect(redis_url).flushall()
+    connect(parse_store_url(redis_url)).flushall()
     for _ in range(2):
         assert steady.shared.describe().seen == 0
     assert not steady.add(b"a")

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable
+from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.stores.redis import connect
 from scrapy_dedupe.urls.bloom import optimal_bits
 from scrapy_dedupe.urls.shared import SharedBloomFilter
@@ -467,7 +468,9 @@ def test_an_emptied_database_is_begun_anew(client: redis.Redis) -> None:
 
 def test_a_call_whose_answer_was_lost_is_answered_the_same_again(redis_url: str) -> None:
     with LossyLine(redis_url) as line:
-        shared = SharedBloomFilter(connect(line.url, 30.0), "spider", 100, 1e-6, cache_size=0)
+        shared = SharedBloomFilter(
+            connect(parse_store_url(line.url), 30.0), "spider", 100, 1e-6, cache_size=0
+        )
         assert shared.add(b"first")
         line.lose_next_answer()
         assert shared.add_many([b"page", b"first", b"other"]) == [True, False, True]
@@ -560,7 +563,7 @@ def test_three_processes_at_once_get_each_fingerprint_once(redis_url: str) -> No
 
 
 def test_a_server_that_is_away_is_unavailable() -> None:
-    shared = SharedBloomFilter(connect("redis://127.0.0.1:1/0", 0.2), "spider", 100, 1e-6)
+    shared = SharedBloomFilter(connect(parse_store_url("redis://127.0.0.1:1/0"), 0.2), "spider", 100, 1e-6)
     with pytest.raises(StoreUnavailable, match="does not answer"):
         shared.add(b"page")
 
@@ -762,7 +765,7 @@ def test_a_tool_refuses_what_it_cannot_read(client: redis.Redis) -> None:
 
 
 def test_the_last_figures_are_known_while_the_server_is_away(redis_server: Any) -> None:
-    shared = SharedBloomFilter(connect(redis_server.url, 30.0), "spider", 100, 1e-6)
+    shared = SharedBloomFilter(connect(parse_store_url(redis_server.url), 30.0), "spider", 100, 1e-6)
     assert shared.last_description.seen == 0
     shared.add_many([b"a", b"b"])
     found = shared.describe()
