@@ -158,8 +158,8 @@ def enter_files(
     """Replace the entries of an uncommitted crawl by those of *files*, each under its name; return their counts.
 
     ``rules`` is None for an imported crawl. Entries name the crawl's container that holds their file. With ``in_place_of``
-    the crawl will replace that crawl: the present entries and the containers are those of that crawl, and originals of
-    revisits in other crawls are looked up later, since the old entries would be found first (see
+    the crawl, which has no entries yet, will replace that crawl: the present entries and the containers are those of that
+    crawl, and originals of revisits in other crawls are looked up later, since the old entries would be found first (see
     :meth:`~scrapy_dedupe.stores.crawl_index.CrawlIndex.resolve`). Raises the exceptions of :func:`rebuild`.
     """
     old = in_place_of or crawl
@@ -171,7 +171,9 @@ def enter_files(
         part(watch, old, sizes_of(files.values())),
     ):
         known.take(index.records(old))
-        index.reset(crawl)
+        if in_place_of is None:
+            # A reset of a replacement would hide from `replace` what was added to the old crawl before it.
+            index.reset(crawl)
         if needs:
             # A killed process must not lose them.
             index.add(crawl, [], needs=needs)

@@ -55,7 +55,8 @@ FORMAT = "scrapy-dedupe passages"
 VERSION = 2
 MANIFEST = "manifest.json"
 
-_MAX_MANIFEST_BYTES = 16 << 20
+# Enough for the deleted documents among 400 million, one bit each.
+_MAX_MANIFEST_BYTES = 64 << 20
 # Files are removed only if they have a name as made by `segment_name`: users may keep other files in the folder.
 _INDEX_FILE_NAME = re.compile(
     rf"[0-9]{{8,19}}(?:-[0-9]{{1,19}})?{re.escape(SUFFIX)}(?:\.new)?|manifest\.json\.new"
@@ -153,7 +154,8 @@ def read_manifest(folder: Path) -> Manifest | None:
 def replace_manifest(folder: Path, manifest: Manifest) -> None:
     """Atomically replace the manifest of the index; the change survives a crash. Raises StoreUnavailable.
 
-    All files that *manifest* names must already be on the disk.
+    All files that *manifest* names must already be on the disk. Raises StoreRefused for a manifest that is too large to be
+    read again.
     """
     value = {
         "format": FORMAT,
@@ -164,7 +166,13 @@ def replace_manifest(folder: Path, manifest: Manifest) -> None:
         "deleted": dict(manifest.deleted),
     }
     value["checksum"] = _checksum(value)
-    write_file(folder / MANIFEST, json.dumps(value, indent=1).encode() + b"\n")
+    data = json.dumps(value, indent=1).encode() + b"\n"
+    if len(data) > _MAX_MANIFEST_BYTES:
+        raise StoreRefused(
+            f"The index {folder} has too many deleted documents: its manifest would have {len(data)} bytes, and at most"
+            f" {_MAX_MANIFEST_BYTES} are read. It is unchanged; compact it with `scrapy-dedupe passages compact` first."
+        )
+    write_file(folder / MANIFEST, data)
 
 
 def refuse_other_parameters(folder: Path, has: Parameters, asked: Parameters) -> None:

@@ -42,6 +42,12 @@ _FEW_LINE_ENDS = 8  # in bytes; a file can have millions of them in a row
 _FEW_RAW_BYTES, _FEW_BYTES = 256, 64  # first look at a possible member, before more of it is decompressed
 _TRIED_BYTES = 1 << 14
 _MOST_TRIES = 2  # false beginnings of a next member before giving up
+# The head of a member (RFC 1952, section 2.3).
+_HAS_CHECKSUM, _HAS_EXTRA, _HAS_NAME, _HAS_COMMENT, _RESERVED = 2, 4, 8, 16, 0xE0
+_FLAGS_AT, _FIXED_BYTES = 3, 10
+# RFC 1951, section 3.2.3, from the second bit on.
+_STORED, _NO_BLOCK_TYPE = 0, 3
+_STORED_BYTES = 5  # one with the type of the block, its length, and its length complemented
 
 
 class ReadableFile(Protocol):
@@ -384,6 +390,8 @@ def begins_record(line: bytes) -> bool:
 
 def _member_begins_record(raw: bytes, at: int) -> bool:
     """Whether the gzip member at *at* begins with a record and its beginning decompresses."""
+    if deflate_start(raw, at, min(at + _CHUNK, len(raw))) < 0:
+        return False
     view, line = memoryview(raw), b""
     # Mostly the first bytes already show that the first line does not begin a record.
     for raw_bytes, out_bytes in ((_FEW_RAW_BYTES, _FEW_BYTES), (_CHUNK, _TRIED_BYTES)):
@@ -395,3 +403,38 @@ def _member_begins_record(raw: bytes, at: int) -> bool:
         if line_end and not begins_record(line + b"\n"):
             return False
     return begins_record(line + b"\n")
+
+
+def deflate_start(raw: bytes, at: int, end: int) -> int:
+    """Where the deflated data of the member whose head is at *at* begins; -1 if there is no valid head before *end*.
+
+    Everything that a decompressor checks in the head, and in the head of the first block, is checked. A hostile file
+    has GZIP_MAGIC in every third byte; this is much faster than setting up a decompressor for each.
+    """
+    flags = raw[at + _FLAGS_AT] if at + _FIXED_BYTES < end else _RESERVED
+    if flags & _RESERVED:
+        return -1
+    start = at + _FIXED_BYTES
+    if flags & _HAS_EXTRA:
+        start += 2 + int.from_bytes(raw[start : start + 2], "little")
+    for flag in (_HAS_NAME, _HAS_COMMENT):
+        if flags & flag:
+            start = raw.find(b"\0", start, end) + 1
+            if not start:
+                return -1
+    if flags & _HAS_CHECKSUM:
+        checksum = int.from_bytes(raw[start : start + 2], "little")
+        if start + 2 >= end or zlib_ng.crc32(memoryview(raw)[at:start]) & 0xFFFF != checksum:
+            return -1
+        start += 2
+    return start if start < end and _begins_block(raw[start : min(start + _STORED_BYTES, end)]) else -1
+
+
+def _begins_block(raw: bytes) -> bool:
+    block_type = raw[0] >> 1 & 3
+    if block_type != _STORED:
+        return block_type != _NO_BLOCK_TYPE
+    length, complement = raw[1:3], raw[3:5]
+    return len(raw) == _STORED_BYTES and all(
+        one ^ other == 0xFF for one, other in zip(length, complement, strict=True)
+    )

@@ -274,7 +274,7 @@ def _javascript_text(value: object) -> str:
     try:
         number = float(value)
     except OverflowError:
-        number = math.copysign(math.inf, value)
+        number = math.inf if value > 0 else -math.inf
     if math.isinf(number):
         return "Infinity" if number > 0 else "-Infinity"
     # repr gives the same shortest digits; JavaScript has other limits for the notation with an exponent.

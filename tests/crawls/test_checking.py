@@ -974,6 +974,28 @@ def test_records_in_files_that_the_index_has_lost_back_revisits(archive: Archive
         assert archive.kinds("two") == ["revisit", "waiting"]
 
 
+def test_what_is_imported_into_a_crawl_when_its_repair_begins_is_kept(
+    archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "wacz"
+    imported(archive, wacz_of(folder / "a.wacz", [response_record(1, b"1" * 3_000)]))
+    archive.hand.set_total("theirs", 99)
+    checker = archive.checker()
+    found = checker.check(["theirs"])
+    late = wacz_of(folder / "b.wacz", [response_record(2, b"2" * 3_000)])
+    read = archive.index.records
+
+    def extended(crawl: str) -> Iterator[Original]:
+        monkeypatch.undo()
+        import_sources(archive.index, [str(late)], ImportOptions(), Quiet())
+        return read(crawl)
+
+    monkeypatch.setattr(archive.index, "records", extended)
+    (refusal,) = (done for done in repair(checker, found) if not done.is_done)
+    assert "was extended while it was repaired" in refusal.sentence
+    assert len(list(archive.index.records("theirs"))) == 2
+
+
 @pytest.mark.parametrize("is_cut_off", [False, True])
 def test_a_repair_of_a_crawl_that_was_added_to_meanwhile_leaves_nothing(
     archive: Archive, monkeypatch: pytest.MonkeyPatch, is_cut_off: bool

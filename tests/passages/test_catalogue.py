@@ -264,11 +264,21 @@ def test_a_manifest_of_another_version_is_told_from_damage(tmp_path: Path) -> No
         read_manifest(tmp_path)
 
 
+def test_a_manifest_that_could_not_be_read_again_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_manifest(tmp_path, MANIFEST_VALUE)
+    monkeypatch.setattr("scrapy_dedupe.passages.catalogue._MAX_MANIFEST_BYTES", 4_000)
+    with pytest.raises(StoreRefused, match=r"at most 4000 are read\. It is unchanged; compact it"):
+        replace_manifest(tmp_path, replace(MANIFEST_VALUE, deleted={"00000002": "x" * 4_000}))
+    assert read_manifest(tmp_path) == MANIFEST_VALUE
+
+
 def test_a_manifest_that_is_huge_or_no_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / MANIFEST
     with path.open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(StoreRefused, match="more than 16777216 bytes"):
+    with pytest.raises(StoreRefused, match="more than 67108864 bytes"):
         read_manifest(tmp_path)
     path.unlink()
     os.mkfifo(path)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scrapy_dedupe.warc.reading import read_records
-from scrapy_dedupe.warc.sources import GzipSource, begins_record
+from scrapy_dedupe.warc.sources import GzipSource, begins_record, deflate_start
 
 FTEXT, FHCRC, FEXTRA, FNAME, FCOMMENT = 1, 2, 4, 8, 16
 TRIED = 1 << 16
@@ -97,6 +97,18 @@ def test_the_next_member_with_a_record_is_the_one_that_decompressing_all_of_them
         source = GzipSource(file, 0)
         source.find_next(0)
         assert source.offset == found_by_decompressing(data)
+
+
+@given(heads, st.binary(min_size=9, max_size=9))
+def test_a_head_ends_where_a_decompressor_takes_it_to_end(made, rest):
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    data = made + packer.compress(rest) + packer.flush()
+    start = deflate_start(data, 0, len(data))
+    try:
+        is_good = zlib.decompressobj(31).decompress(data) == rest
+    except zlib.error:
+        is_good = False
+    assert start == (len(made) if is_good else -1)
 
 
 def test_a_record_is_found_behind_very_many_beginnings_of_members(tmp_path):

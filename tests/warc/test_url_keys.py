@@ -172,6 +172,11 @@ def test_body_has_the_text_that_a_browser_looks_for(content_type: str, body: str
     assert wabac_query(content_type, body.encode()) == query
 
 
+def test_wabac_js_reads_integers_that_no_float_holds_as_infinity():
+    body = b'{"a":1%b,"b":-1%b}' % (b"0" * 400, b"0" * 400)
+    assert wabac_query("application/json", body) == "a=Infinity&b=-Infinity"
+
+
 @pytest.mark.parametrize(
     ("url", "key"),
     [
