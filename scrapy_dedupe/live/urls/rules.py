@@ -23,9 +23,8 @@ rest of the crawl if the share of pairs for it falls below 0.98.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from scrapy import signals
 from scrapy.exceptions import DontCloseSpider
@@ -70,18 +69,20 @@ _AT_ONCE: Final = 500
 class RecordedKeys(Protocol):
     """The part of a URL filter that is used here."""
 
+    @property
+    def has_fingerprints(self) -> bool: ...
+
     def add(self, fingerprint: bytes) -> bool: ...
     def add_start(self, fingerprint: bytes) -> None: ...
     def take_start(self, fingerprint: bytes) -> bool: ...
     def __contains__(self, fingerprint: bytes) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class IdentityKeys:
+class IdentityKeys(NamedTuple):
     """The keys of a request's identity in the URL filter.
 
-    ``plain`` is the fingerprint of the identity. ``requested`` is recorded for each request of the identity, with a mark
-    for each of the rules that changed its URL; ``answered`` when a request of the identity was answered.
+    ``plain`` is the fingerprint of the identity. ``requested`` is recorded for a request to another URL of the identity,
+    with a mark for each of the rules that changed the URL; ``answered`` when a request of the identity was answered.
     """
 
     plain: bytes
@@ -101,7 +102,7 @@ class IdentityKeys:
 
     def of_request(self) -> list[bytes]:
         """The keys to record for the request."""
-        return [self.requested, *map(self.mark, self.applied)]
+        return [self.requested, *map(self.mark, self.applied)] if self.applied else []
 
 
 class AppliedRules:
@@ -120,7 +121,8 @@ class AppliedRules:
         self._by_id = {rule.id: rule for rule in self._rules.rules if rule.enabled}
         # Filtered requests that are not on disk yet.
         self._to_hold: list[tuple[HeldRequest, Request]] = []
-        # Fingerprints of requests that are scheduled although their identity was requested.
+        # Fingerprints of held requests that are scheduled: those that rules may filter again, and the others.
+        self._due: set[bytes] = set()
         self._released: set[bytes] = set()
         # Repeated downloads, with the key of the text when it is known.
         self._again: dict[Request, tuple[bytes, bytes] | None] = {}
@@ -143,7 +145,9 @@ class AppliedRules:
             )
         self._urls = urls
         path = None if session.jobdir is None else records_path(session.jobdir)
-        self._records = RuleRecords(path, self._rules.id, str(self._path))
+        self._records = RuleRecords(path, self._rules.id, str(self._path), has_earlier=urls.has_fingerprints)
+        # Whether the filter has fingerprints that were recorded without rules.
+        self._has_earlier = self._records.has_earlier
         session.at_refusal(self._records.close)
         known = self._records.tallies()
         self._tallies = {rule: known.get(rule, RuleTally()) for rule in self._by_id}
@@ -167,12 +171,23 @@ class AppliedRules:
         group = self._rules.group(identity)
         if group is None:
             return None
-        plain = self._fingerprint(request.replace(url=identity)) if applied else fingerprint
-        return IdentityKeys(plain, group, applied)
+        if applied:
+            plain = self._fingerprint(request.replace(url=identity))
+            # The fingerprinter may ignore the difference too, such as the order of parameters.
+            if plain != fingerprint:
+                return IdentityKeys(plain, group, applied)
+        return IdentityKeys(fingerprint, group, ())
+
+    def is_scheduled(self, fingerprint: bytes) -> bool:
+        """Whether this is a held request that is scheduled now."""
+        if fingerprint in self._due:
+            self._due.discard(fingerprint)
+            return True
+        return fingerprint in self._released
 
     def is_requested(self, keys: IdentityKeys, fingerprint: bytes) -> bool:
         """Whether the page of a request was requested under another URL."""
-        if self._released and fingerprint in self._released:
+        if fingerprint in self._released:
             self._released.discard(fingerprint)
             return False
         return keys.requested in self._urls or (bool(keys.applied) and keys.plain in self._urls)
@@ -180,8 +195,10 @@ class AppliedRules:
     def record(self, keys: IdentityKeys, *, is_start: bool = False) -> None:
         """Record the identity of a request that is made."""
         add = self._urls.add_start if is_start else self._urls.add
-        for key in keys.of_request():
-            add(key)
+        if self._has_earlier or keys.applied:
+            add(keys.requested)
+        for rule in keys.applied:
+            add(keys.mark(rule))
 
     def take_start(self, keys: IdentityKeys) -> bool:
         """Use up the redirect to an identity that a start request allowed."""
@@ -278,9 +295,14 @@ class AppliedRules:
 
         def ended(future: Future[object]) -> None:
             if future.exception() is not None:
-                self._session.loop.call(self._schedule, [request for _, request in batch])
+                self._session.loop.call(self._not_held, batch)
 
         future.add_done_callback(ended)
+
+    def _not_held(self, batch: Sequence[tuple[HeldRequest, Request]]) -> None:
+        """Make requests that could not be stored."""
+        self._released.update(held.fingerprint for held, _ in batch)
+        self._schedule([request for _, request in batch])
 
     def _save_tallies(self) -> None:
         self._submit(self._records.save_tallies, list(self._tallies.items()))
@@ -293,6 +315,7 @@ class AppliedRules:
         if self._is_ending:
             return
         self._is_pumping = bool(rows)
+        self._due.update(row.fingerprint for row in rows)
         self._release(rows)
         if rows:
             self._pump()
@@ -387,7 +410,9 @@ class AppliedRules:
     def _is_answered(self, key: bytes) -> bool:
         """Whether a request of an identity, given by its key, was answered, or was made before there were rules."""
         urls, rest = self._urls, key[1:]
-        return key in urls or (rest[GROUP_ID_BYTES:] in urls and b"p" + rest not in urls)
+        return key in urls or (
+            self._has_earlier and rest[GROUP_ID_BYTES:] in urls and b"p" + rest not in urls
+        )
 
     # Watching
 
