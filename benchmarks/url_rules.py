@@ -139,7 +139,7 @@ def crawl(settings: dict[str, Any], url: str) -> None:
 
     class Links(Spider):
         name = "links"
-        start_urls = (url,)
+        start_urls = [url]  # noqa: RUF012
 
         def parse(self, response: Any) -> Any:
             for link in response.css("a::attr(href)").getall():
@@ -214,8 +214,8 @@ def measure(site: Site, folder: Path) -> None:
     report(site, all_texts, asked, "wrong rules too", run(second, url))
 
 
-def report(site: Site, all_texts: set[str], before: int, name: str, stats: dict[str, Any]) -> None:
-    downloads = defaultdict(int)
+def report(site: Site, all_texts: set[str], before: int, title: str, stats: dict[str, Any]) -> None:
+    downloads: defaultdict[str, int] = defaultdict(int)
     for key in site.asked:
         downloads[key[1].split("/")[1].partition("?")[0]] += 1
     asked = len(site.asked)
@@ -224,13 +224,13 @@ def report(site: Site, all_texts: set[str], before: int, name: str, stats: dict[
     urls = [key for key, text in site.texts.items() if text and key[0] != site.mirror]
     avoidable = len(urls) - len({site.texts[key] for key in urls})
     print(
-        f"{name:<14} {asked:,} downloads: {before - asked:,} of {avoidable:,} avoidable ones avoided"
+        f"{title:<14} {asked:,} downloads: {before - asked:,} of {avoidable:,} avoidable ones avoided"
         f" ({(before - asked) / avoidable:.1%}); {len(all_texts - texts)} texts lost"
     )
     print("   ", dict(downloads))
-    for key, value in stats.items():
-        if "suspended" in key or "rules/" in key:
-            print(f"    {key} {value}")
+    for name, value in stats.items():
+        if "suspended" in name or "rules/" in name:
+            print(f"    {name} {value}")
 
 
 if __name__ == "__main__":
