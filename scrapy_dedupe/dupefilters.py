@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
     from twisted.internet.defer import Deferred
 
-    from .live.urls.rules import AppliedRules, IdentityKeys
+    from .live.urls.rules import AppliedRules
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +83,10 @@ class UrlFilter(Protocol):
 
     def clear(self, *, at_start: bool) -> None:
         """Remove all fingerprints; with ``at_start`` also those of other processes."""
+
+    @property
+    def has_fingerprints(self) -> bool:
+        """Whether the filter has fingerprints, or may get some from other processes."""
 
     @property
     def layers(self) -> int:
@@ -205,45 +209,42 @@ class BloomDupeFilter(BaseDupeFilter):
         try:
             fingerprint = self._fingerprint(request)
             urls = self._urls if self._is_open else self._opened()
-            keys = None
-            if self._rules is not None and fingerprint not in urls:
-                keys = self._rules.keys(request, fingerprint)
-            if keys is not None and self._is_equated(request, fingerprint, keys):
-                # After a kill the page is requested again, and this request is found again.
+            rules = self._rules
+            if urls.add(fingerprint) or (rules is not None and rules.is_scheduled(fingerprint)):
+                # A request that is held is found again after a kill: the page with it is not done either.
                 if urls.keeps_done:
                     self._pages.found(request)
-                self._session.events.request_filtered(request.url)
-                return True
-            if urls.add(fingerprint):
-                if keys is not None and self._rules is not None:
-                    self._rules.record(keys)
-                if urls.keeps_done:
-                    self._pages.found(request)
-                return False
-            if self._pages.is_redirected(request) and self._may_return(request, fingerprint):
-                self._session.counters.inc("dedupe/url/redirects_passed")
-                return False
-            if self._rules is not None:
-                # The page to which they redirect was requested before.
-                self._rules.answered(*self._rules.chain(request))
+                if rules is None or not self._is_equated(request, fingerprint):
+                    return False
+            elif self._pages.is_redirected(request):
+                if self._may_return(request, fingerprint):
+                    self._session.counters.inc("dedupe/url/redirects_passed")
+                    return False
+                if rules is not None:
+                    # They redirect to a page that was requested before.
+                    rules.answered(*rules.chain(request))
         except Exception as error:  # noqa: BLE001 - Scrapy would silently drop the request
             self._log_error(error)
             return False
         self._session.events.request_filtered(request.url)
         return True
 
-    def _is_equated(self, request: Request, fingerprint: bytes, keys: IdentityKeys) -> bool:
-        """Whether URL rules filter a request whose own URL is new."""
+    def _is_equated(self, request: Request, fingerprint: bytes) -> bool:
+        """Whether URL rules filter a request whose own URL is new; otherwise record its identity."""
         rules = self._rules
         assert rules is not None
-        if not rules.is_requested(keys, fingerprint):
+        keys = rules.keys(request, fingerprint)
+        if keys is None:
             return False
-        if self._pages.is_redirected(request) and (
-            any(keys.plain == earlier.plain for earlier in rules.chain(request)) or rules.take_start(keys)
-        ):
-            self._session.counters.inc("dedupe/url/redirects_passed")
-            return False
-        return rules.is_filtered(request, fingerprint, keys)
+        if rules.is_requested(keys, fingerprint):
+            if self._pages.is_redirected(request) and (
+                any(keys.plain == earlier.plain for earlier in rules.chain(request)) or rules.take_start(keys)
+            ):
+                self._session.counters.inc("dedupe/url/redirects_passed")
+            elif rules.is_filtered(request, fingerprint, keys):
+                return True
+        rules.record(keys)
+        return False
 
     def log(self, request: Request, spider: Spider) -> None:
         """Count a filtered request, and log it as Scrapy's filter does."""

@@ -42,6 +42,7 @@ def empty_report(**values: object) -> Report:
         "groups": [],
         "more_groups": 0,
         "url_filters": [],
+        "url_rules": [],
         "graph": CrawlGraph([], []),
         "traps": [],
         "notes": [],
@@ -121,6 +122,7 @@ def full_report(hosts: int = 14, crawls: int = 3) -> Report:
             for number in range(12)
         ],
         more_groups=0,
+        url_rules=[],
         url_filters=[
             UrlFilterFigures(one, 120_000, 200_000, 2, 1_234_567, 0.31, 3.4e-9, 0.0004, None, None)
             for one in ids

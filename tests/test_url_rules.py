@@ -55,12 +55,12 @@ def stats_of(crawler: Any) -> dict[str, Any]:
 
 @crawl_test
 async def test_each_page_is_requested_once(
-    web: WebServer, settings: dict[str, Any], rules: Callable[..., str]
+    web: WebServer, stored: dict[str, Any], rules: Callable[..., str]
 ) -> None:
     add_site(web, "?sid=1", "?sid=2", "?sid=3", pages=20)
     spider, items = collecting()
     own = {"DEDUPE_URL_RULES": rules("ignore-parameter sid"), "DEDUPE_URL_RULES_PROBE": 0}
-    crawler = await crawl(spider, {**settings, **own}, urls=web.url())
+    crawler = await crawl(spider, {**stored, **own}, urls=web.url())
     assert len(texts(web, items)) == 21
     # Three probes.
     assert len(web.paths) == 21 + 3
@@ -70,12 +70,12 @@ async def test_each_page_is_requested_once(
 
 @crawl_test
 async def test_suspended_rule_costs_no_page(
-    web: WebServer, settings: dict[str, Any], rules: Callable[..., str], caplog: pytest.LogCaptureFixture
+    web: WebServer, stored: dict[str, Any], rules: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:
     add_site(web, "?part=1", "?sid=1", pages=30)
     spider, items = collecting()
     own = {"DEDUPE_URL_RULES": rules("ignore-parameter sid", "ignore-parameter part")}
-    crawler = await crawl(spider, {**settings, **own}, urls=web.url())
+    crawler = await crawl(spider, {**stored, **own}, urls=web.url())
     assert len(texts(web, items)) == 61
     found = stats_of(crawler)
     assert found["suspended"] == 1
@@ -88,7 +88,7 @@ async def test_suspended_rule_costs_no_page(
 
 @crawl_test
 async def test_next_url_of_a_failed_page_is_requested(
-    web: WebServer, settings: dict[str, Any], rules: Callable[..., str]
+    web: WebServer, stored: dict[str, Any], rules: Callable[..., str]
 ) -> None:
     add_site(web, "?sid=1", "?sid=2", pages=20)
     failed: set[str] = set()
@@ -105,8 +105,25 @@ async def test_next_url_of_a_failed_page_is_requested(
             web.pages[path] = fail_once
     spider, items = collecting()
     own = {"DEDUPE_URL_RULES": rules("ignore-parameter sid"), "DEDUPE_URL_RULES_PROBE": 0}
-    await crawl(spider, {**settings, **own}, urls=web.url())
+    await crawl(spider, {**stored, **own}, urls=web.url())
     assert len({item["url"].partition("?")[0] for item in items}) == 21
+
+
+@crawl_test
+async def test_page_whose_first_url_is_dropped_by_a_middleware_is_requested_under_another(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str]
+) -> None:
+    web.page("/robots.txt", "User-agent: *\nDisallow: /print/", content_type="text/plain")
+    links = [f"{folder}/p{number}" for number in range(10) for folder in ("", "/print")]
+    for link in links:
+        web.page(link, text(int(link.rpartition("p")[2])))
+    web.page("/", "".join(f'<a href="{link}">x</a>' for link in links))
+    spider, items = collecting()
+    own = {"DEDUPE_URL_RULES": rules("remove-segment print"), "ROBOTSTXT_OBEY": True}
+    await crawl(spider, {**settings, **own}, urls=web.url())
+    assert len(texts(web, items)) == 11
+    # All of the other folder are dropped.
+    assert not any("print" in path for path in web.paths)
 
 
 @crawl_test

@@ -146,6 +146,24 @@ class UrlFilterFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class UrlRuleFigures:
+    """A URL rule in one crawl. ``filtered`` requests were not made, except for ``probes`` and, if suspended, in the end.
+
+    ``pairs_for`` and ``pairs_against`` are pairs of pages that the rule equates and that had the same text or different
+    texts. ``precision`` is the share of the former; None if no pages were compared.
+    """
+
+    crawl: str
+    rule: str
+    filtered: int
+    probes: int
+    pairs_for: int
+    pairs_against: int
+    precision: float | None
+    is_suspended: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GraphNode:
     """A crawl. ``state`` is None if it is needed but not in the index.
 
@@ -225,6 +243,7 @@ class Report:
     groups: list[DuplicateGroup]
     more_groups: int | None
     url_filters: list[UrlFilterFigures]
+    url_rules: list[UrlRuleFigures]
     graph: CrawlGraph
     traps: list[Trap]
     notes: list[str]

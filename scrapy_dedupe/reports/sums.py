@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe import __version__
 from scrapy_dedupe.warc.dates import format_date
 
-from .figures import OTHERS, Bin, CrawlFigures, CrawlGraph, Report, Share, TimeSlice, Totals, UrlFilterFigures
+from .figures import (
+    OTHERS,
+    Bin,
+    CrawlFigures,
+    CrawlGraph,
+    Report,
+    Share,
+    TimeSlice,
+    Totals,
+    UrlFilterFigures,
+    UrlRuleFigures,
+)
 from .observations import (
     BINS,
     DUPLICATES,
@@ -43,6 +54,7 @@ _COUNTS = ("requests_filtered", "responses", "revisits", "bytes_written", "bytes
 _NAMED = 5
 _NARROW = BINS * 8 // 10
 _MOST_STAT = 2**63 - 1
+_RULE = "dedupe/url/rule/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +138,7 @@ def report_of(
         groups=groups,
         more_groups=None if whole.groups.floor else len(whole.groups) - len(groups),
         url_filters=url_filters,
+        url_rules=[rule for crawl in crawls for rule in _url_rules(crawl.id, _stats(crawl))],
         graph=graph,
         traps=whole.url_patterns.traps(MOST_TRAPS),
         notes=own_notes,
@@ -288,6 +301,26 @@ def _url_filter(crawl: str, stats: Mapping[str, object]) -> UrlFilterFigures | N
     for name in ("fill_ratio", "estimated_error", "expected_lost"):
         values[name] = _number_or_none(stats.get(f"dedupe/url/{name}"))
     return None if values["capacity"] is None else UrlFilterFigures(crawl, **values)
+
+
+def _url_rules(crawl: str, stats: Mapping[str, object]) -> list[UrlRuleFigures]:
+    """The URL rules of a crawl that filtered requests, those that filtered most first."""
+    rules: dict[str, dict[str, int]] = {}
+    for key in stats:
+        if key.startswith(_RULE):
+            rule, _, name = key.removeprefix(_RULE).rpartition("/")
+            rules.setdefault(rule, {})[name] = _count_in(stats, key)
+    found = []
+    for rule, counts in rules.items():
+        filtered, probes, suspended = (counts.get(name, 0) for name in ("filtered", "probes", "suspended"))
+        pairs_for, pairs_against = counts.get("pairs_for", 0), counts.get("pairs_against", 0)
+        precision = pairs_for / (pairs_for + pairs_against) if pairs_for + pairs_against else None
+        found.append(
+            UrlRuleFigures(
+                crawl, rule, filtered, probes, pairs_for, pairs_against, precision, bool(suspended)
+            )
+        )
+    return sorted(found, key=lambda item: (-item.filtered, item.rule))
 
 
 def _count_or_none(value: object) -> int | None:

@@ -389,20 +389,23 @@ def _rules_of_host(
     candidates = [rules for _, rules in found[:_MOST_CANDIDATES]]
     accepted: list[UrlRule] = []
     rejected: set[UrlRule] = set()
+    # Rules that are replaced by rules for some values or paths.
+    narrowed: set[UrlRule] = set()
     while candidates:
         new: list[UrlRule] = []
         left: dict[tuple[UrlRule, ...], None] = {}
         for rules in candidates:
             known = {rule.key() for rule in (*accepted, *new)}
-            rules = tuple(rule for rule in rules if rule.key() not in known)
+            rules = tuple(rule for rule in rules if rule.key() not in known and rule not in narrowed)
             if not rules or not rejected.isdisjoint(rules):
                 continue
             tally = evaluate(UrlRules(rules), touched(rules, pages), pages).get("", Tally())
             if tally.is_enough(min_pairs, min_share):
                 new += [replace(rule, evidence=tally.evidence()) for rule in rules]
             elif tally.pairs_against and len(rules) == 1:
-                rejected.update(rules)
-                accepted += _narrowed(rules[0], pages, min_pairs, min_share)
+                parts = _narrowed(rules[0], pages, min_pairs, min_share)
+                (narrowed if parts else rejected).update(rules)
+                new += parts
             else:
                 left[rules] = None
         if not new:

@@ -2,7 +2,8 @@
 
 **Format.** An SQLite database with ``application_id`` 0x64647532 ("ddu2"), ``user_version`` 1 and these tables:
 
-``about``     ``rules``: the id of the rules; ``file``: the name of their file
+``about``     ``rules``: the id of the rules; ``file``: the name of their file; ``earlier``: ``1`` if the URL filter had
+              fingerprints before there were rules
 ``held``      filtered requests: fingerprint of the URL, identity, ids of the rules, request as JSON. ``due`` is 1 if the
               request is to be scheduled
 ``pages``     for each identity its first page: URL, text, family of the text, ids of the rules that changed the URL
@@ -86,12 +87,13 @@ class RuleTally:
 class RuleRecords:
     """The records in the file *path*, or in a temporary file. Used by one thread at a time.
 
-    ``held`` is the number of held requests. Raises :class:`~scrapy_dedupe.errors.SettingError` if the file belongs to
+    ``held`` is the number of held requests, ``has_earlier`` whether the URL filter had fingerprints when the file was
+    created. Raises :class:`~scrapy_dedupe.errors.SettingError` if the file belongs to
     other rules, :class:`~scrapy_dedupe.errors.StoreRefused` if it has another format, and
     :class:`~scrapy_dedupe.errors.StoreUnavailable` if it cannot be used.
     """
 
-    def __init__(self, path: Path | None, rules_id: str, rules_file: str) -> None:
+    def __init__(self, path: Path | None, rules_id: str, rules_file: str, *, has_earlier: bool) -> None:
         self._name = "the temporary file of URL rules" if path is None else str(path)
         with sqlite_faults(self._name):
             # SQLite deletes a database without a name itself.
@@ -99,14 +101,14 @@ class RuleRecords:
                 "" if path is None else path, isolation_level=None, check_same_thread=False
             )
             try:
-                self._prepare(rules_id, rules_file)
+                self._prepare(rules_id, rules_file, has_earlier)
                 self.held: int = self._one("SELECT count(*) FROM held")
                 self._pages: int = self._one("SELECT count(*) FROM pages")
             except BaseException:
                 self._connection.close()
                 raise
 
-    def _prepare(self, rules_id: str, rules_file: str) -> None:
+    def _prepare(self, rules_id: str, rules_file: str, has_earlier: bool) -> None:
         execute = self._connection.execute
         # A kill loses nothing that is needed; see the module.
         execute("PRAGMA journal_mode = WAL")
@@ -118,7 +120,8 @@ class RuleRecords:
                 execute(statement)
             execute(f"PRAGMA application_id = {APPLICATION_ID}")
             execute(f"PRAGMA user_version = {VERSION}")
-            about = [("rules", rules_id), ("file", rules_file)]
+            self.has_earlier = has_earlier
+            about = [("rules", rules_id), ("file", rules_file), ("earlier", str(int(has_earlier)))]
             self._connection.executemany("INSERT INTO about VALUES (?, ?)", about)
             execute("COMMIT")
             return
@@ -133,6 +136,7 @@ class RuleRecords:
                 f"This job was started with the URL rules {known.get('rules')} ({known.get('file')}), but"
                 f" DEDUPE_URL_RULES has the rules {rules_id} ({rules_file}). Use the rules of the job, or another JOBDIR."
             )
+        self.has_earlier = known.get("earlier") == "1"
 
     def tallies(self) -> dict[bytes, RuleTally]:
         """The figures by the ids of the rules."""

@@ -83,6 +83,7 @@ WORLDS: dict[str, World] = {
     "docs/start.rst": World(ports=(8000,)),
     "docs/guides/broad_crawl.rst": GUIDE,
     "docs/guides/recrawl.rst": GUIDE,
+    "docs/guides/each_page_once.rst": GUIDE,
     "docs/guides/archive_and_replay.rst": replace(
         GUIDE, not_run={"pywb/bin/": "pywb wants older packages than the tests; tox -e replay runs it"}
     ),

@@ -8,9 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from parsel import Selector
 
-from scrapy_dedupe.reports.figures import OTHERS, CrawlGraph, GraphNode, Report
+from scrapy_dedupe.reports.figures import OTHERS, CrawlGraph, GraphNode, Report, UrlRuleFigures
 from scrapy_dedupe.reports.observations import Observations, pack, unpack
+from scrapy_dedupe.reports.page import page
 from scrapy_dedupe.reports.sums import CrawlSeen, report_of
 from scrapy_dedupe.stores.base import Counts, CrawlInfo
 
@@ -244,6 +246,27 @@ def test_the_url_filter_is_read_from_the_commit_or_the_observations() -> None:
         None,
     )
     assert (second.crawl, second.seen, second.capacity, second.confirmed) == ("b", None, 10_000, 3)
+
+
+def test_url_rules_are_summed_up_by_rule() -> None:
+    rule = "dedupe/url/rule/ignore-parameter sid on a.org/b/"
+    stats = {
+        f"{rule}/filtered": 90,
+        f"{rule}/probes": 3,
+        f"{rule}/pairs_for": 3,
+        "dedupe/url/rules/filtered": 87,
+    }
+    stats |= {
+        f"dedupe/url/rule/trailing-slash on */{name}": 1
+        for name in ("filtered", "pairs_against", "suspended")
+    }
+    report = report_of([CrawlSeen("a", info("a", Counts(), stats=stats))])
+    assert report.url_rules == [
+        UrlRuleFigures("a", "ignore-parameter sid on a.org/b/", 90, 3, 3, 0, 1.0, is_suspended=False),
+        UrlRuleFigures("a", "trailing-slash on *", 1, 0, 0, 1, 0.0, is_suspended=True),
+    ]
+    table = Selector(page(report)).css("#urls table")
+    assert table.css("tbody td:last-child::text").getall() == ["applied", "suspended"]
 
 
 def test_counts_of_earlier_runs_are_in_the_report_of_a_committed_crawl() -> None:

@@ -74,6 +74,23 @@ def test_rule_is_limited_to_the_values_without_effect() -> None:
     assert [str(rule) for rule in learn(facts(pages))] == ["ignore-parameter page (1) on a.org"]
 
 
+def test_rule_is_learnt_together_with_one_that_is_limited_to_a_path() -> None:
+    pages = [
+        (f"http://a.org/shop/{number}{query}", str(number))
+        for number in range(PAGES)
+        for query in ("", f"?sid={number}", f"?utm=x&sid={number + 1}")
+    ]
+    pages += [
+        (f"http://a.org/news/{number}?sid={sid}", f"{number} {sid}")
+        for number in range(PAGES)
+        for sid in (1, 2)
+    ]
+    assert sorted(map(str, learn(facts(pages)))) == [
+        "ignore-parameter sid on a.org/shop/",
+        "ignore-parameter utm on a.org",
+    ]
+
+
 def test_rule_is_limited_to_the_paths_where_it_holds() -> None:
     pages = [
         (f"http://a.org/{part}/{number}{query}", f"{part}{number}{query if part == 'shop' else ''}")

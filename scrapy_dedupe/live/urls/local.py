@@ -186,6 +186,10 @@ class LocalUrls:
     def layers(self) -> int:
         return 0 if self._filter is None else self._filter.layers
 
+    @property
+    def has_fingerprints(self) -> bool:
+        return self._filter is not None and len(self._filter) > 0
+
     def figures(self) -> dict[str, float]:
         if self._filter is None:
             return {}

@@ -2,8 +2,9 @@
 
 For each URL the URL filter has its fingerprint, as without rules. If rules change the URL, it also has a key of its
 *identity*, made from the fingerprint of the URL after the rules. A request is filtered by rules if its identity was
-requested, as a plain URL or under another URL. The keys contain an id of the rules that can lead to the identity.
-Therefore nothing that a suspended rule has equated is equal any more.
+requested, as a plain URL or under another URL. Each rule that changed a requested URL leaves a mark on its identity.
+Identities with the mark of a suspended rule do not count as requested. The keys contain an id of the rules that can lead
+to the identity, so rules of another run or process do not match.
 
 **No page is lost silently.** Filtered requests are held on disk. They are scheduled after all if
 
@@ -23,9 +24,8 @@ rest of the crawl if the share of pairs for it falls below 0.98.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from scrapy import signals
 from scrapy.exceptions import DontCloseSpider
@@ -70,38 +70,47 @@ _AT_ONCE: Final = 500
 class RecordedKeys(Protocol):
     """The part of a URL filter that is used here."""
 
+    @property
+    def has_fingerprints(self) -> bool: ...
+
     def add(self, fingerprint: bytes) -> bool: ...
     def add_start(self, fingerprint: bytes) -> None: ...
     def take_start(self, fingerprint: bytes) -> bool: ...
     def __contains__(self, fingerprint: bytes) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class IdentityKeys:
+class IdentityKeys(NamedTuple):
     """The keys of a request's identity in the URL filter.
 
-    ``plain`` is the fingerprint of the identity. ``requested`` is recorded for each request of the identity, with a mark
-    for each of the rules that changed its URL; ``answered`` when a request of the identity was answered.
+    ``plain`` is the fingerprint of the identity. ``requested`` is recorded for a request to another URL of the identity,
+    with a mark for each of the rules that changed the URL; ``answered`` when a request of the identity was answered.
+    ``group`` are all rules of the crawl that can lead to the identity, ``active`` is the id of those not suspended.
     """
 
     plain: bytes
     group: RuleGroup
     applied: tuple[UrlRule, ...]
+    active: bytes
 
     @property
     def requested(self) -> bytes:
         return b"p" + self.group.id + self.plain
 
     @property
+    def requested_since(self) -> bytes:
+        """Recorded like ``requested``, for requests since the last suspension of a rule of the group."""
+        return b"p" + self.active + self.plain
+
+    @property
     def answered(self) -> bytes:
         return b"a" + self.group.id + self.plain
 
     def mark(self, rule: UrlRule) -> bytes:
-        return b"r" + self.group.id + rule.id + self.plain
+        return _mark(self.group.id, rule, self.plain)
 
     def of_request(self) -> list[bytes]:
         """The keys to record for the request."""
-        return [self.requested, *map(self.mark, self.applied)]
+        return [self.requested, *map(self.mark, self.applied)] if self.applied else []
 
 
 class AppliedRules:
@@ -115,12 +124,16 @@ class AppliedRules:
         self._path = path
         self._share = session.settings.urls.probe_share
         self._fingerprint = fingerprint
-        self._rules: UrlRules = read_rules(path)
+        self._all_rules: UrlRules = read_rules(path)
+        # Without the suspended ones.
+        self._rules = self._all_rules
+        self._suspended: list[UrlRule] = []
         self._tallies: dict[bytes, RuleTally] = {}
         self._by_id = {rule.id: rule for rule in self._rules.rules if rule.enabled}
         # Filtered requests that are not on disk yet.
         self._to_hold: list[tuple[HeldRequest, Request]] = []
-        # Fingerprints of requests that are scheduled although their identity was requested.
+        # Fingerprints of held requests that are scheduled: those that rules may filter again, and the others.
+        self._due: set[bytes] = set()
         self._released: set[bytes] = set()
         # Repeated downloads, with the key of the text when it is known.
         self._again: dict[Request, tuple[bytes, bytes] | None] = {}
@@ -143,16 +156,18 @@ class AppliedRules:
             )
         self._urls = urls
         path = None if session.jobdir is None else records_path(session.jobdir)
-        self._records = RuleRecords(path, self._rules.id, str(self._path))
+        self._records = RuleRecords(path, self._rules.id, str(self._path), has_earlier=urls.has_fingerprints)
+        # Whether the filter has fingerprints that were recorded without rules.
+        self._has_earlier = self._records.has_earlier
         session.at_refusal(self._records.close)
         known = self._records.tallies()
         self._tallies = {rule: known.get(rule, RuleTally()) for rule in self._by_id}
         for tally in self._tallies.values():
             # Probes of the last run that were not answered may not be answered in this run either.
             tally.compared = max(tally.compared, tally.probes)
-        suspended = [self._by_id[rule] for rule, tally in self._tallies.items() if tally.suspended]
-        if suspended:
-            self._rules = self._rules.without(suspended)
+        self._suspended = [self._by_id[rule] for rule, tally in self._tallies.items() if tally.suspended]
+        if self._suspended:
+            self._rules = self._all_rules.without(self._suspended)
             self._is_pumping = True
         session.events.listen(self._page_judged)
         self._crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
@@ -164,24 +179,48 @@ class AppliedRules:
         if request.method != "GET":
             return None
         identity, applied = self._rules.identity(request.url)
-        group = self._rules.group(identity)
-        if group is None:
+        active = self._rules.group(identity)
+        if active is None:
             return None
-        plain = self._fingerprint(request.replace(url=identity)) if applied else fingerprint
-        return IdentityKeys(plain, group, applied)
+        group = (self._all_rules.group(identity) if self._suspended else None) or active
+        if applied:
+            plain = self._fingerprint(request.replace(url=identity))
+            # The fingerprinter may ignore the difference too, such as the order of parameters.
+            if plain != fingerprint:
+                return IdentityKeys(plain, group, applied, active.id)
+        return IdentityKeys(fingerprint, group, (), active.id)
+
+    def is_scheduled(self, fingerprint: bytes) -> bool:
+        """Whether this is a held request that is scheduled now."""
+        if fingerprint in self._due:
+            self._due.discard(fingerprint)
+            return True
+        return fingerprint in self._released
 
     def is_requested(self, keys: IdentityKeys, fingerprint: bytes) -> bool:
         """Whether the page of a request was requested under another URL."""
-        if self._released and fingerprint in self._released:
+        if fingerprint in self._released:
             self._released.discard(fingerprint)
             return False
-        return keys.requested in self._urls or (bool(keys.applied) and keys.plain in self._urls)
+        urls = self._urls
+        if keys.requested_since in urls or (keys.applied and keys.plain in urls):
+            return True
+        # With the mark of a suspended rule, another page may have been requested.
+        return (
+            bool(self._suspended)
+            and keys.requested in urls
+            and not self._has_suspended_mark(keys.group.id, keys.plain)
+        )
 
     def record(self, keys: IdentityKeys, *, is_start: bool = False) -> None:
         """Record the identity of a request that is made."""
         add = self._urls.add_start if is_start else self._urls.add
-        for key in keys.of_request():
-            add(key)
+        if self._has_earlier or keys.applied:
+            add(keys.requested)
+            if keys.active != keys.group.id:
+                add(keys.requested_since)
+        for rule in keys.applied:
+            add(keys.mark(rule))
 
     def take_start(self, keys: IdentityKeys) -> bool:
         """Use up the redirect to an identity that a start request allowed."""
@@ -278,9 +317,14 @@ class AppliedRules:
 
         def ended(future: Future[object]) -> None:
             if future.exception() is not None:
-                self._session.loop.call(self._schedule, [request for _, request in batch])
+                self._session.loop.call(self._not_held, batch)
 
         future.add_done_callback(ended)
+
+    def _not_held(self, batch: Sequence[tuple[HeldRequest, Request]]) -> None:
+        """Make requests that could not be stored."""
+        self._released.update(held.fingerprint for held, _ in batch)
+        self._schedule([request for _, request in batch])
 
     def _save_tallies(self) -> None:
         self._submit(self._records.save_tallies, list(self._tallies.items()))
@@ -293,6 +337,7 @@ class AppliedRules:
         if self._is_ending:
             return
         self._is_pumping = bool(rows)
+        self._due.update(row.fingerprint for row in rows)
         self._release(rows)
         if rows:
             self._pump()
@@ -387,7 +432,15 @@ class AppliedRules:
     def _is_answered(self, key: bytes) -> bool:
         """Whether a request of an identity, given by its key, was answered, or was made before there were rules."""
         urls, rest = self._urls, key[1:]
-        return key in urls or (rest[GROUP_ID_BYTES:] in urls and b"p" + rest not in urls)
+        if self._has_suspended_mark(rest[:GROUP_ID_BYTES], rest[GROUP_ID_BYTES:]):
+            # Perhaps another page was answered.
+            return False
+        return key in urls or (
+            self._has_earlier and rest[GROUP_ID_BYTES:] in urls and b"p" + rest not in urls
+        )
+
+    def _has_suspended_mark(self, group: bytes, plain: bytes) -> bool:
+        return any(_mark(group, rule, plain) in self._urls for rule in self._suspended)
 
     # Watching
 
@@ -474,7 +527,8 @@ class AppliedRules:
 
     def _suspend(self, rule: bytes, page: RequestedPage, first: RequestedPage) -> None:
         self._tallies[rule].suspended = 1
-        self._rules = self._rules.without([self._by_id[rule]])
+        self._suspended.append(self._by_id[rule])
+        self._rules = self._all_rules.without(self._suspended)
         self._count("suspended")
         self._write_held()
         self._save_tallies()
@@ -530,6 +584,10 @@ class AppliedRules:
                 if value := getattr(tally, name):
                     self._session.counters.set(f"dedupe/url/rule/{self._by_id[rule]}/{name}", value)
         await self._session.on_worker(self._records.close)
+
+
+def _mark(group: bytes, rule: UrlRule, plain: bytes) -> bytes:
+    return b"r" + group + rule.id + plain
 
 
 def _text_of(page: JudgedPage) -> tuple[bytes, bytes] | None:

@@ -211,6 +211,11 @@ class SharedUrls:
             self._filter.clear(of_all=at_start)
 
     @property
+    def has_fingerprints(self) -> bool:
+        # Other processes add fingerprints at any time.
+        return True
+
+    @property
     def layers(self) -> int:
         return 0 if self._filter is None else len(self._filter.shared.last_description.layers)
 
