@@ -71,9 +71,9 @@ def counts(crawler: Crawler) -> dict[str, int]:
 @pytest.mark.parametrize("payload", ["stored", "decoded"])
 @crawl_test
 async def test_a_recrawl_downloads_only_what_changed(
-    payload: str, web: WebServer, cached: dict[str, Any], tmp_path: Path
+    payload: str, web: WebServer, stored: dict[str, Any], tmp_path: Path
 ) -> None:
-    cached["DEDUPE_PAYLOAD"] = payload
+    cached = {**stored, "DEDUPE_HTTPCACHE": True, "DEDUPE_PAYLOAD": payload}
     modified = "Sat, 28 Nov 2020 10:00:00 GMT"
     for name in ("tag", "changed", "copied"):
         web.pages[f"/{name}"] = validating(text(name if name != "copied" else "tag"))
@@ -290,3 +290,67 @@ async def test_settings_that_prevent_the_cache_are_named(
     cache = {"scrapy.downloadermiddlewares.httpcache.HttpCacheMiddleware": None}
     await read({**cached, "DOWNLOADER_MIDDLEWARES": cache}, web.url("/a"))
     assert "Scrapy's HttpCacheMiddleware is disabled" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("confirming", "requests"),
+    [
+        ([], [None, '"v1"']),
+        ([("Cache-Control", "max-age=3600")], [None, '"v1"']),
+        # A copy of a proxy, which is as old as before.
+        ([("Age", "4000")], [None, '"v1"', '"v1"', '"v1"']),
+        # The headers of a 304 are not stored, so the page with the old ones may not be used any more.
+        ([("Cache-Control", "max-age=1")], [None, '"v1"', None, '"v1"']),
+    ],
+)
+@crawl_test
+async def test_a_304_renews_a_page(
+    confirming: list[tuple[str, str]],
+    requests: list[str | None],
+    web: WebServer,
+    cached: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    sent: list[str | None] = []
+    answer = validating(
+        text("a"), headers=[("Cache-Control", "max-age=3600"), ("Age", "4000")], confirming=confirming
+    )
+
+    def page(handler: Any) -> Page:
+        sent.append(handler.headers.get("If-None-Match"))
+        return answer(handler)
+
+    web.pages["/a"] = page
+    for _ in range(4):
+        items, _ = await read(cached, web.url("/a"))
+        assert items[0]["text"] == text("a").decode()
+    assert sent == requests
+    check(tmp_path / "warcs")
+
+
+@crawl_test
+async def test_a_304_renews_a_page_only_for_requests_that_it_may_answer(
+    web: WebServer, cached: dict[str, Any]
+) -> None:
+    headers = [("Cache-Control", "max-age=3600"), ("Age", "4000"), ("Vary", "X-Kind")]
+    web.pages["/a"] = validating(text("a"), headers=headers)
+    await read(cached, web.url("/a"), headers={"X-Kind": "1"})
+    # This spider asks itself, and the server does not distinguish the two.
+    asking = {"X-Kind": "2", "If-None-Match": '"v1"'}
+    await read(cached, web.url("/a"), headers=asking, meta={"handle_httpstatus_all": True})
+    items, _ = await read(cached, web.url("/a"), headers={"X-Kind": "2"})
+    assert not items[0]["cached"]
+
+
+@crawl_test
+async def test_a_page_whose_original_was_purged_is_downloaded_again(
+    web: WebServer, cached: dict[str, Any]
+) -> None:
+    headers = [("Cache-Control", "max-age=3600"), ("Age", "4000")]
+    web.pages["/a"] = validating(text("a"), headers=headers)
+    await read({**cached, "DEDUPE_CRAWL_ID": "one"}, web.url("/a"))
+    await read(cached, web.url("/a"))
+    assert main(["purge", "one", "--store", cached["DEDUPE_STORE_URL"], "--force"]) == 0
+    items, crawler = await read(cached, web.url("/a"))
+    assert not items[0]["cached"]
+    assert counts(crawler) == {"missed": 1, "missed/unreadable": 1}

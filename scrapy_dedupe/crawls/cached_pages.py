@@ -15,18 +15,20 @@ from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.exchanges import method_of, paired
 from scrapy_dedupe.warc.playback import PlayedOriginal, TooLarge, playable
 from scrapy_dedupe.warc.reading import read_record, read_records
+from scrapy_dedupe.warc.references import is_unmodified, milliseconds
+from scrapy_dedupe.warc.remote import is_url
 
 from .live_index import is_capture, is_original_record
 from .places import readable
-from .reuse import judged_headers, why_not_reused
+from .reuse import judged_headers, renewal, why_not_reused
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import datetime
 
-    from scrapy_dedupe.stores.base import UrlCapture
+    from scrapy_dedupe.stores.base import Original, UrlCapture
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
-    from scrapy_dedupe.warc.capture import Headers
+    from scrapy_dedupe.warc.capture import Capture, Headers
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.playback import Playable
     from scrapy_dedupe.warc.reading import StoredRecord
@@ -125,7 +127,7 @@ class CachedPages:
             return Found(None, "status")
         source, original = record, None
         if record.type == "revisit":
-            source, original = self._original_of(capture)
+            source, original = self._original_of(record, capture)
             if record.http_status is None and source.http_status != 200:
                 return Found(None, "status")
         asked = None
@@ -137,20 +139,78 @@ class CachedPages:
         reason = why_not_reused(head.http_headers, asked, query.headers, ignored_controls=self._ignored)
         if reason is not None:
             return Found(None, reason)
-        answer = playable(record, "GET", source, original, max_bytes=query.max_bytes)
+        is_renewed = is_unmodified(record)
+        answer = playable(
+            record, "GET", source, original, is_unmodified=is_renewed, max_bytes=query.max_bytes
+        )
         captured = parse_date(record.date or "")
-        headers = judged_headers(answer.headers, captured, now, ignored_controls=self._ignored)
+        headers = answer.headers
+        if is_renewed:
+            # Those of the 304 are not stored, but it came at the time of its record (see reuse.renewal).
+            headers = tuple(pair for pair in headers if pair[0].lower() not in (b"date", b"age"))
+        headers = judged_headers(headers, captured, now, ignored_controls=self._ignored)
         return Found(CachedPage(answer, headers, captured))
 
-    def _original_of(self, capture: UrlCapture) -> tuple[StoredRecord, PlayedOriginal]:
+    def _original_of(self, record: StoredRecord, capture: UrlCapture) -> tuple[StoredRecord, PlayedOriginal]:
         (original,) = self._index.find(self._crawl, [capture.digest])
-        file = None if original is None or original.file is None else readable(original.file)
-        if original is None or file is None or original.offset is None:
+        source = None if original is None else _original_record(original)
+        if original is None or source is None:
             raise ArchiveError(f"The original of {capture.file}, offset {capture.offset}, does not exist.")
-        record = read_record(file, original.offset)
-        if not is_original_record(record, original):
-            raise DamagedInput(f"{original.file}, offset {original.offset}: this is another record.")
-        return record, PlayedOriginal(record.id, record.target_uri, record.date, original.crawl)
+        if is_unmodified(record) and not _confirms(record, source):
+            raise DamagedInput(
+                f"{capture.file}, offset {capture.offset}: the record refers to another original than the index."
+            )
+        return source, PlayedOriginal(source.id, source.target_uri, source.date, original.crawl)
+
+
+def renewal_of(confirmation: Capture, last: UrlCapture, original: Original) -> str:
+    """What a 304 means for the *last* capture of its URL, whose payload is that of *original* (see :func:`.renewal`).
+
+    A server-not-modified record refers to the original only. So it renews a capture only if the head of the capture is that
+    of the original. ``kept`` if the records cannot be read.
+    """
+    if last.file is None or last.offset is None or is_url(last.file):
+        return "kept"
+    try:
+        file = readable(last.file)
+        if file is None:
+            return "kept"
+        record, request = _exchange_at(file, last.offset)
+        if not is_capture(record, last):
+            return "kept"
+        head: StoredRecord | None = record
+        has_own_head = (last.file, last.offset) == (original.file, original.offset)
+        if record.http_status is None:
+            head = _original_record(original)
+            has_own_head = head is not None and is_unmodified(record) and _confirms(record, head)
+    except (DedupeError, OSError, ValueError):
+        return "kept"
+    if head is None:
+        return "kept"
+    result = renewal(head.http_headers, confirmation.response_headers, confirmation.date)
+    if result != "renewed":
+        return result
+    asked = request.http_headers if request is not None and request.http is not None else None
+    is_same = why_not_reused(head.http_headers, asked, confirmation.request_headers) is None
+    return "renewed" if has_own_head and is_same else "kept"
+
+
+def _original_record(original: Original) -> StoredRecord | None:
+    """The record of an original; None if its file does not exist. Raises DamagedInput for another record."""
+    file = None if original.file is None else readable(original.file)
+    if file is None or original.offset is None:
+        return None
+    record = read_record(file, original.offset)
+    if not is_original_record(record, original):
+        raise DamagedInput(f"{original.file}, offset {original.offset}: this is another record.")
+    return record
+
+
+def _confirms(record: StoredRecord, source: StoredRecord) -> bool:
+    """Whether a server-not-modified record refers to *source*, a record of the same URL."""
+    return record.target_uri == record.refers_to_uri == source.target_uri and milliseconds(
+        record.refers_to_date
+    ) == milliseconds(source.date)
 
 
 def _exchange_at(file: ReadableFile, offset: int) -> tuple[StoredRecord, StoredRecord | None]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from scrapy_dedupe.errors import CrawlStateError, DedupeError, StoreError
 from scrapy_dedupe.stores.base import Counts
@@ -28,7 +28,6 @@ from scrapy_dedupe.warc.dates import date_digits, date_from_digits, parse_date
 from scrapy_dedupe.warc.raw_heads import stored_uri
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.records import can_be_referred_to
-from scrapy_dedupe.warc.references import is_unmodified
 from scrapy_dedupe.warc.remote import is_url
 
 from .dependencies import Containers
@@ -61,6 +60,14 @@ class StoreGuard(Protocol):
     def failed(self, error: BaseException) -> None: ...
 
     def worked(self) -> None: ...
+
+
+class Confirmed(NamedTuple):
+    """The original of the page that a 304 confirms, the validators of the page, and its :func:`~.reuse.renewal`."""
+
+    original: Original
+    validators: bytes
+    renewal: str
 
 
 class LiveIndex:
@@ -123,15 +130,23 @@ class LiveIndex:
             return None
         return original if self._has_its_file(original) and self._is_in_a_container(original) else None
 
-    def original_of_unmodified(self, capture: Capture) -> Original | None:
-        """The original that a 304 confirms; None if there is any doubt."""
+    def confirmed_by(self, capture: Capture) -> Confirmed | None:
+        """What a 304 confirms; None if there is any doubt."""
         last = self._find_url(capture.target_uri)
         if last is None:
             return None
         validators = last.validators or _validators_at(last)
         if not is_confirmed(capture.request_headers, validators):
             return None
-        return self.original_of(last.digest) if says_nothing_else(capture, validators) else None
+        if not says_nothing_else(capture, validators):
+            return None
+        original = self.original_of(last.digest)
+        if original is None:
+            return None
+        # Imported lazily: few crawls get a 304.
+        from .cached_pages import renewal_of
+
+        return Confirmed(original, validators, renewal_of(capture, last, original))
 
     def is_repeated(self, capture: Capture, digest: str, seconds: float) -> bool:
         """Whether the same payload of the same URL was recorded within the last *seconds*."""
@@ -336,9 +351,7 @@ def is_capture(record: StoredRecord, capture: UrlCapture) -> bool:
         return False
     if record.get("WARC-Payload-Digest") is not None and known_digest(record) != capture.digest:
         return False
-    if record.type == "revisit":
-        return not is_unmodified(record)
-    return record.type == "response" and is_whole_original(record)
+    return record.type == "revisit" or (record.type == "response" and is_whole_original(record))
 
 
 def is_original_record(record: StoredRecord, original: Original) -> bool:
