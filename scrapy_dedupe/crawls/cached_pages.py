@@ -12,27 +12,23 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, StoreError
 from scrapy_dedupe.warc.dates import parse_date
-from scrapy_dedupe.warc.exchanges import method_of, paired
+from scrapy_dedupe.warc.exchanges import method_of
 from scrapy_dedupe.warc.playback import PlayedOriginal, TooLarge, playable
-from scrapy_dedupe.warc.reading import read_record, read_records
-from scrapy_dedupe.warc.references import is_unmodified, milliseconds
-from scrapy_dedupe.warc.remote import is_url
+from scrapy_dedupe.warc.references import is_unmodified
 
-from .live_index import is_capture, is_original_record
+from .captured_records import confirms, exchange_at, is_capture, original_record
 from .places import readable
-from .reuse import judged_headers, renewal, why_not_reused
+from .reuse import judged_headers, why_not_reused
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import datetime
 
-    from scrapy_dedupe.stores.base import Original, UrlCapture
+    from scrapy_dedupe.stores.base import UrlCapture
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
-    from scrapy_dedupe.warc.capture import Capture, Headers
-    from scrapy_dedupe.warc.framing import Damage
+    from scrapy_dedupe.warc.capture import Headers
     from scrapy_dedupe.warc.playback import Playable
     from scrapy_dedupe.warc.reading import StoredRecord
-    from scrapy_dedupe.warc.sources import ReadableFile
 
     from .live_index import StoreGuard
 
@@ -104,7 +100,7 @@ class CachedPages:
             file = readable(capture.file)
             if file is None:
                 raise ArchiveError(f"The file {capture.file} does not exist.")
-            record, request = _exchange_at(file, capture.offset)
+            record, request = exchange_at(file, capture.offset)
             if not is_capture(record, capture):
                 raise DamagedInput(f"{capture.file}, offset {capture.offset}: this is another record.")
             return self._page(query, record, request, capture, now)
@@ -153,72 +149,11 @@ class CachedPages:
 
     def _original_of(self, record: StoredRecord, capture: UrlCapture) -> tuple[StoredRecord, PlayedOriginal]:
         (original,) = self._index.find(self._crawl, [capture.digest])
-        source = None if original is None else _original_record(original)
+        source = None if original is None else original_record(original)
         if original is None or source is None:
             raise ArchiveError(f"The original of {capture.file}, offset {capture.offset}, does not exist.")
-        if is_unmodified(record) and not _confirms(record, source):
+        if is_unmodified(record) and not confirms(record, source):
             raise DamagedInput(
                 f"{capture.file}, offset {capture.offset}: the record refers to another original than the index."
             )
         return source, PlayedOriginal(source.id, source.target_uri, source.date, original.crawl)
-
-
-def renewal_of(confirmation: Capture, last: UrlCapture, original: Original) -> str:
-    """What a 304 means for the *last* capture of its URL, whose payload is that of *original* (see :func:`.renewal`).
-
-    A server-not-modified record refers to the original only. So it renews a capture only if the head of the capture is that
-    of the original. ``kept`` if the records cannot be read.
-    """
-    if last.file is None or last.offset is None or is_url(last.file):
-        return "kept"
-    try:
-        file = readable(last.file)
-        if file is None:
-            return "kept"
-        record, request = _exchange_at(file, last.offset)
-        if not is_capture(record, last):
-            return "kept"
-        head: StoredRecord | None = record
-        has_own_head = (last.file, last.offset) == (original.file, original.offset)
-        if record.http_status is None:
-            head = _original_record(original)
-            has_own_head = head is not None and is_unmodified(record) and _confirms(record, head)
-    except (DedupeError, OSError, ValueError):
-        return "kept"
-    if head is None:
-        return "kept"
-    result = renewal(head.http_headers, confirmation.response_headers, confirmation.date)
-    if result != "renewed":
-        return result
-    asked = request.http_headers if request is not None and request.http is not None else None
-    is_same = why_not_reused(head.http_headers, asked, confirmation.request_headers) is None
-    return "renewed" if has_own_head and is_same else "kept"
-
-
-def _original_record(original: Original) -> StoredRecord | None:
-    """The record of an original; None if its file does not exist. Raises DamagedInput for another record."""
-    file = None if original.file is None else readable(original.file)
-    if file is None or original.offset is None:
-        return None
-    record = read_record(file, original.offset)
-    if not is_original_record(record, original):
-        raise DamagedInput(f"{original.file}, offset {original.offset}: this is another record.")
-    return record
-
-
-def _confirms(record: StoredRecord, source: StoredRecord) -> bool:
-    """Whether a server-not-modified record refers to *source*, a record of the same URL."""
-    return record.target_uri == record.refers_to_uri == source.target_uri and milliseconds(
-        record.refers_to_date
-    ) == milliseconds(source.date)
-
-
-def _exchange_at(file: ReadableFile, offset: int) -> tuple[StoredRecord, StoredRecord | None]:
-    """The record at *offset* and its request, None if no request follows."""
-    damages: list[Damage] = []
-    records = read_records(file, on_damage=damages.append, start=offset)
-    for record, request in paired(records):
-        if record.offset != offset:
-            break
-        return record, request
-    raise DamagedInput(f"{file}, offset {offset}: there is no whole record.")

@@ -23,15 +23,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from scrapy_dedupe.errors import CrawlStateError, DedupeError, StoreError
 from scrapy_dedupe.stores.base import Counts
-from scrapy_dedupe.stores.normal_forms import known_digest, plain_url
-from scrapy_dedupe.warc.dates import date_digits, date_from_digits, parse_date
-from scrapy_dedupe.warc.raw_heads import stored_uri
+from scrapy_dedupe.warc.dates import date_from_digits, parse_date
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.records import can_be_referred_to
 from scrapy_dedupe.warc.remote import is_url
 
+from .captured_records import is_capture, is_original_record, renewal_of
 from .dependencies import Containers
-from .entries import is_confirmed, is_whole_original, need_of, says_nothing_else, validators_of
+from .entries import is_confirmed, need_of, says_nothing_else, validators_of
 from .places import is_present, readable
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import CrawlInfo, Need, Original, UrlCapture
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.capture import Capture
-    from scrapy_dedupe.warc.reading import StoredRecord
 
     from .entries import IndexEntry
 
@@ -143,9 +141,6 @@ class LiveIndex:
         original = self.original_of(last.digest)
         if original is None:
             return None
-        # Imported lazily: few crawls get a 304.
-        from .cached_pages import renewal_of
-
         return Confirmed(original, validators, renewal_of(capture, last, original))
 
     def is_repeated(self, capture: Capture, digest: str, seconds: float) -> bool:
@@ -341,31 +336,6 @@ def _is_there(file: str, offset: int, original: Original) -> bool:
         return path is not None and is_original_record(read_record(path, offset), original)
     except (DedupeError, OSError, ValueError):
         return False
-
-
-def is_capture(record: StoredRecord, capture: UrlCapture) -> bool:
-    """Whether *record* is the one that the index names as a capture: a file may have been replaced."""
-    if not record.target_uri or not record.date or plain_url(record.target_uri) != plain_url(capture.url):
-        return False
-    if date_digits(record.date)[:14] != capture.date[:14]:
-        return False
-    if record.get("WARC-Payload-Digest") is not None and known_digest(record) != capture.digest:
-        return False
-    return record.type == "revisit" or (record.type == "response" and is_whole_original(record))
-
-
-def is_original_record(record: StoredRecord, original: Original) -> bool:
-    """Whether *record* is the one that the index names as an original: a file may have been replaced."""
-    if record.type != "response" or not record.target_uri or not record.date:
-        return False
-    text = record.get("WARC-Payload-Digest")
-    # An index that was imported without its WARC files may also name truncated records.
-    if (text is not None and known_digest(record) != original.digest) or not is_whole_original(record):
-        return False
-    # A revisit must name the URL exactly as it is stored. In the index white space is percent-encoded, or stripped by a
-    # reader. The date in the index may have only seconds.
-    is_its_url = stored_uri(record) == original.url.encode("utf-8", "surrogatepass")
-    return is_its_url and date_digits(record.date)[:14] == original.date[:14]
 
 
 def _can_be_referred_to(original: Original) -> bool:

@@ -24,7 +24,7 @@ from datetime import UTC, timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.warc.playback import cookie_key
+from scrapy_dedupe.warc.exchanges import cookie_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
