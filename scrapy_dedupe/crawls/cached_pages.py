@@ -16,8 +16,7 @@ from scrapy_dedupe.warc.exchanges import method_of
 from scrapy_dedupe.warc.playback import PlayedOriginal, TooLarge, playable
 from scrapy_dedupe.warc.references import is_unmodified
 
-from .captured_records import confirms, exchange_at, is_capture, original_record
-from .places import readable
+from .captured_records import confirms, is_capture, original_record
 from .reuse import judged_headers, why_not_reused
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.playback import Playable
     from scrapy_dedupe.warc.reading import StoredRecord
 
+    from .captured_records import RecentExchanges
     from .live_index import StoreGuard
 
 UNKNOWN = "unknown"
@@ -71,8 +71,14 @@ class CachedPages:
     """
 
     def __init__(
-        self, index: CrawlIndex, crawl: str, guard: StoreGuard, ignored_controls: Collection[bytes] = ()
+        self,
+        index: CrawlIndex,
+        crawl: str,
+        guard: StoreGuard,
+        exchanges: RecentExchanges,
+        ignored_controls: Collection[bytes] = (),
     ) -> None:
+        self._exchanges = exchanges
         self._index = index
         self._crawl = crawl
         self._guard = guard
@@ -97,10 +103,7 @@ class CachedPages:
         if capture is None or capture.file is None or capture.offset is None:
             return Found(None, UNKNOWN)
         try:
-            file = readable(capture.file)
-            if file is None:
-                raise ArchiveError(f"The file {capture.file} does not exist.")
-            record, request = exchange_at(file, capture.offset)
+            record, request = self._exchanges.at(capture.file, capture.offset)
             if not is_capture(record, capture):
                 raise DamagedInput(f"{capture.file}, offset {capture.offset}: this is another record.")
             return self._page(query, record, request, capture, now)

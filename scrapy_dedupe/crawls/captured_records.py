@@ -6,9 +6,10 @@ before it is used.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import DamagedInput, DedupeError
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError
 from scrapy_dedupe.stores.normal_forms import known_digest, plain_url
 from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.exchanges import paired
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
+
+_MOST_RECENT = 1_000
+_RECENT_BYTES = 16 << 20
 
 
 def is_capture(record: StoredRecord, capture: UrlCapture) -> bool:
@@ -65,8 +69,38 @@ def original_record(original: Original) -> StoredRecord | None:
     return record
 
 
-def exchange_at(file: ReadableFile, offset: int) -> tuple[StoredRecord, StoredRecord | None]:
-    """The record at *offset* and its request, None if no request follows."""
+class RecentExchanges:
+    """The exchanges that were read last, with their requests, so that a cache and a recorder read each of them once."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, int], tuple[StoredRecord, StoredRecord | None]] = OrderedDict()
+        self._bytes = 0
+
+    def at(self, file: str, offset: int) -> tuple[StoredRecord, StoredRecord | None]:
+        """The record at *offset* and its request, None if no request follows.
+
+        Raises ArchiveError if there is no such file, DamagedInput if there is no whole record, or OSError.
+        """
+        known = self._known.get((file, offset))
+        if known is None:
+            path = readable(file)
+            if path is None:
+                raise ArchiveError(f"The file {file} does not exist.")
+            known = _exchange_at(path, offset)
+            self._known[file, offset] = known
+            self._bytes += len(known[0].frame.kept)
+            while self._bytes > _RECENT_BYTES or len(self._known) > _MOST_RECENT:
+                _, (oldest, _) = self._known.popitem(last=False)
+                self._bytes -= len(oldest.frame.kept)
+        return known
+
+    def known(self, file: str, offset: int) -> StoredRecord | None:
+        """The record at *offset* if it was read recently."""
+        known = self._known.get((file, offset))
+        return None if known is None else known[0]
+
+
+def _exchange_at(file: ReadableFile, offset: int) -> tuple[StoredRecord, StoredRecord | None]:
     damages: list[Damage] = []
     records = read_records(file, on_damage=damages.append, start=offset)
     for record, request in paired(records):
@@ -83,7 +117,9 @@ def confirms(record: StoredRecord, source: StoredRecord) -> bool:
     ) == milliseconds(source.date)
 
 
-def renewal_of(confirmation: Capture, last: UrlCapture, original: Original) -> str:
+def renewal_of(
+    confirmation: Capture, last: UrlCapture, original: Original, exchanges: RecentExchanges
+) -> str:
     """What a 304 means for the *last* capture of its URL, whose payload is that of *original* (see :func:`.renewal`).
 
     A server-not-modified record refers to the original only. So it renews a capture only if the head of the capture is that
@@ -92,10 +128,7 @@ def renewal_of(confirmation: Capture, last: UrlCapture, original: Original) -> s
     if last.file is None or last.offset is None or is_url(last.file):
         return "kept"
     try:
-        file = readable(last.file)
-        if file is None:
-            return "kept"
-        record, request = exchange_at(file, last.offset)
+        record, request = exchanges.at(last.file, last.offset)
         if not is_capture(record, last):
             return "kept"
         head: StoredRecord | None = record

@@ -28,7 +28,7 @@ from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.records import can_be_referred_to
 from scrapy_dedupe.warc.remote import is_url
 
-from .captured_records import is_capture, is_original_record, renewal_of
+from .captured_records import RecentExchanges, is_capture, is_original_record, renewal_of
 from .dependencies import Containers
 from .entries import is_confirmed, need_of, says_nothing_else, validators_of
 from .places import is_present, readable
@@ -87,13 +87,15 @@ class LiveIndex:
         check_files: bool,
         containers_only: bool,
         concurrent: bool,
+        exchanges: RecentExchanges,
     ) -> None:
+        self._exchanges = exchanges
         self.index = index
         self.crawl = crawl
         self.is_incomplete = False
         self._guard = guard
         self._statuses = statuses
-        self._files = KnownFiles(crawl) if check_files else None
+        self._files = KnownFiles(crawl, exchanges) if check_files else None
         self._containers_only = containers_only
         self._batch = 1 if concurrent else _BATCH
         self._containers: dict[str, Containers] = {}
@@ -141,7 +143,7 @@ class LiveIndex:
         original = self.original_of(last.digest)
         if original is None:
             return None
-        return Confirmed(original, validators, renewal_of(capture, last, original))
+        return Confirmed(original, validators, renewal_of(capture, last, original, self._exchanges))
 
     def is_repeated(self, capture: Capture, digest: str, seconds: float) -> bool:
         """Whether the same payload of the same URL was recorded within the last *seconds*."""
@@ -301,8 +303,9 @@ class LiveIndex:
 class KnownFiles:
     """Checks whether files still hold the indexed records. ``own`` is the crawl whose files are not checked."""
 
-    def __init__(self, own: str) -> None:
+    def __init__(self, own: str, exchanges: RecentExchanges | None = None) -> None:
         self._own = own
+        self._exchanges = exchanges or RecentExchanges()
         # A crawl may receive the same page repeatedly.
         self._is_there = lru_cache(10_000)(_is_there)
 
@@ -313,6 +316,8 @@ class KnownFiles:
             return True
         if not is_present(file):
             return False
+        if original.offset is not None and (known := self._exchanges.known(file, original.offset)):
+            return is_original_record(known, original)
         if original.crawl == self._own or original.offset is None or is_url(file):
             return True
         return self._is_there(file, original.offset, original)

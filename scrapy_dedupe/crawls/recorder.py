@@ -25,6 +25,7 @@ from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.codings import DECODED
 from scrapy_dedupe.warc.dates import date_from_digits
 
+from .captured_records import RecentExchanges
 from .entries import RevisitRules, conserved_size, entry_of_capture, entry_of_confirmation
 from .live_index import LiveIndex
 from .rebuilding import rebuild
@@ -88,6 +89,7 @@ class Recorder:
     payload: str = "stored"
     concurrent: bool = False
     on_finished: Callable[[Path], None] | None = None
+    exchanges: RecentExchanges = field(default_factory=RecentExchanges)
 
     def __post_init__(
         self, index: CrawlIndex, guard: StoreGuard, check_files: bool, containers_only: bool
@@ -103,6 +105,7 @@ class Recorder:
             check_files=check_files,
             containers_only=containers_only,
             concurrent=self.concurrent,
+            exchanges=self.exchanges,
         )
 
     @property

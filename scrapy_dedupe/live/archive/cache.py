@@ -66,6 +66,7 @@ class ArchiveCache:
             store.index,
             crawl,
             session.stores.breaker(index_url),
+            session.exchanges,
             [str(name).lower().encode("latin-1") for name in ignored],
         )
         session.layers["cache"] = index_url
