@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import scrapy
-from archives import check, records_of
+from archives import check, files_of, records_of
 from crawling import LinkSpider, collecting, crawl, crawl_test
 from test_unmodified import validating
 from webserver import Page
 
 from scrapy_dedupe.commands.console import main
+from scrapy_dedupe.live.session import Session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -354,3 +357,73 @@ async def test_a_page_whose_original_was_purged_is_downloaded_again(
     items, crawler = await read(cached, web.url("/a"))
     assert not items[0]["cached"]
     assert counts(crawler) == {"missed": 1, "missed/unreadable": 1}
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@crawl_test
+async def test_remote_files_serve(
+    is_packed: bool, web: WebServer, cached: dict[str, Any], tmp_path: Path
+) -> None:
+    web.pages["/a"] = validating(text("a"))
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    cached |= {
+        "DEDUPE_WARC_UPLOAD_URL": storage.as_uri(),
+        "DEDUPE_WACZ": is_packed,
+        "DEDUPE_WACZ_KEEP_WARC": False,
+    }
+    for _ in range(2):
+        items, _ = await read(cached, web.url("/a"))
+    assert items[0]["cached"]
+    assert not files_of(tmp_path / "warcs")
+
+
+@crawl_test
+async def test_a_crawl_uses_its_own_earlier_captures(
+    web: WebServer, cached: dict[str, Any], tmp_path: Path
+) -> None:
+    web.page("/a", text("a"), headers=[("Cache-Control", "max-age=3600")])
+    cached |= {"DEDUPE_COMMIT_REASONS": ["never"], "JOBDIR": str(tmp_path / "job")}
+    await read(cached, web.url("/a"))
+    items, _ = await read(cached, web.url("/a"))
+    assert items[0]["cached"]
+    assert len(web.paths) == 1
+
+
+@crawl_test
+async def test_a_request_does_not_wait_longer_than_the_timeout(
+    web: WebServer, cached: dict[str, Any]
+) -> None:
+    class Blocking(Reading):
+        async def start(self) -> Any:
+            self.release = threading.Event()
+            Session.of(self.crawler).worker.submit(self.release.wait, 60)
+            async for request in super().start():
+                yield request
+
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            yield {"waited_s": response.meta["waited_s"]}
+
+    class Release:
+        """Releases the worker when the request has been looked up, before the response waits for its record."""
+
+        def process_request(self, request: Any, spider: Any = None) -> None:
+            request.meta["waited_s"] = time.monotonic() - started
+            crawler.spider.release.set()
+
+        @classmethod
+        def from_crawler(cls, made: Any) -> Any:
+            nonlocal crawler
+            crawler = made
+            return cls()
+
+    crawler: Any = None
+    web.page("/a", text("a"), headers=[("Cache-Control", "max-age=3600")])
+    await read(cached, web.url("/a"))
+    spider, items = collecting(Blocking)
+    cached |= {"DEDUPE_STORE_TIMEOUT": 0.3, "DOWNLOADER_MIDDLEWARES": {Release: 905}}
+    started = time.monotonic()
+    done = await crawl(spider, cached, urls=web.url("/a"))
+    assert len(items) == 1
+    assert items[0]["waited_s"] < 30
+    assert counts(done) == {"missed": 1, "missed/timeout": 1}
