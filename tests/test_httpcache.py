@@ -427,3 +427,15 @@ async def test_a_request_does_not_wait_longer_than_the_timeout(
     assert len(items) == 1
     assert items[0]["waited_s"] < 30
     assert counts(done) == {"missed": 1, "missed/timeout": 1}
+
+
+@crawl_test
+async def test_a_page_that_can_only_be_downloaded_again_is_not_read(
+    web: WebServer, cached: dict[str, Any], tmp_path: Path
+) -> None:
+    web.page("/a", text("a"))
+    await read(cached, web.url("/a"))
+    for file in files_of(tmp_path / "warcs"):
+        file.unlink()
+    _, crawler = await read(cached, web.url("/a"))
+    assert counts(crawler) == {"missed": 1, "missed/policy": 1}

@@ -17,6 +17,7 @@ from scrapy_dedupe.warc.playback import PlayedOriginal, TooLarge, playable
 from scrapy_dedupe.warc.references import is_unmodified
 
 from .captured_records import confirms, is_capture, original_record
+from .entries import NEITHER
 from .reuse import judged_headers, why_not_reused
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ class Found:
 class CachedPages:
     """The pages that a crawl finds in the index: its own, and those of committed crawls. For use on one thread.
 
-    Cache-Control directives in *ignored_controls* are ignored. Errors of the store go to *guard*.
+    Cache-Control directives in *ignored_controls* are ignored. With *needs_validators* the records of pages that have
+    neither validators nor a lifetime are not read. Errors of the store go to *guard*.
     """
 
     def __init__(
@@ -77,7 +79,10 @@ class CachedPages:
         guard: StoreGuard,
         exchanges: RecentExchanges,
         ignored_controls: Collection[bytes] = (),
+        *,
+        needs_validators: bool = False,
     ) -> None:
+        self._needs_validators = needs_validators
         self._exchanges = exchanges
         self._index = index
         self._crawl = crawl
@@ -102,6 +107,8 @@ class CachedPages:
     def _read(self, query: PageQuery, capture: UrlCapture | None, now: datetime) -> Found:
         if capture is None or capture.file is None or capture.offset is None:
             return Found(None, UNKNOWN)
+        if self._needs_validators and capture.validators == NEITHER:
+            return Found(None, "policy")
         try:
             record, request = self._exchanges.at(capture.file, capture.offset)
             if not is_capture(record, capture):
