@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapy.crawler import Crawler
+    from servers import RedisServer
     from webserver import WebServer
 
 DUMMY = "scrapy.extensions.httpcache.DummyPolicy"
@@ -439,3 +440,51 @@ async def test_a_page_that_can_only_be_downloaded_again_is_not_read(
         file.unlink()
     _, crawler = await read(cached, web.url("/a"))
     assert counts(crawler) == {"missed": 1, "missed/policy": 1}
+
+
+@crawl_test
+async def test_pages_are_downloaded_while_the_store_is_away(
+    web: WebServer, cached: dict[str, Any], redis_server: RedisServer
+) -> None:
+    class Stopping(Reading):
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            yield from super().parse(response)
+            if response.url.endswith("/a"):
+                redis_server.stop()
+                yield scrapy.Request(web.url("/b"))
+
+    cached |= {"DEDUPE_STORE_URL": redis_server.url, "DEDUPE_STORE_TIMEOUT": 0.5}
+    for name in "ab":
+        web.page(f"/{name}", text(name), headers=[("Cache-Control", "max-age=3600")])
+    await read(cached, web.url("/a"), web.url("/b"))
+    spider, items = collecting(Stopping)
+    crawler = await crawl(spider, cached, urls=web.url("/a"))
+    assert [item["cached"] for item in items] == [True, False]
+    assert counts(crawler)["missed/store_away"] == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "asking", "is_used"),
+    [
+        ({"HTTPCACHE_EXPIRATION_SECS": 3600}, {}, True),
+        ({"HTTPCACHE_EXPIRATION_SECS": 1}, {}, False),
+        ({"HTTPCACHE_IGNORE_RESPONSE_CACHE_CONTROLS": ["no-store", "private"]}, {}, True),
+        ({"HTTPCACHE_POLICY": DUMMY, "HTTPCACHE_IGNORE_HTTP_CODES": [200]}, {}, False),
+        ({"HTTPCACHE_IGNORE_SCHEMES": ["http"]}, {}, False),
+        ({}, {"meta": {"dont_cache": True}}, False),
+    ],
+)
+@crawl_test
+async def test_the_settings_of_scrapy_apply(
+    setting: dict[str, Any], asking: dict[str, Any], is_used: bool, web: WebServer, cached: dict[str, Any]
+) -> None:
+    ignores = "HTTPCACHE_IGNORE_RESPONSE_CACHE_CONTROLS" in setting
+    control = "no-store, private, max-age=3600" if ignores else "max-age=3600"
+    web.page("/a", text("a"), headers=[("Cache-Control", control)])
+    cached["COOKIES_ENABLED"] = False
+    await read(cached, web.url("/a"), headers={"Cookie": "a=1"})
+    if setting.get("HTTPCACHE_EXPIRATION_SECS") == 1:
+        time.sleep(1.1)  # noqa: ASYNC251 - no crawl runs now
+    items, _ = await read({**cached, **setting}, web.url("/a"), **asking)
+    assert items[0]["cached"] == is_used
+    assert len(web.paths) == 2 - is_used
