@@ -200,7 +200,11 @@ def main() -> None:
                         folder, names.name, options.changed, variant, not options.no_validators
                     )
                     expected = expected or second["items"]
-                    wrong = sum(second["items"].get(url) != item for url, item in expected.items())
+                    wrong = [
+                        (url, item, second["items"].get(url))
+                        for url, item in expected.items()
+                        if second["items"].get(url) != item
+                    ]
                     ms = [1000 * figures["cpu_s"] / len(pages) for figures in (first, second)]
                     known = best.get(variant, (1e9, 1e9))
                     best[variant] = min(known[0], ms[0]), min(known[1], ms[1])
@@ -208,8 +212,8 @@ def main() -> None:
                         f"  {variant:17} received {second['received'] / first['received']:6.1%}"
                         f"  archive grew by {second['archive'] / first['archive'] - 1:6.1%}"
                         f"  CPU {ms[0]:.2f} -> {ms[1]:.2f} ms"
-                        f"  different items {wrong}  {second['stats'].get('log_count/ERROR', 0)} errors",
-                        {key: n for key, n in second["stats"].items() if "cache" in key},
+                        f"  different items {len(wrong)}  {second['stats'].get('log_count/ERROR', 0)} errors",
+                        *wrong[:3],
                     )
             for variant, (one, two) in best.items():
                 print(f"  {variant:17} best: {one:.2f} -> {two:.2f} ms per page ({two / one:.2f}x)")

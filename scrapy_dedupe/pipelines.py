@@ -141,6 +141,7 @@ class WarcPipeline:
             payload=settings.payload,
             concurrent=concurrent,
             on_finished=upload,
+            exchanges=session.exchanges,
         )
         ArchiveEnd(session, index, recorder, uploads, is_packed=is_packed)
         # After ArchiveEnd, so that the last counts are added when the recorder has finished.

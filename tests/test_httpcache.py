@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import scrapy
-from archives import check, records_of
+from archives import check, files_of, records_of
 from crawling import LinkSpider, collecting, crawl, crawl_test
 from test_unmodified import validating
 from webserver import Page
 
 from scrapy_dedupe.commands.console import main
+from scrapy_dedupe.live.session import Session
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapy.crawler import Crawler
+    from servers import RedisServer
     from webserver import WebServer
 
 DUMMY = "scrapy.extensions.httpcache.DummyPolicy"
@@ -71,9 +75,9 @@ def counts(crawler: Crawler) -> dict[str, int]:
 @pytest.mark.parametrize("payload", ["stored", "decoded"])
 @crawl_test
 async def test_a_recrawl_downloads_only_what_changed(
-    payload: str, web: WebServer, cached: dict[str, Any], tmp_path: Path
+    payload: str, web: WebServer, stored: dict[str, Any], tmp_path: Path
 ) -> None:
-    cached["DEDUPE_PAYLOAD"] = payload
+    cached = {**stored, "DEDUPE_HTTPCACHE": True, "DEDUPE_PAYLOAD": payload}
     modified = "Sat, 28 Nov 2020 10:00:00 GMT"
     for name in ("tag", "changed", "copied"):
         web.pages[f"/{name}"] = validating(text(name if name != "copied" else "tag"))
@@ -290,3 +294,197 @@ async def test_settings_that_prevent_the_cache_are_named(
     cache = {"scrapy.downloadermiddlewares.httpcache.HttpCacheMiddleware": None}
     await read({**cached, "DOWNLOADER_MIDDLEWARES": cache}, web.url("/a"))
     assert "Scrapy's HttpCacheMiddleware is disabled" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("confirming", "requests"),
+    [
+        ([], [None, '"v1"']),
+        ([("Cache-Control", "max-age=3600")], [None, '"v1"']),
+        # A copy of a proxy, which is as old as before.
+        ([("Age", "4000")], [None, '"v1"', '"v1"', '"v1"']),
+        # The headers of a 304 are not stored, so the page with the old ones may not be used any more.
+        ([("Cache-Control", "max-age=1")], [None, '"v1"', None, '"v1"']),
+    ],
+)
+@crawl_test
+async def test_a_304_renews_a_page(
+    confirming: list[tuple[str, str]],
+    requests: list[str | None],
+    web: WebServer,
+    cached: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    sent: list[str | None] = []
+    answer = validating(
+        text("a"), headers=[("Cache-Control", "max-age=3600"), ("Age", "4000")], confirming=confirming
+    )
+
+    def page(handler: Any) -> Page:
+        sent.append(handler.headers.get("If-None-Match"))
+        return answer(handler)
+
+    web.pages["/a"] = page
+    for _ in range(4):
+        items, _ = await read(cached, web.url("/a"))
+        assert items[0]["text"] == text("a").decode()
+    assert sent == requests
+    check(tmp_path / "warcs")
+
+
+@crawl_test
+async def test_a_304_renews_a_page_only_for_requests_that_it_may_answer(
+    web: WebServer, cached: dict[str, Any]
+) -> None:
+    headers = [("Cache-Control", "max-age=3600"), ("Age", "4000"), ("Vary", "X-Kind")]
+    web.pages["/a"] = validating(text("a"), headers=headers)
+    await read(cached, web.url("/a"), headers={"X-Kind": "1"})
+    # This spider asks itself, and the server does not distinguish the two.
+    asking = {"X-Kind": "2", "If-None-Match": '"v1"'}
+    await read(cached, web.url("/a"), headers=asking, meta={"handle_httpstatus_all": True})
+    items, _ = await read(cached, web.url("/a"), headers={"X-Kind": "2"})
+    assert not items[0]["cached"]
+
+
+@crawl_test
+async def test_a_page_whose_original_was_purged_is_downloaded_again(
+    web: WebServer, cached: dict[str, Any]
+) -> None:
+    headers = [("Cache-Control", "max-age=3600"), ("Age", "4000")]
+    web.pages["/a"] = validating(text("a"), headers=headers)
+    await read({**cached, "DEDUPE_CRAWL_ID": "one"}, web.url("/a"))
+    await read(cached, web.url("/a"))
+    assert main(["purge", "one", "--store", cached["DEDUPE_STORE_URL"], "--force"]) == 0
+    items, crawler = await read(cached, web.url("/a"))
+    assert not items[0]["cached"]
+    assert counts(crawler) == {"missed": 1, "missed/unreadable": 1}
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@crawl_test
+async def test_remote_files_serve(
+    is_packed: bool, web: WebServer, cached: dict[str, Any], tmp_path: Path
+) -> None:
+    web.pages["/a"] = validating(text("a"))
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    cached |= {
+        "DEDUPE_WARC_UPLOAD_URL": storage.as_uri(),
+        "DEDUPE_WACZ": is_packed,
+        "DEDUPE_WACZ_KEEP_WARC": False,
+    }
+    for _ in range(2):
+        items, _ = await read(cached, web.url("/a"))
+    assert items[0]["cached"]
+    assert not files_of(tmp_path / "warcs")
+
+
+@crawl_test
+async def test_a_crawl_uses_its_own_earlier_captures(
+    web: WebServer, cached: dict[str, Any], tmp_path: Path
+) -> None:
+    web.page("/a", text("a"), headers=[("Cache-Control", "max-age=3600")])
+    cached |= {"DEDUPE_COMMIT_REASONS": ["never"], "JOBDIR": str(tmp_path / "job")}
+    await read(cached, web.url("/a"))
+    items, _ = await read(cached, web.url("/a"))
+    assert items[0]["cached"]
+    assert len(web.paths) == 1
+
+
+@crawl_test
+async def test_a_request_does_not_wait_longer_than_the_timeout(
+    web: WebServer, cached: dict[str, Any]
+) -> None:
+    class Blocking(Reading):
+        async def start(self) -> Any:
+            self.release = threading.Event()
+            Session.of(self.crawler).worker.submit(self.release.wait, 60)
+            async for request in super().start():
+                yield request
+
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            yield {"waited_s": response.meta["waited_s"]}
+
+    class Release:
+        """Releases the worker when the request has been looked up, before the response waits for its record."""
+
+        def process_request(self, request: Any, spider: Any = None) -> None:
+            request.meta["waited_s"] = time.monotonic() - started
+            crawler.spider.release.set()
+
+        @classmethod
+        def from_crawler(cls, made: Any) -> Any:
+            nonlocal crawler
+            crawler = made
+            return cls()
+
+    crawler: Any = None
+    web.page("/a", text("a"), headers=[("Cache-Control", "max-age=3600")])
+    await read(cached, web.url("/a"))
+    spider, items = collecting(Blocking)
+    cached |= {"DEDUPE_STORE_TIMEOUT": 0.3, "DOWNLOADER_MIDDLEWARES": {Release: 905}}
+    started = time.monotonic()
+    done = await crawl(spider, cached, urls=web.url("/a"))
+    assert len(items) == 1
+    assert items[0]["waited_s"] < 30
+    assert counts(done) == {"missed": 1, "missed/timeout": 1}
+
+
+@crawl_test
+async def test_a_page_that_can_only_be_downloaded_again_is_not_read(
+    web: WebServer, cached: dict[str, Any], tmp_path: Path
+) -> None:
+    web.page("/a", text("a"))
+    await read(cached, web.url("/a"))
+    for file in files_of(tmp_path / "warcs"):
+        file.unlink()
+    _, crawler = await read(cached, web.url("/a"))
+    assert counts(crawler) == {"missed": 1, "missed/policy": 1}
+
+
+@crawl_test
+async def test_pages_are_downloaded_while_the_store_is_away(
+    web: WebServer, cached: dict[str, Any], redis_server: RedisServer
+) -> None:
+    class Stopping(Reading):
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            yield from super().parse(response)
+            if response.url.endswith("/a"):
+                redis_server.stop()
+                yield scrapy.Request(web.url("/b"))
+
+    cached |= {"DEDUPE_STORE_URL": redis_server.url, "DEDUPE_STORE_TIMEOUT": 0.5}
+    for name in "ab":
+        web.page(f"/{name}", text(name), headers=[("Cache-Control", "max-age=3600")])
+    await read(cached, web.url("/a"), web.url("/b"))
+    spider, items = collecting(Stopping)
+    crawler = await crawl(spider, cached, urls=web.url("/a"))
+    assert [item["cached"] for item in items] == [True, False]
+    assert counts(crawler)["missed/store_away"] == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "asking", "is_used"),
+    [
+        ({"HTTPCACHE_EXPIRATION_SECS": 3600}, {}, True),
+        ({"HTTPCACHE_EXPIRATION_SECS": 1}, {}, False),
+        ({"HTTPCACHE_IGNORE_RESPONSE_CACHE_CONTROLS": ["no-store", "private"]}, {}, True),
+        ({"HTTPCACHE_POLICY": DUMMY, "HTTPCACHE_IGNORE_HTTP_CODES": [200]}, {}, False),
+        ({"HTTPCACHE_IGNORE_SCHEMES": ["http"]}, {}, False),
+        ({}, {"meta": {"dont_cache": True}}, False),
+    ],
+)
+@crawl_test
+async def test_the_settings_of_scrapy_apply(
+    setting: dict[str, Any], asking: dict[str, Any], is_used: bool, web: WebServer, cached: dict[str, Any]
+) -> None:
+    ignores = "HTTPCACHE_IGNORE_RESPONSE_CACHE_CONTROLS" in setting
+    control = "no-store, private, max-age=3600" if ignores else "max-age=3600"
+    web.page("/a", text("a"), headers=[("Cache-Control", control)])
+    cached["COOKIES_ENABLED"] = False
+    await read(cached, web.url("/a"), headers={"Cookie": "a=1"})
+    if setting.get("HTTPCACHE_EXPIRATION_SECS") == 1:
+        time.sleep(1.1)  # noqa: ASYNC251 - no crawl runs now
+    items, _ = await read({**cached, **setting}, web.url("/a"), **asking)
+    assert items[0]["cached"] == is_used
+    assert len(web.paths) == 2 - is_used

@@ -32,16 +32,16 @@ def validating(
     tag: str | None = '"v1"',
     modified: str | None = None,
     headers: Sequence[tuple[str, str]] = (),
+    confirming: Sequence[tuple[str, str]] = (),
 ) -> Any:
-    """A page with validators, as a server answers for it."""
-    others = headers
+    """A page with validators, as a server answers for it. A 200 has also ``headers``, a 304 those in ``confirming``."""
 
     def answer(handler: Any) -> Page:
-        headers = [*others]
+        validators = []
         if tag is not None:
-            headers.append(("ETag", tag))
+            validators.append(("ETag", tag))
         if modified is not None:
-            headers.append(("Last-Modified", modified))
+            validators.append(("Last-Modified", modified))
         tags = handler.headers.get("If-None-Match")
         is_current = (
             tag in tags.split(", ")
@@ -49,8 +49,8 @@ def validating(
             else handler.headers.get("If-Modified-Since") == modified
         )
         if (tags or handler.headers.get("If-Modified-Since")) and is_current:
-            return Page(b"", 304, headers, content_type=None)
-        return Page(body, 200, headers)
+            return Page(b"", 304, [*validators, *confirming], content_type=None)
+        return Page(body, 200, [*validators, *headers])
 
     return answer
 

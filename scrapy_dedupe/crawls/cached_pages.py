@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, StoreError
 from scrapy_dedupe.warc.dates import parse_date
-from scrapy_dedupe.warc.exchanges import method_of, paired
+from scrapy_dedupe.warc.exchanges import method_of
 from scrapy_dedupe.warc.playback import PlayedOriginal, TooLarge, playable
-from scrapy_dedupe.warc.reading import read_record, read_records
+from scrapy_dedupe.warc.references import is_unmodified
 
-from .live_index import is_capture, is_original_record
-from .places import readable
+from .captured_records import confirms, is_capture, original_record
+from .entries import NEITHER
 from .reuse import judged_headers, why_not_reused
 
 if TYPE_CHECKING:
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import UrlCapture
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.capture import Headers
-    from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.playback import Playable
     from scrapy_dedupe.warc.reading import StoredRecord
-    from scrapy_dedupe.warc.sources import ReadableFile
 
+    from .captured_records import RecentExchanges
     from .live_index import StoreGuard
 
 UNKNOWN = "unknown"
@@ -69,12 +68,22 @@ class Found:
 class CachedPages:
     """The pages that a crawl finds in the index: its own, and those of committed crawls. For use on one thread.
 
-    Cache-Control directives in *ignored_controls* are ignored. Errors of the store go to *guard*.
+    Cache-Control directives in *ignored_controls* are ignored. With *needs_validators* the records of pages that have
+    neither validators nor a lifetime are not read. Errors of the store go to *guard*.
     """
 
     def __init__(
-        self, index: CrawlIndex, crawl: str, guard: StoreGuard, ignored_controls: Collection[bytes] = ()
+        self,
+        index: CrawlIndex,
+        crawl: str,
+        guard: StoreGuard,
+        exchanges: RecentExchanges,
+        ignored_controls: Collection[bytes] = (),
+        *,
+        needs_validators: bool = False,
     ) -> None:
+        self._needs_validators = needs_validators
+        self._exchanges = exchanges
         self._index = index
         self._crawl = crawl
         self._guard = guard
@@ -98,11 +107,10 @@ class CachedPages:
     def _read(self, query: PageQuery, capture: UrlCapture | None, now: datetime) -> Found:
         if capture is None or capture.file is None or capture.offset is None:
             return Found(None, UNKNOWN)
+        if self._needs_validators and capture.validators == NEITHER:
+            return Found(None, "policy")
         try:
-            file = readable(capture.file)
-            if file is None:
-                raise ArchiveError(f"The file {capture.file} does not exist.")
-            record, request = _exchange_at(file, capture.offset)
+            record, request = self._exchanges.at(capture.file, capture.offset)
             if not is_capture(record, capture):
                 raise DamagedInput(f"{capture.file}, offset {capture.offset}: this is another record.")
             return self._page(query, record, request, capture, now)
@@ -125,7 +133,7 @@ class CachedPages:
             return Found(None, "status")
         source, original = record, None
         if record.type == "revisit":
-            source, original = self._original_of(capture)
+            source, original = self._original_of(record, capture)
             if record.http_status is None and source.http_status != 200:
                 return Found(None, "status")
         asked = None
@@ -137,28 +145,25 @@ class CachedPages:
         reason = why_not_reused(head.http_headers, asked, query.headers, ignored_controls=self._ignored)
         if reason is not None:
             return Found(None, reason)
-        answer = playable(record, "GET", source, original, max_bytes=query.max_bytes)
+        is_renewed = is_unmodified(record)
+        answer = playable(
+            record, "GET", source, original, is_unmodified=is_renewed, max_bytes=query.max_bytes
+        )
         captured = parse_date(record.date or "")
-        headers = judged_headers(answer.headers, captured, now, ignored_controls=self._ignored)
+        headers = answer.headers
+        if is_renewed:
+            # Those of the 304 are not stored, but it came at the time of its record (see reuse.renewal).
+            headers = tuple(pair for pair in headers if pair[0].lower() not in (b"date", b"age"))
+        headers = judged_headers(headers, captured, now, ignored_controls=self._ignored)
         return Found(CachedPage(answer, headers, captured))
 
-    def _original_of(self, capture: UrlCapture) -> tuple[StoredRecord, PlayedOriginal]:
+    def _original_of(self, record: StoredRecord, capture: UrlCapture) -> tuple[StoredRecord, PlayedOriginal]:
         (original,) = self._index.find(self._crawl, [capture.digest])
-        file = None if original is None or original.file is None else readable(original.file)
-        if original is None or file is None or original.offset is None:
+        source = None if original is None else original_record(original)
+        if original is None or source is None:
             raise ArchiveError(f"The original of {capture.file}, offset {capture.offset}, does not exist.")
-        record = read_record(file, original.offset)
-        if not is_original_record(record, original):
-            raise DamagedInput(f"{original.file}, offset {original.offset}: this is another record.")
-        return record, PlayedOriginal(record.id, record.target_uri, record.date, original.crawl)
-
-
-def _exchange_at(file: ReadableFile, offset: int) -> tuple[StoredRecord, StoredRecord | None]:
-    """The record at *offset* and its request, None if no request follows."""
-    damages: list[Damage] = []
-    records = read_records(file, on_damage=damages.append, start=offset)
-    for record, request in paired(records):
-        if record.offset != offset:
-            break
-        return record, request
-    raise DamagedInput(f"{file}, offset {offset}: there is no whole record.")
+        if is_unmodified(record) and not confirms(record, source):
+            raise DamagedInput(
+                f"{capture.file}, offset {capture.offset}: the record refers to another original than the index."
+            )
+        return source, PlayedOriginal(source.id, source.target_uri, source.date, original.crawl)

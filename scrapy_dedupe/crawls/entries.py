@@ -49,6 +49,9 @@ _ENTITY_TAG = re.compile(rb'(?:W/)?("[^"]*")')
 _HASH_BYTES = 8
 _NONE = bytes(_HASH_BYTES)
 
+NEITHER = b"\0"
+"""The stored validators of a response without validators and without a lifetime (``max-age`` or ``Expires``)."""
+
 CONSERVES_NOTHING = 2**40 - 1
 """The size given for a revisit that records a 304: it saves nothing, regardless of the size of its original."""
 
@@ -180,13 +183,30 @@ def entry_of_capture(
     if digest is None or not (is_admitted or _PAGES.admit_capture(capture)):
         return IndexEntry(is_revisit)
     uri, date = capture.target_uri, capture.date_digits
-    url = UrlCapture(uri, digest, date, validators_of(capture.response_headers), file, location.offset)
+    url = UrlCapture(uri, digest, date, stored_validators(capture.response_headers), file, location.offset)
     if is_revisit or not is_admitted:
         return IndexEntry(is_revisit, None, url)
     original = Original(
         digest, crawl, date, uri, location.length, record_id=written.id, file=file, offset=location.offset
     )
     return IndexEntry(False, original, url)
+
+
+def entry_of_confirmation(
+    capture: Capture, location: Location, file: str, digest: str, validators: bytes, renewal: str
+) -> IndexEntry:
+    """The entry of a server-not-modified record that a crawl has just written to *file*.
+
+    ``digest`` and ``validators`` are those of the page that the 304 confirms, *renewal* is that of :func:`~.reuse.renewal`.
+    The record becomes the last capture of the page if the 304 renews it. If the 304 changes it, the last capture has no
+    place, so that the page is downloaded again.
+    """
+    if renewal == "kept":
+        return IndexEntry(True)
+    place = (file, location.offset) if renewal == "renewed" else (None, None)
+    return IndexEntry(
+        True, None, UrlCapture(capture.target_uri, digest, capture.date_digits, validators, *place)
+    )
 
 
 def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> IndexEntry:
@@ -287,7 +307,7 @@ def _entry_of_record(record: StoredRecord, method: str, file: str, rules: EntryR
     # Only a 200 of another program is a page: an imported crawl may have originals with any status.
     is_page = is_page and (is_own or record.http_status == 200)
     if rules.has_urls and digest is not None and digest not in EMPTY_PAYLOADS and is_page:
-        validators = validators_of(record.http_headers)
+        validators = stored_validators(record.http_headers)
         capture = UrlCapture(url, digest, date, validators, file, record.offset)
     return IndexEntry(record.type == "revisit", original, capture, revisit)
 
@@ -349,6 +369,18 @@ def validators_of(headers: Headers) -> bytes:
     if tag is None and not modified:
         return b""
     return (_hash(tag[1]) if tag else _NONE) + (_hash(modified) if modified else _NONE)
+
+
+def stored_validators(headers: Headers) -> bytes:
+    """Like :func:`validators_of`, but :data:`NEITHER` for a response that a cache could only download again."""
+    return validators_of(headers) or (b"" if _has_lifetime(headers) else NEITHER)
+
+
+def _has_lifetime(headers: Headers) -> bool:
+    return any(
+        (lower := name.lower()) == b"expires" or (lower == b"cache-control" and b"max-age" in value.lower())
+        for name, value in headers
+    )
 
 
 def is_confirmed(request_headers: Headers, validators: bytes) -> bool:

@@ -19,20 +19,18 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from scrapy_dedupe.errors import CrawlStateError, DedupeError, StoreError
 from scrapy_dedupe.stores.base import Counts
-from scrapy_dedupe.stores.normal_forms import known_digest, plain_url
-from scrapy_dedupe.warc.dates import date_digits, date_from_digits, parse_date
-from scrapy_dedupe.warc.raw_heads import stored_uri
+from scrapy_dedupe.warc.dates import date_from_digits, parse_date
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.records import can_be_referred_to
-from scrapy_dedupe.warc.references import is_unmodified
 from scrapy_dedupe.warc.remote import is_url
 
+from .captured_records import RecentExchanges, is_capture, is_original_record, renewal_of
 from .dependencies import Containers
-from .entries import is_confirmed, is_whole_original, need_of, says_nothing_else, validators_of
+from .entries import is_confirmed, need_of, says_nothing_else, validators_of
 from .places import is_present, readable
 
 if TYPE_CHECKING:
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import CrawlInfo, Need, Original, UrlCapture
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.warc.capture import Capture
-    from scrapy_dedupe.warc.reading import StoredRecord
 
     from .entries import IndexEntry
 
@@ -63,6 +60,14 @@ class StoreGuard(Protocol):
     def worked(self) -> None: ...
 
 
+class Confirmed(NamedTuple):
+    """The original of the page that a 304 confirms, the validators of the page, and its :func:`~.reuse.renewal`."""
+
+    original: Original
+    validators: bytes
+    renewal: str
+
+
 class LiveIndex:
     """The index for one crawl; only :attr:`index` raises errors of the store.
 
@@ -82,13 +87,15 @@ class LiveIndex:
         check_files: bool,
         containers_only: bool,
         concurrent: bool,
+        exchanges: RecentExchanges,
     ) -> None:
+        self._exchanges = exchanges
         self.index = index
         self.crawl = crawl
         self.is_incomplete = False
         self._guard = guard
         self._statuses = statuses
-        self._files = KnownFiles(crawl) if check_files else None
+        self._files = KnownFiles(crawl, exchanges) if check_files else None
         self._containers_only = containers_only
         self._batch = 1 if concurrent else _BATCH
         self._containers: dict[str, Containers] = {}
@@ -123,15 +130,20 @@ class LiveIndex:
             return None
         return original if self._has_its_file(original) and self._is_in_a_container(original) else None
 
-    def original_of_unmodified(self, capture: Capture) -> Original | None:
-        """The original that a 304 confirms; None if there is any doubt."""
+    def confirmed_by(self, capture: Capture) -> Confirmed | None:
+        """What a 304 confirms; None if there is any doubt."""
         last = self._find_url(capture.target_uri)
         if last is None:
             return None
         validators = last.validators or _validators_at(last)
         if not is_confirmed(capture.request_headers, validators):
             return None
-        return self.original_of(last.digest) if says_nothing_else(capture, validators) else None
+        if not says_nothing_else(capture, validators):
+            return None
+        original = self.original_of(last.digest)
+        if original is None:
+            return None
+        return Confirmed(original, validators, renewal_of(capture, last, original, self._exchanges))
 
     def is_repeated(self, capture: Capture, digest: str, seconds: float) -> bool:
         """Whether the same payload of the same URL was recorded within the last *seconds*."""
@@ -291,8 +303,9 @@ class LiveIndex:
 class KnownFiles:
     """Checks whether files still hold the indexed records. ``own`` is the crawl whose files are not checked."""
 
-    def __init__(self, own: str) -> None:
+    def __init__(self, own: str, exchanges: RecentExchanges | None = None) -> None:
         self._own = own
+        self._exchanges = exchanges or RecentExchanges()
         # A crawl may receive the same page repeatedly.
         self._is_there = lru_cache(10_000)(_is_there)
 
@@ -303,6 +316,8 @@ class KnownFiles:
             return True
         if not is_present(file):
             return False
+        if original.offset is not None and (known := self._exchanges.known(file, original.offset)):
+            return is_original_record(known, original)
         if original.crawl == self._own or original.offset is None or is_url(file):
             return True
         return self._is_there(file, original.offset, original)
@@ -326,33 +341,6 @@ def _is_there(file: str, offset: int, original: Original) -> bool:
         return path is not None and is_original_record(read_record(path, offset), original)
     except (DedupeError, OSError, ValueError):
         return False
-
-
-def is_capture(record: StoredRecord, capture: UrlCapture) -> bool:
-    """Whether *record* is the one that the index names as a capture: a file may have been replaced."""
-    if not record.target_uri or not record.date or plain_url(record.target_uri) != plain_url(capture.url):
-        return False
-    if date_digits(record.date)[:14] != capture.date[:14]:
-        return False
-    if record.get("WARC-Payload-Digest") is not None and known_digest(record) != capture.digest:
-        return False
-    if record.type == "revisit":
-        return not is_unmodified(record)
-    return record.type == "response" and is_whole_original(record)
-
-
-def is_original_record(record: StoredRecord, original: Original) -> bool:
-    """Whether *record* is the one that the index names as an original: a file may have been replaced."""
-    if record.type != "response" or not record.target_uri or not record.date:
-        return False
-    text = record.get("WARC-Payload-Digest")
-    # An index that was imported without its WARC files may also name truncated records.
-    if (text is not None and known_digest(record) != original.digest) or not is_whole_original(record):
-        return False
-    # A revisit must name the URL exactly as it is stored. In the index white space is percent-encoded, or stripped by a
-    # reader. The date in the index may have only seconds.
-    is_its_url = stored_uri(record) == original.url.encode("utf-8", "surrogatepass")
-    return is_its_url and date_digits(record.date)[:14] == original.date[:14]
 
 
 def _can_be_referred_to(original: Original) -> bool:

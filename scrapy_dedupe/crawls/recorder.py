@@ -25,7 +25,8 @@ from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.codings import DECODED
 from scrapy_dedupe.warc.dates import date_from_digits
 
-from .entries import RevisitRules, conserved_size, entry_of_capture
+from .captured_records import RecentExchanges
+from .entries import RevisitRules, conserved_size, entry_of_capture, entry_of_confirmation
 from .live_index import LiveIndex
 from .rebuilding import rebuild
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.files import WarcWriter
     from scrapy_dedupe.warc.records import Record
 
-    from .live_index import StoreGuard
+    from .live_index import Confirmed, StoreGuard
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class Recorder:
     payload: str = "stored"
     concurrent: bool = False
     on_finished: Callable[[Path], None] | None = None
+    exchanges: RecentExchanges = field(default_factory=RecentExchanges)
 
     def __post_init__(
         self, index: CrawlIndex, guard: StoreGuard, check_files: bool, containers_only: bool
@@ -103,6 +105,7 @@ class Recorder:
             check_files=check_files,
             containers_only=containers_only,
             concurrent=self.concurrent,
+            exchanges=self.exchanges,
         )
 
     @property
@@ -180,13 +183,16 @@ class Recorder:
 
     def _record_unmodified(self, capture: Capture) -> Recorded:
         is_conditional = capture.method == "GET" and self.rules.enabled
-        original = self._index.original_of_unmodified(capture) if is_conditional else None
-        if original is None:
+        confirmed = self._index.confirmed_by(capture) if is_conditional else None
+        if confirmed is None:
             # The digest of an empty payload is not written.
             principal = self._response(capture, capture.payload_digest(self.digest))
             return self._write(capture, principal, "", None)
+        original = confirmed.original
         principal = self._revisit(capture, original.digest, original)
-        return self._write(capture, principal, str(parse_digest(original.digest)), original)
+        return self._write(
+            capture, principal, str(parse_digest(original.digest)), original, confirmed=confirmed
+        )
 
     def _response(self, capture: Capture, digest: str, *, has_payload_digest: bool = True) -> Record:
         warcinfo_id = self.writer.warcinfo_id
@@ -218,15 +224,23 @@ class Recorder:
         digest: str | None = None,
         *,
         is_admitted: bool = False,
+        confirmed: Confirmed | None = None,
     ) -> Recorded:
-        """Write the exchange, then add it to the index; *is_admitted*: it may be an original or a revisit."""
+        """Write the exchange, then add it to the index.
+
+        *is_admitted*: it may be an original or a revisit. *confirmed* is what a 304 confirms.
+        """
         request = records.request(
             capture, concurrent_to=principal.id, warcinfo_id=self.writer.warcinfo_id, algorithm=self.digest
         )
         place, request_place = self.writer.write([principal, request])
-        entry = entry_of_capture(
-            capture, principal, place, self._path, self.crawl, digest, is_admitted=is_admitted
-        )
+        if confirmed is None:
+            entry = entry_of_capture(
+                capture, principal, place, self._path, self.crawl, digest, is_admitted=is_admitted
+            )
+        else:
+            digest, validators = confirmed.original.digest, confirmed.validators
+            entry = entry_of_confirmation(capture, place, self._path, digest, validators, confirmed.renewal)
         # The revisit of a 304 saves nothing.
         conserved = 0
         if original is not None and is_admitted:

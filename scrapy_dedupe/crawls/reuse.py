@@ -20,11 +20,11 @@ with ``no-cache`` again instead of asking whether the page has changed. So:
 from __future__ import annotations
 
 import re
-from datetime import UTC
+from datetime import UTC, timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.warc.playback import cookie_key
+from scrapy_dedupe.warc.exchanges import cookie_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 TOO_OLD_S = 2**31
 
 _DIRECTIVE = re.compile(rb'\s*([^\s,="]+)(?:\s*=\s*("(?:[^"\\]|\\.)*"|[^,]*))?[^,]*', re.DOTALL)
+# The fields of a 304 that replace those of the stored response and decide about its use.
+_LASTING = (b"cache-control", b"etag", b"last-modified", b"vary")
+_MAX_SKEW = timedelta(seconds=60)
 _SECONDS = frozenset({b"max-age", b"s-maxage"})
 
 
@@ -91,6 +94,26 @@ def judged_headers(
     return tuple(headers)
 
 
+def renewal(stored: Headers, confirmation: Headers, captured: datetime) -> str:
+    """What a 304, captured at *captured* with the headers *confirmation*, means for a stored response (section 4.3.4).
+
+    ``renewed``: the response is as fresh as if it was captured then. ``changed``: the 304 has other headers, which are not
+    stored, so the response may not be used any more. ``kept``: the response may be used, but is not fresher.
+    """
+    for name in _LASTING:
+        if _values(confirmation, name) and _combined(confirmation, name) != _combined(stored, name):
+            return "changed"
+    if not any(name == b"max-age" for name, _ in cache_controls(stored)):
+        expires, earlier = _date(confirmation, b"expires"), _date(stored, b"expires")
+        if _values(confirmation, b"expires") and _values(confirmation, b"expires") != _values(
+            stored, b"expires"
+        ):
+            return "changed" if expires is None or earlier is None or expires < earlier else "kept"
+    date = _date(confirmation)
+    is_first_hand = date is None or abs(captured - date) < _MAX_SKEW
+    return "renewed" if is_first_hand and _values(confirmation, b"age") in ([], [b"0"]) else "kept"
+
+
 def cache_controls(headers: Headers) -> list[tuple[bytes, bytes | None]]:
     """The Cache-Control directives of all lines, with names in lower case; an argument keeps its quotes.
 
@@ -128,8 +151,8 @@ def _age_s(stored: Headers, date: datetime | None, captured: datetime, now: date
     return min(TOO_OLD_S, -int(-age // 1))
 
 
-def _date(headers: Headers) -> datetime | None:
-    for value in _values(headers, b"date"):
+def _date(headers: Headers, name: bytes = b"date") -> datetime | None:
+    for value in _values(headers, name):
         try:
             date = parsedate_to_datetime(value.decode("ascii"))
         except (ValueError, TypeError, IndexError, OverflowError):

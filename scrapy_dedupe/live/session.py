@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from scrapy import signals
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
     from scrapy import Request
     from scrapy.crawler import Crawler
+
+    from scrapy_dedupe.crawls.captured_records import RecentExchanges
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -186,6 +189,14 @@ class Session:
         return fill_in(path, self.spider_name, self._started.isoformat().replace(":", "-"))
 
     # Work
+
+    @cached_property
+    def exchanges(self) -> RecentExchanges:
+        """The exchanges that the crawl read last from the archive. For use on the worker."""
+        # Imported lazily: only crawls with an archive need it.
+        from scrapy_dedupe.crawls.captured_records import RecentExchanges
+
+        return RecentExchanges()
 
     @property
     def worker(self) -> Worker:

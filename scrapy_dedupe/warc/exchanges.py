@@ -12,6 +12,7 @@ requests whose record, or response, has a WARC-Concurrent-To.
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
 
 WINDOW_RECORDS = 16
+_COOKIE_KEY_BYTES = 16
 _WINDOW_BYTES = 16 << 20  # of blocks; a single record may have more
 
 
@@ -77,6 +79,12 @@ def paired(
 def method_of(request: StoredRecord) -> str:
     """The method of a request; empty if its block is not an HTTP request."""
     return request.http.first_line.partition(b" ")[0].decode("latin-1") if request.http else ""
+
+
+def cookie_key(values: list[bytes]) -> bytes:
+    """Return the key of the values of Cookie headers, regardless of their order; empty if there are none."""
+    cookies = sorted(cookie for value in values for part in value.split(b";") if (cookie := part.strip()))
+    return hashlib.blake2b(b";".join(cookies), digest_size=_COOKIE_KEY_BYTES).digest() if cookies else b""
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from w3lib.url import canonicalize_url
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.warc.exchanges import method_of, paired
+from scrapy_dedupe.warc.exchanges import cookie_key, method_of, paired
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import (
     CaptureTable,
@@ -52,8 +52,6 @@ logger = logging.getLogger(__name__)
 
 _NOT_MODIFIED = 304
 _BODILESS = (204, _NOT_MODIFIED)
-
-_KEY_BYTES = 16
 
 _TABLES = """
 PRAGMA journal_mode = OFF;
@@ -428,12 +426,6 @@ def _canonical_key(url: str) -> bytes:
 def _body_key(body: bytes) -> bytes:
     """Return the key of a request body; empty for an empty body."""
     return hashlib.sha256(body).digest() if body else b""
-
-
-def cookie_key(values: list[bytes]) -> bytes:
-    """Return the key of the values of Cookie headers, regardless of their order; empty if there are none."""
-    cookies = sorted(cookie for value in values for part in value.split(b";") if (cookie := part.strip()))
-    return hashlib.blake2b(b";".join(cookies), digest_size=_KEY_BYTES).digest() if cookies else b""
 
 
 def _kind(record: StoredRecord) -> str | None:

@@ -47,6 +47,18 @@ def test_a_project_in_which_nothing_is_wrong(project: Callable[..., Any], tmp_pa
     assert listing(tmp_path) == before, "nothing stays behind"
 
 
+def test_the_archive_as_http_cache(project: Callable[..., Any]) -> None:
+    cache = f"{ADDON}DEDUPE_HTTPCACHE = True\n"
+    words = (
+        "Scrapy's HTTP cache reads the archive, with the policy scrapy.extensions.httpcache.RFC2616Policy."
+    )
+    findings = project(cache)
+    assert words in of(findings, "ok")
+    assert "HTTP" not in of(findings, "warning", "note")
+    findings = project(f"{cache}HTTPCACHE_ENABLED = False\n")
+    assert "DEDUPE_HTTPCACHE has no effect, since HTTPCACHE_ENABLED is False." in of(findings, "warning")
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [("compiled", "with the compiled kernel"), ("Python", "with Python code, which is slower")],

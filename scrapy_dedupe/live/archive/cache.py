@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from scrapy.extensions.httpcache import RFC2616Policy
 from scrapy.utils.misc import load_object
 
 from scrapy_dedupe.crawls.cached_pages import UNKNOWN, UNREADABLE, CachedPages, Found, PageQuery
@@ -66,7 +67,10 @@ class ArchiveCache:
             store.index,
             crawl,
             session.stores.breaker(index_url),
+            session.exchanges,
             [str(name).lower().encode("latin-1") for name in ignored],
+            # Other policies, and subclasses, may use any page.
+            needs_validators=type(self._policy) is RFC2616Policy and not self._policy.always_store,
         )
         session.layers["cache"] = index_url
         # Queries that wait for the worker, each with the future of its result and the time when it is given up.
