@@ -87,6 +87,33 @@ async def test_suspended_rule_costs_no_page(
 
 
 @crawl_test
+@pytest.mark.parametrize("kind", ["text", "redirect", "no text", "binary"])
+async def test_page_with_many_urls_that_a_good_rule_equates_is_not_lost(
+    web: WebServer, stored: dict[str, Any], rules: Callable[..., str], kind: str
+) -> None:
+    others = range(40)
+    for number in others:
+        target = f"/target{number}"
+        web.page(target, text(1000 + number))
+        answer = {
+            "text": Page(text(1000 + number).encode()),
+            "redirect": Page(b"", 302, [("Location", target)]),
+            "no text": Page(b"<img src=%d.png>" % number),
+            "binary": Page(bytes([number]) * 500, content_type="application/octet-stream"),
+        }[kind]
+        web.pages[f"/other?v={number}"] = answer
+    add_site(web, "?v=1", "?v=2", "?v=3", pages=80, lists=[f"/other?v={number}" for number in others])
+    spider, items = collecting()
+    crawler = await crawl(spider, {**stored, "DEDUPE_URL_RULES": rules("ignore-parameter v")}, urls=web.url())
+    requested = {path for path in web.paths if path.startswith("/other")}
+    assert len(requested) == len(others)
+    found = stats_of(crawler)
+    assert found["split"] == 1
+    # The other pages are still requested only once.
+    assert found["filtered"] > 200
+
+
+@crawl_test
 async def test_next_url_of_a_failed_page_is_requested(
     web: WebServer, stored: dict[str, Any], rules: Callable[..., str]
 ) -> None:

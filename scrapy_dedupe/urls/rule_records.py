@@ -180,6 +180,11 @@ class RuleRecords:
             self._connection.executemany("UPDATE held SET due = 1 WHERE fingerprint = ?", due)
         return len(due)
 
+    def make_identity_due(self, identity: bytes) -> None:
+        """Mark the held requests of an identity as due."""
+        with transaction(self._connection, self._name):
+            self._connection.execute("UPDATE held SET due = 1 WHERE identity = ?", (identity,))
+
     def due(self, most: int) -> list[HeldRequest]:
         """Some of the requests that are due."""
         return self._held("WHERE due LIMIT ?", most)

@@ -127,14 +127,25 @@ class CrawledPages:
                     found[url] = PageFact(url, *keys, sizes.get(key, 0))
                     yield found[url]
                 if not captures:
-                    keys = texts.get(key, (b"payload:" + key.encode(), b""))
+                    text = b"payload:" + key.encode()
+                    # A page without text in a crawl with texts: another payload is another page.
+                    keys = texts.get(key, (text, text if self.with_text or not _is_html(record) else b""))
                     found[url] = PageFact(url, *keys, sizes.get(key, 0))
                     yield found[url]
         for url, (_, size_bytes) in targets.items():
-            page = None if url in found else _redirected(url, targets, found)
-            # Other redirects, such as those of dead links to the home page, say nothing about the two URLs.
-            if page is not None and differences(url, page.url):
+            if url in found:
+                continue
+            page = _redirected(url, targets, found)
+            if page is None:
+                target = b"redirect:" + targets[url][0].encode("utf-8", "surrogatepass")
+                yield PageFact(url, target, target, size_bytes)
+            elif differences(url, page.url):
                 yield PageFact(url, page.text, page.family, size_bytes)
+            else:
+                # Two redirects to one page, such as those of dead links to the home page, are no evidence for a rule,
+                # but redirects to different pages are evidence against it.
+                own = b"redirect:" + url.encode("utf-8", "surrogatepass")
+                yield PageFact(url, own, page.family, size_bytes)
 
     def _answers(self, archive: CrawlArchive) -> Iterator[tuple[StoredRecord, int]]:
         """The responses to GET requests in the files, and revisits of them, with their status."""
@@ -164,3 +175,8 @@ def _redirected(url: str, targets: dict[str, tuple[str, int]], found: dict[str, 
             return found.get(url)
         url = targets[url][0].partition("#")[0]
     return None
+
+
+def _is_html(record: StoredRecord) -> bool:
+    content_type = record.http.get(b"Content-Type") if record.http is not None else None
+    return content_type is None or b"html" in content_type.lower()

@@ -17,13 +17,15 @@ A request that cannot be held is not filtered.
 **Watching.** Some of the requests that only rules would filter are made nevertheless (probes). The texts of all pages of
 an identity are compared with that of its first page, in the order of the answers. If a text really differs, the page is
 downloaded once more. If it then has a third text, the page changes at every visit, and says nothing. Otherwise the pair
-counts against the rules that equated the two URLs, except for rules that other pages have proved right. A rule is suspended for the
-rest of the crawl if the share of pairs for it falls below 0.98.
+counts against the rules that equated the two URLs, except for rules that other pages have proved right. Requests of this
+identity are no longer filtered, and its held requests are scheduled. A rule is suspended for the rest of the crawl if the
+share of pairs for it falls below 0.98.
 """
 
 from __future__ import annotations
 
 import logging
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -65,6 +67,10 @@ MIN_SHARE: Final = 0.98
 _MIN_PROBES: Final = 3
 _WRITE_FROM: Final = 200
 _AT_ONCE: Final = 500
+# A rule may be right on the whole and wrong for one page with many URLs. So these filtered requests of each identity
+# are probed, counted from 1.
+_PROBED_VARIANTS: Final = frozenset(8 * 4**power for power in range(12))
+_MOST_COUNTED: Final = 200_000
 
 
 class RecordedKeys(Protocol):
@@ -105,6 +111,11 @@ class IdentityKeys(NamedTuple):
     def answered(self) -> bytes:
         return b"a" + self.group.id + self.plain
 
+    @property
+    def split(self) -> bytes:
+        """Recorded when pages of the identity have different texts."""
+        return b"s" + self.plain
+
     def mark(self, rule: UrlRule) -> bytes:
         return _mark(self.group.id, rule, self.plain)
 
@@ -135,6 +146,8 @@ class AppliedRules:
         # Fingerprints of held requests that are scheduled: those that rules may filter again, and the others.
         self._due: set[bytes] = set()
         self._released: set[bytes] = set()
+        # The number of filtered requests of an identity.
+        self._variants: dict[bytes, int] = {}
         # Repeated downloads, with the key of the text when it is known.
         self._again: dict[Request, tuple[bytes, bytes] | None] = {}
         # Pairs of pages with different texts that several rules may have equated.
@@ -228,6 +241,8 @@ class AppliedRules:
 
     def is_filtered(self, request: Request, fingerprint: bytes, keys: IdentityKeys) -> bool:
         """Whether a request is filtered; its page was requested under another URL. A filtered request is held."""
+        if keys.split in self._urls:
+            return False
         group = self._rules.group(self._rules.identity(request.url)[0])
         assert group is not None
         involved = {rule.id for rule in keys.applied}
@@ -240,7 +255,7 @@ class AppliedRules:
             return False
         for tally in tallies:
             tally.filtered += 1
-        if any(self._needs_probe(tally) for tally in tallies):
+        if self._is_probed_variant(keys.plain) or any(self._needs_probe(tally) for tally in tallies):
             for tally in tallies:
                 tally.probes += 1
             self._count("probes")
@@ -255,6 +270,14 @@ class AppliedRules:
             self._write_held()
         self._count("filtered")
         return True
+
+    def _is_probed_variant(self, identity: bytes) -> bool:
+        count = self._variants[identity] = self._variants.get(identity, 0) + 1
+        if len(self._variants) > _MOST_COUNTED:
+            self._variants = {
+                key: known for key, known in self._variants.items() if known >= min(_PROBED_VARIANTS)
+            }
+        return count in _PROBED_VARIANTS
 
     def _needs_probe(self, tally: RuleTally) -> bool:
         known = tally.pairs_for + tally.pairs_against
@@ -282,11 +305,14 @@ class AppliedRules:
 
     def chain(self, request: Request) -> Iterator[IdentityKeys]:
         """The keys of the requests that were redirected to this one."""
+        return (keys for _, keys in self._chain(request))
+
+    def _chain(self, request: Request) -> Iterator[tuple[str, IdentityKeys]]:
         for url in request.meta.get("redirect_urls", ()):
             earlier = request.replace(url=url)
             keys = self.keys(earlier, self._fingerprint(earlier))
             if keys is not None:
-                yield keys
+                yield url, keys
 
     def answered(self, *keys: IdentityKeys) -> None:
         """Record that requests of these identities were answered."""
@@ -452,21 +478,25 @@ class AppliedRules:
         if request in self._again:
             self._again[request] = text
             return
-        self.answered(*self.chain(request))
-        keys = self.keys(request, self._fingerprint(request))
-        if keys is None:
-            return
-        self.answered(keys)
-        if text is not None:
-            found = RequestedPage(request.url, *text, b"".join(rule.id for rule in keys.applied))
-            self._start(
-                self._records.compare,
-                lambda first: self._compared(request, found, first),
-                keys.requested,
-                found,
-            )
+        # A URL that redirects leads to the page at the end.
+        named = list(self._chain(request))
+        own = self.keys(request, self._fingerprint(request))
+        if own is not None:
+            named.append((request.url, own))
+        for url, keys in named:
+            self.answered(keys)
+            if text is not None:
+                found = RequestedPage(url, *text, b"".join(rule.id for rule in keys.applied))
+                self._start(
+                    self._records.compare,
+                    partial(self._compared, request, found, keys),
+                    keys.requested,
+                    found,
+                )
 
-    def _compared(self, request: Request, page: RequestedPage, first: RequestedPage | None) -> None:
+    def _compared(
+        self, request: Request, page: RequestedPage, keys: IdentityKeys, first: RequestedPage | None
+    ) -> None:
         if first is None:
             return
         tallies = {
@@ -478,10 +508,17 @@ class AppliedRules:
             for tally in tallies.values():
                 tally.pairs_for += 1
         elif page.family and first.family and page.family != first.family:
+            if page.url != request.url:
+                # A repeated download would end at another request, so redirects are not repeated.
+                self._split(keys, page, first)
+                self._blame(page, first)
+                return
             self._pending += 1
-            self._session.loop.start(self._visit_again(request, page, first))
+            self._session.loop.start(self._visit_again(request, page, keys, first))
 
-    async def _visit_again(self, request: Request, page: RequestedPage, first: RequestedPage) -> None:
+    async def _visit_again(
+        self, request: Request, page: RequestedPage, keys: IdentityKeys, first: RequestedPage
+    ) -> None:
         """Find out whether a page changes at every visit; if not, it counts against the rules."""
         again = request.replace(dont_filter=True)
         self._again[again] = None
@@ -496,10 +533,29 @@ class AppliedRules:
         if self._is_ending:
             return
         if text is None or text[0] == page.text or text[1] == page.family:
+            self._split(keys, page, first)
             self._blame(page, first)
         else:
             self._count("unstable")
         wake_engine(self._crawler)
+
+    def _split(self, keys: IdentityKeys, page: RequestedPage, first: RequestedPage) -> None:
+        """Schedule the held requests of an identity with different texts, and filter no more of its requests."""
+        if keys.split in self._urls:
+            return
+        self._urls.add(keys.split)
+        self._count("split")
+        if self._session.counters.is_first("url rules split"):
+            logger.warning(
+                "The URL rules equate %s and %s, which are different pages. All requests of such pages are made. Further"
+                " ones are counted in dedupe/url/rules/split.",
+                first.url,
+                page.url,
+            )
+        self._write_held()
+        self._submit(self._records.make_identity_due, keys.answered)
+        self._is_pumping = True
+        self._pump()
 
     def _blame(self, page: RequestedPage, first: RequestedPage, *, is_last: bool = False) -> None:
         """Count two pages with different texts against the rules that equated them.
@@ -591,10 +647,11 @@ def _mark(group: bytes, rule: UrlRule, plain: bytes) -> bytes:
 
 
 def _text_of(page: JudgedPage) -> tuple[bytes, bytes] | None:
-    """The key of the text of a page and of its family; for a page without a verdict the key of its body and nothing."""
+    """The keys of the text of a page and of its family. A page without text is compared by its body."""
     capture = page.judgement.capture
     if capture is not None:
         return capture.digest, capture.original or capture.digest
-    if page.is_skipped:
-        return b"body:" + sha256(page.response.body).digest()[:16], b""
+    if page.is_skipped or page.verdict.reason in ("no text", "markup"):
+        key = b"body:" + sha256(page.response.body).digest()[:16]
+        return key, key
     return None
