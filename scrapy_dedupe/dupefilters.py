@@ -436,13 +436,15 @@ class BloomDupeFilter(BaseDupeFilter):
             self._set_stats()
         except Exception as error:  # noqa: BLE001
             self._session.counters.error("url", error, "The stats of the URL filter are missing.")
+        lost = 0
         if self._rules is not None:
             try:
-                await self._rules.close()
+                lost = await self._rules.close()
             except Exception as error:  # noqa: BLE001
                 self._session.counters.error("url", error, "Requests that URL rules filtered may be lost.")
         try:
-            await self._urls.close(self._pages.all(), self._failed(), lost=self._pages.left_in_memory())
+            lost += self._pages.left_in_memory()
+            await self._urls.close(self._pages.all(), self._failed(), lost=lost)
         except Exception as error:  # noqa: BLE001 - the rest of the crawl must still be closed
             self._session.counters.error("url", error, "The URL filter was not saved correctly.")
 

@@ -11,6 +11,9 @@ from crawling import LinkSpider, collecting, crawl, crawl_test
 from rules_site import add_site, text
 from webserver import Page
 
+from scrapy_dedupe.errors import StoreUnavailable
+from scrapy_dedupe.urls.rule_records import RuleRecords
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -245,3 +248,34 @@ async def test_request_and_fingerprinter_stay_as_they_are(
     await crawl(LinkSpider, {**settings, **own}, urls=web.url("/p1?sid=1"))
     await crawl(LinkSpider, {**settings, **own}, urls=web.url("/p1"))
     assert web.paths == ["/p1?sid=1", "/p1"]
+
+
+@crawl_test
+async def test_requests_that_cannot_be_stored_at_the_end_make_the_run_unclean(
+    web: WebServer,
+    settings: dict[str, Any],
+    rules: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    add_site(web, "?sid=1", "?sid=2", pages=40)
+    settings |= {
+        "JOBDIR": str(tmp_path / "job"),
+        "DEDUPE_URL_RULES": rules("ignore-parameter sid"),
+        "DEDUPE_URL_FLUSH_SECONDS": 60,
+        "CLOSESPIDER_PAGECOUNT": 5,
+    }
+    monkeypatch.setattr(RuleRecords, "hold", full_disk)
+    await crawl(LinkSpider, settings, urls=web.url())
+    assert "treats this run as unclean" in caplog.text
+    monkeypatch.undo()
+    asked = set(web.paths)
+    spider, _ = collecting()
+    await crawl(spider, {**settings, "CLOSESPIDER_PAGECOUNT": 0}, urls=web.url())
+    asked |= set(web.paths)
+    assert len({path.partition("?")[0] for path in asked}) == 41
+
+
+def full_disk(self: RuleRecords, requests: object) -> None:
+    raise StoreUnavailable("The disk is full.")

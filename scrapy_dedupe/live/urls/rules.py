@@ -154,6 +154,8 @@ class AppliedRules:
         self._ambiguous: list[tuple[RequestedPage, RequestedPage]] = []
         # Rules that were probed while the spider was idle.
         self._probed: set[bytes] = set()
+        # Held requests that could not be stored at the end of the crawl.
+        self._lost = 0
         # Work that must end before the spider is closed.
         self._pending = 0
         self._has_new_held = True
@@ -349,6 +351,9 @@ class AppliedRules:
 
     def _not_held(self, batch: Sequence[tuple[HeldRequest, Request]]) -> None:
         """Make requests that could not be stored."""
+        if self._is_ending:
+            self._lost += len(batch)
+            return
         self._released.update(held.fingerprint for held, _ in batch)
         self._schedule([request for _, request in batch])
 
@@ -507,6 +512,9 @@ class AppliedRules:
         if page.text == first.text:
             for tally in tallies.values():
                 tally.pairs_for += 1
+        elif any(tally.suspended for tally in tallies.values()):
+            # That rule explains the difference.
+            return
         elif page.family and first.family and page.family != first.family:
             if page.url != request.url:
                 # A repeated download would end at another request, so redirects are not repeated.
@@ -520,7 +528,7 @@ class AppliedRules:
         self, request: Request, page: RequestedPage, keys: IdentityKeys, first: RequestedPage
     ) -> None:
         """Find out whether a page changes at every visit; if not, it counts against the rules."""
-        again = request.replace(dont_filter=True)
+        again = request.replace(dont_filter=True, meta={**request.meta, "dont_cache": True})
         self._again[again] = None
         try:
             if not self._is_ending:
@@ -628,10 +636,10 @@ class AppliedRules:
         if count:
             self._session.counters.inc(f"dedupe/url/rules/{what}", count)
 
-    async def close(self) -> None:
-        """Write the records and close them."""
+    async def close(self) -> int:
+        """Write the records and close them. Return the number of held requests that could not be written."""
         if self._is_closed:
-            return
+            return 0
         self._write_held()
         self._save_tallies()
         self._is_closed = True
@@ -640,6 +648,7 @@ class AppliedRules:
                 if value := getattr(tally, name):
                     self._session.counters.set(f"dedupe/url/rule/{self._by_id[rule]}/{name}", value)
         await self._session.on_worker(self._records.close)
+        return self._lost
 
 
 def _mark(group: bytes, rule: UrlRule, plain: bytes) -> bytes:
