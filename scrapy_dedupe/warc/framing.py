@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
@@ -34,7 +35,7 @@ from scrapy_dedupe.warc.sources import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from io import BufferedReader
 
     from scrapy_dedupe.warc.sources import ReadableFile
@@ -320,7 +321,7 @@ class _FrameReader:
         head = bytes(data[:end])
         if not (head.isascii() and _HEAD.fullmatch(head)) or len(self._layouts) >= _MOST_KINDS:
             return None
-        layout = _Layout([line.partition(":")[0] for line in head.decode("ascii").split("\r\n")[1:-2]])
+        layout = _layout(tuple([line.partition(":")[0] for line in head.decode("ascii").split("\r\n")[1:-2]]))
         self._layouts.setdefault(kind, []).append(layout)
         match = layout.match(data)
         return None if match is None else (layout, match)
@@ -423,7 +424,7 @@ class _Layout:
     line after them is the first one. Only ASCII heads match, which need no decoding.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: tuple[str, ...]) -> None:
         self.names = tuple([name.strip() for name in names])
         self.places: dict[str, int] = {}
         for place, name in enumerate(self.names, 1):
@@ -431,3 +432,7 @@ class _Layout:
         self.length_place = self.places.get("content-length", 0)
         fields = b"".join(re.escape(name.encode()) + rb":(.*)\r\n" for name in names)
         self.match = re.compile(rb"WARC/\d.*\r\n" + fields + rb"\r\n").match
+
+
+# Shared by all readers: a reader of a single record would use a layout only once.
+_layout = lru_cache(_MOST_KINDS)(_Layout)
