@@ -106,7 +106,7 @@ async def test_page_with_many_urls_that_a_good_rule_equates_is_not_lost(
         }[kind]
         web.pages[f"/other?v={number}"] = answer
     add_site(web, "?v=1", "?v=2", "?v=3", pages=80, lists=[f"/other?v={number}" for number in others])
-    spider, items = collecting()
+    spider, _ = collecting()
     crawler = await crawl(spider, {**stored, "DEDUPE_URL_RULES": rules("ignore-parameter v")}, urls=web.url())
     requested = {path for path in web.paths if path.startswith("/other")}
     assert len(requested) == len(others)

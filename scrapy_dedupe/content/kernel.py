@@ -20,6 +20,8 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from scrapy_dedupe.errors import SettingError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
@@ -37,7 +39,9 @@ VERSION: Final = 1
 def _load(module: str = "scrapy_dedupe._kernel") -> ModuleType | None:
     wanted = os.environ.get(VARIABLE, "auto")
     if wanted not in ("auto", "require", "no"):
-        raise ValueError(f"{VARIABLE} is {wanted!r}. Allowed: auto, require, no.")
+        raise SettingError(
+            f"The environment variable {VARIABLE} is {wanted!r}. Set it to auto, require or no."
+        )
     if wanted == "no":
         return None
     problem = None

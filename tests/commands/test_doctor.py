@@ -216,6 +216,15 @@ def test_a_store_that_does_not_fit(project: Callable[..., Any], store_url: str) 
     assert "near_num_perm = 256" in of(project(here, code=3), "problem")
 
 
+def test_url_rules_that_are_invalid(project: Callable[..., Any], tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("version = 1\n[[rule]]\nkind = 'ignore-parameter'")
+    settings = f'{ADDON}DEDUPE_URL_RULES = "{rules}"\n'
+    assert "rules.toml, line 2" in of(project(settings, code=3), "problem")
+    rules.write_text("version = 1\n[[rule]]\nkind = 'trailing-slash'\nhost = '*'")
+    assert f"URL rules: 1 rule in {rules}." in of(project(settings), "ok")
+
+
 def test_a_store_that_is_something_else_or_not_there(call: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as connection:

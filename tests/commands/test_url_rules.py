@@ -78,6 +78,26 @@ async def test_rule_is_learnt_from_redirects(web: WebServer, crawled: Callable[.
 
 
 @crawl_test
+async def test_redirects_and_pages_without_text_are_evidence(
+    web: WebServer, stored: dict[str, Any], crawled: Callable[..., Any]
+) -> None:
+    links = [f"/{name}?v={number}" for name in ("go", "em", "dl") for number in range(10, 20)]
+    add_site(web, "?v=1", lists=links)
+    for number in range(10, 20):
+        web.page(f"/target{number}", f"<p>Target {number}")
+        web.page(f"/go?v={number}", b"", status=302, headers=[("Location", f"/target{number}")])
+        web.page(f"/em?v={number}", f"<img src={number}.png>")
+        web.page(f"/dl?v={number}", bytes([number]) * 300, content_type="application/octet-stream")
+    await crawled("urls", "learn", "-o", "rules.toml")
+    # Only the value for which the pages are the same.
+    assert [rule["values"] for rule in read_tables("rules.toml")] == [["1"]]
+    write_rules("bad.toml", "v")
+    bad = await crawled("urls", "check-rules", "bad.toml", "--json", crawls=False)
+    assert bad.code == 4
+    assert bad.json["rules"][0]["pairs_against"] == 27
+
+
+@crawl_test
 async def test_page_that_changes_at_every_visit_says_nothing(
     web: WebServer, crawled: Callable[..., Any]
 ) -> None:

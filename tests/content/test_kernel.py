@@ -270,5 +270,5 @@ def test_a_kernel_that_cannot_be_loaded_is_reported(
 
 def test_an_unknown_value_of_the_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kernel.VARIABLE, "yes")
-    with pytest.raises(ValueError, match=r"SCRAPY_DEDUPE_KERNEL is 'yes'\. Allowed: auto, require, no\."):
+    with pytest.raises(ValueError, match=r"SCRAPY_DEDUPE_KERNEL is 'yes'\. Set it to auto, require or no"):
         kernel._load()

@@ -27,6 +27,7 @@ from scrapy_dedupe.stores.redis_content import RedisContent
 from scrapy_dedupe.stores.redis_faults import redis_faults
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.folder import FilterFolder
+from scrapy_dedupe.urls.rule_file import read_rules
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
 from .context import Finding, findings_of, note, ok
@@ -63,6 +64,9 @@ def check(context: DoctorContext) -> Iterator[Finding]:
 
 
 def _url_filter(context: DoctorContext, settings: Settings) -> Iterator[Finding]:
+    if settings.urls.rules is not None:
+        rules = read_rules(settings.urls.rules)
+        yield ok(f"URL rules: {counted(len(rules), 'rule')} in {settings.urls.rules}.")
     fingerprint, url = secrets.token_bytes(20), settings.urls.store_url
     if url is not None:
         location = parse_store_url(url)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentTypeError
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,10 +38,10 @@ RULES: Final = Option("rules", "RULES", "a file of URL rules", type=Path)
 
 
 def _share(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1:
-        raise ValueError
-    return value
+    with suppress(ValueError):
+        if 0 < (value := float(text)) < 1:
+            return value
+    raise ArgumentTypeError(f"{text!r} is not a number between 0 and 1")
 
 
 def _learn(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
