@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
     OnForgotten: TypeAlias = Callable[[str, int], None]
@@ -300,6 +300,9 @@ class ContentStore(Protocol):
 
     def captures(self, url: str) -> list[tuple[SeenText, TextMatch | None]]:
         """The captures of a URL, oldest first: each text, and its original if that is another page."""
+
+    def captures_of(self, urls: Iterable[str]) -> dict[str, list[SeenText]]:
+        """The captures of each of these URLs that has some, oldest first. Reads all texts once."""
 
     def forget(self, url: str) -> int:
         """Forget the texts first captured at *url*, and the recorded captures of *url*. Return the number of texts."""

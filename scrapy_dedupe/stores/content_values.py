@@ -146,23 +146,35 @@ def _differences(one: bytes, other: bytes) -> bytes:
     return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big")
 
 
-def all_captures(
-    first: dict[bytes, SeenText],
-    noted: Iterable[SeenText],
-    original: Callable[[SeenText], TextMatch | None],
-) -> list[tuple[SeenText, TextMatch | None]]:
-    """The captures of a URL, oldest first, each with its original if that is another page.
+class CapturesByUrl:
+    """Collects the captures of URLs: the texts first captured there, and other captures."""
 
-    ``first`` are the texts first captured at the URL, by digest; ``noted`` are its other captures.
-    """
-    known = first.copy()
-    for capture in noted:
+    def __init__(self) -> None:
+        self._known: dict[str, dict[bytes, SeenText]] = {}
+
+    def add_first(self, capture: SeenText) -> None:
+        """Add a text first captured at a URL. Call this before :meth:`add_noted`."""
+        self._known.setdefault(capture.url, {})[capture.digest] = capture
+
+    def add_noted(self, capture: SeenText) -> None:
+        """Add another capture."""
+        known = self._known.setdefault(capture.url, {})
         if capture.kind == "near" or capture.original is not None or capture.digest not in known:
             known[capture.digest] = capture
-    return [
-        (capture, None if capture.kind == "unique" else original(capture))
-        for capture in sorted(known.values(), key=lambda capture: (capture.seen_ms, capture.digest))
-    ]
+
+    def in_order(self) -> dict[str, list[SeenText]]:
+        """The captures of each URL, oldest first."""
+        return {
+            url: sorted(known.values(), key=lambda capture: (capture.seen_ms, capture.digest))
+            for url, known in self._known.items()
+        }
+
+
+def with_originals(
+    captures: Iterable[SeenText], original: Callable[[SeenText], TextMatch | None]
+) -> list[tuple[SeenText, TextMatch | None]]:
+    """Captures, each with its original if that is another page."""
+    return [(capture, None if capture.kind == "unique" else original(capture)) for capture in captures]
 
 
 def refuse_other_parameters(url: str, stored: Mapping[str, str], parameters: Mapping[str, str]) -> None:

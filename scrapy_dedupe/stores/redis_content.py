@@ -47,13 +47,14 @@ from .base import NearAnswer, SeenText, TextMatch
 from .content_values import (
     BAND_BYTES,
     REF_BYTES,
-    all_captures,
+    CapturesByUrl,
     joined_url,
     packed_rows,
     raw,
     refuse_other_parameters,
     split_url,
     url_key,
+    with_originals,
 )
 from .redis_faults import redis_faults
 from .scripting import Script, ScriptCaller, script_text
@@ -156,23 +157,30 @@ class RedisContent:
             self._run(_SETTLE, *arguments)
 
     def captures(self, url: str) -> list[tuple[SeenText, TextMatch | None]]:
+        captures = self.captures_of([url]).get(url, ())
         with redis_faults(self._url):
-            its_url, its_key = _stored_url(url), url_key(url)
-            first = {
-                digest: SeenText(digest, url, *self._crawl_and_time(value))
-                for digest, value in self._records(b"t")
-                if value[10:] == its_url
-            }
-            noted = []
+            return with_originals(captures, self._original)
+
+    def captures_of(self, urls: Iterable[str]) -> dict[str, list[SeenText]]:
+        by_stored, by_key = {}, {}
+        for url in urls:
+            by_stored[_stored_url(url)], by_key[url_key(url)] = url, url
+        captures = CapturesByUrl()
+        with redis_faults(self._url):
+            for digest, value in self._records(b"t"):
+                if (its_url := by_stored.get(value[10:])) is not None:
+                    captures.add_first(SeenText(digest, its_url, *self._crawl_and_time(value)))
             for name, value in self._records(b"c"):
-                if name.startswith(its_key):
+                if (its_url := by_key.get(name[:8])) is not None:
                     rest = value[10:]
                     similarity = struct.unpack(">d", rest[:8])[0] if len(rest) % 16 else None
                     original = rest[len(rest) % 16 :] or None
                     crawl, seen_ms = self._crawl_and_time(value)
                     kind = _KINDS[value[:1]]
-                    noted.append(SeenText(name[8:], url, crawl, seen_ms, kind, original, similarity))
-            return all_captures(first, noted, self._original)
+                    captures.add_noted(
+                        SeenText(name[8:], its_url, crawl, seen_ms, kind, original, similarity)
+                    )
+        return captures.in_order()
 
     def forget(self, url: str) -> int:
         with redis_faults(self._url):

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .base import SeenText, TextMatch
 from .content_values import (
-    all_captures,
+    CapturesByUrl,
     joined_url,
     kept_text,
     refuse_other_parameters,
     split_url,
     url_key,
+    with_originals,
 )
 from .sqlite_content_signatures import KeptSignatures
 from .sqlite_content_tables import first_captures, noted_row, rows_of
@@ -24,7 +25,7 @@ from .sqlite_faults import sqlite_faults, transaction
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from .base import NearAnswer, OnForgotten, Signature
@@ -105,11 +106,30 @@ class SqliteContent:
                 "SELECT digest, crawl, seen_ms, kind, original, similarity FROM content_captures WHERE url_key = ?",
                 (url_key(url),),
             ).fetchall()
-            return all_captures(
-                {row[0]: self._capture(url, *row) for row in texts},
-                [self._capture(url, *row) for row in noted],
-                self._original,
-            )
+            captures = CapturesByUrl()
+            for row in texts:
+                captures.add_first(self._capture(url, *row))
+            for row in noted:
+                captures.add_noted(self._capture(url, *row))
+            return with_originals(captures.in_order().get(url, ()), self._original)
+
+    def captures_of(self, urls: Iterable[str]) -> dict[str, list[SeenText]]:
+        by_place, by_key = {}, {}
+        for url in urls:
+            by_place[split_url(url)], by_key[url_key(url)] = url, url
+        captures = CapturesByUrl()
+        with self._reading():
+            for scheme, rest, *row in self._connection.execute(
+                "SELECT scheme, rest, digest, crawl, seen_ms FROM content_first"
+            ):
+                if (its_url := by_place.get((scheme, rest))) is not None:
+                    captures.add_first(self._capture(its_url, *row))
+            for key, *row in self._connection.execute(
+                "SELECT url_key, digest, crawl, seen_ms, kind, original, similarity FROM content_captures"
+            ):
+                if (its_url := by_key.get(key)) is not None:
+                    captures.add_noted(self._capture(its_url, *row))
+        return captures.in_order()
 
     def forget(self, url: str) -> int:
         place = split_url(url)

@@ -532,6 +532,10 @@ def test_the_captures_of_a_url_tell_what_was_decided(content: ContentStore) -> N
         (new, None),
     ]
     assert content.captures(C) == []
+    # The same for many URLs at once.
+    assert content.captures_of([A, B, C]) == {
+        url: [text for text, _ in content.captures(url)] for url in (A, B)
+    }
 
 
 def test_the_original_of_a_copy_can_be_gone(content: ContentStore) -> None:

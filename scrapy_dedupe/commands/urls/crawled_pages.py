@@ -37,8 +37,7 @@ _MOST_REDIRECTS = 20
 class CrawledPages:
     """The pages of the crawls *ids*, or of all committed crawls. A context manager.
 
-    ``crawls`` are the ids, ``damaged`` the damaged places of files, which are skipped, ``with_text`` the number of pages
-    whose text is in the store.
+    ``crawls`` are the ids, ``damaged`` the damaged places of files, which are skipped.
 
     Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for a crawl that is not committed.
     """
@@ -53,7 +52,6 @@ class CrawledPages:
         self._closing = ExitStack()
         self.crawls: list[str] = []
         self.damaged: list[str] = []
-        self.with_text = 0
 
     def __enter__(self) -> Self:
         with self._closing as stack:
@@ -100,10 +98,9 @@ class CrawledPages:
                 f"There are no WARC files of the crawl {crawl} in {self._folder} or in the crawl index. Name their folder"
                 " with --warc-dir."
             )
-        texts: dict[str, tuple[bytes, bytes]] = {}
         sizes: dict[str, int] = {}
         targets: dict[str, tuple[str, int]] = {}
-        found: dict[str, PageFact] = {}
+        answers: list[tuple[str, str, bool]] = []
         with closing(archive), part(self._watch, crawl, sizes_of(archive.paths)):
             for record, status in self._answers(archive):
                 url = record.target_uri or ""
@@ -111,31 +108,34 @@ class CrawledPages:
                     location = record.http.get(b"Location") if record.http is not None else None
                     if location:
                         targets[url] = urljoin(url, location.decode("latin-1")), record.frame.block_length
-                    continue
-                digest = record.payload_digest
-                if status != 200 or digest is None:
-                    continue
-                key = digest.value
-                if record.type == "response":
-                    sizes.setdefault(key, record.frame.block_length)
-                captures = self._captures(url, crawl)
-                self.with_text += bool(captures)
-                for capture in captures:
-                    keys = capture.digest, capture.original or capture.digest
-                    if len(captures) == 1:
-                        texts.setdefault(key, keys)
-                    found[url] = PageFact(url, *keys, sizes.get(key, 0))
-                    yield found[url]
-                if not captures:
-                    text = b"payload:" + key.encode()
-                    # A page without text in a crawl with texts: another payload is another page.
-                    keys = texts.get(key, (text, text if self.with_text or not _is_html(record) else b""))
-                    found[url] = PageFact(url, *keys, sizes.get(key, 0))
-                    yield found[url]
+                elif status == 200 and record.payload_digest is not None:
+                    answers.append((url, record.payload_digest.value, _is_html(record)))
+                    if record.type == "response":
+                        sizes.setdefault(record.payload_digest.value, record.frame.block_length)
+        captures = self._captures({url for url, _, _ in answers}, crawl)
+        # Equal payloads have the same text.
+        texts = {
+            payload: (found.digest, found.original or found.digest)
+            for url, payload, _ in answers
+            for found in captures.get(url, ())
+            if len(captures[url]) == 1
+        }
+        pages: dict[str, PageFact] = {}
+        for url, payload, is_html in answers:
+            size_bytes = sizes.get(payload, 0)
+            for found in captures.get(url, ()):
+                pages[url] = PageFact(url, found.digest, found.original or found.digest, size_bytes)
+                yield pages[url]
+            if url not in captures:
+                text = b"payload:" + payload.encode()
+                # A page without text in a crawl with texts: another payload is another page.
+                keys = texts.get(payload, (text, text if captures or not is_html else b""))
+                pages[url] = PageFact(url, *keys, size_bytes)
+                yield pages[url]
         for url, (_, size_bytes) in targets.items():
-            if url in found:
+            if url in pages:
                 continue
-            page = _redirected(url, targets, found)
+            page = _redirected(url, targets, pages)
             if page is None:
                 target = b"redirect:" + targets[url][0].encode("utf-8", "surrogatepass")
                 yield PageFact(url, target, target, size_bytes)
@@ -157,12 +157,13 @@ class CrawledPages:
                     has_status = record.http is not None and record.http.status not in (None, 304)
                     yield record, (record.http.status or 200) if has_status and record.http else 200
 
-    def _captures(self, url: str, crawl: str) -> list[SeenText]:
-        """The captures of a URL in a crawl. A page that has not changed has only a capture of an earlier crawl."""
-        if self._texts is None:
-            return []
-        captures = [capture for capture, _ in self._texts.captures(url)]
-        return [capture for capture in captures if capture.crawl == crawl] or captures[-1:]
+    def _captures(self, urls: set[str], crawl: str) -> dict[str, list[SeenText]]:
+        """The captures of URLs in a crawl. A page that has not changed has only a capture of an earlier crawl."""
+        known = {} if self._texts is None else self._texts.captures_of(urls)
+        return {
+            url: [capture for capture in captures if capture.crawl == crawl] or captures[-1:]
+            for url, captures in known.items()
+        }
 
     def _note(self, damage: Damage) -> None:
         self.damaged.append(str(damage))
