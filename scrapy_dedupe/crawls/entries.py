@@ -192,21 +192,16 @@ def entry_of_capture(
     return IndexEntry(False, original, url)
 
 
-def entry_of_confirmation(
-    capture: Capture, location: Location, file: str, digest: str, validators: bytes, renewal: str
-) -> IndexEntry:
-    """The entry of a server-not-modified record that a crawl has just written to *file*.
+def entry_of_confirmation(capture: Capture, digest: str, validators: bytes, renewal: str) -> IndexEntry:
+    """The entry of a server-not-modified record that a crawl has just written.
 
     ``digest`` and ``validators`` are those of the page that the 304 confirms, *renewal* is that of :func:`~.reuse.renewal`.
-    The record becomes the last capture of the page if the 304 renews it. If the 304 changes it, the last capture has no
-    place, so that the page is downloaded again.
+    A 304 does not make a capture fresher in the index, since a rebuild from the files could not tell: the record lacks the
+    headers of the 304. If the 304 changes the page, its last capture has no place, so that the page is downloaded again.
     """
-    if renewal == "kept":
+    if renewal != "changed":
         return IndexEntry(True)
-    place = (file, location.offset) if renewal == "renewed" else (None, None)
-    return IndexEntry(
-        True, None, UrlCapture(capture.target_uri, digest, capture.date_digits, validators, *place)
-    )
+    return IndexEntry(True, None, UrlCapture(capture.target_uri, digest, capture.date_digits, validators))
 
 
 def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> IndexEntry:

@@ -240,7 +240,7 @@ class Recorder:
             )
         else:
             digest, validators = confirmed.original.digest, confirmed.validators
-            entry = entry_of_confirmation(capture, place, self._path, digest, validators, confirmed.renewal)
+            entry = entry_of_confirmation(capture, digest, validators, confirmed.renewal)
         # The revisit of a 304 saves nothing.
         conserved = 0
         if original is not None and is_admitted:
