@@ -129,16 +129,18 @@ async def test_a_revisit_of_an_original_with_an_unusual_digest_replays(
     assert record.get("WARC-Payload-Digest") == written
     with open_index(settings["DEDUPE_STORE_URL"]) as index:
         source = Source(str(file), "theirs", str(file))
+        digest, digest_form = digest_and_form(written)
+        assert digest is not None
         index.begin_source(source, "stored")
         original = Original(
-            digest=written,
+            digest=digest,
             crawl="theirs",
             date="20260801000000000",
             url=theirs.url,
             size=place.length,
             file=str(file),
             offset=place.offset,
-            form=digest_and_form(written)[1],
+            form=digest_form,
         )
         index.add_imported(source, [original])
         index.end_source(source, Counts(total_urls=1))
