@@ -105,7 +105,7 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
             counts or Counts(),
             [_plain_capture(capture) for capture in urls],
             _checked_needs(crawl, needs),
-            plain_waiting(waiting),
+            [replace(revisit, digest=plain_digest(revisit.digest)) for revisit in waiting],
         )
 
     @abstractmethod
@@ -268,8 +268,8 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
         """End a source: its records become visible, its crawl is committed, and its counts are added.
 
         Its container gets its ``hash`` and ``size``; the source leaves the queue and is done. Atomic for readers at any
-        size. Safe to repeat and to resume; the counts are added once. ``waiting`` are revisits for :meth:`resolve`, which
-        may be too many for memory; they are iterated again if the store asks for it.
+        size. Safe to repeat and to resume; the counts are added once. ``waiting`` are revisits for :meth:`resolve`, with
+        digests in normal form. They may be too many for memory, and are iterated again if the store asks for it.
         """
         self._end_source(source, counts, _checked_needs(source.crawl, needs), waiting)
 
@@ -464,11 +464,6 @@ def _plain_capture(capture: UrlCapture) -> UrlCapture:
         digest=plain_digest(capture.digest),
         date=date_digits(capture.date),
     )
-
-
-def plain_waiting(waiting: Iterable[Waiting]) -> list[Waiting]:
-    """Waiting revisits with normalized digests."""
-    return [Waiting(plain_digest(revisit.digest), revisit.size) for revisit in waiting]
 
 
 def _checked_needs(crawl: str, needs: Sequence[Need]) -> Sequence[Need]:

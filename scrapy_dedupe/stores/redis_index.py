@@ -14,7 +14,7 @@ commits, ends of sources, concurrent crawls and removals of digests write to bot
 by the new one, forgets the removed crawls and recomputes the sums: readers see either the old index or the new one. An
 interruption before this script changes nothing that readers see; the unfinished index is overwritten the next time.
 
-Import is in :mod:`.redis_index_import`.
+Import is in :mod:`.redis_index_base`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,16 @@ from .index_values import (
     utc_now,
 )
 from .redis_faults import redis_faults
-from .redis_index_base import FORMAT, file_name, record_words, spellings, state_of, text_of
-from .redis_index_import import RedisImports, waiting_words
+from .redis_index_base import (
+    FORMAT,
+    RedisIndexBase,
+    file_name,
+    record_words,
+    spellings,
+    state_of,
+    text_of,
+    waiting_words,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -62,7 +70,7 @@ _LEASE_MS = 10_000
 _POLL_S = 0.02
 
 
-class RedisIndex(RedisImports):
+class RedisIndex(RedisIndexBase):
     """The crawl index on a client with ``decode_responses=False``."""
 
     # Crawls

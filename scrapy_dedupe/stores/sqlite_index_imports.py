@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
 
 from .base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiting
-from .crawl_index import plain_waiting
 from .index_values import (
     payload_message,
     read_source,
@@ -286,7 +285,7 @@ class SqliteImports(SqliteIndexBase):
             # Remove the revisits that an interrupted attempt to end the source has added.
             self._connection.execute("DELETE FROM crawl_waiting WHERE crawl = ?", (part,))
         rest = iter(waiting)
-        while batch := plain_waiting(islice(rest, _ENTERED_AT_ONCE)):
+        while batch := list(islice(rest, _ENTERED_AT_ONCE)):
             with self._transaction():
                 _, part = self._part(source)
                 self._add_waiting(part, batch)
