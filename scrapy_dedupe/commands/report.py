@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe.errors import ArchiveError, StoreUnavailable
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.reports.page import page
-from scrapy_dedupe.reports.reported_crawls import reported_crawls
-from scrapy_dedupe.reports.sums import report_of
+from scrapy_dedupe.reports.sums import report_of, reported_crawls
 from scrapy_dedupe.reports.wording import COPIES, counted, number, percent, size
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.tasks.state import writing

@@ -20,8 +20,8 @@ from scrapy_dedupe.tasks.progress import counted, part
 from scrapy_dedupe.warc.salvage import salvage
 
 from .checking import crawl_size
+from .comparison import REBUILT_KINDS, number_of
 from .crawl_files import payload_of_files
-from .findings import REBUILT_KINDS, number_of
 from .purging import end_unfinished
 from .rebuilding import enter_files, settle
 

@@ -21,9 +21,8 @@ from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.warc.dates import format_date
 
 from .parsing import MOST_BYTES, MOST_PAGES, count_of, dict_of, is_number, list_of, number_of, text_of
-from .tallies import Groups, Tallies
+from .tallies import LAST_SECOND, Groups, Tallies, Timeline
 from .texts import harmless, host_of, mime_of
-from .timeline import LAST_SECOND, Timeline
 from .url_patterns import UrlPatterns
 
 if TYPE_CHECKING:

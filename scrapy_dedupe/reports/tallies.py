@@ -1,10 +1,14 @@
-"""Rows by name, for any number of names in bounded memory: counters, and groups of duplicate pages.
+"""Counters in bounded memory: by name, also with groups of duplicate pages, and over time.
 
-As in Space-Saving (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams,
-ICDT 2005), the rows with the lowest counts are removed to make room for new ones. Here many are removed at once, when
-there are twice as many rows, or bytes of text, as the limit. A name that gets a new row may have been counted before:
-``missed`` of the row is an upper bound of these counts, and no name without a row has been counted more than ``floor``
-times.
+Rows by name are for any number of names. As in Space-Saving (Metwally, Agrawal, El Abbadi: Efficient Computation of
+Frequent and Top-k Elements in Data Streams, ICDT 2005), the rows with the lowest counts are removed to make room for new
+ones. Here many are removed at once, when there are twice as many rows, or bytes of text, as the limit. A name that gets a
+new row may have been counted before: ``missed`` of the row is an upper bound of these counts, and no name without a row
+has been counted more than ``floor`` times.
+
+A timeline has counters in slots. When there are too many slots, their width is doubled. The start of a slot is a multiple
+of its width since the epoch, so that the slots of several crawls match. Within a run, there is a slot for all times,
+including those without events; between runs, there are no slots.
 """
 
 from __future__ import annotations
@@ -24,6 +28,10 @@ if TYPE_CHECKING:
 _MOST_GROUPS = 100
 _MOST_GROUPS_BYTES = 40_000
 _GROUP_KINDS = ("exact", "near")
+
+MOST_SLOTS = 120
+LAST_SECOND = 2**37 - 1
+"""The latest time, in the year 6325: even the end of a slot that begins then can be converted to a date."""
 
 
 class Row:
@@ -281,3 +289,91 @@ class Groups(HeavyHitters[Group]):
             if kind not in _GROUP_KINDS or not (similarity is None or share_of(similarity) >= 0):
                 raise ValueError("not an example")
         return text_of(key or url), group, examples
+
+
+class Timeline:
+    """Counters in *columns* columns for at most 120 slots, whose initial width is one second."""
+
+    def __init__(self, columns: int) -> None:
+        self._columns = columns
+        self._slots: dict[int, list[int]] = {}
+        self._newest: int | None = None
+        self.seconds = 1
+
+    def count(self, now_s: float, counts: Iterable[tuple[int, int]] = ()) -> None:
+        """Add to the counters at a time in seconds since the epoch; each pair is a column and a number.
+
+        Without pairs, only record that the run is active.
+        """
+        second = int(min(max(now_s, 0), LAST_SECOND))
+        slot = second // self.seconds
+        if slot != self._newest:
+            slot = self._go_to(second)
+        row = self._slots[slot]
+        for column, number in counts:
+            row[column] += number
+
+    def _go_to(self, second: int) -> int:
+        slot = second // self.seconds
+        if self._newest is None or slot < self._newest:
+            # The first event of a run, or a clock that was set back.
+            self._slots.setdefault(slot, [0] * self._columns)
+            while len(self._slots) > MOST_SLOTS:
+                self._double()
+            slot = second // self.seconds
+            if self._newest is None:
+                self._newest = slot
+            return slot
+        while len(self._slots) + slot - self._newest > MOST_SLOTS:
+            self._double()
+            slot = second // self.seconds
+        for number in range(self._newest + 1, slot + 1):
+            self._slots.setdefault(number, [0] * self._columns)
+        self._newest = slot
+        return slot
+
+    def _double(self) -> None:
+        self.seconds *= 2
+        narrower, self._slots = self._slots, {}
+        for slot, row in narrower.items():
+            self._add(slot // 2, row)
+        if self._newest is not None:
+            self._newest //= 2
+
+    def merge(self, other: Timeline) -> None:
+        """Add the counters of *other*."""
+        while self.seconds < other.seconds:
+            self._double()
+        for slot, row in other._slots.items():
+            self._add(slot * other.seconds // self.seconds, row)
+        while len(self._slots) > MOST_SLOTS:
+            self._double()
+
+    def _add(self, slot: int, row: Iterable[int]) -> None:
+        known = self._slots.get(slot, [0] * self._columns)
+        self._slots[slot] = [a + b for a, b in zip(known, row, strict=True)]
+
+    def slices(self) -> list[tuple[int, list[int]]]:
+        """All slots in the order of time: the first second since the epoch, and the counters."""
+        return [(slot * self.seconds, row) for slot, row in sorted(self._slots.items())]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the slots as plain values."""
+        return {"seconds": self.seconds, "slots": [[slot, *row] for slot, row in sorted(self._slots.items())]}
+
+    def take(self, data: object) -> None:
+        """Restore the result of :meth:`as_dict` in an empty object. Raises :class:`ValueError` for invalid data.
+
+        Later counts belong to another run.
+        """
+        plain = dict_of(data)
+        seconds = count_of(plain.get("seconds"))
+        slots = list_of(plain.get("slots"))
+        if not 1 <= seconds <= LAST_SECOND + 1 or seconds & (seconds - 1) or len(slots) > MOST_SLOTS:
+            raise ValueError("not a timeline")
+        self.seconds = seconds
+        for item in slots:
+            slot, *row = map(count_of, list_of(item))
+            if len(row) != self._columns or slot * seconds > LAST_SECOND:
+                raise ValueError("an invalid slot")
+            self._slots[slot] = row

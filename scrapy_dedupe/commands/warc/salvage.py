@@ -13,8 +13,8 @@ from scrapy_dedupe.commands.options import DRY_RUN, Option, flag
 from scrapy_dedupe.commands.output import first, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.checking import Checker
+from scrapy_dedupe.crawls.comparison import Thoroughness
 from scrapy_dedupe.crawls.crawl_files import PAYLOAD_FIELD, crawl_of, files_of, missing_files
-from scrapy_dedupe.crawls.findings import Thoroughness
 from scrapy_dedupe.crawls.rebuilding import rebuild, refuse_running, salvage_watched
 from scrapy_dedupe.crawls.repairing import repair
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, StoreError
