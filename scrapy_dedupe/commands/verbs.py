@@ -96,7 +96,7 @@ VERBS: Final = {
     ),
     "content": Listed(None, "Inspect and manage the stored texts, and explain why a page is a copy."),
     "content stats": Listed(
-        "content.texts", "Show the number of stored texts, how they are compared, and the size of the store."
+        "content.verbs", "Show the number of stored texts, how they are compared, and the size of the store."
     ),
     "content explain": Listed(
         "content.verdicts",
@@ -107,15 +107,15 @@ VERBS: Final = {
         "content.verdicts", "Show the verdict that a page would get now, and the reason. Nothing is stored."
     ),
     "content curve": Listed(
-        "content.curve", "Show which share of near copies the settings find, by similarity."
+        "content.verbs", "Show which share of near copies the settings find, by similarity."
     ),
     "content purge": Listed(
-        "content.texts",
+        "content.verbs",
         "Forget texts, selected by the URL, crawl or time of their first capture. A forgotten text is new again when it"
         " is seen again, even if other pages had it since.",
     ),
     "content import": Listed(
-        "content.quarrycore",
+        "content.verbs",
         "Import the text hashes of QuarryCore. Later crawls treat a page with such a text as a copy. The"
         " file is not changed.",
     ),
