@@ -82,7 +82,8 @@ def payload_of_files(crawl: str, folder: Path) -> str | None:
 
 def named_files(index: CrawlIndex, crawl: str) -> tuple[str, ...]:
     """The names of the files of a crawl in the index."""
-    return next((info.files for info in index.crawls() if info.id == crawl), ())
+    info = index.crawl(crawl)
+    return () if info is None else info.files
 
 
 def files_of(index: CrawlIndex, crawl: str, folder: Path) -> list[ReadableFile]:

@@ -88,7 +88,8 @@ def pack_crawl(
         files.append(file)
     if not files:
         return None
-    info = next(info for info in index.crawls() if info.id == crawl)
+    info = index.crawl(crawl)
+    assert info is not None
     requires = requirements(index, crawl)
     folder = folder.absolute()
     try:

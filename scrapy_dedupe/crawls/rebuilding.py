@@ -68,7 +68,7 @@ def is_lacking(index: CrawlIndex, crawl: str, folder: Path) -> bool:
 
     That is so if its last run was killed, or if the index did not answer when a file was started.
     """
-    info = next((info for info in index.crawls() if info.id == crawl), None)
+    info = index.crawl(crawl)
     if info is None or info.incomplete:
         return info is not None
     names = {PurePosixPath(name).name for name in info.files}

@@ -350,6 +350,10 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
     def crawls(self) -> list[CrawlInfo]:
         """All crawls, in the order of their start."""
 
+    def crawl(self, crawl: str) -> CrawlInfo | None:
+        """One crawl; None if the index does not list it."""
+        return next((info for info in self.crawls() if info.id == crawl), None)
+
     @abstractmethod
     def containers(self, crawl: str) -> list[dict[str, object]]:
         """The WACZ files of a crawl, each with its ``filename`` and, once packed, ``hash`` and ``size``.

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import FORCE, Option, flag
 from scrapy_dedupe.commands.output import encodable, picked
-from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.passages.extraction import extract
@@ -34,7 +33,7 @@ from scrapy_dedupe.passages.values import Place
 from scrapy_dedupe.reports.wording import clean, counted, number
 from scrapy_dedupe.tasks.state import writing
 
-from . import EXCLUSIONS, MIN_TOKENS, ROOT, place_text, root_of, snippet
+from . import EXCLUSIONS, MIN_TOKENS, ROOT, PassageVerb, place_text, root_of, snippet
 from .queries import given_text
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
         yield f"No documents of {result['root']} share a passage that matches the options."
 
 
-EXTRACT = Verb(
+EXTRACT = PassageVerb(
     _extract,
     _lines,
     [
@@ -185,5 +184,4 @@ EXTRACT = Verb(
         ),
         *EXCLUSIONS,
     ],
-    store_option="--root DIR",
 )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import Option, flag
 from scrapy_dedupe.commands.output import as_json, picked
-from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.content.canonical import read
 from scrapy_dedupe.content.markup import HostileMarkup
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
@@ -36,7 +35,7 @@ from scrapy_dedupe.reports.wording import clean, counted, number
 from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
-from . import EXCLUSIONS, MIN_TOKENS, ROOT, place_text, root_of, snippet
+from . import EXCLUSIONS, MIN_TOKENS, ROOT, PassageVerb, place_text, root_of, snippet
 
 if TYPE_CHECKING:
     import argparse
@@ -104,7 +103,7 @@ def _like_lines(result: dict[str, Any]) -> Iterator[str]:
             yield from (f"         there  {place_text(there)}" for there in passage.places)
 
 
-LIKE = Verb(
+LIKE = PassageVerb(
     _like,
     _like_lines,
     [
@@ -121,7 +120,6 @@ LIKE = Verb(
     # argparse would show the positional argument last, where --taboo would take it as another of its files.
     usage="%(prog)s FILE|URL|- [-h] [--root DIR] [--top N] [--min-tokens N] [--taboo FILE [FILE ...]]"
     " [--boilerplate-share X | --keep-boilerplate] [--json]",
-    store_option="--root DIR",
 )
 
 
@@ -202,7 +200,7 @@ def _blot_lines(result: dict[str, Any]) -> Iterator[str]:
                 yield row["blot"]
 
 
-BLOT = Verb(
+BLOT = PassageVerb(
     _blot,
     _blot_lines,
     [
@@ -211,7 +209,6 @@ BLOT = Verb(
         flag("--offsets", "also show the tokens, characters and words of each blot"),
         flag("--all", "show the blots of all windows, not only those that are kept"),
     ],
-    store_option="--root DIR",
 )
 
 
@@ -259,7 +256,7 @@ def _unblot_lines(result: dict[str, Any]) -> Iterator[str]:
     yield from (f"{word} was not found." for word in result["unknown"])
 
 
-UNBLOT = Verb(
+UNBLOT = PassageVerb(
     _unblot,
     _unblot_lines,
     [
@@ -272,5 +269,4 @@ UNBLOT = Verb(
         ROOT,
         flag("--all", "also show blots of a single document"),
     ],
-    store_option="--root DIR",
 )

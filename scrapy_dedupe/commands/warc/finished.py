@@ -37,7 +37,7 @@ _WACZ: Final = re.compile(r"[^/]+(\.wacz|\.multi-wacz\.json)")
 
 def _pack(stores: CommandStores, opts: argparse.Namespace) -> PackedCrawl:
     with stores.open_index() as index, Bars(opts) as bars:
-        info = {info.id: info for info in index.crawls()}.get(opts.id)
+        info = index.crawl(opts.id)
         if info is None or info.state == "canceled":
             state = "is unknown" if info is None else "is canceled"
             raise CrawlStateError(f"The crawl {opts.id} {state}, so it cannot be packed.")
