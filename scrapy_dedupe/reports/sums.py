@@ -6,7 +6,7 @@ The crawls are those in the index, and those that only the content layer has rec
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final
@@ -88,36 +88,22 @@ class CrawlSeen:
         return None if self.observations is None else iso_time(self.observations.started)
 
 
-@dataclass(slots=True)
-class Reported:
-    """Crawls in the order of their start, their dependencies, and notes about the selection.
-
-    ``unreadable`` are crawls whose observations are damaged, or of a newer version.
-    """
-
-    crawls: list[CrawlSeen] = field(default_factory=list)
-    graph: CrawlGraph = NO_GRAPH
-    notes: list[str] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
-
-
-def reported_crawls(
+def stored_report(
     stores: Sequence[Store],
     wacz_folder: Path | None,
     ids: Sequence[str],
     most: int,
     progress: Progress = NO_PROGRESS,
-) -> Reported:
-    """The crawls with these ids, or without ids the *most* newest ones.
+) -> tuple[Report, list[str]]:
+    """The report over the crawls with these ids, or without ids over the *most* newest ones.
 
-    *stores* are the store of the index and the store of the texts, in this order. Raises
-    :class:`~scrapy_dedupe.errors.CrawlStateError` for an unknown id, and :class:`~scrapy_dedupe.errors.StoreRefused`
-    for a named crawl whose observations cannot be read.
+    Also returns the crawls whose observations are damaged, or of a newer version. *stores* are the store of the index and
+    the store of the texts, in this order. Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for an unknown id, and
+    :class:`~scrapy_dedupe.errors.StoreRefused` for a named crawl whose observations cannot be read.
     """
     from scrapy_dedupe.crawls.dependencies import Dependencies
 
-    index = stores[0].index
-    dependencies = Dependencies(index, wacz_folder)
+    dependencies = Dependencies(stores[0].index, wacz_folder)
     known = dependencies.crawls
     store_of: dict[str, Store] = {}
     for store in stores:
@@ -135,10 +121,8 @@ def reported_crawls(
                 f"The store has no crawl {crawl}, neither in the index nor in its reports. List the crawls of the index"
                 " with `scrapy dedupe crawls`."
             )
-
-    found = Reported()
-    if not wanted:
-        found.notes.append("There are no crawls yet.")
+    notes = [] if wanted else ["There are no crawls yet."]
+    unreadable = []
 
     def read() -> Iterator[CrawlSeen]:
         for crawl in counted(wanted, progress):
@@ -149,7 +133,7 @@ def reported_crawls(
             except StoreRefused:
                 if ids:
                     raise
-                found.unreadable.append(crawl)
+                unreadable.append(crawl)
             yield CrawlSeen(crawl, known.get(crawl), observations)
 
     def started(crawl: CrawlSeen) -> str:
@@ -159,19 +143,18 @@ def reported_crawls(
         # The number of crawls without an index entry is not limited, and each takes about 100 kB.
         seen = sorted(nlargest(len(wanted) if ids else most, read(), key=started), key=started)
     if not ids and len(listed) + len(others) > most:
-        found.notes.append(
+        notes.append(
             f"Only the newest {most} of {number(len(listed) + len(others))} crawls are reported. Give ids to choose others."
         )
     chosen = {crawl.id for crawl in seen}
-    found.crawls = seen
-    found.unreadable = [crawl for crawl in found.unreadable if crawl in chosen]
-    if found.unreadable:
-        found.notes.append(
-            f"The observations of {', '.join(found.unreadable[:5])} cannot be read: they are damaged, or of a newer"
+    unreadable = [crawl for crawl in unreadable if crawl in chosen]
+    if unreadable:
+        notes.append(
+            f"The observations of {', '.join(unreadable[:5])} cannot be read: they are damaged, or of a newer"
             " version. They were not changed."
         )
-    found.graph = graph_of(dependencies, [crawl.id for crawl in seen if crawl.info is not None])
-    return found
+    graph = graph_of(dependencies, [crawl.id for crawl in seen if crawl.info is not None])
+    return report_of(seen, graph=graph, notes=notes), unreadable
 
 
 def graph_of(dependencies: Dependencies, crawls: Sequence[str]) -> CrawlGraph:
@@ -194,24 +177,14 @@ def graph_of(dependencies: Dependencies, crawls: Sequence[str]) -> CrawlGraph:
     is_shown = set(shown)
     edges, nodes = [], []
     for crawl in shown:
-        files: dict[str, list[bool]] = {}
-        for need in dependencies.needs(crawl):
-            files.setdefault(need.crawl, []).append(need.is_missing)
         edges += [
-            GraphEdge(crawl, other, len(are_missing), any(are_missing))
-            for other, are_missing in files.items()
+            GraphEdge(crawl, other, len(needs), any(need.is_missing for need in needs))
+            for other, needs in dependencies.needs_by_crawl(crawl).items()
             if other in is_shown
         ]
         info = dependencies.crawls.get(crawl)
-        nodes.append(
-            GraphNode(
-                crawl,
-                None if info is None else info.state,
-                None if info is None else dependencies.why_unknown(crawl),
-                is_in_report=crawl in chosen,
-                started=None if info is None else info.started,
-            )
-        )
+        state, started = (None, None) if info is None else (info.state, info.started)
+        nodes.append(GraphNode(crawl, state, dependencies.why_unknown(crawl), crawl in chosen, started))
     return CrawlGraph(nodes, edges, len(related) - len(shown))
 
 

@@ -261,24 +261,23 @@ def _graph(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     """
     with stores.open_index() as index:
         dependencies = Dependencies(index, stores.settings.wacz.folder)
-        needs = {crawl: dependencies.needs(crawl) for crawl in dependencies.crawls}
-    edges: dict[tuple[str, str], dict[str, Any]] = {}
-    for crawl, needed in needs.items():
-        for need in needed:
-            new = {"crawl": crawl, "needs": need.crawl, "names": [], "missing": [], "is_missing": False}
-            edge = edges.setdefault((crawl, need.crawl), new)
-            edge["is_missing"] |= need.is_missing
-            if need.name:
-                edge["names"].append(need.name)
-                if need.is_present is False:
-                    edge["missing"].append(need.name)
+        edges = [
+            {
+                "crawl": crawl,
+                "needs": other,
+                "names": [need.name for need in needs if need.name],
+                "missing": [need.name for need in needs if need.name and need.is_present is False],
+                "is_missing": any(need.is_missing for need in needs),
+            }
+            for crawl in dependencies.crawls
+            for other, needs in dependencies.needs_by_crawl(crawl).items()
+        ]
     states = {info.id: info.state for info in dependencies.crawls.values()}
-    unknown = {crawl: dependencies.why_unknown(crawl) for crawl in states}
     nodes = [
-        {"id": crawl, "state": states.get(crawl), "needs_unknown": unknown.get(crawl)}
-        for crawl in dict.fromkeys([*states, *(needed for _, needed in edges)])
+        {"id": crawl, "state": states.get(crawl), "needs_unknown": dependencies.why_unknown(crawl)}
+        for crawl in dict.fromkeys([*states, *(edge["needs"] for edge in edges)])
     ]
-    return {"nodes": nodes, "edges": list(edges.values()), "format": opts.format}
+    return {"nodes": nodes, "edges": edges, "format": opts.format}
 
 
 def _graph_lines(graph: dict[str, Any]) -> Iterator[str]:
