@@ -23,10 +23,9 @@ from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 from scrapy_dedupe.warc.remote import place_file
 
 from .comparison import CrawlComparison, IndexFinding, UnresolvedRevisits, missing_needs, number_of
-from .crawl_files import CrawlFiles, FileSearch, strays_by_crawl
+from .crawl_files import WACZ_SUFFIX, CrawlFiles, FileSearch, sha256_of, size_of, sizes_of, strays_by_crawl
 from .dependencies import Dependencies
 from .entries import EntryRules
-from .places import WACZ_SUFFIX, sha256_of, size_of, sizes_of
 from .rebuilding import refuse_running
 from .sorted_entries import SortedEntries
 

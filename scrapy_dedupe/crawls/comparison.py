@@ -25,10 +25,9 @@ from scrapy_dedupe.tasks.progress import Reached, counted
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import payload_fault, reference_of
 
-from .crawl_files import crawl_of, files_in_folders
+from .crawl_files import crawl_of, files_in_folders, readable
 from .dependencies import is_bare
 from .entries import CONSERVES_NOTHING, conserved_size, derive
-from .places import readable
 from .sorted_entries import digits_of, plain_or_same
 
 if TYPE_CHECKING:

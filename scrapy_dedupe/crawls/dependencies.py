@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.warc.remote import is_url
 
-from .places import WACZ_SUFFIX, is_present
+from .crawl_files import WACZ_SUFFIX, is_present
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

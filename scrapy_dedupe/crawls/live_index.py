@@ -29,9 +29,9 @@ from scrapy_dedupe.warc.records import can_be_referred_to
 from scrapy_dedupe.warc.remote import is_url
 
 from .captured_records import RecentExchanges, is_capture, is_original_record, renewal_of
+from .crawl_files import is_present, readable
 from .dependencies import Containers
 from .entries import is_confirmed, need_of, says_nothing_else, validators_of
-from .places import is_present, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

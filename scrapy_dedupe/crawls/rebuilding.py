@@ -18,10 +18,18 @@ from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.salvage import Salvaged, is_held, salvage
 
-from .crawl_files import crawl_of, files_of, missing_files, named_files, unfinished_files
+from .crawl_files import (
+    WACZ_SUFFIX,
+    crawl_of,
+    files_of,
+    missing_files,
+    named_files,
+    size_of,
+    sizes_of,
+    unfinished_files,
+)
 from .entries import EntryRules, derive
 from .entry_writer import EntryWriter
-from .places import WACZ_SUFFIX, size_of, sizes_of
 from .sorted_entries import SortedEntries
 
 if TYPE_CHECKING:

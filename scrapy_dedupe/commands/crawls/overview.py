@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from scrapy_dedupe.commands.options import CRAWL_ID, Option, flag
 from scrapy_dedupe.commands.output import as_json, picked
 from scrapy_dedupe.commands.verbs import Verb
+from scrapy_dedupe.crawls.crawl_files import is_present
 from scrapy_dedupe.crawls.dependencies import Container, Dependencies, Needed
-from scrapy_dedupe.crawls.places import is_present
 from scrapy_dedupe.errors import CrawlStateError
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.stores.crawl_index import did_you_mean

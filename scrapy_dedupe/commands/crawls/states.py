@@ -15,9 +15,8 @@ from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import CRAWL_ID, CRAWL_IDS, DRY_RUN, WARC_DIR, Option, flag, time_before
 from scrapy_dedupe.commands.output import picked
 from scrapy_dedupe.commands.verbs import Verb
-from scrapy_dedupe.crawls.crawl_files import payload_of_files
+from scrapy_dedupe.crawls.crawl_files import is_present, payload_of_files
 from scrapy_dedupe.crawls.dependencies import Dependencies
-from scrapy_dedupe.crawls.places import is_present
 from scrapy_dedupe.crawls.purging import (
     check_purge,
     end_unfinished,

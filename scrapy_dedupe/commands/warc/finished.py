@@ -12,9 +12,8 @@ from scrapy_dedupe.commands.crawls.states import settle_one
 from scrapy_dedupe.commands.options import CRAWL_ID, WARC_DIR, Option, flag
 from scrapy_dedupe.commands.output import picked
 from scrapy_dedupe.commands.verbs import Verb
-from scrapy_dedupe.crawls.crawl_files import crawl_of
+from scrapy_dedupe.crawls.crawl_files import WACZ_SUFFIX, crawl_of, sizes_of
 from scrapy_dedupe.crawls.packing import container_name, manifest_name
-from scrapy_dedupe.crawls.places import WACZ_SUFFIX, sizes_of
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, StoreError
 from scrapy_dedupe.live.archive.wacz import pack_by_settings
 from scrapy_dedupe.reports.wording import counted
