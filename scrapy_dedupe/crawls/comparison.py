@@ -223,7 +223,12 @@ class CrawlComparison:
                 self._check_payload(entry.file, record)
 
     def _check_payload(self, name: str, record: StoredRecord) -> None:
-        fault = _payload_fault(record) if self.has_payloads else None
+        digest = record.payload_digest
+        if not self.has_payloads or record.type != "response" or digest is None:
+            return
+        # A digest by an unknown algorithm cannot be computed.
+        is_known = digest.label in hashlib.algorithms_available and not digest.label.startswith("shake")
+        fault = payload_fault(record, str(digest)) if is_known else None
         if fault is not None:
             why = f"; {fault.rstrip('.')}" if fault else ""
             text = f"{name}, offset {record.offset}: the payload does not have the digest that the record gives{why}."
@@ -352,16 +357,6 @@ class UnresolvedRevisits:
         except (OSError, DedupeError):
             # The check of the crawl to which the file belongs reports the error.
             return
-
-
-def _payload_fault(record: StoredRecord) -> str | None:
-    """`payload_fault` for the digest that a response names; None if the digest cannot be computed."""
-    digest = record.payload_digest
-    if record.type != "response" or digest is None:
-        return None
-    label = digest.label
-    is_known = label in hashlib.algorithms_available and not label.startswith("shake")
-    return payload_fault(record, str(digest)) if is_known else None
 
 
 def _without_original(revisit: ReadRevisit) -> IndexFinding:

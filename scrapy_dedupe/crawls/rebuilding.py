@@ -64,11 +64,13 @@ def settle(
     if unfinished:
         # Before the files get their final names, because a final name hides that records are missing from the index.
         index.mark_incomplete(crawl, True)
-    results = (salvage_watched(path, watch) for path in unfinished)
-    salvaged = [result for result in results if result is not None]
+    salvaged = []
+    for path in unfinished:
+        with part(watch, path.name, sizes_of([path])):
+            salvaged.append(salvage(path, on_offset=Reached(watch)))
     if unfinished or (not is_new and is_lacking(index, crawl, folder)):
         rebuild(index, crawl, folder, rules, watch)
-    return salvaged
+    return [result for result in salvaged if result is not None]
 
 
 def is_lacking(index: CrawlIndex, crawl: str, folder: Path) -> bool:
@@ -83,19 +85,6 @@ def is_lacking(index: CrawlIndex, crawl: str, folder: Path) -> bool:
     return any(
         path.name not in names and crawl_of(path) == crawl for path in warc_files(folder, unfinished=True)
     )
-
-
-def salvage_watched(
-    path: Path,
-    watch: Progress,
-    *,
-    dry_run: bool = False,
-    skip_damaged: bool = False,
-    info: Mapping[str, str] | None = None,
-) -> Salvaged | None:
-    """Salvage a file with :func:`~scrapy_dedupe.warc.salvage.salvage` and report progress."""
-    with part(watch, path.name, sizes_of([path])):
-        return salvage(path, dry_run=dry_run, skip_damaged=skip_damaged, info=info, on_offset=Reached(watch))
 
 
 def mend_others(index: CrawlIndex, folder: Path) -> list[tuple[str, Salvaged]]:

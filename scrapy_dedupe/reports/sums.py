@@ -41,8 +41,7 @@ from .observations import (
     iso_time,
     unpack,
 )
-from .parsing import is_number
-from .tallies import Row
+from .tallies import Row, is_number
 from .wording import moment, number
 
 if TYPE_CHECKING:

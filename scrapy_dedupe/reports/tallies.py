@@ -9,19 +9,22 @@ has been counted more than ``floor`` times.
 A timeline has counters in slots. When there are too many slots, their width is doubled. The start of a slot is a multiple
 of its width since the epoch, so that the slots of several crawls match. Within a run, there is a slot for all times,
 including those without events; between runs, there are no slots.
+
+Stored counters are plain values, which are checked when they are restored: the functions at the end raise
+:class:`ValueError` for an unexpected value.
 """
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from .parsing import count_of, dict_of, list_of, share_of, text_of
-from .texts import key_of, shown_url
+from .wording import harmless, key_of, shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Self
+    from typing import Self, TypeGuard
 
     from .figures import DuplicateGroup
 
@@ -32,6 +35,15 @@ _GROUP_KINDS = ("exact", "near")
 MOST_SLOTS = 120
 LAST_SECOND = 2**37 - 1
 """The latest time, in the year 6325: even the end of a slot that begins then can be converted to a date."""
+
+MOST_PAGES = 2**50
+"""A limit above any number of pages. The sum over thousands of crawls fits 64 bits, so that it can be drawn."""
+
+MOST_BYTES = 2**50
+"""A limit above the number of bytes that can be counted at once."""
+
+_MOST_COUNT = 2**80
+_MOST_CHARS = 3_000
 
 
 class Row:
@@ -377,3 +389,55 @@ class Timeline:
             if len(row) != self._columns or slot * seconds > LAST_SECOND:
                 raise ValueError("an invalid slot")
             self._slots[slot] = row
+
+
+def dict_of(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("not a dict")  # noqa: TRY004
+    return value
+
+
+def list_of(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("not a list")  # noqa: TRY004
+    return value
+
+
+def text_of(value: object) -> str:
+    """A string of at most 3,000 characters, cleaned by `harmless`, since other programs may write to a shared store."""
+    if not isinstance(value, str) or len(value) > _MOST_CHARS:
+        raise ValueError("not a short string")
+    return harmless(value, _MOST_CHARS)
+
+
+def count_of(value: object, most: int = _MOST_COUNT) -> int:
+    """An integer from 0 to *most*."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ValueError("not a count")
+    return value
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a finite number.
+
+    >>> is_number(10**400), is_number(float("nan")), is_number(True)
+    (True, False, False)
+    """
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def number_of(value: object) -> int | float:
+    """A finite number."""
+    if not is_number(value):
+        raise ValueError("not a number")
+    return max(-_MOST_COUNT, min(value, _MOST_COUNT)) if isinstance(value, int) else value
+
+
+def share_of(value: object) -> float:
+    """A number from 0 to 1."""
+    number = float(number_of(value))
+    if not 0 <= number <= 1:
+        raise ValueError("not a share")
+    return number

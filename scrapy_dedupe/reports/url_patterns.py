@@ -15,7 +15,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .tallies import HeavyHitters, Row
-from .texts import harmless, host_and_rest, shown_url
+from .wording import harmless, host_and_rest, shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

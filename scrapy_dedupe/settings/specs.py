@@ -29,7 +29,9 @@ logger = logging.getLogger(__name__)
 MIN_URL_CAPACITY: Final = 10_000
 
 # The classes of the groups, by the names of their fields and in their order.
-_GROUPS: Final = {name: kind for name, kind in get_type_hints(Settings).items() if is_dataclass(kind)}
+_GROUPS: Final[dict[str, Any]] = {
+    name: kind for name, kind in get_type_hints(Settings).items() if is_dataclass(kind)
+}
 
 
 def _specs_of(group: type) -> dict[str, Spec]:

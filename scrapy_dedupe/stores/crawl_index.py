@@ -13,7 +13,7 @@ from abc import abstractmethod
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import CrawlStateError, SettingError
 
@@ -31,6 +31,16 @@ REPAIR_SUFFIX = "~repair"
 """The suffix of the id of a temporary crawl that will replace a crawl (see :mod:`scrapy_dedupe.crawls.repairing`)."""
 
 _CRAWL_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+class Addition(NamedTuple):
+    """What is added to a crawl in one step (see :meth:`CrawlIndex.add`)."""
+
+    originals: Sequence[Original]
+    counts: Counts = Counts()
+    urls: Sequence[UrlCapture] = ()
+    needs: Sequence[Need] = ()
+    waiting: Sequence[Waiting] = ()
 
 
 class CrawlIndex(AbstractContextManager["CrawlIndex"]):
@@ -99,25 +109,17 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
         added to the counts of the crawl; ``needs`` are containers of other crawls that its revisits refer to,
         ``waiting`` are revisits whose originals are not in the index, for :meth:`resolve`.
         """
-        self.add_plain(
-            _checked_id(crawl),
+        added = Addition(
             [_plain_original(original, crawl) for original in originals],
             counts or Counts(),
             [_plain_capture(capture) for capture in urls],
             _checked_needs(crawl, needs),
             [replace(revisit, digest=plain_digest(revisit.digest)) for revisit in waiting],
         )
+        self.add_plain(_checked_id(crawl), added)
 
     @abstractmethod
-    def add_plain(
-        self,
-        crawl: str,
-        originals: Sequence[Original],
-        counts: Counts | None = None,
-        urls: Sequence[UrlCapture] = (),
-        needs: Sequence[Need] = (),
-        waiting: Sequence[Waiting] = (),
-    ) -> None:
+    def add_plain(self, crawl: str, added: Addition) -> None:
         """Like :meth:`add`, for values in normal form (see :mod:`.normal_forms`), of a crawl that was started."""
 
     @abstractmethod

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, cast
 from scrapy_dedupe.errors import CrawlStateError
 
 from . import redis_index_keys as keys_of
-from .base import Counts, CrawlInfo, Need, Original, UrlCapture, Waiting
+from .base import Counts, CrawlInfo, Need, Original, UrlCapture
 from .index_values import (
     container_json,
     digest_key,
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from .base import OnDone
+    from .crawl_index import Addition
 
 _CRAWLS_AT_ONCE = 100
 
@@ -106,17 +107,10 @@ class RedisIndex(RedisIndexBase):
         self.unreadable += captures.count(None) - values.count(None)
         return captures
 
-    def add_plain(
-        self,
-        crawl: str,
-        originals: Sequence[Original],
-        counts: Counts | None = None,
-        urls: Sequence[UrlCapture] = (),
-        needs: Sequence[Need] = (),
-        waiting: Sequence[Waiting] = (),
-    ) -> None:
+    def add_plain(self, crawl: str, added: Addition) -> None:
+        originals, counts, urls, needs, waiting = added
         words: list[str | bytes | int] = [
-            crawl, secrets.token_bytes(8), *astuple(counts or Counts()), len(originals), len(urls), len(needs)
+            crawl, secrets.token_bytes(8), *astuple(counts), len(originals), len(urls), len(needs)
         ]  # fmt: skip
         words += record_words(originals, urls)
         words += map(need_text, needs)
@@ -325,7 +319,9 @@ class RedisIndex(RedisIndexBase):
         while True:
             answer = self._rebuild_once(left_out, words, sources or {}, on_done)
             if answer[0] == b"lost":
-                self._await_other()
+                # Another process rebuilds the merged index: wait until it has finished or has stopped.
+                while self._ask("EXISTS", keys_of.REBUILDING):
+                    time.sleep(_POLL_S)
                 continue
             if answer[0] != b"ok":
                 self._require(text_of(answer[1]), text_of(answer[0]), action)
@@ -363,8 +359,3 @@ class RedisIndex(RedisIndexBase):
         # A crawl that Browsertrix will remove comes last: it must not own payloads that other crawls have too.
         ordered = sorted(members, key=lambda crawl: (crawl in marked, times[crawl] or b"", crawl))
         return ordered + sorted(others - members - left_out)
-
-    def _await_other(self) -> None:
-        """Wait until another process that rebuilds the merged index has finished or has stopped."""
-        while self._ask("EXISTS", keys_of.REBUILDING):
-            time.sleep(_POLL_S)

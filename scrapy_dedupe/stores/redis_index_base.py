@@ -378,7 +378,11 @@ class RedisIndexBase(CrawlIndex):
         for name in self._ask("HKEYS", keys_of.MERGING):
             self._merge_source(text_of(name))
         waiters = sorted(self._ask("SMEMBERS", keys_of.WAITERS))
-        resolved = sum(self._resolve_crawl(text_of(crawl)) for crawl in waiters)
+        resolved = sum(
+            int(self._run("index_resolve", crawl, *spellings(map(text_of, digests))))
+            for crawl in map(text_of, waiters)
+            for digests in self._scanned("HSCAN", keys_of.waiting(crawl))
+        )
         return resolved + self._resolve_revs()
 
     @property
@@ -458,12 +462,6 @@ class RedisIndexBase(CrawlIndex):
             for kind in ("newurls", "newwaits"):
                 for _ in self._steps("index_source_merge", name, kind):
                     pass
-
-    def _resolve_crawl(self, crawl: str) -> int:
-        return sum(
-            int(self._run("index_resolve", crawl, *spellings(map(text_of, digests))))
-            for digests in self._scanned("HSCAN", keys_of.waiting(crawl))
-        )
 
     def _resolve_revs(self) -> int:
         """Resolve the revisits that Browsertrix's importer recorded; scans for its keys once after each of its imports."""

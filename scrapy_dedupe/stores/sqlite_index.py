@@ -34,7 +34,8 @@ from .sqlite_index_imports import SqliteImports
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from .base import OnDone, UrlCapture, Waiting
+    from .base import OnDone, UrlCapture
+    from .crawl_index import Addition
 
 # Hidden rows have ids that no crawl has, so the id identifies the crawl's own rows.
 _FIND = """
@@ -119,22 +120,13 @@ class SqliteIndex(SqliteImports):
         with sqlite_faults(self._url):
             return [self._capture_of(crawl, url) for url in urls]
 
-    def add_plain(
-        self,
-        crawl: str,
-        originals: Sequence[Original],
-        counts: Counts | None = None,
-        urls: Sequence[UrlCapture] = (),
-        needs: Sequence[Need] = (),
-        waiting: Sequence[Waiting] = (),
-    ) -> None:
+    def add_plain(self, crawl: str, added: Addition) -> None:
         with self._change(crawl, "added to") as number:
-            entered = self._add_originals(number, number, originals)
-            self._add_urls(number, urls, entered)
-            self._add_needs(number, needs)
-            self._add_waiting(number, waiting)
-            if counts is not None:
-                self._add_counts(number, counts)
+            entered = self._add_originals(number, number, added.originals)
+            self._add_urls(number, added.urls, entered)
+            self._add_needs(number, added.needs)
+            self._add_waiting(number, added.waiting)
+            self._add_counts(number, added.counts)
 
     def _add_file(self, crawl: str, name: str) -> None:
         with self._change(crawl, "added to") as number:

@@ -261,7 +261,7 @@ def _graph(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     """
     with stores.open_index() as index:
         dependencies = Dependencies(index, stores.settings.wacz.folder)
-        edges = [
+        edges: list[dict[str, Any]] = [
             {
                 "crawl": crawl,
                 "needs": other,

@@ -40,9 +40,9 @@ def files_at(paths: Iterable[Path], is_wanted: Callable[[Path], bool]) -> list[P
     return list(found)
 
 
-def running_crawls(folder: Path) -> set[str]:
-    """Return the ids of the crawls whose files in the folder are being written."""
-    held = [path for path in folder.glob(f"*{OPEN_SUFFIX}") if is_held(path)]
+def running_crawls(folders: Iterable[Path]) -> set[str]:
+    """Return the ids of the crawls whose files in the folders are being written."""
+    held = [path for folder in folders for path in folder.glob(f"*{OPEN_SUFFIX}") if is_held(path)]
     return {crawl for path in held if (crawl := crawl_of(path)) is not None}
 
 

@@ -127,7 +127,7 @@ class _Upload:
         self._owners = {
             name(crawl): crawl for crawl in self._known for name in (container_name, manifest_name)
         }
-        self._running = {crawl for folder in folders for crawl in running_crawls(folder)}
+        self._running = running_crawls(folders)
 
     def of(self, path: Path, watch: Progress, *, is_named: bool) -> dict[str, str | None]:
         """Upload a file, and return the result.

@@ -14,13 +14,14 @@ from scrapy_dedupe.commands.output import first, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.checking import Checker
 from scrapy_dedupe.crawls.comparison import Thoroughness
-from scrapy_dedupe.crawls.crawl_files import PAYLOAD_FIELD, crawl_of, files_of, missing_files
-from scrapy_dedupe.crawls.rebuilding import rebuild, refuse_running, salvage_watched
+from scrapy_dedupe.crawls.crawl_files import PAYLOAD_FIELD, crawl_of, files_of, missing_files, sizes_of
+from scrapy_dedupe.crawls.rebuilding import rebuild, refuse_running
 from scrapy_dedupe.crawls.repairing import repair
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, StoreError
 from scrapy_dedupe.reports.wording import counted, number
+from scrapy_dedupe.tasks.progress import Reached
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, final_path
-from scrapy_dedupe.warc.salvage import Salvaged, is_held
+from scrapy_dedupe.warc.salvage import Salvaged, is_held, salvage
 
 from . import files_at, open_index_if_any, running_crawls
 
@@ -52,14 +53,14 @@ def _salvage(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
         index_error = str(error)
     crawls: list[dict[str, Any]] = []
     with Bars(opts) as bars, index or contextlib.nullcontext():
-        salvage = _Salvage(None if index_error else index, known, paths, bars, opts)
-        files = [salvage.mend(path) for path in bars.counted(paths, "salvage", len(paths), "files")]
+        work = _Salvage(None if index_error else index, known, paths, bars, opts)
+        files = [work.mend(path) for path in bars.counted(paths, "salvage", len(paths), "files")]
         if opts.dry_run:
             index_error = None
         else:
             try:
-                crawls = salvage.rebuild(files, folders, stores.revisit_rules)
-                index_error = salvage.index_error or index_error
+                crawls = work.rebuild(files, folders, stores.revisit_rules)
+                index_error = work.index_error or index_error
             except StoreError as error:
                 index_error = str(error)
     return {"files": files, "crawls": crawls, "index_error": index_error, "dry_run": opts.dry_run}
@@ -87,9 +88,7 @@ class _Salvage:
             with contextlib.suppress(ArchiveError):  # reported when the file is repaired
                 # The index may know a file whose warcinfo was cut or damaged.
                 self._crawls[path] = crawl_of(path) or self._owners.get(str(final_path(path)))
-        self._running = {
-            crawl for folder in {path.parent for path in paths} for crawl in running_crawls(folder)
-        }
+        self._running = running_crawls({path.parent for path in paths})
 
     def mend(self, path: Path) -> dict[str, Any]:
         """Repair a file, and return the result; with ``--dry-run`` the result to expect.
@@ -104,13 +103,9 @@ class _Salvage:
         if crawl not in self._running and not is_held(path):
             self._mark(crawl)
             try:
-                salvaged = salvage_watched(
-                    path,
-                    self._bars,
-                    dry_run=self._opts.dry_run,
-                    skip_damaged=self._opts.skip_damaged,
-                    info=self._warcinfo(crawl),
-                )
+                options, info = picked(self._opts, "dry_run skip_damaged"), self._warcinfo(crawl)
+                with self._bars.part(path.name, sizes_of([path])):
+                    salvaged = salvage(path, **options, info=info, on_offset=Reached(self._bars))
             except ArchiveError as error:
                 state, reason = "failed", str(error)
         # None also if the file was locked, renamed or removed since is_held() was called.
