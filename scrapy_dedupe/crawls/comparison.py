@@ -325,7 +325,12 @@ class UnresolvedRevisits:
         for revisit in unmet:
             found = captures.original(revisit.reference)
             if found is None:
-                yield _without_original(revisit)
+                refers_to = revisit.original_uri or revisit.reference.id or "a payload"
+                text = (
+                    f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.reference.own_uri} refers to"
+                    f" {refers_to}, but neither the index nor a file has the original."
+                )
+                yield IndexFinding("revisit", revisit.crawl, text, revisit.file, revisit.offset)
             else:
                 counts[revisit.crawl, str(captures.file_of(found))] += 1
         for (crawl, file), count in counts.items():
@@ -357,15 +362,6 @@ class UnresolvedRevisits:
         except (OSError, DedupeError):
             # The check of the crawl to which the file belongs reports the error.
             return
-
-
-def _without_original(revisit: ReadRevisit) -> IndexFinding:
-    refers_to = revisit.original_uri or revisit.reference.id or "a payload"
-    text = (
-        f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.reference.own_uri} refers to {refers_to}, but neither"
-        " the index nor a file has the original."
-    )
-    return IndexFinding("revisit", revisit.crawl, text, revisit.file, revisit.offset)
 
 
 def _backed_text(crawl: str, count: int, file: str, crawls: Mapping[str, CrawlInfo]) -> str:

@@ -24,6 +24,7 @@ from .crawl_files import (
     files_of,
     missing_files,
     named_files,
+    payload_of_files,
     size_of,
     sizes_of,
     unfinished_files,
@@ -71,6 +72,18 @@ def settle(
     if unfinished or (not is_new and is_lacking(index, crawl, folder)):
         rebuild(index, crawl, folder, rules, watch)
     return [result for result in salvaged if result is not None]
+
+
+def start_lost(index: CrawlIndex, crawl: str, folder: Path) -> bool:
+    """Start a crawl again that the index has lost, if it has files in *folder*, from which :func:`settle` reads them.
+
+    Raises the exceptions of :func:`~.crawl_files.payload_of_files`.
+    """
+    payload = payload_of_files(crawl, folder)
+    if payload is not None:
+        index.start(crawl, payload)
+        index.mark_incomplete(crawl, True)
+    return payload is not None
 
 
 def is_lacking(index: CrawlIndex, crawl: str, folder: Path) -> bool:

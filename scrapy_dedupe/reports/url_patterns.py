@@ -65,7 +65,6 @@ class Pattern(Row):
 
     exact = property(lambda self: self.counts[_EXACT])
     near = property(lambda self: self.counts[_NEAR])
-    unchanged = property(lambda self: self.counts[_UNCHANGED])
     bare = property(lambda self: self.counts[_BARE])
 
     def __init__(self) -> None:

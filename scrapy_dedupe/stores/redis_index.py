@@ -316,16 +316,12 @@ class RedisIndex(RedisIndexBase):
         on_done: OnDone | None = None,
     ) -> None:
         """Build the merged index without the crawls *left_out*; *words* are the operation of the last script."""
-        while True:
-            answer = self._rebuild_once(left_out, words, sources or {}, on_done)
-            if answer[0] == b"lost":
-                # Another process rebuilds the merged index: wait until it has finished or has stopped.
-                while self._ask("EXISTS", keys_of.REBUILDING):
-                    time.sleep(_POLL_S)
-                continue
-            if answer[0] != b"ok":
-                self._require(text_of(answer[1]), text_of(answer[0]), action)
-            return
+        while (answer := self._rebuild_once(left_out, words, sources or {}, on_done))[0] == b"lost":
+            # Another process rebuilds the merged index: wait until it has finished or has stopped.
+            while self._ask("EXISTS", keys_of.REBUILDING):
+                time.sleep(_POLL_S)
+        if answer[0] != b"ok":
+            self._require(text_of(answer[1]), text_of(answer[0]), action)
 
     def _rebuild_once(
         self,

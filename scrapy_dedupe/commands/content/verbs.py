@@ -391,15 +391,9 @@ def _curve_lines(curves: list[dict[str, Any]]) -> Iterator[str]:
         yield ""
         yield "Similarity  Shares a band  Estimate reaches  Called near"
         for jaccard, shares_band, reaches, called_near in map(dict.values, curve["points"]):
-            line = (
-                f"{_similarity_text(jaccard):10}  {shares_band:13.2%}  {reaches:16.2%}  {called_near:11.2%}"
-            )
+            similarity = f"{jaccard:.2f}" if round(jaccard, 2) == jaccard else f"{jaccard:g}"
+            line = f"{similarity:10}  {shares_band:13.2%}  {reaches:16.2%}  {called_near:11.2%}"
             yield f"{line}  threshold" if jaccard == threshold else line
-
-
-def _similarity_text(jaccard: float) -> str:
-    two_digits = f"{jaccard:.2f}"
-    return two_digits if float(two_digits) == jaccard else f"{jaccard:g}"
 
 
 CURVE = Verb(

@@ -15,7 +15,7 @@ from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import CRAWL_ID, CRAWL_IDS, DRY_RUN, WARC_DIR, Option, flag, time_before
 from scrapy_dedupe.commands.output import picked
 from scrapy_dedupe.commands.verbs import Verb
-from scrapy_dedupe.crawls.crawl_files import is_present, payload_of_files
+from scrapy_dedupe.crawls.crawl_files import is_present
 from scrapy_dedupe.crawls.dependencies import Dependencies
 from scrapy_dedupe.crawls.purging import (
     check_purge,
@@ -24,7 +24,7 @@ from scrapy_dedupe.crawls.purging import (
     needing_lines,
     purge_crawls,
 )
-from scrapy_dedupe.crawls.rebuilding import is_lacking, refuse_running, settle
+from scrapy_dedupe.crawls.rebuilding import is_lacking, refuse_running, settle, start_lost
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput, SettingError, UsageError
 from scrapy_dedupe.live.archive.wacz import pack_by_settings
 from scrapy_dedupe.reports.wording import counted, number, size
@@ -44,14 +44,15 @@ if TYPE_CHECKING:
 def _commit(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     with stores.open_index() as index, Bars(opts) as bars:
         before = index.crawl(opts.id)
-        if before is None:
-            before = _reentered(index, opts.id, opts.warc_dir or stores.settings.warc.folder)
+        folder = opts.warc_dir or stores.settings.warc.folder
+        if before is None and start_lost(index, opts.id, folder):
+            before = index.crawl(opts.id)
         is_changed = before is not None and before.state == "uncommitted"
         missing: list[str] = []
         is_rebuilt, wacz = False, None
         # An imported crawl is neither read nor packed here; index.commit() explains what to do if its import was cut off.
         if before is not None and is_changed and not before.imported:
-            if is_lacking(index, before.id, opts.warc_dir or stores.settings.warc.folder):
+            if is_lacking(index, before.id, folder):
                 missing = settle_one(index, before, stores, opts.warc_dir, bars)
                 is_rebuilt = True
             # An existing WACZ may lack later records, so it is packed again.
@@ -70,16 +71,6 @@ def _commit(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
         "upload_url": stores.settings.warc.upload_url if is_changed and stores.given_store is None else None,
         "missing": missing,
     }
-
-
-def _reentered(index: CrawlIndex, crawl: str, folder: Path) -> CrawlInfo | None:
-    """Enter a crawl again that the index has lost, if its files exist. Returns None if there are none."""
-    payload = payload_of_files(crawl, folder)
-    if payload is None:
-        return None
-    index.start(crawl, payload)
-    index.mark_incomplete(crawl, True)
-    return index.crawl(crawl)
 
 
 def _packed(

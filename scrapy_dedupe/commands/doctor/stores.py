@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scrapy_dedupe.stores import Store
-    from scrapy_dedupe.stores.base import CrawlInfo
     from scrapy_dedupe.stores.location import StoreLocation
 
     from .context import DoctorContext
@@ -304,7 +303,12 @@ def _crawls(context: DoctorContext) -> Iterator[Finding]:
     # The section "stores" reports an unavailable store.
     with suppress(DedupeError), closing(open_store(url, timeout_s=context.timeout_s, create=False)) as store:
         index = store.index
-        old = [info for info in index.crawls() if info.state == "uncommitted" and _is_old(info)]
+        now = datetime.now(UTC)
+        old = [
+            info
+            for info in index.crawls()
+            if info.state == "uncommitted" and (started := moment(info.started)) and now - started > _AGE
+        ]
         if old:
             names = listed([info.id for info in old], _SHOWN)
             have = "has" if len(old) == 1 else "have"
@@ -325,11 +329,6 @@ def _crawls(context: DoctorContext) -> Iterator[Finding]:
                 f"{counted(queued + claimed, 'source is', 'sources are')} waiting to be imported.",
                 "`scrapy dedupe import` continues with them.",
             )
-
-
-def _is_old(info: CrawlInfo) -> bool:
-    started = None if info.started is None else moment(info.started)
-    return started is not None and datetime.now(UTC) - started > _AGE
 
 
 def _names(paths: Sequence[Path]) -> str:
