@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from .live.archive.replay import NotInArchive, ReplayMiddleware
-    from .settings.specs import ContentSettings
+    from .settings.groups import ContentSettings
 
 __all__ = [
     "ContentDedupeMiddleware",

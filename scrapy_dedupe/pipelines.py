@@ -29,7 +29,7 @@ from .live.archive.end import ArchiveEnd
 from .live.recordings import Recordings
 from .live.responses import capture_of, max_bytes
 from .live.session import Session
-from .reports.texts import without_user
+from .reports.wording import without_user
 from .warc.files import WarcWriter, prove_writable
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.crawls.checking import Checker
+from scrapy_dedupe.crawls.comparison import IndexFinding, Thoroughness
 from scrapy_dedupe.crawls.entries import RevisitRules
-from scrapy_dedupe.crawls.findings import IndexFinding, Thoroughness
 from scrapy_dedupe.crawls.repairing import repair
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
-    from types import TracebackType
     from typing import Self
 
 T = TypeVar("T")
@@ -137,9 +136,7 @@ class Bars:
             self._stack.enter_context(logging_redirect_tqdm())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         while self._bars:
             self.end()
         self._stack.close()

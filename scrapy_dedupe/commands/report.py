@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe.errors import ArchiveError, StoreUnavailable
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.reports.page import page
-from scrapy_dedupe.reports.reported_crawls import reported_crawls
-from scrapy_dedupe.reports.sums import report_of
+from scrapy_dedupe.reports.sums import stored_report
 from scrapy_dedupe.reports.wording import COPIES, counted, number, percent, size
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.tasks.state import writing
@@ -42,8 +41,8 @@ def _report(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     file = None if output is None or is_standard_output(opts) else _checked(output)
     with Bars(opts) as bars, ExitStack() as stack:
         opened = _opened(stores, stack)
-        found = reported_crawls(opened, stores.settings.wacz.folder, opts.ids, DEFAULT_CRAWLS, bars)
-    report = report_of(found.crawls, graph=found.graph, notes=found.notes)
+        folder = stores.settings.wacz.folder
+        report, unreadable = stored_report(opened, folder, opts.ids, DEFAULT_CRAWLS, bars)
     if file is not None:
         with writing(file):
             whole_file.replace(file, page(report).encode(), durable=False)
@@ -53,7 +52,7 @@ def _report(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     return {
         "report": report,
         "output": None if output is None else str(output),
-        "unreadable": found.unreadable,
+        "unreadable": unreadable,
     }
 
 

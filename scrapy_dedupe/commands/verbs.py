@@ -21,6 +21,109 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+# The verbs that each module has.
+_MODULES: Final = {
+    "crawls.overview": ("stats", "crawls", "crawls show", "crawls graph"),
+    "report": ("report",),
+    "crawls.states": ("commit", "cancel", "purge"),
+    "crawls.imports": ("import",),
+    "crawls.check": ("check",),
+    "doctor": ("doctor",),
+    "urls.verbs": ("urls check", "urls forget", "urls stats", "urls export", "urls import"),
+    "urls.rules": ("urls learn", "urls check-rules", "urls explain"),
+    "content.verbs": ("content stats", "content curve", "content purge", "content import"),
+    "content.verdicts": ("content explain", "content check"),
+    "warc.verbs": ("warc salvage", "warc pack", "warc upload"),
+    "passages.index": ("passages index",),
+    "passages.queries": ("passages like", "passages extract", "passages blot", "passages unblot"),
+    "passages.upkeep": ("passages inspect", "passages check", "passages compact", "passages delete"),
+    "offline.manifests": ("warcsum", "warccollres", "warcsumproc", "warcsumsplit"),
+    "offline.archives": ("warcrefs", "verify", "restore", "arc2warc"),
+    "offline.dedupe": ("dedupe",),
+}
+_TEXTS: Final = {
+    "stats": "Show the duplicates of all committed crawls, and the bytes saved.",
+    "report": "Report duplicates and savings of crawls as a table, or as an HTML page with -o.",
+    "crawls": "List all crawls with their states and counts.",
+    "crawls show": "Show one crawl: its files, what it needs from other crawls and what is missing, and the"
+    " crawls that need it.",
+    "crawls graph": "Show which crawls need which, for Graphviz or as JSON. Missing crawls and files are"
+    " dashed.",
+    "commit": "Commit a crawl: other crawls may then refer to its records. Repeating it is harmless.",
+    "cancel": "Cancel an uncommitted crawl: remove its records from the index. Its files are kept.",
+    "import": "Import WACZ, WARC and CDXJ files, or those of a multi-WACZ JSON, into the crawl index."
+    " Without SOURCE, continue an interrupted import.",
+    "purge": "Purge crawls from the index; new crawls no longer refer to them. Refused if a remaining crawl"
+    " needs one of them. Their files are kept.",
+    "check": "Check the crawl index against the files: entries, originals of revisits, counts, and the files"
+    " that crawls need.",
+    "doctor": "Check settings, versions, stores, disks and layers, test each, and explain how to fix"
+    " problems.",
+    "urls": "Inspect and change a URL filter, and learn URL rules.",
+    "urls check": "Show for each URL whether it was seen, is new, or was forgotten and may be requested"
+    " again.",
+    "urls forget": "Allow each URL to be requested again once, when a crawl finds it.",
+    "urls stats": "Show the number of URLs in the filter, its size and its error rate.",
+    "urls export": "Export the seen URLs as requests.seen, the file of Scrapy's own filter.",
+    "urls import": "Import the fingerprints in requests.seen files of any version of Scrapy.",
+    "urls learn": "Learn URL rules from committed crawls: differences between URLs that do not change the"
+    " text of the page.",
+    "urls check-rules": "Show what URL rules would have saved in committed crawls, and the pages that would"
+    " have been lost.",
+    "urls explain": "Show which URL rules apply to a URL, and the URL that is compared.",
+    "content": "Inspect and manage the stored texts, and explain why a page is a copy.",
+    "content stats": "Show the number of stored texts, how they are compared, and the size of the store.",
+    "content explain": "Show the texts of a URL: whether each was new or a copy, of which page and why, and"
+    " the difference if the archive has both texts.",
+    "content check": "Show the verdict that a page would get now, and the reason. Nothing is stored.",
+    "content curve": "Show which share of near copies the settings find, by similarity.",
+    "content purge": "Forget texts, selected by the URL, crawl or time of their first capture. A forgotten"
+    " text is new again when it is seen again, even if other pages had it since.",
+    "content import": "Import the text hashes of QuarryCore. Later crawls treat a page with such a text as a"
+    " copy. The file is not changed.",
+    "warc": "Manage WARC files: repair those of a killed crawl, pack them as WACZ, and move them to a"
+    " storage.",
+    "warc salvage": "Repair WARC files of a killed crawl: complete records are kept, and a broken end is cut"
+    " off. Files of running crawls are not changed.",
+    "warc pack": "Pack the WARC files of a crawl as WACZ in DEDUPE_WACZ_DIR, if it is uncommitted or has no"
+    " WACZ yet.",
+    "warc upload": "Move finished WARC and WACZ files to a storage such as s3://bucket/folder. Each copy is"
+    " compared before the local file is deleted. Files of uncommitted crawls are not moved.",
+    "passages": "Find text that repeats across documents, and its places, with an index of passages.",
+    "passages index": "Add documents to the index: text, HTML, WARC, ARC, WACZ and JSON lines. A document"
+    " replaces an indexed document with the same id. If it is stopped, the index is not changed; with"
+    " --keep-going, documents that have been written remain.",
+    "passages like": "Find documents that share passages with a text, the most similar first, and show the"
+    " passages.",
+    "passages extract": "List the passages that several documents share, sorted by the tokens that storing"
+    " each once would save.",
+    "passages blot": "Show the blots that an index keeps, or would keep, of texts, one per line, in"
+    " hexadecimal.",
+    "passages unblot": "Show the words of blots and all their places.",
+    "passages inspect": "Show what the index contains: documents, tokens, posts, sizes, boilerplate and"
+    " parameters.",
+    "passages check": "Check the files of the index and their values. The index is not changed.",
+    "passages compact": "Merge the segments of the index, and free the space of deleted documents. Meanwhile"
+    " it needs as much space again, and can be read.",
+    "passages delete": "Delete documents from the index by their ids. passages compact frees their space.",
+    "warcsum": "Write a manifest of WARC and ARC files: one line for each response, with its place, URI,"
+    " date and the digest of its payload.",
+    "warccollres": "Compare the records of each digest byte by byte, and number those that differ (column"
+    " 7).",
+    "warcsumproc": "Choose the original of each cluster of equal payloads, the earliest capture, and number"
+    " its copies (columns 8 to 10).",
+    "warcsumsplit": "Split a manifest into parts, PREFIX.1, PREFIX.2 and so on. All lines of one digest are"
+    " in one part.",
+    "warcrefs": "Rewrite the files of a manifest with a revisit for every copy, then compare both archives.",
+    "verify": "Verify that a deduplicated archive has every record of the original one, and a payload for"
+    " every revisit.",
+    "restore": "Undo warcrefs and dedupe: convert revisits back to responses, and revert changed references.",
+    "arc2warc": "Convert ARC files to WARC 1.1, and verify that every capture is kept with its payload.",
+    "dedupe": "Deduplicate WARC files: compare records with the same digest byte by byte, rewrite the files"
+    " with a revisit for every copy, and verify them. After an interruption, the same command"
+    " continues.",
+}
+
 
 class Listed(NamedTuple):
     """A verb in the list of verbs: its module, and its help text. A verb without a module has only sub-verbs."""
@@ -29,193 +132,8 @@ class Listed(NamedTuple):
     text: str
 
 
-VERBS: Final = {
-    "stats": Listed("crawls.overview", "Show the duplicates of all committed crawls, and the bytes saved."),
-    "report": Listed(
-        "report", "Report duplicates and savings of crawls as a table, or as an HTML page with -o."
-    ),
-    "crawls": Listed("crawls.overview", "List all crawls with their states and counts."),
-    "crawls show": Listed(
-        "crawls.overview",
-        "Show one crawl: its files, what it needs from other crawls and what is missing, and the crawls that"
-        " need it.",
-    ),
-    "crawls graph": Listed(
-        "crawls.overview",
-        "Show which crawls need which, for Graphviz or as JSON. Missing crawls and files are dashed.",
-    ),
-    "commit": Listed(
-        "crawls.states",
-        "Commit a crawl: other crawls may then refer to its records. Repeating it is harmless.",
-    ),
-    "cancel": Listed(
-        "crawls.states", "Cancel an uncommitted crawl: remove its records from the index. Its files are kept."
-    ),
-    "import": Listed(
-        "crawls.imports",
-        "Import WACZ, WARC and CDXJ files, or those of a multi-WACZ JSON, into the crawl index. Without"
-        " SOURCE, continue an interrupted import.",
-    ),
-    "purge": Listed(
-        "crawls.states",
-        "Purge crawls from the index; new crawls no longer refer to them. Refused if a remaining crawl needs"
-        " one of them. Their files are kept.",
-    ),
-    "check": Listed(
-        "crawls.check",
-        "Check the crawl index against the files: entries, originals of revisits, counts, and the files that"
-        " crawls need.",
-    ),
-    "doctor": Listed(
-        "doctor",
-        "Check settings, versions, stores, disks and layers, test each, and explain how to fix problems.",
-    ),
-    "urls": Listed(None, "Inspect and change a URL filter, and learn URL rules."),
-    "urls check": Listed(
-        "urls.verbs",
-        "Show for each URL whether it was seen, is new, or was forgotten and may be requested again.",
-    ),
-    "urls forget": Listed("urls.verbs", "Allow each URL to be requested again once, when a crawl finds it."),
-    "urls stats": Listed("urls.verbs", "Show the number of URLs in the filter, its size and its error rate."),
-    "urls export": Listed(
-        "urls.verbs", "Export the seen URLs as requests.seen, the file of Scrapy's own filter."
-    ),
-    "urls import": Listed(
-        "urls.verbs", "Import the fingerprints in requests.seen files of any version of Scrapy."
-    ),
-    "urls learn": Listed(
-        "urls.rules",
-        "Learn URL rules from committed crawls: differences between URLs that do not change the text of the page.",
-    ),
-    "urls check-rules": Listed(
-        "urls.rules",
-        "Show what URL rules would have saved in committed crawls, and the pages that would have been lost.",
-    ),
-    "urls explain": Listed(
-        "urls.rules", "Show which URL rules apply to a URL, and the URL that is compared."
-    ),
-    "content": Listed(None, "Inspect and manage the stored texts, and explain why a page is a copy."),
-    "content stats": Listed(
-        "content.texts", "Show the number of stored texts, how they are compared, and the size of the store."
-    ),
-    "content explain": Listed(
-        "content.verdicts",
-        "Show the texts of a URL: whether each was new or a copy, of which page and why, and the difference"
-        " if the archive has both texts.",
-    ),
-    "content check": Listed(
-        "content.verdicts", "Show the verdict that a page would get now, and the reason. Nothing is stored."
-    ),
-    "content curve": Listed(
-        "content.curve", "Show which share of near copies the settings find, by similarity."
-    ),
-    "content purge": Listed(
-        "content.texts",
-        "Forget texts, selected by the URL, crawl or time of their first capture. A forgotten text is new again when it"
-        " is seen again, even if other pages had it since.",
-    ),
-    "content import": Listed(
-        "content.quarrycore",
-        "Import the text hashes of QuarryCore. Later crawls treat a page with such a text as a copy. The"
-        " file is not changed.",
-    ),
-    "warc": Listed(
-        None,
-        "Manage WARC files: repair those of a killed crawl, pack them as WACZ, and move them to a storage.",
-    ),
-    "warc salvage": Listed(
-        "warc.salvage",
-        "Repair WARC files of a killed crawl: complete records are kept, and a broken end is cut off. Files"
-        " of running crawls are not changed.",
-    ),
-    "warc pack": Listed(
-        "warc.finished",
-        "Pack the WARC files of a crawl as WACZ in DEDUPE_WACZ_DIR, if it is uncommitted or has no WACZ yet.",
-    ),
-    "warc upload": Listed(
-        "warc.finished",
-        "Move finished WARC and WACZ files to a storage such as s3://bucket/folder. Each copy is compared"
-        " before the local file is deleted. Files of uncommitted crawls are not moved.",
-    ),
-    "passages": Listed(
-        None, "Find text that repeats across documents, and its places, with an index of passages."
-    ),
-    "passages index": Listed(
-        "passages.index",
-        "Add documents to the index: text, HTML, WARC, ARC, WACZ and JSON lines. A document replaces an"
-        " indexed document with the same id. If it is stopped, the index is not changed; with --keep-going,"
-        " documents that have been written remain.",
-    ),
-    "passages like": Listed(
-        "passages.queries",
-        "Find documents that share passages with a text, the most similar first, and show the passages.",
-    ),
-    "passages extract": Listed(
-        "passages.extract",
-        "List the passages that several documents share, sorted by the tokens that storing each once would"
-        " save.",
-    ),
-    "passages blot": Listed(
-        "passages.queries",
-        "Show the blots that an index keeps, or would keep, of texts, one per line, in hexadecimal.",
-    ),
-    "passages unblot": Listed("passages.queries", "Show the words of blots and all their places."),
-    "passages inspect": Listed(
-        "passages.upkeep",
-        "Show what the index contains: documents, tokens, posts, sizes, boilerplate and parameters.",
-    ),
-    "passages check": Listed(
-        "passages.upkeep", "Check the files of the index and their values. The index is not changed."
-    ),
-    "passages compact": Listed(
-        "passages.upkeep",
-        "Merge the segments of the index, and free the space of deleted documents. Meanwhile it needs as"
-        " much space again, and can be read.",
-    ),
-    "passages delete": Listed(
-        "passages.upkeep", "Delete documents from the index by their ids. passages compact frees their space."
-    ),
-    "warcsum": Listed(
-        "offline.manifests",
-        "Write a manifest of WARC and ARC files: one line for each response, with its place, URI, date and"
-        " the digest of its payload.",
-    ),
-    "warccollres": Listed(
-        "offline.manifests",
-        "Compare the records of each digest byte by byte, and number those that differ (column 7).",
-    ),
-    "warcsumproc": Listed(
-        "offline.manifests",
-        "Choose the original of each cluster of equal payloads, the earliest capture, and number its copies"
-        " (columns 8 to 10).",
-    ),
-    "warcsumsplit": Listed(
-        "offline.manifests",
-        "Split a manifest into parts, PREFIX.1, PREFIX.2 and so on. All lines of one digest are in one part.",
-    ),
-    "warcrefs": Listed(
-        "offline.archives",
-        "Rewrite the files of a manifest with a revisit for every copy, then compare both archives.",
-    ),
-    "verify": Listed(
-        "offline.archives",
-        "Verify that a deduplicated archive has every record of the original one, and a payload for every"
-        " revisit.",
-    ),
-    "restore": Listed(
-        "offline.archives",
-        "Undo warcrefs and dedupe: convert revisits back to responses, and revert changed references.",
-    ),
-    "arc2warc": Listed(
-        "offline.archives",
-        "Convert ARC files to WARC 1.1, and verify that every capture is kept with its payload.",
-    ),
-    "dedupe": Listed(
-        "offline.dedupe",
-        "Deduplicate WARC files: compare records with the same digest byte by byte, rewrite the files with a"
-        " revisit for every copy, and verify them. After an interruption, the same command continues.",
-    ),
-}
+_MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
+VERBS: Final = {name: Listed(_MODULE_OF.get(name), text) for name, text in _TEXTS.items()}
 """All verbs. The module of a verb is imported when the verb is called; see :func:`verb_named`."""
 
 

@@ -18,8 +18,8 @@ from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import is_unmodified, milliseconds
 from scrapy_dedupe.warc.remote import is_url
 
+from .crawl_files import readable
 from .entries import is_whole_original
-from .places import readable
 from .reuse import renewal, why_not_reused
 
 if TYPE_CHECKING:

@@ -22,12 +22,10 @@ from scrapy_dedupe.stores.crawl_index import REPAIR_SUFFIX, did_you_mean
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 from scrapy_dedupe.warc.remote import place_file
 
-from .comparison import CrawlComparison, UnresolvedRevisits
-from .crawl_files import CrawlFiles, FileSearch, strays_by_crawl
+from .comparison import CrawlComparison, IndexFinding, UnresolvedRevisits, missing_needs, number_of
+from .crawl_files import WACZ_SUFFIX, CrawlFiles, FileSearch, sha256_of, size_of, sizes_of, strays_by_crawl
 from .dependencies import Dependencies
 from .entries import EntryRules
-from .findings import IndexFinding, missing_needs, number_of
-from .places import WACZ_SUFFIX, sha256_of, size_of, sizes_of
 from .rebuilding import refuse_running
 from .sorted_entries import SortedEntries
 
@@ -39,8 +37,8 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.crawl_index import CrawlIndex
     from scrapy_dedupe.tasks.progress import Progress
 
+    from .comparison import Thoroughness
     from .entries import RevisitRules
-    from .findings import Thoroughness
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Compares the records in the files of a crawl with the index.
+"""Compares the records in the files of a crawl with the index. A finding is a sentence with its crawl, file and offset.
 
 Every entry must name a response with its payload, URI, date and length, and every original must be in an entry. The
 records are counted as they were when they were recorded or imported (see :mod:`.entries`). A revisit has an original if
@@ -16,7 +16,7 @@ import hashlib
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError
 from scrapy_dedupe.stores.base import Counts
@@ -25,15 +25,13 @@ from scrapy_dedupe.tasks.progress import Reached, counted
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import payload_fault, reference_of
 
-from .crawl_files import crawl_of, files_in_folders
+from .crawl_files import crawl_of, files_in_folders, readable
 from .dependencies import is_bare
 from .entries import CONSERVES_NOTHING, conserved_size, derive
-from .findings import IndexFinding, number_of
-from .places import readable
 from .sorted_entries import digits_of, plain_or_same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from scrapy_dedupe.stores.base import CrawlInfo
@@ -44,10 +42,103 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.references import Reference
     from scrapy_dedupe.warc.sources import ReadableFile
 
+    from .dependencies import Needed
     from .entries import EntryRules, Revisit
     from .sorted_entries import Entry, SortedEntries
 
 _BATCH = 500
+
+KINDS: Final = {
+    "incomplete": "crawls with records that are not in the index",
+    "lost": "crawls whose files exist but which are not in the index",
+    "file": "WARC files that are not where the index says",
+    "damage": "damaged places in WARC files",
+    "entry": "entries that name no such record",
+    "record": "records that are missing from the index",
+    "counts": "counts that differ from a recount",
+    "revisit": "revisits without an original",
+    "waiting": "revisits whose original is not in the index",
+    "needs": "needs of other crawls that are missing from the index",
+    "missing": "needed crawls and files that are missing",
+    "container": "WACZ files that differ from what the index says",
+    "unreadable": "values of the index that cannot be read",
+    "empty": "committed crawls without files and records in the index",
+    "merged": "faults of the merged index",
+    "unfinished": "imports, removals and repairs that were interrupted",
+}
+"""The kinds of findings, in the order in which they are shown."""
+
+REBUILT_KINDS: Final = frozenset(
+    {"incomplete", "lost", "file", "entry", "record", "counts", "needs", "unreadable"}
+)
+"""Findings that reading the entries of a crawl again can repair."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFinding:
+    """A problem. ``kind`` is one of :data:`KINDS`.
+
+    ``crawl``, ``file`` and ``offset`` (in bytes) give its location, if it has one.
+    """
+
+    kind: str
+    crawl: str | None
+    sentence: str
+    file: str | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Thoroughness:
+    """How thorough a check is.
+
+    With ``has_payloads`` every payload and container is hashed. With ``sample`` only this many entries of each crawl
+    are compared, drawn with ``seed``, and only their records are read.
+    """
+
+    has_payloads: bool = False
+    sample: int | None = None
+    seed: int = 0
+
+
+def number_of(count: int, noun: str, plural: str = "") -> str:
+    """A number with its noun.
+
+    >>> number_of(1, "entry", "entries"), number_of(2, "place")
+    ('1 entry', '2 places')
+    """
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def missing_needs(crawl: str, needs: Iterable[Needed]) -> Iterator[IndexFinding]:
+    """The missing needs of a crawl: one finding for each crawl that the index lacks, and each file that is gone."""
+    absent: dict[str, list[Needed]] = {}
+    for needed in needs:
+        if not needed.is_in_index:
+            absent.setdefault(needed.crawl, []).append(needed)
+        elif needed.is_missing:
+            text = (
+                f"Revisits of the crawl {crawl} refer to records of {needed.crawl} in {needed.place or needed.name},"
+                " which is gone."
+            )
+            yield IndexFinding("missing", crawl, text, needed.place)
+    for other, of_other in absent.items():
+        text = (
+            f"Revisits of the crawl {crawl} refer to records of {other}, which the index does not have."
+            f"{_presence_text(of_other)}"
+        )
+        yield IndexFinding(
+            "missing", crawl, text, next((needed.place for needed in of_other if needed.place), None)
+        )
+
+
+def _presence_text(needs: Sequence[Needed]) -> str:
+    """Which files exist of a crawl that is not in the index."""
+    known = [needed for needed in needs if needed.is_present is not None]
+    if len(known) == 1:
+        return f" {known[0].place} {'exists' if known[0].is_present else 'is gone'}."
+    there = sum(bool(needed.is_present) for needed in known)
+    return f" Of its files {there} of {len(known)} {'exists' if there == 1 else 'exist'}." if known else ""
 
 
 class ReadRevisit(NamedTuple):
@@ -132,7 +223,12 @@ class CrawlComparison:
                 self._check_payload(entry.file, record)
 
     def _check_payload(self, name: str, record: StoredRecord) -> None:
-        fault = _payload_fault(record) if self.has_payloads else None
+        digest = record.payload_digest
+        if not self.has_payloads or record.type != "response" or digest is None:
+            return
+        # A digest by an unknown algorithm cannot be computed.
+        is_known = digest.label in hashlib.algorithms_available and not digest.label.startswith("shake")
+        fault = payload_fault(record, str(digest)) if is_known else None
         if fault is not None:
             why = f"; {fault.rstrip('.')}" if fault else ""
             text = f"{name}, offset {record.offset}: the payload does not have the digest that the record gives{why}."
@@ -229,7 +325,12 @@ class UnresolvedRevisits:
         for revisit in unmet:
             found = captures.original(revisit.reference)
             if found is None:
-                yield _without_original(revisit)
+                refers_to = revisit.original_uri or revisit.reference.id or "a payload"
+                text = (
+                    f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.reference.own_uri} refers to"
+                    f" {refers_to}, but neither the index nor a file has the original."
+                )
+                yield IndexFinding("revisit", revisit.crawl, text, revisit.file, revisit.offset)
             else:
                 counts[revisit.crawl, str(captures.file_of(found))] += 1
         for (crawl, file), count in counts.items():
@@ -261,25 +362,6 @@ class UnresolvedRevisits:
         except (OSError, DedupeError):
             # The check of the crawl to which the file belongs reports the error.
             return
-
-
-def _payload_fault(record: StoredRecord) -> str | None:
-    """`payload_fault` for the digest that a response names; None if the digest cannot be computed."""
-    digest = record.payload_digest
-    if record.type != "response" or digest is None:
-        return None
-    label = digest.label
-    is_known = label in hashlib.algorithms_available and not label.startswith("shake")
-    return payload_fault(record, str(digest)) if is_known else None
-
-
-def _without_original(revisit: ReadRevisit) -> IndexFinding:
-    refers_to = revisit.original_uri or revisit.reference.id or "a payload"
-    text = (
-        f"{revisit.file}, offset {revisit.offset}: the revisit of {revisit.reference.own_uri} refers to {refers_to}, but neither"
-        " the index nor a file has the original."
-    )
-    return IndexFinding("revisit", revisit.crawl, text, revisit.file, revisit.offset)
 
 
 def _backed_text(crawl: str, count: int, file: str, crawls: Mapping[str, CrawlInfo]) -> str:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.warc.remote import is_url
 
-from .places import WACZ_SUFFIX, is_present
+from .crawl_files import WACZ_SUFFIX, is_present
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -115,6 +115,13 @@ class Dependencies:
                 found[needed.crawl, needed.name] = needed
         return list(found.values())
 
+    def needs_by_crawl(self, crawl: str) -> dict[str, list[Needed]]:
+        """The result of :meth:`needs` for each crawl that is needed."""
+        found: dict[str, list[Needed]] = {}
+        for needed in self.needs(crawl):
+            found.setdefault(needed.crawl, []).append(needed)
+        return found
+
     def crawls_needed(self, crawl: str) -> list[str]:
         """The crawls that a crawl needs, in order of their ids."""
         return sorted({need.crawl for need in self.meant(crawl)})
@@ -146,8 +153,8 @@ class Dependencies:
 
     def why_unknown(self, crawl: str) -> str | None:
         """Why the needs of a crawl are not fully known, as the end of a sentence that begins with the crawl; or None."""
-        info = self.crawls[crawl]
-        if info.state == "canceled":
+        info = self.crawls.get(crawl)
+        if info is None or info.state == "canceled":
             return None
         if crawl in self._importing or (info.imported and info.state == "uncommitted"):
             return "is being imported, or its import was interrupted"

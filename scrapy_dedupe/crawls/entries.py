@@ -226,7 +226,7 @@ def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> Inde
     if line.is_revisit:
         size = CONSERVES_NOTHING if line.status in _NOT_MODIFIED else line.length
         return IndexEntry(True, None, capture, Revisit(digest, size) if has_payload else None)
-    if digest is None or not line_may_be_original(digest, line.method, line.status):
+    if digest is None or not (has_payload and line.method == "GET" and has_whole_page(line.status)):
         return IndexEntry(False)
     if file is None or line.offset is None:
         raise DamagedInput("it has no location of the record, which needs a filename and an offset.")
@@ -347,11 +347,6 @@ def is_whole_original(record: StoredRecord) -> bool:
 def is_http(record: StoredRecord) -> bool:
     """Whether a record belongs to an HTTP exchange; others are DNS answers, for example."""
     return (record.target_uri or "http:").lower().startswith(("http:", "https:"))
-
-
-def line_may_be_original(digest: str | None, method: str, status: int | None) -> bool:
-    """Like :func:`may_be_original`, but decided only from a line of a CDXJ."""
-    return digest is not None and digest not in EMPTY_PAYLOADS and method == "GET" and has_whole_page(status)
 
 
 def validators_of(headers: Headers) -> bytes:

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from scrapy_dedupe.stores.base import Counts, Need, Original, UrlCapture, Waiting
+from scrapy_dedupe.stores.crawl_index import Addition
 from scrapy_dedupe.stores.index_values import need_order
 from scrapy_dedupe.warc.references import CaptureTable, Reference, reference_of
 
@@ -97,7 +98,7 @@ class EntryWriter:
 
     def add(self, originals: Sequence[Original], urls: Sequence[UrlCapture]) -> None:
         """Add a batch to the index."""
-        self.index.add_plain(self.crawl, originals, urls=urls)
+        self.index.add_plain(self.crawl, Addition(originals, urls=urls))
 
     def end(self, counts: Counts, needs: Sequence[Need], waiting: Iterable[Waiting]) -> None:
         """Add the rest to the index; ``waiting`` may not fit in memory."""

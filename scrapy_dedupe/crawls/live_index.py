@@ -23,15 +23,16 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from scrapy_dedupe.errors import CrawlStateError, DedupeError, StoreError
 from scrapy_dedupe.stores.base import Counts
+from scrapy_dedupe.stores.crawl_index import Addition
 from scrapy_dedupe.warc.dates import date_from_digits, parse_date
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.records import can_be_referred_to
 from scrapy_dedupe.warc.remote import is_url
 
 from .captured_records import RecentExchanges, is_capture, is_original_record, renewal_of
+from .crawl_files import is_present, readable
 from .dependencies import Containers
 from .entries import is_confirmed, need_of, says_nothing_else, validators_of
-from .places import is_present, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -258,7 +259,7 @@ class LiveIndex:
             self._mark()
             counts = Counts(self._total, self._dupes, self._conserved)
             originals, urls = list(self._originals.values()), list(self._urls.values())
-            self.index.add_plain(self.crawl, originals, counts, urls, list(self._needs))
+            self.index.add_plain(self.crawl, Addition(originals, counts, urls, list(self._needs)))
 
         self._ask(enter)
         self._start_batch()

@@ -21,9 +21,8 @@ from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.wacz import Requirement, WaczResource, pack, write_multi_wacz
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
-from .crawl_files import files_of
+from .crawl_files import WACZ_SUFFIX, files_of, member_name, sha256_of, size_of, sizes_of
 from .dependencies import Dependencies, wacz_name
-from .places import WACZ_SUFFIX, member_name, sha256_of, size_of, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,7 +87,8 @@ def pack_crawl(
         files.append(file)
     if not files:
         return None
-    info = next(info for info in index.crawls() if info.id == crawl)
+    info = index.crawl(crawl)
+    assert info is not None
     requires = requirements(index, crawl)
     folder = folder.absolute()
     try:

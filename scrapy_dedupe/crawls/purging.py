@@ -63,22 +63,23 @@ def check_purge(dependencies: Dependencies, crawls: Sequence[str], *, force: boo
             raise CrawlStateError(
                 f"The crawl {crawl} is not committed, so nothing was purged. Cancel it first: cancel {crawl}."
             )
-    if force:
-        return
-    lines = [f"{other} needs {needed}" for other, needed in dependencies.dependants(crawls)]
     # A canceled crawl has no records, so other crawls cannot depend on it unknowingly.
-    if any(known[crawl].state == "committed" for crawl in crawls):
-        lines += [f"{other} {why}, and may need one" for other, why in dependencies.undecided(crawls)]
-    if lines:
+    may_need = "one" if any(known[crawl].state == "committed" for crawl in crawls) else None
+    if not force and (lines := needing_lines(dependencies, crawls, may_need)):
         raise CrawlStateError(
             "Nothing was purged, because remaining crawls need, or may need, what would be removed:\n"
-            f"{listed_lines(lines)}\n"
-            "Wait for the running crawls, purge the others too, or use --force."
+            f"{lines}\nWait for the running crawls, purge the others too, or use --force."
         )
 
 
-def listed_lines(lines: Sequence[str]) -> str:
-    """Indented lines of a list; of a long list, the first lines and the number of the others."""
+def needing_lines(dependencies: Dependencies, crawls: Sequence[str], may_need: str | None) -> str:
+    """Indented lines that list the other crawls that need *crawls*; of many, the first ones and their number.
+
+    With *may_need*, the word for *crawls* in these lines, also the crawls that may need them.
+    """
+    lines = [f"{other} needs {needed}" for other, needed in dependencies.dependants(crawls)]
+    if may_need is not None:
+        lines += [f"{other} {why}, and may need {may_need}" for other, why in dependencies.undecided(crawls)]
     shown = [f"  {line}" for line in lines[:_MAX_LINES]]
     if len(lines) > _MAX_LINES:
         shown.append(f"  and {len(lines) - _MAX_LINES:,} more")

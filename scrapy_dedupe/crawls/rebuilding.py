@@ -18,10 +18,19 @@ from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.salvage import Salvaged, is_held, salvage
 
-from .crawl_files import crawl_of, files_of, missing_files, named_files, unfinished_files
+from .crawl_files import (
+    WACZ_SUFFIX,
+    crawl_of,
+    files_of,
+    missing_files,
+    named_files,
+    payload_of_files,
+    size_of,
+    sizes_of,
+    unfinished_files,
+)
 from .entries import EntryRules, derive
 from .entry_writer import EntryWriter
-from .places import WACZ_SUFFIX, size_of, sizes_of
 from .sorted_entries import SortedEntries
 
 if TYPE_CHECKING:
@@ -56,11 +65,25 @@ def settle(
     if unfinished:
         # Before the files get their final names, because a final name hides that records are missing from the index.
         index.mark_incomplete(crawl, True)
-    results = (salvage_watched(path, watch) for path in unfinished)
-    salvaged = [result for result in results if result is not None]
+    salvaged = []
+    for path in unfinished:
+        with part(watch, path.name, sizes_of([path])):
+            salvaged.append(salvage(path, on_offset=Reached(watch)))
     if unfinished or (not is_new and is_lacking(index, crawl, folder)):
         rebuild(index, crawl, folder, rules, watch)
-    return salvaged
+    return [result for result in salvaged if result is not None]
+
+
+def start_lost(index: CrawlIndex, crawl: str, folder: Path) -> bool:
+    """Start a crawl again that the index has lost, if it has files in *folder*, from which :func:`settle` reads them.
+
+    Raises the exceptions of :func:`~.crawl_files.payload_of_files`.
+    """
+    payload = payload_of_files(crawl, folder)
+    if payload is not None:
+        index.start(crawl, payload)
+        index.mark_incomplete(crawl, True)
+    return payload is not None
 
 
 def is_lacking(index: CrawlIndex, crawl: str, folder: Path) -> bool:
@@ -68,26 +91,13 @@ def is_lacking(index: CrawlIndex, crawl: str, folder: Path) -> bool:
 
     That is so if its last run was killed, or if the index did not answer when a file was started.
     """
-    info = next((info for info in index.crawls() if info.id == crawl), None)
+    info = index.crawl(crawl)
     if info is None or info.incomplete:
         return info is not None
     names = {PurePosixPath(name).name for name in info.files}
     return any(
         path.name not in names and crawl_of(path) == crawl for path in warc_files(folder, unfinished=True)
     )
-
-
-def salvage_watched(
-    path: Path,
-    watch: Progress,
-    *,
-    dry_run: bool = False,
-    skip_damaged: bool = False,
-    info: Mapping[str, str] | None = None,
-) -> Salvaged | None:
-    """Salvage a file with :func:`~scrapy_dedupe.warc.salvage.salvage` and report progress."""
-    with part(watch, path.name, sizes_of([path])):
-        return salvage(path, dry_run=dry_run, skip_damaged=skip_damaged, info=info, on_offset=Reached(watch))
 
 
 def mend_others(index: CrawlIndex, folder: Path) -> list[tuple[str, Salvaged]]:

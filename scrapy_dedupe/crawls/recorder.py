@@ -285,10 +285,10 @@ class Recorder:
             self._index.flush()
             index, crawl = self._index.index, self.crawl
             if self.is_incomplete:
-                state = next((info.state for info in index.crawls() if info.id == crawl), "unknown")
-                if state == "canceled":
+                info = index.crawl(crawl)
+                if info is not None and info.state == "canceled":
                     raise CrawlStateError(f"The crawl {crawl} was canceled while it ran. Its files stay.")
-                if state != "uncommitted":
+                if info is None or info.state != "uncommitted":
                     # The index was emptied in the meantime and no longer has the crawl.
                     index.start(crawl, self.payload, concurrent=self.concurrent)
                     index.mark_incomplete(crawl, True)

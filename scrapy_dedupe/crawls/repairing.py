@@ -20,10 +20,9 @@ from scrapy_dedupe.tasks.progress import counted, part
 from scrapy_dedupe.warc.salvage import salvage
 
 from .checking import crawl_size
-from .crawl_files import payload_of_files
-from .findings import REBUILT_KINDS, number_of
+from .comparison import REBUILT_KINDS, number_of
 from .purging import end_unfinished
-from .rebuilding import enter_files, settle
+from .rebuilding import enter_files, settle, start_lost
 
 if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import CrawlInfo
@@ -167,8 +166,7 @@ def _enter_lost(checker: Checker, checked: CheckedCrawl) -> Repair:
     """Add a crawl that the index has lost; it is unknown whether it was committed."""
     index, crawl = checker.index, checked.id
     folder = next(path.parent for path in checked.files.present.values() if isinstance(path, Path))
-    index.start(crawl, payload_of_files(crawl, folder) or "stored")
-    index.mark_incomplete(crawl, True)
+    start_lost(index, crawl, folder)
     settle(index, crawl, folder, checker.rules, checker.watch)
     text = f"The crawl {crawl} was added from its files. `commit {crawl}` lets others refer to it, `cancel {crawl}` removes it."
     return Repair(crawl, text)

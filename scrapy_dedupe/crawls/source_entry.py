@@ -22,10 +22,9 @@ from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import is_url, place_file, shown
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
-from .crawl_files import PAYLOAD_FIELD, warcinfo_of
+from .crawl_files import PAYLOAD_FIELD, sha256_of, size_of, warcinfo_of
 from .entries import EntryRules, derive, entry_of_line
 from .entry_writer import EntryWriter
-from .places import sha256_of, size_of
 from .sources import files_beside, kind_of, unreadable
 
 if TYPE_CHECKING:

@@ -33,8 +33,7 @@ from scrapy_dedupe.warc.remote import check_regular, is_url, place_file, shown
 from scrapy_dedupe.warc.sources import ARC_LINE, GZIP_MAGIC, WARC_START
 from scrapy_dedupe.warc.wacz_reading import StoredWacz
 
-from .crawl_files import warcinfo_of
-from .places import WACZ_SUFFIX, sha256_of, size_of
+from .crawl_files import WACZ_SUFFIX, sha256_of, size_of, warcinfo_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

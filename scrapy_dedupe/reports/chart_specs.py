@@ -7,6 +7,9 @@ chart shows the same numbers as its table. Legends and titles are in the page.
 The axis of the timeline leaves out the time between crawls: there may be a month between two crawls that take a minute
 each. A gap takes a hundredth of the axis. A slice that is too narrow to be visible is drawn slightly wider.
 
+The dependencies of crawls are drawn as arcs. The crawls are in a column in the order of their start. Every arc therefore
+goes up to an earlier crawl, and names never overlap.
+
 See https://vega.github.io/vega-lite/docs/spec.html
 """
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
-    from .figures import Bin, Share, TimeSlice
+    from .figures import Bin, CrawlFigures, CrawlGraph, GraphNode, Share, TimeSlice
 
 Spec = dict[str, Any]
 
@@ -67,6 +70,12 @@ _CONFIG = {
     "text": {"color": "currentColor", "fontSize": 12},
     "view": {"stroke": None},
 }
+
+MOST_ARCS = 200
+"""More arcs would be unreadable. Arcs to missing crawls are drawn first, then the shortest ones; the table has all."""
+
+_STEPS = 24
+_ROW_PX = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +165,16 @@ def timeline(slices: Sequence[TimeSlice], *, wide: bool) -> Spec | None:
             for bar in _bars(measure, place.slice, divisor)
         ]
         axis = {**x_axis, "labels": measure is measures[-1]}
-        layers = [_vertical_bars(bars, quantity("left", scale=scale(0, places[-1].right), axis=axis))]
+        layers = [_vertical_bars(bars, _quantity("left", scale=_scale(0, places[-1].right), axis=axis))]
         if gaps:
-            layers.append(layer(gaps, rule, x=quantity("left")))
+            layers.append(_layer(gaps, rule, x=_quantity("left")))
         width = (WIDE if wide else NARROW) - _AXIS_PX - 24
         panels.append({"title": title, "width": width, "height": 110 if wide else 90, "layer": layers})
     params = [
         {"name": "tick_places", "value": [left for left, _ in labels]},
         {"name": "tick_labels", "value": [lines for _, lines in labels]},
     ]
-    return {**head(), "params": params, "vconcat": panels, "spacing": 14}
+    return {**_head(), "params": params, "vconcat": panels, "spacing": 14}
 
 
 def placed(slices: Iterable[TimeSlice]) -> list[PlacedSlice]:
@@ -233,7 +242,7 @@ def verdicts(counts: dict[str, int], *, wide: bool) -> Spec | None:
     # Leave room for the text after the longest bar.
     width = WIDE // 2 - _NAMES_PX - 16 if wide else NARROW - 30
     domain = [0, 1.6 * max(bar["high"] for bar in bars)]
-    return {**head(), **_horizontal_bars(rows, bars, width, wide=wide, domain=domain)}
+    return {**_head(), **_horizontal_bars(rows, bars, width, wide=wide, domain=domain)}
 
 
 def similarities(bins: Sequence[Bin], *, wide: bool) -> Spec | None:
@@ -252,10 +261,10 @@ def similarities(bins: Sequence[Bin], *, wide: bool) -> Spec | None:
         }
         for found in known
     ]
-    x = quantity(
+    x = _quantity(
         "left",
         # A narrower domain would round different labels to the same text.
-        scale=scale(min(0.95, *(found.low for found in known)), 1.0),
+        scale=_scale(min(0.95, *(found.low for found in known)), 1.0),
         axis={
             "format": ".0%",
             "grid": False,
@@ -266,7 +275,7 @@ def similarities(bins: Sequence[Bin], *, wide: bool) -> Spec | None:
         },
     )
     width = (WIDE // 2 if wide else NARROW) - _AXIS_PX - 30
-    return {**head(), "width": width, "height": 150, **_vertical_bars(bars, x)}
+    return {**_head(), "width": width, "height": 150, **_vertical_bars(bars, x)}
 
 
 def bin_text(found: Bin) -> str:
@@ -298,10 +307,95 @@ def shares(rows: Sequence[Share], *, wide: bool) -> Spec | None:
         is_named = place == 0 or not wide
         panel = _horizontal_bars(rows_named, bars, width, wide=wide, is_named=is_named)
         panels.append({"title": title, **panel})
-    return {**head(), "hconcat" if wide else "vconcat": panels, "spacing": 34 if wide else 14}
+    return {**_head(), "hconcat" if wide else "vconcat": panels, "spacing": 34 if wide else 14}
 
 
-def head() -> Spec:
+def ordered(graph: CrawlGraph, crawls: Sequence[CrawlFigures]) -> list[GraphNode]:
+    """The crawls of the graph by start; those with an unknown start come first."""
+    started = {node.id: node.started or "" for node in graph.nodes}
+    started.update({crawl.id: crawl.started for crawl in crawls if crawl.started})
+    return sorted(graph.nodes, key=lambda node: (started[node.id], node.id))
+
+
+def graph(found: CrawlGraph, crawls: Sequence[CrawlFigures], *, wide: bool) -> Spec | None:
+    """The chart; None if no crawl needs another."""
+    nodes = ordered(found, crawls)
+    rows = {node.id: row for row, node in enumerate(nodes)}
+    edges = [edge for edge in found.edges if edge.crawl in rows and edge.needs in rows]
+    edges.sort(key=lambda edge: (not edge.is_missing, abs(rows[edge.crawl] - rows[edge.needs])))
+    if not edges:
+        return None
+    names_px = 260 if wide else 160
+    width = (WIDE * 2 // 3 if wide else NARROW - 24) - names_px
+    arcs: list[dict[str, Any]] = []
+    for number, edge in enumerate(edges[:MOST_ARCS]):
+        start, end = rows[edge.crawl], rows[edge.needs]
+        # Nearly a semicircle if there is room for it, flatter if there are many crawls.
+        rows_apart = abs(start - end)
+        reach = min(math.sqrt(rows_apart / len(nodes)), 0.7 * _ROW_PX * rows_apart / width)
+        label = f"{wording.clean(edge.crawl)} needs {wording.clean(edge.needs)}"
+        label += f" in {wording.counted(edge.files, 'file')}" if edge.files else ""
+        label += ", which is missing" if edge.is_missing else ""
+        for step in range(_STEPS + 1):
+            angle = math.pi * step / _STEPS
+            arcs.append(
+                {
+                    "arc": number,
+                    "step": step,
+                    "x": reach * math.sin(angle),
+                    "y": start + (end - start) * (1 - math.cos(angle)) / 2,
+                    "label": label,
+                    "color": "var(--second)" if edge.is_missing else "var(--first)",
+                    "is_missing": edge.is_missing,
+                }
+            )
+    points = [
+        {
+            "x": 0,
+            "y": row,
+            "name": wording.drawn(node.id, 40),
+            "label": f"{wording.clean(node.id)}: {state_text(node)}",
+            "is_missing": node.state in (None, "canceled"),
+            "is_outside": not node.is_in_report,
+        }
+        for row, node in enumerate(nodes)
+    ]
+    x = _quantity("x", scale=_scale(0, 1), axis=None)
+    y = _quantity("y", scale=_scale(-0.5, len(nodes) - 0.5, reverse=True), axis=None)
+    line = {"type": "line", "strokeWidth": 1.5, "ariaRoleDescription": "arc"}
+    order, arc = _quantity("step"), {"field": "arc"}
+    point = {"type": "point", "size": 60, "strokeWidth": 2, "color": "currentColor", "opacity": 1}
+    hollow = {"test": "datum.is_outside", "value": "var(--paper)"}
+    layers = [
+        _described(arcs, line, x=x, y=y, order=order, detail=arc, strokeDash=_dashed_if_missing(5, 3)),
+        _layer(
+            points,
+            {**point, "ariaRoleDescription": "crawl"},
+            x=x,
+            y=y,
+            fill={"condition": hollow, "value": "currentColor"},
+            strokeDash=_dashed_if_missing(2, 2),
+            description={"field": "label"},
+        ),
+        # Left-aligned in the column: a font that is wider than the one measured here still fits.
+        _texts(points, "name", x, y, dx=-names_px, limit=names_px - 34),
+    ]
+    return {
+        **_head(),
+        "width": width,
+        "height": _ROW_PX * len(nodes),
+        "layer": layers,
+        "resolve": {"scale": {"strokeDash": "independent"}},
+    }
+
+
+def state_text(node: GraphNode) -> str:
+    """The state of a crawl in words, and whether it is outside of the report."""
+    state = wording.clean(node.state or "not in the index")
+    return state if node.is_in_report else f"{state}; not in this report"
+
+
+def _head() -> Spec:
     """The common properties of all specifications."""
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
@@ -311,31 +405,31 @@ def head() -> Spec:
     }
 
 
-def quantity(field: str, **more: Any) -> Spec:
+def _quantity(field: str, **more: Any) -> Spec:
     """The channel of a numeric field."""
     return {"field": field, "type": "quantitative", **more}
 
 
-def scale(low: float, high: float, **more: Any) -> Spec:
+def _scale(low: float, high: float, **more: Any) -> Spec:
     """A scale that is not extended to round numbers."""
     return {"domain": [low, high], "nice": False, **more}
 
 
-def layer(values: Sequence[Spec], mark: Spec, **encoding: Spec) -> Spec:
+def _layer(values: Sequence[Spec], mark: Spec, **encoding: Spec) -> Spec:
     """A layer of marks."""
     return {"data": {"values": values}, "mark": mark, "encoding": encoding}
 
 
-def described(values: Sequence[Spec], mark: Spec, **encoding: Spec) -> Spec:
+def _described(values: Sequence[Spec], mark: Spec, **encoding: Spec) -> Spec:
     """A layer of marks with a colour and a label, which screen readers read."""
     color = {"field": "color", "type": "nominal", "scale": None}
-    return layer(values, mark, color=color, description={"field": "label"}, **encoding)
+    return _layer(values, mark, color=color, description={"field": "label"}, **encoding)
 
 
-def texts(values: Sequence[Spec], field: str, x: Spec, y: Spec, **place: int) -> Spec:
+def _texts(values: Sequence[Spec], field: str, x: Spec, y: Spec, **place: int) -> Spec:
     """A layer of left-aligned texts, which have no mark of their own."""
     mark = {"type": "text", "align": "left", "baseline": "middle", "aria": False, **place}
-    return layer(values, mark, x=x, y=y, text={"field": field})
+    return _layer(values, mark, x=x, y=y, text={"field": field})
 
 
 def _titled(measure: Measure, rows: Iterable[Any]) -> tuple[str, int]:
@@ -370,8 +464,8 @@ def _bars(measure: Measure, row: Any, divisor: int) -> list[dict[str, Any]]:
 
 def _vertical_bars(bars: list[dict[str, Any]], x: Spec) -> Spec:
     """Bars from ``left`` to ``right`` and from ``low`` to ``high``."""
-    y = quantity("low", **_counts_axis(bars, 5, minExtent=_AXIS_PX, maxExtent=_AXIS_PX))
-    return described(bars, _BAR, x=x, x2={"field": "right"}, y=y, y2={"field": "high"})
+    y = _quantity("low", **_counts_axis(bars, 5, minExtent=_AXIS_PX, maxExtent=_AXIS_PX))
+    return _described(bars, _BAR, x=x, x2={"field": "right"}, y=y, y2={"field": "high"})
 
 
 def _horizontal_bars(
@@ -386,18 +480,18 @@ def _horizontal_bars(
     """Horizontal bars. The name of a row is left of its bar, or above it on a narrow screen."""
     above = 0.12 if wide else 0.5
     bars = [{**bar, "top": bar["row"] + above, "bottom": bar["row"] + 0.88} for bar in bars]
-    x_axis = _counts_axis(bars, 3) if domain is None else {"scale": scale(*domain), "axis": None}
-    x, y = quantity("low", **x_axis), quantity("top", scale=scale(0, len(rows), reverse=True), axis=None)
-    layers = [described(bars, _BAR, x=x, x2={"field": "high"}, y=y, y2={"field": "bottom"})]
-    at, middle = quantity("at"), quantity("middle")
+    x_axis = _counts_axis(bars, 3) if domain is None else {"scale": _scale(*domain), "axis": None}
+    x, y = _quantity("low", **x_axis), _quantity("top", scale=_scale(0, len(rows), reverse=True), axis=None)
+    layers = [_described(bars, _BAR, x=x, x2={"field": "high"}, y=y, y2={"field": "bottom"})]
+    at, middle = _quantity("at"), _quantity("middle")
     if is_named:
         # Left-aligned in the column: a font that is wider than the one measured here still fits.
         place = {"dx": -_NAMES_PX, "limit": _NAMES_PX - 30} if wide else {"limit": width}
         names = [{**row, "at": 0, "middle": row["row"] + (0.5 if wide else 0.25)} for row in rows]
-        layers.append(texts(names, "name", at, middle, **place))
+        layers.append(_texts(names, "name", at, middle, **place))
     if domain is not None:
         ends = [{**row, "at": row["end"], "middle": row["row"] + (above + 0.88) / 2} for row in rows]
-        layers.append(texts(ends, "text", at, middle, dx=6))
+        layers.append(_texts(ends, "text", at, middle, dx=6))
     return {"width": width, "height": (26 if wide else 40) * len(rows), "layer": layers}
 
 
@@ -416,7 +510,7 @@ def _counts_axis(bars: list[dict[str, Any]], steps: int, **more: Any) -> Spec:
         "labelSeparation": 2,
         **more,
     }
-    return {"scale": scale(0, ticks[-1]), "axis": axis}
+    return {"scale": _scale(0, ticks[-1]), "axis": axis}
 
 
 def _ticks(largest: float, steps: int, *, is_whole: bool) -> list[float]:
@@ -429,3 +523,12 @@ def _ticks(largest: float, steps: int, *, is_whole: bool) -> list[float]:
     least = 1 if is_whole else 0
     step = next(step for factor in (1, 2, 5, 10) if (step := factor * power) >= max(largest / steps, least))
     return [round(float(step * tick), 12) for tick in range(math.ceil(largest / step) + 1)]
+
+
+def _dashed_if_missing(dash: int, gap: int) -> Spec:
+    return {
+        "field": "is_missing",
+        "type": "nominal",
+        "scale": {"domain": [False, True], "range": [[1, 0], [dash, gap]]},
+        "legend": None,
+    }

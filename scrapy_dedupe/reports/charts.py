@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import SettingError
 
-from . import chart_specs, crawl_graph
+from . import chart_specs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ def charts_of(report: Report) -> dict[str, Chart]:
         "hosts": partial(chart_specs.shares, report.hosts),
         "mime_types": partial(chart_specs.shares, report.mime_types),
         "statuses": partial(chart_specs.shares, report.statuses),
-        "graph": partial(crawl_graph.spec, report.graph, report.crawls),
+        "graph": partial(chart_specs.graph, report.graph, report.crawls),
     }
     charts = {}
     for name, spec in specs.items():

@@ -20,11 +20,22 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.warc.dates import format_date
 
-from .parsing import MOST_BYTES, MOST_PAGES, count_of, dict_of, is_number, list_of, number_of, text_of
-from .tallies import Groups, Tallies
-from .texts import harmless, host_of, mime_of
-from .timeline import LAST_SECOND, Timeline
+from .tallies import (
+    LAST_SECOND,
+    MOST_BYTES,
+    MOST_PAGES,
+    Groups,
+    Tallies,
+    Timeline,
+    count_of,
+    dict_of,
+    is_number,
+    list_of,
+    number_of,
+    text_of,
+)
 from .url_patterns import UrlPatterns
+from .wording import harmless, host_of, mime_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -114,7 +125,8 @@ class Observations:
             raise ValueError(f"{kind!r} is not a kind of verdict.")
         is_duplicate = kind in DUPLICATES
         is_other = is_duplicate and original_url is not None and not (same_url or original_url == url)
-        similarity = _checked_similarity(similarity)
+        if similarity is not None:
+            similarity = None if math.isnan(similarity) else min(max(float(similarity), 0.0), 1.0)
         with self._lock:
             self.verdicts["changed" if kind == "near" and same_url else kind] += 1
             if kind == "unknown":
@@ -296,12 +308,6 @@ def iso_time(seconds: float) -> str:
 
 def _bounded(number: int) -> int:
     return min(max(int(number), 0), MOST_BYTES)
-
-
-def _checked_similarity(similarity: float | None) -> float | None:
-    if similarity is None or math.isnan(similarity):
-        return None
-    return min(max(float(similarity), 0.0), 1.0)
 
 
 def _time_of(value: object) -> float:

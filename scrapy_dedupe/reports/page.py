@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from . import chart_specs, charts, crawl_graph, wording
+from . import chart_specs, charts, wording
 from .figures import OTHERS
 from .observations import DUPLICATES
 
@@ -44,13 +44,13 @@ def page(report: Report) -> str:
         style=_source("page.css"),
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        crawls_in_order=crawl_graph.ordered(report.graph, report.crawls),
+        crawls_in_order=chart_specs.ordered(report.graph, report.crawls),
         judged_and_repeated=_judged_and_repeated,
         others=OTHERS,
         cards_shown=CARDS_SHOWN,
         bin_text=chart_specs.bin_text,
-        node_text=crawl_graph.state_text,
-        most_arcs=crawl_graph.MOST_ARCS,
+        node_text=chart_specs.state_text,
+        most_arcs=chart_specs.MOST_ARCS,
         has_gaps=any(place.is_after_gap for place in chart_specs.placed(report.timeline)),
         w=wording,
     )

@@ -1,12 +1,19 @@
-"""Combines the observations of several crawls into a report."""
+"""Chooses the crawls of a report, and combines their observations.
+
+The crawls are those in the index, and those that only the content layer has recorded.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe import __version__
+from scrapy_dedupe.errors import CrawlStateError, StoreRefused
+from scrapy_dedupe.tasks.progress import NO_PROGRESS, counted, part
 from scrapy_dedupe.warc.dates import format_date
 
 from .figures import (
@@ -14,6 +21,8 @@ from .figures import (
     Bin,
     CrawlFigures,
     CrawlGraph,
+    GraphEdge,
+    GraphNode,
     Report,
     Share,
     TimeSlice,
@@ -30,15 +39,19 @@ from .observations import (
     TOTALS,
     Observations,
     iso_time,
+    unpack,
 )
-from .parsing import is_number
-from .tallies import Row
-from .wording import moment
+from .tallies import Row, is_number
+from .wording import moment, number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
+    from scrapy_dedupe.crawls.dependencies import Dependencies
+    from scrapy_dedupe.stores import Store
     from scrapy_dedupe.stores.base import CrawlInfo
+    from scrapy_dedupe.tasks.progress import Progress
 
     from .figures import DuplicateGroup
     from .tallies import Tallies
@@ -55,6 +68,7 @@ _NAMED = 5
 _NARROW = BINS * 8 // 10
 _MOST_STAT = 2**63 - 1
 _RULE = "dedupe/url/rule/"
+_MOST_OUTSIDE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +85,106 @@ class CrawlSeen:
         if self.info is not None and self.info.started:
             return self.info.started
         return None if self.observations is None else iso_time(self.observations.started)
+
+
+def stored_report(
+    stores: Sequence[Store],
+    wacz_folder: Path | None,
+    ids: Sequence[str],
+    most: int,
+    progress: Progress = NO_PROGRESS,
+) -> tuple[Report, list[str]]:
+    """The report over the crawls with these ids, or without ids over the *most* newest ones.
+
+    Also returns the crawls whose observations are damaged, or of a newer version. *stores* are the store of the index and
+    the store of the texts, in this order. Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for an unknown id, and
+    :class:`~scrapy_dedupe.errors.StoreRefused` for a named crawl whose observations cannot be read.
+    """
+    from scrapy_dedupe.crawls.dependencies import Dependencies
+
+    dependencies = Dependencies(stores[0].index, wacz_folder)
+    known = dependencies.crawls
+    store_of: dict[str, Store] = {}
+    for store in stores:
+        for crawl in store.reports.crawls():
+            store_of.setdefault(crawl, store)
+    others = [crawl for crawl in store_of if crawl not in known]
+    listed = sorted(
+        (info for info in known.values() if info.state != "canceled"), key=lambda info: info.started or ""
+    )
+    # The start of crawls that are not in the index is only known from their observations.
+    wanted = dict.fromkeys(ids or [*(info.id for info in listed[-most:]), *others])
+    for crawl in wanted:
+        if crawl not in known and crawl not in others:
+            raise CrawlStateError(
+                f"The store has no crawl {crawl}, neither in the index nor in its reports. List the crawls of the index"
+                " with `scrapy dedupe crawls`."
+            )
+    notes = [] if wanted else ["There are no crawls yet."]
+    unreadable = []
+
+    def read() -> Iterator[CrawlSeen]:
+        for crawl in counted(wanted, progress):
+            data = store_of[crawl].reports.load(crawl) if crawl in store_of else None
+            observations = None
+            try:
+                observations = None if data is None else unpack(data, crawl)
+            except StoreRefused:
+                if ids:
+                    raise
+                unreadable.append(crawl)
+            yield CrawlSeen(crawl, known.get(crawl), observations)
+
+    def started(crawl: CrawlSeen) -> str:
+        return crawl.started or ""
+
+    with part(progress, "report", len(wanted), "crawls"):
+        # The number of crawls without an index entry is not limited, and each takes about 100 kB.
+        seen = sorted(nlargest(len(wanted) if ids else most, read(), key=started), key=started)
+    if not ids and len(listed) + len(others) > most:
+        notes.append(
+            f"Only the newest {most} of {number(len(listed) + len(others))} crawls are reported. Give ids to choose others."
+        )
+    chosen = {crawl.id for crawl in seen}
+    unreadable = [crawl for crawl in unreadable if crawl in chosen]
+    if unreadable:
+        notes.append(
+            f"The observations of {', '.join(unreadable[:5])} cannot be read: they are damaged, or of a newer"
+            " version. They were not changed."
+        )
+    graph = graph_of(dependencies, [crawl.id for crawl in seen if crawl.info is not None])
+    return report_of(seen, graph=graph, notes=notes), unreadable
+
+
+def graph_of(dependencies: Dependencies, crawls: Sequence[str]) -> CrawlGraph:
+    """The graph of the reported crawls, the crawls that they need, and the crawls that need one of them.
+
+    If there are too many, it has the nearest.
+    """
+    chosen = set(crawls)
+    related = dict.fromkeys(crawls)
+    waiting = deque(crawls)
+    while waiting:
+        for other in dependencies.crawls_needed(waiting.popleft()):
+            if other not in related:
+                related[other] = None
+                waiting.append(other)
+    for other in dependencies.crawls:
+        if other not in related and not chosen.isdisjoint(dependencies.crawls_needed(other)):
+            related[other] = None
+    shown = list(related)[: len(chosen) + _MOST_OUTSIDE]
+    is_shown = set(shown)
+    edges, nodes = [], []
+    for crawl in shown:
+        edges += [
+            GraphEdge(crawl, other, len(needs), any(need.is_missing for need in needs))
+            for other, needs in dependencies.needs_by_crawl(crawl).items()
+            if other in is_shown
+        ]
+        info = dependencies.crawls.get(crawl)
+        state, started = (None, None) if info is None else (info.state, info.started)
+        nodes.append(GraphNode(crawl, state, dependencies.why_unknown(crawl), crawl in chosen, started))
+    return CrawlGraph(nodes, edges, len(related) - len(shown))
 
 
 def report_of(

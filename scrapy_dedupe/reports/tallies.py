@@ -1,29 +1,49 @@
-"""Rows by name, for any number of names in bounded memory: counters, and groups of duplicate pages.
+"""Counters in bounded memory: by name, also with groups of duplicate pages, and over time.
 
-As in Space-Saving (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams,
-ICDT 2005), the rows with the lowest counts are removed to make room for new ones. Here many are removed at once, when
-there are twice as many rows, or bytes of text, as the limit. A name that gets a new row may have been counted before:
-``missed`` of the row is an upper bound of these counts, and no name without a row has been counted more than ``floor``
-times.
+Rows by name are for any number of names. As in Space-Saving (Metwally, Agrawal, El Abbadi: Efficient Computation of
+Frequent and Top-k Elements in Data Streams, ICDT 2005), the rows with the lowest counts are removed to make room for new
+ones. Here many are removed at once, when there are twice as many rows, or bytes of text, as the limit. A name that gets a
+new row may have been counted before: ``missed`` of the row is an upper bound of these counts, and no name without a row
+has been counted more than ``floor`` times.
+
+A timeline has counters in slots. When there are too many slots, their width is doubled. The start of a slot is a multiple
+of its width since the epoch, so that the slots of several crawls match. Within a run, there is a slot for all times,
+including those without events; between runs, there are no slots.
+
+Stored counters are plain values, which are checked when they are restored: the functions at the end raise
+:class:`ValueError` for an unexpected value.
 """
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from .parsing import count_of, dict_of, list_of, share_of, text_of
-from .texts import key_of, shown_url
+from .wording import harmless, key_of, shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Self
+    from typing import Self, TypeGuard
 
     from .figures import DuplicateGroup
 
 _MOST_GROUPS = 100
 _MOST_GROUPS_BYTES = 40_000
 _GROUP_KINDS = ("exact", "near")
+
+MOST_SLOTS = 120
+LAST_SECOND = 2**37 - 1
+"""The latest time, in the year 6325: even the end of a slot that begins then can be converted to a date."""
+
+MOST_PAGES = 2**50
+"""A limit above any number of pages. The sum over thousands of crawls fits 64 bits, so that it can be drawn."""
+
+MOST_BYTES = 2**50
+"""A limit above the number of bytes that can be counted at once."""
+
+_MOST_COUNT = 2**80
+_MOST_CHARS = 3_000
 
 
 class Row:
@@ -281,3 +301,143 @@ class Groups(HeavyHitters[Group]):
             if kind not in _GROUP_KINDS or not (similarity is None or share_of(similarity) >= 0):
                 raise ValueError("not an example")
         return text_of(key or url), group, examples
+
+
+class Timeline:
+    """Counters in *columns* columns for at most 120 slots, whose initial width is one second."""
+
+    def __init__(self, columns: int) -> None:
+        self._columns = columns
+        self._slots: dict[int, list[int]] = {}
+        self._newest: int | None = None
+        self.seconds = 1
+
+    def count(self, now_s: float, counts: Iterable[tuple[int, int]] = ()) -> None:
+        """Add to the counters at a time in seconds since the epoch; each pair is a column and a number.
+
+        Without pairs, only record that the run is active.
+        """
+        second = int(min(max(now_s, 0), LAST_SECOND))
+        slot = second // self.seconds
+        if slot != self._newest:
+            slot = self._go_to(second)
+        row = self._slots[slot]
+        for column, number in counts:
+            row[column] += number
+
+    def _go_to(self, second: int) -> int:
+        slot = second // self.seconds
+        if self._newest is None or slot < self._newest:
+            # The first event of a run, or a clock that was set back.
+            self._slots.setdefault(slot, [0] * self._columns)
+            while len(self._slots) > MOST_SLOTS:
+                self._double()
+            slot = second // self.seconds
+            if self._newest is None:
+                self._newest = slot
+            return slot
+        while len(self._slots) + slot - self._newest > MOST_SLOTS:
+            self._double()
+            slot = second // self.seconds
+        for number in range(self._newest + 1, slot + 1):
+            self._slots.setdefault(number, [0] * self._columns)
+        self._newest = slot
+        return slot
+
+    def _double(self) -> None:
+        self.seconds *= 2
+        narrower, self._slots = self._slots, {}
+        for slot, row in narrower.items():
+            self._add(slot // 2, row)
+        if self._newest is not None:
+            self._newest //= 2
+
+    def merge(self, other: Timeline) -> None:
+        """Add the counters of *other*."""
+        while self.seconds < other.seconds:
+            self._double()
+        for slot, row in other._slots.items():
+            self._add(slot * other.seconds // self.seconds, row)
+        while len(self._slots) > MOST_SLOTS:
+            self._double()
+
+    def _add(self, slot: int, row: Iterable[int]) -> None:
+        known = self._slots.get(slot, [0] * self._columns)
+        self._slots[slot] = [a + b for a, b in zip(known, row, strict=True)]
+
+    def slices(self) -> list[tuple[int, list[int]]]:
+        """All slots in the order of time: the first second since the epoch, and the counters."""
+        return [(slot * self.seconds, row) for slot, row in sorted(self._slots.items())]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the slots as plain values."""
+        return {"seconds": self.seconds, "slots": [[slot, *row] for slot, row in sorted(self._slots.items())]}
+
+    def take(self, data: object) -> None:
+        """Restore the result of :meth:`as_dict` in an empty object. Raises :class:`ValueError` for invalid data.
+
+        Later counts belong to another run.
+        """
+        plain = dict_of(data)
+        seconds = count_of(plain.get("seconds"))
+        slots = list_of(plain.get("slots"))
+        if not 1 <= seconds <= LAST_SECOND + 1 or seconds & (seconds - 1) or len(slots) > MOST_SLOTS:
+            raise ValueError("not a timeline")
+        self.seconds = seconds
+        for item in slots:
+            slot, *row = map(count_of, list_of(item))
+            if len(row) != self._columns or slot * seconds > LAST_SECOND:
+                raise ValueError("an invalid slot")
+            self._slots[slot] = row
+
+
+def dict_of(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("not a dict")  # noqa: TRY004
+    return value
+
+
+def list_of(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("not a list")  # noqa: TRY004
+    return value
+
+
+def text_of(value: object) -> str:
+    """A string of at most 3,000 characters, cleaned by `harmless`, since other programs may write to a shared store."""
+    if not isinstance(value, str) or len(value) > _MOST_CHARS:
+        raise ValueError("not a short string")
+    return harmless(value, _MOST_CHARS)
+
+
+def count_of(value: object, most: int = _MOST_COUNT) -> int:
+    """An integer from 0 to *most*."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ValueError("not a count")
+    return value
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a finite number.
+
+    >>> is_number(10**400), is_number(float("nan")), is_number(True)
+    (True, False, False)
+    """
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def number_of(value: object) -> int | float:
+    """A finite number."""
+    if not is_number(value):
+        raise ValueError("not a number")
+    return max(-_MOST_COUNT, min(value, _MOST_COUNT)) if isinstance(value, int) else value
+
+
+def share_of(value: object) -> float:
+    """A number from 0 to 1."""
+    number = float(number_of(value))
+    if not 0 <= number <= 1:
+        raise ValueError("not a share")
+    return number

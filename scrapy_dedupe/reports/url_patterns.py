@@ -15,7 +15,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .tallies import HeavyHitters, Row
-from .texts import harmless, host_and_rest, shown_url
+from .wording import harmless, host_and_rest, shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +65,6 @@ class Pattern(Row):
 
     exact = property(lambda self: self.counts[_EXACT])
     near = property(lambda self: self.counts[_NEAR])
-    unchanged = property(lambda self: self.counts[_UNCHANGED])
     bare = property(lambda self: self.counts[_BARE])
 
     def __init__(self) -> None:

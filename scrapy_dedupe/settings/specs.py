@@ -8,28 +8,17 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from scrapy.settings import default_settings
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.stores.location import NAMELESS, parse_store_url, shown_value
 
-from .groups import (
-    ContentSettings,
-    MetricsSettings,
-    PassageSettings,
-    ReplaySettings,
-    ReportSettings,
-    Settings,
-    UrlSettings,
-    WaczSettings,
-    WarcSettings,
-    in_data_folder,
-)
+from .groups import Settings, in_data_folder
 from .values import LOCAL, Spec
 
 if TYPE_CHECKING:
@@ -39,15 +28,9 @@ logger = logging.getLogger(__name__)
 
 MIN_URL_CAPACITY: Final = 10_000
 
-_GROUPS: Final = {
-    "urls": UrlSettings,
-    "content": ContentSettings,
-    "warc": WarcSettings,
-    "wacz": WaczSettings,
-    "passages": PassageSettings,
-    "replay": ReplaySettings,
-    "report": ReportSettings,
-    "metrics": MetricsSettings,
+# The classes of the groups, by the names of their fields and in their order.
+_GROUPS: Final[dict[str, Any]] = {
+    name: kind for name, kind in get_type_hints(Settings).items() if is_dataclass(kind)
 }
 
 

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import CrawlStateError, SettingError
 
@@ -31,6 +31,16 @@ REPAIR_SUFFIX = "~repair"
 """The suffix of the id of a temporary crawl that will replace a crawl (see :mod:`scrapy_dedupe.crawls.repairing`)."""
 
 _CRAWL_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+class Addition(NamedTuple):
+    """What is added to a crawl in one step (see :meth:`CrawlIndex.add`)."""
+
+    originals: Sequence[Original]
+    counts: Counts = Counts()
+    urls: Sequence[UrlCapture] = ()
+    needs: Sequence[Need] = ()
+    waiting: Sequence[Waiting] = ()
 
 
 class CrawlIndex(AbstractContextManager["CrawlIndex"]):
@@ -99,25 +109,17 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
         added to the counts of the crawl; ``needs`` are containers of other crawls that its revisits refer to,
         ``waiting`` are revisits whose originals are not in the index, for :meth:`resolve`.
         """
-        self.add_plain(
-            _checked_id(crawl),
+        added = Addition(
             [_plain_original(original, crawl) for original in originals],
             counts or Counts(),
             [_plain_capture(capture) for capture in urls],
             _checked_needs(crawl, needs),
-            plain_waiting(waiting),
+            [replace(revisit, digest=plain_digest(revisit.digest)) for revisit in waiting],
         )
+        self.add_plain(_checked_id(crawl), added)
 
     @abstractmethod
-    def add_plain(
-        self,
-        crawl: str,
-        originals: Sequence[Original],
-        counts: Counts | None = None,
-        urls: Sequence[UrlCapture] = (),
-        needs: Sequence[Need] = (),
-        waiting: Sequence[Waiting] = (),
-    ) -> None:
+    def add_plain(self, crawl: str, added: Addition) -> None:
         """Like :meth:`add`, for values in normal form (see :mod:`.normal_forms`), of a crawl that was started."""
 
     @abstractmethod
@@ -268,8 +270,8 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
         """End a source: its records become visible, its crawl is committed, and its counts are added.
 
         Its container gets its ``hash`` and ``size``; the source leaves the queue and is done. Atomic for readers at any
-        size. Safe to repeat and to resume; the counts are added once. ``waiting`` are revisits for :meth:`resolve`, which
-        may be too many for memory; they are iterated again if the store asks for it.
+        size. Safe to repeat and to resume; the counts are added once. ``waiting`` are revisits for :meth:`resolve`, with
+        digests in normal form. They may be too many for memory, and are iterated again if the store asks for it.
         """
         self._end_source(source, counts, _checked_needs(source.crawl, needs), waiting)
 
@@ -349,6 +351,10 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
     @abstractmethod
     def crawls(self) -> list[CrawlInfo]:
         """All crawls, in the order of their start."""
+
+    def crawl(self, crawl: str) -> CrawlInfo | None:
+        """One crawl; None if the index does not list it."""
+        return next((info for info in self.crawls() if info.id == crawl), None)
 
     @abstractmethod
     def containers(self, crawl: str) -> list[dict[str, object]]:
@@ -464,11 +470,6 @@ def _plain_capture(capture: UrlCapture) -> UrlCapture:
         digest=plain_digest(capture.digest),
         date=date_digits(capture.date),
     )
-
-
-def plain_waiting(waiting: Iterable[Waiting]) -> list[Waiting]:
-    """Waiting revisits with normalized digests."""
-    return [Waiting(plain_digest(revisit.digest), revisit.size) for revisit in waiting]
 
 
 def _checked_needs(crawl: str, needs: Sequence[Need]) -> Sequence[Need]:

@@ -14,7 +14,7 @@ commits, ends of sources, concurrent crawls and removals of digests write to bot
 by the new one, forgets the removed crawls and recomputes the sums: readers see either the old index or the new one. An
 interruption before this script changes nothing that readers see; the unfinished index is overwritten the next time.
 
-Import is in :mod:`.redis_index_import`.
+Import is in :mod:`.redis_index_base`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, cast
 from scrapy_dedupe.errors import CrawlStateError
 
 from . import redis_index_keys as keys_of
-from .base import Counts, CrawlInfo, Need, Original, UrlCapture, Waiting
+from .base import Counts, CrawlInfo, Need, Original, UrlCapture
 from .index_values import (
     container_json,
     digest_key,
@@ -47,13 +47,22 @@ from .index_values import (
     utc_now,
 )
 from .redis_faults import redis_faults
-from .redis_index_base import FORMAT, file_name, record_words, spellings, state_of, text_of
-from .redis_index_import import RedisImports, waiting_words
+from .redis_index_base import (
+    FORMAT,
+    RedisIndexBase,
+    file_name,
+    record_words,
+    spellings,
+    state_of,
+    text_of,
+    waiting_words,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from .base import OnDone
+    from .crawl_index import Addition
 
 _CRAWLS_AT_ONCE = 100
 
@@ -62,7 +71,7 @@ _LEASE_MS = 10_000
 _POLL_S = 0.02
 
 
-class RedisIndex(RedisImports):
+class RedisIndex(RedisIndexBase):
     """The crawl index on a client with ``decode_responses=False``."""
 
     # Crawls
@@ -98,17 +107,10 @@ class RedisIndex(RedisImports):
         self.unreadable += captures.count(None) - values.count(None)
         return captures
 
-    def add_plain(
-        self,
-        crawl: str,
-        originals: Sequence[Original],
-        counts: Counts | None = None,
-        urls: Sequence[UrlCapture] = (),
-        needs: Sequence[Need] = (),
-        waiting: Sequence[Waiting] = (),
-    ) -> None:
+    def add_plain(self, crawl: str, added: Addition) -> None:
+        originals, counts, urls, needs, waiting = added
         words: list[str | bytes | int] = [
-            crawl, secrets.token_bytes(8), *astuple(counts or Counts()), len(originals), len(urls), len(needs)
+            crawl, secrets.token_bytes(8), *astuple(counts), len(originals), len(urls), len(needs)
         ]  # fmt: skip
         words += record_words(originals, urls)
         words += map(need_text, needs)
@@ -314,14 +316,12 @@ class RedisIndex(RedisImports):
         on_done: OnDone | None = None,
     ) -> None:
         """Build the merged index without the crawls *left_out*; *words* are the operation of the last script."""
-        while True:
-            answer = self._rebuild_once(left_out, words, sources or {}, on_done)
-            if answer[0] == b"lost":
-                self._await_other()
-                continue
-            if answer[0] != b"ok":
-                self._require(text_of(answer[1]), text_of(answer[0]), action)
-            return
+        while (answer := self._rebuild_once(left_out, words, sources or {}, on_done))[0] == b"lost":
+            # Another process rebuilds the merged index: wait until it has finished or has stopped.
+            while self._ask("EXISTS", keys_of.REBUILDING):
+                time.sleep(_POLL_S)
+        if answer[0] != b"ok":
+            self._require(text_of(answer[1]), text_of(answer[0]), action)
 
     def _rebuild_once(
         self,
@@ -355,8 +355,3 @@ class RedisIndex(RedisImports):
         # A crawl that Browsertrix will remove comes last: it must not own payloads that other crawls have too.
         ordered = sorted(members, key=lambda crawl: (crawl in marked, times[crawl] or b"", crawl))
         return ordered + sorted(others - members - left_out)
-
-    def _await_other(self) -> None:
-        """Wait until another process that rebuilds the merged index has finished or has stopped."""
-        while self._ask("EXISTS", keys_of.REBUILDING):
-            time.sleep(_POLL_S)

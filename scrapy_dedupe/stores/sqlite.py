@@ -19,8 +19,8 @@ from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.files.folders import folder_fault
 
 from . import sqlite_content_tables, sqlite_index_tables
+from .sqlite_calls import sqlite_faults, transaction
 from .sqlite_content import SqliteContent
-from .sqlite_faults import sqlite_faults, transaction
 from .sqlite_index import SqliteIndex
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from .content_values import (
     url_key,
     with_originals,
 )
+from .sqlite_calls import rows_of, sqlite_faults, transaction
 from .sqlite_content_signatures import KeptSignatures
-from .sqlite_content_tables import first_captures, noted_row, rows_of
-from .sqlite_faults import sqlite_faults, transaction
 
 if TYPE_CHECKING:
     import sqlite3
@@ -162,7 +161,7 @@ class SqliteContent:
         self._on_forgotten = on_forgotten
         with self._writing():
             self._signatures.move()
-        where, values = first_captures(before_ms, crawl)
+        where, values = _first_captures(before_ms, crawl)
         # The order matters: a text that is confirmed meanwhile moves from the first table to the second.
         purged = self._sweep("content_pending", ["digest"], where, values)
         purged += self._sweep("content_texts", ["digest"], where, values)
@@ -184,7 +183,7 @@ class SqliteContent:
         return purged
 
     def count(self, *, before_ms: int | None = None, crawl: str | None = None) -> int:
-        where, values = first_captures(before_ms, crawl)
+        where, values = _first_captures(before_ms, crawl)
         with sqlite_faults(self._url):
             statement = f"SELECT count(*) FROM content_first WHERE {where}"  # noqa: S608 - question marks
             return int(self._connection.execute(statement, values).fetchone()[0])
@@ -366,7 +365,7 @@ class SqliteContent:
                 first[digest] = confirmed[digest] = row
             is_of_another = capture.kind == "near" or capture.original not in (None, digest)
             if is_of_another or (known is not None and is_confirmed and known[:2] != row[:2]):
-                notes.append(noted_row(capture, row[2]))
+                notes.append(_noted_row(capture, row[2]))
         released = [
             capture.digest
             for capture in failed
@@ -404,3 +403,22 @@ class SqliteContent:
             ).fetchone()
             self._ids[number] = crawl
         return crawl
+
+
+def _first_captures(before_ms: int | None, crawl: str | None) -> tuple[str, list[Any]]:
+    """An SQL condition on first captures, and its values."""
+    conditions, values = ["1"], list[Any]()
+    if before_ms is not None:
+        conditions.append("seen_ms < ?")
+        values.append(before_ms)
+    if crawl is not None:
+        conditions.append("crawl = (SELECT number FROM content_crawls WHERE id = ?)")
+        values.append(crawl)
+    return " AND ".join(conditions), values
+
+
+def _noted_row(capture: SeenText, crawl: int) -> tuple[Any, ...]:
+    """A row of ``content_captures``."""
+    original = None if capture.original == capture.digest else capture.original
+    decided = (capture.kind, original, capture.similarity)
+    return (url_key(capture.url), capture.digest, *decided, crawl, capture.seen_ms)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from .base import NearAnswer
 from .content_values import BAND_BYTES, REF_BYTES, near_candidates, packed_rows
-from .sqlite_content_tables import rows_of
+from .sqlite_calls import rows_of
 
 if TYPE_CHECKING:
     import sqlite3

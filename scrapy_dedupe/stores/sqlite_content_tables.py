@@ -25,16 +25,6 @@ position of the big table, instead of one when it is claimed and another when it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from .content_values import url_key
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Sequence
-
-    from .base import SeenText
-
 SCHEMA = """
 CREATE TABLE content_texts (
     digest BLOB PRIMARY KEY, scheme INTEGER NOT NULL, rest NOT NULL, crawl INTEGER NOT NULL, seen_ms INTEGER NOT NULL
@@ -60,37 +50,3 @@ CREATE TABLE content_recent (
 );
 CREATE TABLE content_templates (host PRIMARY KEY, template BLOB NOT NULL) WITHOUT ROWID;
 """
-
-# The number of values in one list of a statement.
-_AT_ONCE = 512
-
-
-def rows_of(connection: sqlite3.Connection, statement: str, values: Sequence[Any]) -> list[Any]:
-    """All rows of *statement*, in which a list of *values* replaces ``{}``."""
-    rows: list[Any] = []
-    for start in range(0, len(values), _AT_ONCE):
-        some = values[start : start + _AT_ONCE]
-        # Only a few lengths occur, so that prepared statements are reused.
-        length = 1 << (len(some) - 1).bit_length()
-        padded = [*some, *[some[-1]] * (length - len(some))]
-        rows += connection.execute(statement.format(", ".join("?" * length)), padded)
-    return rows
-
-
-def first_captures(before_ms: int | None, crawl: str | None) -> tuple[str, list[Any]]:
-    """An SQL condition on first captures, and its values."""
-    conditions, values = ["1"], list[Any]()
-    if before_ms is not None:
-        conditions.append("seen_ms < ?")
-        values.append(before_ms)
-    if crawl is not None:
-        conditions.append("crawl = (SELECT number FROM content_crawls WHERE id = ?)")
-        values.append(crawl)
-    return " AND ".join(conditions), values
-
-
-def noted_row(capture: SeenText, crawl: int) -> tuple[Any, ...]:
-    """A row of ``content_captures``."""
-    original = None if capture.original == capture.digest else capture.original
-    decided = (capture.kind, original, capture.similarity)
-    return (url_key(capture.url), capture.digest, *decided, crawl, capture.seen_ms)

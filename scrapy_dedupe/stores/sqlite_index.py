@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
 
-from . import sqlite_crawl_files as crawl_files
 from .base import Counts, CrawlInfo, Need, Original
 from .index_values import (
     capture_file_number,
+    container_fields,
+    need_order,
     packed_digest,
     payload_mode_message,
     read_capture,
@@ -26,14 +27,15 @@ from .index_values import (
     url_hash,
     utc_now,
 )
-from .sqlite_faults import sqlite_faults
-from .sqlite_index_base import COUNTS, NEXT_ORDER
+from .sqlite_calls import sqlite_faults
+from .sqlite_index_base import COUNTS, NEXT_ORDER, id_range
 from .sqlite_index_imports import SqliteImports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from .base import OnDone, UrlCapture, Waiting
+    from .base import OnDone, UrlCapture
+    from .crawl_index import Addition
 
 # Hidden rows have ids that no crawl has, so the id identifies the crawl's own rows.
 _FIND = """
@@ -53,6 +55,12 @@ WHERE u.hash = ?1 AND (c.state = 'committed' OR coalesce(m.id, c.id) = ?2)
 """
 
 _READ_AT_ONCE = 1_000
+
+# A file of a crawl or of one of its parts.
+_HAS_FILE = """
+SELECT 1 FROM crawl_file WHERE crawl IN (SELECT number FROM crawl WHERE number = ?1 OR part_of = ?1) AND name = ?2
+"""
+_RENAME = _HAS_FILE.replace("SELECT 1 FROM crawl_file", "UPDATE crawl_file SET name = ?3", 1)
 
 _FILES = """
 SELECT coalesce(c.part_of, c.number), f.name FROM crawl_file f JOIN crawl c ON c.number = f.crawl
@@ -112,47 +120,44 @@ class SqliteIndex(SqliteImports):
         with sqlite_faults(self._url):
             return [self._capture_of(crawl, url) for url in urls]
 
-    def add_plain(
-        self,
-        crawl: str,
-        originals: Sequence[Original],
-        counts: Counts | None = None,
-        urls: Sequence[UrlCapture] = (),
-        needs: Sequence[Need] = (),
-        waiting: Sequence[Waiting] = (),
-    ) -> None:
+    def add_plain(self, crawl: str, added: Addition) -> None:
         with self._change(crawl, "added to") as number:
-            entered = crawl_files.add_originals(self._connection, number, number, originals)
-            crawl_files.add_urls(self._connection, number, urls, entered)
-            crawl_files.add_needs(self._connection, number, needs)
-            crawl_files.add_waiting(self._connection, number, waiting)
-            if counts is not None:
-                crawl_files.add_counts(self._connection, number, counts)
+            entered = self._add_originals(number, number, added.originals)
+            self._add_urls(number, added.urls, entered)
+            self._add_needs(number, added.needs)
+            self._add_waiting(number, added.waiting)
+            self._add_counts(number, added.counts)
 
     def _add_file(self, crawl: str, name: str) -> None:
         with self._change(crawl, "added to") as number:
-            crawl_files.file_number(self._connection, number, name)
+            self._file_number(number, name)
 
     def _rename_file(self, crawl: str, old: str, new: str) -> None:
         with self._transaction():
             number, state, _ = self._row(crawl)
             if state not in ("uncommitted", "importing", "committed"):
                 raise CrawlStateError(state_message(crawl, state, "changed", self._url))
-            if not crawl_files.rename_file(self._connection, crawl, number, old, new):
+            # A repeated call finds the file under its new name.
+            if not self._connection.execute(_RENAME, (number, old, new)).rowcount and not self._value(
+                _HAS_FILE, number, new
+            ):
                 raise CrawlStateError(unknown_file_message(crawl, old, self._url))
+            self._connection.execute(
+                "UPDATE OR REPLACE crawl_need SET file = ? WHERE other = ? AND file = ?", (new, crawl, old)
+            )
 
     def _add_container(self, crawl: str, filename: str) -> int:
         with self._change(crawl, "added to") as number:
-            return crawl_files.container_number(self._connection, number, filename)
+            return self._container_number(number, filename)
 
     def _set_container(self, crawl: str, filename: str, sha256_hex: str, size: int) -> None:
         with self._change(crawl, "added to", allow_committed=True) as number:
-            known = crawl_files.containers_of(self._connection, number)
+            known = self.containers(crawl)
             packed = {"filename": filename, "hash": sha256_hex, "size": size}
             is_free = not known or {"filename": filename} in known or packed in known
             if not is_free and self._row(crawl)[1] == "committed":
                 raise CrawlStateError(state_message(crawl, "committed", "added to", self._url))
-            crawl_files.set_container(self._connection, number, filename, sha256_hex, size)
+            self._fill_container(number, filename, sha256_hex, size)
 
     def set_counts(self, crawl: str, counts: Counts) -> None:
         with self._change(crawl, "recounted") as number:
@@ -248,12 +253,17 @@ class SqliteIndex(SqliteImports):
         return Counts(*(int(number) for number in row))
 
     def containers(self, crawl: str) -> list[dict[str, object]]:
-        with sqlite_faults(self._url):
-            return crawl_files.containers_of(self._connection, self._row(crawl)[0])
+        rows = self._read(
+            "SELECT filename, hash, size FROM crawl_container JOIN crawl c ON c.number = crawl WHERE c.id = ?"
+            " ORDER BY crawl_container.number",
+            (crawl,),
+        )
+        return [container_fields(*row) for row in rows]
 
     def needs(self, crawl: str) -> list[Need]:
-        with sqlite_faults(self._url):
-            return crawl_files.needs_of(self._connection, self._row(crawl)[0])
+        query = "SELECT other, wacz_index, file FROM crawl_need JOIN crawl ON number = crawl WHERE id = ?"
+        rows = self._read(query, (crawl,))
+        return sorted((Need(other, number, file or None) for other, number, file in rows), key=need_order)
 
     def records(self, crawl: str) -> Iterator[Original]:
         with sqlite_faults(self._url):
@@ -265,7 +275,7 @@ class SqliteIndex(SqliteImports):
         may_repeat = False
         for (part,) in parts:
             query = f"{_RECORDS}{_NOT_TWICE if may_repeat else ''} ORDER BY o.id LIMIT {_READ_AT_ONCE}"
-            following, last = crawl_files.id_range(part)
+            following, last = id_range(part)
             parameters = {"following": following, "last": last, "crawl": crawl, "number": number}
             while rows := self._read(query, parameters):
                 may_repeat = True
@@ -295,13 +305,13 @@ class SqliteIndex(SqliteImports):
         order = [(owner == own, value[:8]) for owner, value, _ in rows]
         latest = max(order)
         values = [
-            (crawl_files.whole_capture(self._connection, number, value), number)
+            (self._whole_capture(number, value), number)
             for key, (_, value, number) in zip(order, rows, strict=True)
             if key == latest
         ]
         value, number = max(values)
-        file = crawl_files.file_name(self._connection, number, capture_file_number(value))
-        capture = read_capture(url, value, file)
+        query = "SELECT name FROM crawl_file WHERE crawl = ? AND number = ?"
+        capture = read_capture(url, value, self._value(query, number, capture_file_number(value)))
         self.unreadable += capture is None
         return capture
 

@@ -1,4 +1,4 @@
-"""The rows of crawls in SQLite: beginning, removing and replacing crawls, and the deletion of their data.
+"""The rows of crawls in SQLite: beginning, removing and replacing crawls, adding their data, and deleting it.
 
 The tables are described in :mod:`.sqlite_index_tables`. Nothing about a crawl is cached between two calls, since
 another process may change or purge it meanwhile.
@@ -11,28 +11,66 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import CrawlStateError
 
-from .base import Original
+from .base import Counts, Original
 from .crawl_index import CrawlIndex
-from .index_values import is_date, read_details, software, state_message, utc_now
-from .sqlite_crawl_files import id_range
-from .sqlite_faults import sqlite_faults, transaction
+from .index_values import (
+    UNKNOWN_FILE,
+    digest_start,
+    is_date,
+    packed_capture,
+    packed_details,
+    packed_digest,
+    read_details,
+    software,
+    state_message,
+    url_hash,
+    utc_now,
+)
+from .sqlite_calls import rows_of, sqlite_faults, transaction
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from .base import OnDone
+    from .base import Need, OnDone, UrlCapture, Waiting
 
 COUNTS = "total_urls, dupe_urls, conserved_size, total_crawl_size"
 _METADATA = "id, state, started, committed, commit_order, incomplete, software, stats, imported, concurrent"
 NEXT_ORDER = "(SELECT coalesce(max(commit_order), 0) + 1 FROM crawl)"
+
+_ADD = """
+INSERT INTO original (id, digest, wacz_index, date, url, size, record, file, "offset")
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+_ADDED_BEFORE = """
+SELECT o.digest FROM original o CROSS JOIN crawl c ON c.number = o.id >> 32
+WHERE (c.number = {number} OR (coalesce(c.part_of, c.number) = {crawl} AND c.commit_order IS NOT NULL))
+AND substr(o.digest, 1, 8) IN ({{}})
+"""
+
+_ADD_URL = """
+INSERT INTO crawl_url (hash, crawl, capture) VALUES (?, ?, ?)
+ON CONFLICT (hash, crawl) DO UPDATE SET capture = excluded.capture
+"""
+
+_ADD_LATEST_URL = _ADD_URL.replace("= excluded.capture", "= max(capture, excluded.capture)")
+
+# No packed digest of five bytes starts with this byte.
+_REFERENCE = b"\x01"
+
+_ADD_WAITING = """
+INSERT INTO crawl_waiting (crawl, digest, size, revisits) VALUES (?, ?, ?, ?)
+ON CONFLICT (crawl, digest, size) DO UPDATE SET revisits = revisits + excluded.revisits
+"""
 
 _FORGOTTEN_AT_ONCE = 1_000
 _LONGEST_PAUSE_S = 0.02
@@ -113,6 +151,122 @@ class SqliteIndexBase(CrawlIndex):
         self._connection.execute(
             "DELETE FROM index_mark WHERE name = 'payload' AND NOT EXISTS"
             " (SELECT 1 FROM crawl WHERE state IN ('uncommitted', 'committed'))"
+        )
+
+    # Adding data, in a transaction
+
+    def _add_originals(self, number: int, crawl: int, originals: Sequence[Original]) -> dict[bytes, int]:
+        """Add records to a crawl or to a part of it, except those whose payload it has already.
+
+        Returns the packed digests of the added records, with their running numbers. Records of another part of the crawl
+        count only after that part has ended: until then it may still be forgotten.
+        """
+        first, last = id_range(number)
+        highest = self._value("SELECT max(id) FROM original WHERE id BETWEEN ? AND ?", first, last)
+        following = first if highest is None else highest + 1
+        packed = [packed_digest(original.digest) for original in originals]
+        files = self._file_numbers(number, originals)
+        before = _ADDED_BEFORE.format(number=number, crawl=crawl)
+        known = {row[0] for row in rows_of(self._connection, before, [digest[:8] for digest in packed])}
+        entered: dict[bytes, int] = {}
+        rows = []
+        for digest, original in zip(packed, originals, strict=True):
+            if digest in known or digest in entered:
+                continue
+            entered[digest] = following - first
+            rows.append(
+                (
+                    following,
+                    digest,
+                    original.wacz_index,
+                    int(original.date),
+                    original.url,
+                    original.size,
+                    packed_details(original) or None,
+                    files.get(original.file),
+                    original.offset,
+                )
+            )
+            following += 1
+        self._connection.executemany(_ADD, rows)
+        return entered
+
+    def _add_urls(
+        self, number: int, urls: Sequence[UrlCapture], entered: Mapping[bytes, int], *, latest: bool = False
+    ) -> None:
+        """Add captures of URLs: the last one of each URL, or with ``latest`` the one with the latest date.
+
+        ``entered`` is the result of :meth:`_add_originals` for the same crawl or part.
+        """
+        rows = []
+        files = self._file_numbers(number, urls)
+        for capture in urls:
+            value = packed_capture(capture, files.get(capture.file, UNKNOWN_FILE))
+            digest = packed_digest(capture.digest)
+            if digest in entered:
+                value = value[: -len(digest)] + _REFERENCE + entered[digest].to_bytes(4, "big")
+            rows.append((url_hash(capture.url), number, value))
+        self._connection.executemany(_ADD_LATEST_URL if latest else _ADD_URL, rows)
+
+    def _whole_capture(self, number: int, value: bytes) -> bytes:
+        """A packed capture with its digest; without the digest if the record that holds it is missing."""
+        end = digest_start(value)
+        if end is None or len(value) - end != 5 or value[end : end + 1] != _REFERENCE:
+            return value
+        record = id_range(number)[0] + int.from_bytes(value[end + 1 :], "big")
+        return value[:end] + (self._value("SELECT digest FROM original WHERE id = ?", record) or b"")
+
+    def _add_waiting(self, number: int, waiting: Sequence[Waiting]) -> None:
+        revisits = Counter((revisit.digest, revisit.size) for revisit in waiting)
+        self._connection.executemany(
+            _ADD_WAITING,
+            [(number, packed_digest(digest), size, many) for (digest, size), many in revisits.items()],
+        )
+
+    def _add_counts(self, crawl: int, counts: Counts) -> None:
+        if counts != Counts():
+            self._connection.execute(
+                "UPDATE crawl SET total_urls = total_urls + ?, dupe_urls = dupe_urls + ?,"
+                " conserved_size = conserved_size + ?, total_crawl_size = total_crawl_size + ?"
+                " WHERE number = ?",
+                (*astuple(counts), crawl),
+            )
+
+    def _add_needs(self, crawl: int, needs: Sequence[Need]) -> None:
+        self._connection.executemany(
+            "INSERT OR IGNORE INTO crawl_need (crawl, other, wacz_index, file) VALUES (?, ?, ?, ?)",
+            [(crawl, need.crawl, need.wacz_index, need.file or "") for need in needs],
+        )
+
+    def _file_numbers(self, crawl: int, located: Iterable[Original | UrlCapture]) -> dict[str | None, int]:
+        """The numbers of the WARC files of records or captures. Files that are new are added."""
+        names = dict.fromkeys(one.file for one in located if one.file is not None)
+        return {name: self._file_number(crawl, name) for name in names}
+
+    def _file_number(self, crawl: int, name: str) -> int:
+        """The number of a WARC file. The file is added if it is new."""
+        return self._entered_number("crawl_file", "name", crawl, name)
+
+    def _container_number(self, crawl: int, filename: str) -> int:
+        """The number of a container. The container is added if it is new."""
+        return self._entered_number("crawl_container", "filename", crawl, filename)
+
+    def _entered_number(self, table: str, column: str, crawl: int, name: str) -> int:
+        find = f"SELECT min(number) FROM {table} WHERE crawl = ? AND {column} = ?"  # noqa: S608 - constants
+        number = self._value(find, crawl, name)
+        if number is None:
+            insert = (
+                f"INSERT INTO {table} (crawl, number, {column}) SELECT ?1, coalesce(max(number) + 1, 0), ?2"  # noqa: S608
+                f" FROM {table} WHERE crawl = ?1 RETURNING number"
+            )
+            ((number,),) = self._connection.execute(insert, (crawl, name)).fetchall()
+        return int(number)
+
+    def _fill_container(self, crawl: int, filename: str, sha256_hex: str | None, size: int) -> None:
+        """Record hash and size of a container. The container is added if it is new."""
+        self._connection.execute(
+            "UPDATE crawl_container SET hash = ?, size = ? WHERE crawl = ? AND number = ?",
+            (sha256_hex, size, crawl, self._container_number(crawl, filename)),
         )
 
     # Removing and replacing crawls
@@ -293,6 +447,11 @@ class SqliteIndexBase(CrawlIndex):
             return None
         record_id, status, form = read_details(record) if isinstance(record, bytes) else (None, None, "")
         return Original(digest, crawl, digits, url, size, wacz_index, record_id, file, offset, status, form)
+
+
+def id_range(number: int) -> tuple[int, int]:
+    """The first and the last id that an original of a crawl or part can have."""
+    return number << 32, ((number + 1) << 32) - 1
 
 
 def let_others_write(began: float) -> None:

@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused, TakenOver
 
-from . import sqlite_crawl_files as crawl_files
 from .base import Counts, ImportNotes, Need, Original, Source, UrlCapture, Waiting
-from .crawl_index import plain_waiting
 from .index_values import (
     payload_message,
     read_source,
@@ -31,7 +29,7 @@ from .index_values import (
     twice_message,
     utc_now,
 )
-from .sqlite_faults import sqlite_faults
+from .sqlite_calls import sqlite_faults
 from .sqlite_index_base import NEXT_ORDER, SqliteIndexBase, let_others_write
 
 if TYPE_CHECKING:
@@ -173,7 +171,7 @@ class SqliteImports(SqliteIndexBase):
             )
             place = 0
             if source.is_container:
-                place = crawl_files.container_number(self._connection, number, source.name)
+                place = self._container_number(number, source.name)
         self._clear(earlier)
         return place
 
@@ -183,9 +181,9 @@ class SqliteImports(SqliteIndexBase):
         with self._transaction():
             crawl, part = self._part(source)
             for name in files:
-                crawl_files.file_number(self._connection, part, name)
-            entered = crawl_files.add_originals(self._connection, part, crawl, originals)
-            crawl_files.add_urls(self._connection, part, urls, entered, latest=True)
+                self._file_number(part, name)
+            entered = self._add_originals(part, crawl, originals)
+            self._add_urls(part, urls, entered, latest=True)
 
     def _end_source(
         self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Iterable[Waiting]
@@ -207,10 +205,10 @@ class SqliteImports(SqliteIndexBase):
                 " (SELECT commit_order FROM crawl WHERE number = ?) WHERE number = ?",
                 (crawl, part),
             )
-            crawl_files.add_counts(self._connection, crawl, counts)
-            crawl_files.add_needs(self._connection, crawl, needs)
+            self._add_counts(crawl, counts)
+            self._add_needs(crawl, needs)
             if source.is_container and source.size is not None:
-                crawl_files.set_container(self._connection, crawl, source.name, source.hash, source.size)
+                self._fill_container(crawl, source.name, source.hash, source.size)
             self._connection.execute("DELETE FROM source_begun WHERE name = ?", (source.name,))
             self._connection.execute(
                 "INSERT INTO source_done (name, crawl, ended_after) SELECT ?, ?, max(number) FROM crawl",
@@ -287,10 +285,10 @@ class SqliteImports(SqliteIndexBase):
             # Remove the revisits that an interrupted attempt to end the source has added.
             self._connection.execute("DELETE FROM crawl_waiting WHERE crawl = ?", (part,))
         rest = iter(waiting)
-        while batch := plain_waiting(islice(rest, _ENTERED_AT_ONCE)):
+        while batch := list(islice(rest, _ENTERED_AT_ONCE)):
             with self._transaction():
                 _, part = self._part(source)
-                crawl_files.add_waiting(self._connection, part, batch)
+                self._add_waiting(part, batch)
 
     def _forget_begun(self, source: Source, number: int | None) -> list[int]:
         """Mark the data of an earlier attempt with a source as waste. Return the numbers of its parts.
@@ -305,7 +303,12 @@ class SqliteImports(SqliteIndexBase):
         crawl, part = row
         self._waste(part)
         if crawl != number:
-            crawl_files.drop_container(self._connection, crawl, source.name)
+            # The positions of later containers must not change.
+            self._connection.execute(
+                "DELETE FROM crawl_container WHERE crawl = ?1 AND filename = ?2 AND size IS NULL"
+                " AND number = (SELECT max(number) FROM crawl_container WHERE crawl = ?1)",
+                (crawl, source.name),
+            )
             is_empty = self._value(
                 "SELECT state != 'committed' AND NOT EXISTS (SELECT 1 FROM source_begun WHERE crawl = ?1)"
                 " FROM crawl WHERE number = ?1",
@@ -323,9 +326,9 @@ class SqliteImports(SqliteIndexBase):
         crawl, revisits, original_size, owner, owner_id, wacz_index, file = found
         self._connection.execute("DELETE FROM crawl_waiting WHERE crawl = ? AND digest = ? AND size = ?", row)
         conserved = revisits * max(0, original_size - row[2])
-        crawl_files.add_counts(self._connection, crawl, Counts(conserved_size=conserved))
+        self._add_counts(crawl, Counts(conserved_size=conserved))
         if owner != crawl:
-            crawl_files.add_needs(self._connection, crawl, [Need(owner_id, wacz_index, file)])
+            self._add_needs(crawl, [Need(owner_id, wacz_index, file)])
         return int(revisits)
 
     def _require_holder(self, source: Source) -> None:

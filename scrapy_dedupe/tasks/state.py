@@ -20,7 +20,6 @@ from scrapy_dedupe.warc.remote import shown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
     from .faults import Fault, Faults
@@ -54,9 +53,7 @@ class StateFolder:
                 raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._lock.release()
 
     def read_json(self, name: str) -> Any:

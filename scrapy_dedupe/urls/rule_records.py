@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import SettingError, StoreRefused
-from scrapy_dedupe.stores.sqlite_faults import sqlite_faults, transaction
+from scrapy_dedupe.stores.sqlite_calls import sqlite_faults, transaction
 
 from .folder import RECORDS_NAME
 from .rules import RULE_ID_BYTES

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scrapy_dedupe.commands.content.texts import forget_reports
+from scrapy_dedupe.commands.content.verbs import forget_reports
 from scrapy_dedupe.reports.observations import Observations, pack
 from scrapy_dedupe.stores import open_store
 

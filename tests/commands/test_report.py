@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scrapy_dedupe.commands import report as verb
-from scrapy_dedupe.reports import reported_crawls
+from scrapy_dedupe.reports import sums
 from scrapy_dedupe.reports.observations import Observations, pack
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import Counts, Need
@@ -374,7 +374,7 @@ def test_the_graph_goes_on_to_what_is_needed_further_on_and_has_an_end(
     assert {(edge["crawl"], edge["needs"]) for edge in graph["edges"]} == {
         (f"c{number}", f"c{number - 1}") for number in range(1, 6)
     }
-    monkeypatch.setattr(reported_crawls, "_MOST_OUTSIDE", 2)
+    monkeypatch.setattr(sums, "_MOST_OUTSIDE", 2)
     report = call("report", "c4", "--store", url, "--json").json
     assert [node["id"] for node in report["graph"]["nodes"]] == ["c4", "c3", "c2"]
     assert len(report["graph"]["edges"]) == 2

@@ -23,8 +23,8 @@ from recorded_crawls import OpenGuard
 
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.checking import Checker
+from scrapy_dedupe.crawls.comparison import Thoroughness
 from scrapy_dedupe.crawls.entries import RevisitRules
-from scrapy_dedupe.crawls.findings import Thoroughness
 from scrapy_dedupe.crawls.importing import ImportOptions, import_sources
 from scrapy_dedupe.crawls.packing import drop_warc_files, pack_crawl
 from scrapy_dedupe.crawls.recorder import Recorder

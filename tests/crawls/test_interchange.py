@@ -253,7 +253,7 @@ def test_a_later_crawl_makes_the_same_revisits_against_an_imported_index(
 def test_an_imported_index_reads_the_records_that_its_originals_name(
     index: CrawlIndex, containers: dict[str, Path]
 ) -> None:
-    from scrapy_dedupe.crawls.places import readable
+    from scrapy_dedupe.crawls.crawl_files import readable
 
     run(index, *containers.values())
     for crawl in PAGES:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import fsspec
 import pytest
 
-from scrapy_dedupe.crawls.places import is_present, member_name, readable, size_of
+from scrapy_dedupe.crawls.crawl_files import is_present, member_name, readable, size_of
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.remote import RemoteFile

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from made_reports import START, empty_report, full_report, share, time_slice
 
 from scrapy_dedupe.errors import SettingError
-from scrapy_dedupe.reports import chart_specs, crawl_graph
+from scrapy_dedupe.reports import chart_specs
 from scrapy_dedupe.reports.charts import TITLES, Chart, charts_of
 from scrapy_dedupe.reports.figures import OTHERS, Bin, CrawlGraph, GraphEdge, GraphNode, Share
 
@@ -158,7 +158,7 @@ def test_arcs_to_missing_crawls_are_drawn_first() -> None:
     nodes = [GraphNode("lost", None), *(GraphNode(name, "committed") for name in names)]
     said = labels(charts_of(empty_report(graph=CrawlGraph(nodes, edges)))["graph"].wide)
     arcs = [label for label in said if " needs " in label]
-    assert len(arcs) == crawl_graph.MOST_ARCS
+    assert len(arcs) == chart_specs.MOST_ARCS
     assert "site-39 needs lost in 1 file, which is missing" in arcs
 
 
@@ -209,7 +209,7 @@ def test_ticks_are_few_and_include_the_largest_number(largest: int, steps: int, 
 def test_arcs_fit_the_chart_and_longer_arcs_reach_further(count: int, wide: bool) -> None:
     nodes = [GraphNode(f"crawl-{number:02}", "committed") for number in range(count)]
     edges = [GraphEdge(node.id, nodes[0].id, 1, False) for node in nodes[1:]]
-    spec = crawl_graph.spec(CrawlGraph(nodes, edges), [], wide=wide)
+    spec = chart_specs.graph(CrawlGraph(nodes, edges), [], wide=wide)
     assert spec is not None
     points = spec["layer"][0]["data"]["values"]
     reaches = [

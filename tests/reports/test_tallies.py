@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_dedupe.reports.tallies import Groups, Tallies
-from scrapy_dedupe.reports.texts import harmless
+from scrapy_dedupe.reports.wording import harmless
 
 NAMES = st.lists(st.one_of(st.sampled_from("abc"), st.text(max_size=6).map(harmless)), max_size=200)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.reports.timeline import MOST_SLOTS, Timeline
+from scrapy_dedupe.reports.tallies import MOST_SLOTS, Timeline
 
 START = 1_793_000_000
 

@@ -20,8 +20,8 @@ from recorded_crawls import OpenGuard
 
 from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.checking import Checker
+from scrapy_dedupe.crawls.comparison import Thoroughness
 from scrapy_dedupe.crawls.entries import RevisitRules
-from scrapy_dedupe.crawls.findings import Thoroughness
 from scrapy_dedupe.crawls.importing import ImportOptions, ImportResult, import_sources
 from scrapy_dedupe.crawls.packing import requirements
 from scrapy_dedupe.crawls.purging import purge_crawls

@@ -11,7 +11,7 @@ from scrapy_dedupe.stores.content_values import refuse_other_parameters
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scrapy_dedupe.settings.specs import ContentSettings
+    from scrapy_dedupe.settings.groups import ContentSettings
     from scrapy_dedupe.stores.base import ContentStore
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.content.canonical import CANONICALIZERS, read, version
 from scrapy_dedupe.content.judge import text_digest
 from scrapy_dedupe.content.markup import HostileMarkup
-from scrapy_dedupe.crawls.crawl_files import CrawlArchive
-from scrapy_dedupe.crawls.places import sizes_of
+from scrapy_dedupe.crawls.crawl_files import CrawlArchive, sizes_of
 from scrapy_dedupe.errors import DamagedInput, StoreError
 from scrapy_dedupe.live.responses import PageReader
 from scrapy_dedupe.tasks.progress import part

@@ -11,7 +11,7 @@ from scrapy_dedupe.commands.options import CRAWL_IDS, WARC_DIR, Option, flag
 from scrapy_dedupe.commands.output import by_kind, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.checking import Checker
-from scrapy_dedupe.crawls.findings import KINDS, Thoroughness
+from scrapy_dedupe.crawls.comparison import KINDS, Thoroughness
 from scrapy_dedupe.crawls.repairing import repair
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.reports.wording import counted, number

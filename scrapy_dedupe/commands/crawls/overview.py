@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from scrapy_dedupe.commands.options import CRAWL_ID, Option, flag
 from scrapy_dedupe.commands.output import as_json, picked
 from scrapy_dedupe.commands.verbs import Verb
+from scrapy_dedupe.crawls.crawl_files import is_present
 from scrapy_dedupe.crawls.dependencies import Container, Dependencies, Needed
-from scrapy_dedupe.crawls.places import is_present
 from scrapy_dedupe.errors import CrawlStateError
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.stores.crawl_index import did_you_mean
@@ -261,24 +261,23 @@ def _graph(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     """
     with stores.open_index() as index:
         dependencies = Dependencies(index, stores.settings.wacz.folder)
-        needs = {crawl: dependencies.needs(crawl) for crawl in dependencies.crawls}
-    edges: dict[tuple[str, str], dict[str, Any]] = {}
-    for crawl, needed in needs.items():
-        for need in needed:
-            new = {"crawl": crawl, "needs": need.crawl, "names": [], "missing": [], "is_missing": False}
-            edge = edges.setdefault((crawl, need.crawl), new)
-            edge["is_missing"] |= need.is_missing
-            if need.name:
-                edge["names"].append(need.name)
-                if need.is_present is False:
-                    edge["missing"].append(need.name)
+        edges: list[dict[str, Any]] = [
+            {
+                "crawl": crawl,
+                "needs": other,
+                "names": [need.name for need in needs if need.name],
+                "missing": [need.name for need in needs if need.name and need.is_present is False],
+                "is_missing": any(need.is_missing for need in needs),
+            }
+            for crawl in dependencies.crawls
+            for other, needs in dependencies.needs_by_crawl(crawl).items()
+        ]
     states = {info.id: info.state for info in dependencies.crawls.values()}
-    unknown = {crawl: dependencies.why_unknown(crawl) for crawl in states}
     nodes = [
-        {"id": crawl, "state": states.get(crawl), "needs_unknown": unknown.get(crawl)}
-        for crawl in dict.fromkeys([*states, *(needed for _, needed in edges)])
+        {"id": crawl, "state": states.get(crawl), "needs_unknown": dependencies.why_unknown(crawl)}
+        for crawl in dict.fromkeys([*states, *(edge["needs"] for edge in edges)])
     ]
-    return {"nodes": nodes, "edges": list(edges.values()), "format": opts.format}
+    return {"nodes": nodes, "edges": edges, "format": opts.format}
 
 
 def _graph_lines(graph: dict[str, Any]) -> Iterator[str]:

@@ -15,17 +15,16 @@ from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import CRAWL_ID, CRAWL_IDS, DRY_RUN, WARC_DIR, Option, flag, time_before
 from scrapy_dedupe.commands.output import picked
 from scrapy_dedupe.commands.verbs import Verb
-from scrapy_dedupe.crawls.crawl_files import payload_of_files
+from scrapy_dedupe.crawls.crawl_files import is_present
 from scrapy_dedupe.crawls.dependencies import Dependencies
-from scrapy_dedupe.crawls.places import is_present
 from scrapy_dedupe.crawls.purging import (
     check_purge,
     end_unfinished,
-    listed_lines,
     missing_crawls,
+    needing_lines,
     purge_crawls,
 )
-from scrapy_dedupe.crawls.rebuilding import is_lacking, refuse_running, settle
+from scrapy_dedupe.crawls.rebuilding import is_lacking, refuse_running, settle, start_lost
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput, SettingError, UsageError
 from scrapy_dedupe.live.archive.wacz import pack_by_settings
 from scrapy_dedupe.reports.wording import counted, number, size
@@ -44,15 +43,16 @@ if TYPE_CHECKING:
 
 def _commit(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     with stores.open_index() as index, Bars(opts) as bars:
-        before = _info(index, opts.id)
-        if before is None:
-            before = _reentered(index, opts.id, opts.warc_dir or stores.settings.warc.folder)
+        before = index.crawl(opts.id)
+        folder = opts.warc_dir or stores.settings.warc.folder
+        if before is None and start_lost(index, opts.id, folder):
+            before = index.crawl(opts.id)
         is_changed = before is not None and before.state == "uncommitted"
         missing: list[str] = []
         is_rebuilt, wacz = False, None
         # An imported crawl is neither read nor packed here; index.commit() explains what to do if its import was cut off.
         if before is not None and is_changed and not before.imported:
-            if is_lacking(index, before.id, opts.warc_dir or stores.settings.warc.folder):
+            if is_lacking(index, before.id, folder):
                 missing = settle_one(index, before, stores, opts.warc_dir, bars)
                 is_rebuilt = True
             # An existing WACZ may lack later records, so it is packed again.
@@ -60,7 +60,7 @@ def _commit(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
                 wacz = _packed(index, opts.id, stores, opts.warc_dir, bars)
         with bars.kinds("commit") as on_done:
             index.commit(opts.id, on_done=on_done)
-        info = _info(index, opts.id)
+        info = index.crawl(opts.id)
     assert info is not None
     return {
         **picked(info, "id state committed counts"),
@@ -71,20 +71,6 @@ def _commit(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
         "upload_url": stores.settings.warc.upload_url if is_changed and stores.given_store is None else None,
         "missing": missing,
     }
-
-
-def _info(index: CrawlIndex, crawl: str) -> CrawlInfo | None:
-    return next((info for info in index.crawls() if info.id == crawl), None)
-
-
-def _reentered(index: CrawlIndex, crawl: str, folder: Path) -> CrawlInfo | None:
-    """Enter a crawl again that the index has lost, if its files exist. Returns None if there are none."""
-    payload = payload_of_files(crawl, folder)
-    if payload is None:
-        return None
-    index.start(crawl, payload)
-    index.mark_incomplete(crawl, True)
-    return _info(index, crawl)
 
 
 def _packed(
@@ -169,14 +155,11 @@ def _refuse_needed(index: CrawlIndex, crawl: str) -> None:
     info = dependencies.crawls.get(crawl)
     if info is None or info.state != "uncommitted":
         return
-    lines = [f"{other} needs {needed}" for other, needed in dependencies.dependants([crawl])]
-    if info.concurrent:
-        # A running crawl enters its references in batches, so the index does not have all of them yet.
-        lines += [f"{other} {why}, and may need it" for other, why in dependencies.undecided([crawl])]
-    if lines:
+    # A running crawl enters its references in batches, so the index does not have all of them yet.
+    if lines := needing_lines(dependencies, [crawl], "it" if info.concurrent else None):
         raise CrawlStateError(
             f"The crawl {crawl} was not canceled, since other crawls refer, or may refer, to its records:\n"
-            f"{listed_lines(lines)}\n"
+            f"{lines}\n"
             f"Wait until the running crawls have ended, or commit it (commit {crawl}), or cancel it with --force. With"
             " --force keep its files, since these crawls need them."
         )

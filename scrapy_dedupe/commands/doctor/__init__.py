@@ -19,7 +19,7 @@ from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import DedupeError, SettingError, StoreError
 from scrapy_dedupe.reports.wording import counted
 
-from . import outputs, probes, settings, stores, unfinished, versions
+from . import outputs, probes, settings, stores, versions
 from .context import LEVELS, DoctorContext, findings_of, without_new_data_folder
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _run(place: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
         # Before the sections that write: there, failures caused by a full disk are not reported again.
         "disks": outputs.check_disks,
         "stores": stores.check,
-        "left over": unfinished.check,
+        "left over": stores.check_leftovers,
         "probes": probes.check,
         "outputs": outputs.check_outputs,
     }

@@ -35,7 +35,7 @@ from .context import Finding, findings_of, note, ok
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scrapy_dedupe.settings.specs import PassageSettings, Settings
+    from scrapy_dedupe.settings.groups import PassageSettings, Settings
     from scrapy_dedupe.stores import Store
     from scrapy_dedupe.stores.base import ContentStore
 

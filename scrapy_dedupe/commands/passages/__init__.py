@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.options import Exclusive, Option, flag
+from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.passages.boilerplate import SHARE
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.passages import PassageIndex
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 _LONGEST: Final = 100
 
+PassageVerb: Final[Callable[..., Verb[Any]]] = partial(Verb, store_option="--root DIR")
 ROOT: Final = Option("--root", "DIR", "the folder of the index (default: DEDUPE_PASSAGES_DIR)", type=Path)
 MIN_TOKENS: Final = Option(
     "--min-tokens",

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import JOBS, Option, flag
 from scrapy_dedupe.commands.output import first, picked
-from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.content.canonical import canonical, kind_of
 from scrapy_dedupe.content.markup import HostileMarkup
 from scrapy_dedupe.errors import StoreRefused
@@ -33,7 +32,7 @@ from scrapy_dedupe.reports.wording import clean, counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.jobs import run_in_order
 
-from . import ROOT, not_merged, root_of
+from . import ROOT, PassageVerb, not_merged, root_of
 
 if TYPE_CHECKING:
     import argparse
@@ -165,7 +164,7 @@ def _caveats(result: dict[str, Any]) -> Iterator[str]:
         yield f"the documents were added, but {result['not_merged']}"
 
 
-INDEX = Verb(
+INDEX = PassageVerb(
     _index,
     _lines,
     [
@@ -222,5 +221,4 @@ INDEX = Verb(
     ],
     caveats=_caveats,
     stopped=_stopped,
-    store_option="--root DIR",
 )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import Option, flag
 from scrapy_dedupe.commands.output import first, listed, picked
-from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.passages.boilerplate import SHARE
@@ -22,7 +21,7 @@ from scrapy_dedupe.passages.sources import id_of_name
 from scrapy_dedupe.reports.wording import clean, counted, number, size
 from scrapy_dedupe.tasks.state import reading
 
-from . import ROOT, not_merged, root_of
+from . import ROOT, PassageVerb, not_merged, root_of
 
 if TYPE_CHECKING:
     import argparse
@@ -82,7 +81,7 @@ def _statistics(index: Inspected) -> Iterator[str]:
         )
 
 
-INSPECT = Verb(
+INSPECT = PassageVerb(
     _inspect,
     _inspect_lines,
     [
@@ -96,7 +95,6 @@ INSPECT = Verb(
             default=SHARE,
         ),
     ],
-    store_option="--root DIR",
 )
 
 
@@ -134,12 +132,11 @@ def _check_caveats(result: dict[str, Any]) -> Iterator[str]:
         )
 
 
-CHECK = Verb(
+CHECK = PassageVerb(
     _check,
     _check_lines,
     [ROOT, flag("--full", "also compute all fingerprints again and compare them, which takes longer")],
     caveats=_check_caveats,
-    store_option="--root DIR",
 )
 
 
@@ -179,12 +176,11 @@ def _compact_lines(result: dict[str, Any]) -> Iterator[str]:
         yield f"{result['root']} is already compact."
 
 
-COMPACT = Verb(
+COMPACT = PassageVerb(
     _compact,
     _compact_lines,
     [ROOT],
     stopped=lambda opts: "the index has the same documents as before",
-    store_option="--root DIR",
 )
 
 
@@ -235,7 +231,7 @@ def _delete_caveats(result: dict[str, Any]) -> Iterator[str]:
         yield result["not_merged"]
 
 
-DELETE = Verb(
+DELETE = PassageVerb(
     _delete,
     _delete_lines,
     [
@@ -244,5 +240,4 @@ DELETE = Verb(
         ROOT,
     ],
     caveats=_delete_caveats,
-    store_option="--root DIR",
 )

@@ -10,8 +10,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
-from scrapy_dedupe.crawls.crawl_files import CrawlArchive
-from scrapy_dedupe.crawls.places import sizes_of
+from scrapy_dedupe.crawls.crawl_files import CrawlArchive, sizes_of
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, StoreUnavailable
 from scrapy_dedupe.tasks.progress import Reached, part
 from scrapy_dedupe.urls.learning import PageFact, differences

@@ -12,7 +12,7 @@ from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import FORCE, Option
 from scrapy_dedupe.commands.output import picked
 from scrapy_dedupe.commands.verbs import Verb
-from scrapy_dedupe.crawls.places import sizes_of
+from scrapy_dedupe.crawls.crawl_files import sizes_of
 from scrapy_dedupe.errors import ArchiveError, StoreError, UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.reports.wording import counted, number, size

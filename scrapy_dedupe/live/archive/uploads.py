@@ -6,7 +6,7 @@ import logging
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.crawls.places import member_name
+from scrapy_dedupe.crawls.crawl_files import member_name
 from scrapy_dedupe.errors import StoreUnavailable
 from scrapy_dedupe.warc.storage import Mover
 

@@ -49,7 +49,7 @@ def pack_by_settings(
 
     Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for an imported crawl.
     """
-    if any(info.imported for info in index.crawls() if info.id == crawl):
+    if (info := index.crawl(crawl)) is not None and info.imported:
         raise CrawlStateError(
             f"The crawl {crawl} was imported and cannot be packed: its records stay in the files from which it was imported."
         )

@@ -26,8 +26,7 @@ from scrapy_dedupe.files.appended_lines import AppendedLines
 from scrapy_dedupe.live.events import Observer
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.reports.observations import DUPLICATES
-from scrapy_dedupe.reports.texts import without_user
-from scrapy_dedupe.reports.wording import counted
+from scrapy_dedupe.reports.wording import counted, without_user
 from scrapy_dedupe.warc.dates import date_from_digits, format_date
 
 from . import checked_file

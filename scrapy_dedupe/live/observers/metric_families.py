@@ -47,12 +47,8 @@ Figure: TypeAlias = "float | tuple[float, ...]"
 Reading: TypeAlias = "dict[tuple[str, str], Figure]"
 
 
-def _gauge(name: str, help_: str, layer: str | None = None, *, is_largest: bool = False) -> Family:
-    return Family(name, "gauge", help_, layer, is_largest=is_largest)
-
-
 def _url(name: str, help_: str, *, is_largest: bool = False) -> Family:
-    return _gauge(f"dedupe_url_{name}", help_, "url", is_largest=is_largest)
+    return Family(f"dedupe_url_{name}", "gauge", help_, "url", is_largest=is_largest)
 
 
 def _counter(name: str, help_: str, layer: str, stat: str) -> Family:
@@ -61,7 +57,7 @@ def _counter(name: str, help_: str, layer: str, stat: str) -> Family:
 
 FAMILIES: Final = (
     Family("dedupe_crawl_info", "info", "The crawl in the index; always 1.", label="crawl"),
-    _gauge("dedupe_crawls_running", "Running crawls."),
+    Family("dedupe_crawls_running", "gauge", "Running crawls."),
     # Totals of all layers
     Family("dedup_exact_hits_total", "counter", "Pages with a known text: verdicts exact and unchanged.",
            "verdict", stats=("dedupe/content/exact", "dedupe/content/unchanged")),
@@ -112,7 +108,7 @@ FAMILIES: Final = (
              "warc", "dedupe/warc/not_archived"),
     _counter("dedupe_warc_held_back_total", "How often the crawl was paused because too many bytes were waiting to be written.",
              "warc", "dedupe/warc/held_back"),
-    _gauge("dedupe_warc_queue_bytes", "Bytes of exchanges waiting to be written.", "warc"),
+    Family("dedupe_warc_queue_bytes", "gauge", "Bytes of exchanges waiting to be written.", "warc"),
 )  # fmt: skip
 
 BY_NAME: Final = {family.name: family for family in FAMILIES}

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _LE = (*map(floatToGoString, BOUNDS_S), "+Inf")
 
+_COUNTED = ("counter", "histogram")
+
 # Keys are the spider, the name of the family and the label value.
 _Values = dict[tuple[str, str, str], Figure]
 
@@ -67,7 +69,7 @@ class Board:
                 return False
             # Read the final counts: the last scrape may have been earlier.
             self._update(source)
-            _add(self._ended, source.spider, self._sources.pop(source), {"counter", "histogram"})
+            _add(self._ended, source.spider, self._sources.pop(source), _COUNTED)
             return not self._sources
 
     def failed(self, error: Exception) -> None:
@@ -88,9 +90,9 @@ class Board:
     def _read(self) -> _Values:
         with self._lock:
             values = dict(self._ended)
-            for source, reading in self._sources.items():
+            for source in self._sources:
                 self._update(source)
-                _add(values, source.spider, reading)
+                _add(values, source.spider, self._sources[source])
         return values
 
     def _update(self, source: MetricsSource) -> None:
@@ -99,7 +101,11 @@ class Board:
         except Exception as error:  # noqa: BLE001 - the scrape must be answered and the crawl must continue
             source.failed(error)
         else:
-            _follow(self._sources[source], reading)
+            for key, figure in self._sources[source].items():
+                if BY_NAME[key[0]].kind in _COUNTED:
+                    # Counters never decrease.
+                    reading[key] = max(figure, reading.get(key, figure))
+            self._sources[source] = reading
 
 
 class Port:
@@ -217,14 +223,6 @@ def leave(output: MetricsOutput, source: MetricsSource) -> None:
 
 def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
-
-
-def _follow(last: Reading, reading: Reading) -> None:
-    """Update *last* with a new reading. Counters never decrease."""
-    for key in [key for key in last if BY_NAME[key[0]].kind in ("gauge", "info")]:
-        del last[key]
-    for key, figure in reading.items():
-        last[key] = figure if isinstance(figure, tuple) else max(figure, last.get(key, figure))
 
 
 def _add(

@@ -283,8 +283,7 @@ class ReportExtension(Observer):
 
     def _report(self) -> Report:
         from scrapy_dedupe.crawls.dependencies import Dependencies
-        from scrapy_dedupe.reports.reported_crawls import graph_of
-        from scrapy_dedupe.reports.sums import NO_GRAPH, CrawlSeen, report_of
+        from scrapy_dedupe.reports.sums import NO_GRAPH, CrawlSeen, graph_of, report_of
 
         session, crawl = self._session, self._session.crawl_id
         url = session.layers.get("warc")

@@ -1,18 +1,21 @@
-"""Transactions, and the conversion of exceptions of sqlite3 into this package's store errors."""
+"""Calls of sqlite3: transactions, lists of values, and the conversion of its exceptions into store errors."""
 
 from __future__ import annotations
 
 import sqlite3
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 # SQLite's messages for a file that is not a database, or is corrupt.
 _NOT_A_DATABASE = ("malformed", "not a database")
+
+# The number of values in one list of a statement.
+_AT_ONCE = 512
 
 _REMEDIES = (
     ("disk is full", "Free some disk space, or name a file on another disk."),
@@ -61,3 +64,15 @@ def transaction(connection: sqlite3.Connection, url: str, begin: str = "BEGIN IM
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+
+
+def rows_of(connection: sqlite3.Connection, statement: str, values: Sequence[Any]) -> list[Any]:
+    """All rows of *statement*, in which a list of *values* replaces ``{}``."""
+    rows: list[Any] = []
+    for start in range(0, len(values), _AT_ONCE):
+        some = values[start : start + _AT_ONCE]
+        # Only a few lengths occur, so that prepared statements are reused.
+        length = 1 << (len(some) - 1).bit_length()
+        padded = [*some, *[some[-1]] * (length - len(some))]
+        rows += connection.execute(statement.format(", ".join("?" * length)), padded)
+    return rows
