@@ -1,11 +1,10 @@
-"""Benchmarks of the content layer: speed, size, and accuracy.
+"""Benchmarks of the content layer: speed and size.
 
-    python benchmarks/content.py FOLDER… [--versions OLD NEW] [--only PART]… [--redis URL] [--quick]
+    python benchmarks/content.py FOLDER… [--only PART]… [--redis URL] [--quick]
 
-FOLDER contains HTML files, such as those of a ``*-doc`` package of Debian under /usr/share/doc. OLD and NEW contain two
-versions of one documentation set, such as libboost1.74-doc and libboost1.81-doc; the default is the first two FOLDERs.
-Each folder is a site with its own host. The benchmark starts Redis or Valkey, or uses an empty database of the server
-at URL, and empties it afterwards.
+FOLDER contains HTML files, such as those of a ``*-doc`` package of Debian under /usr/share/doc. Each folder is a site
+with its own host. The benchmark starts Redis or Valkey, or uses an empty database of the server at URL, and empties it
+afterwards. The accuracy of near verdicts is measured by ``content_quality.py``.
 
 Each part prints its own tables. Without ``--only`` all parts run, in about ten minutes, or two with ``--quick``:
 
@@ -18,9 +17,6 @@ exact    The exact layer only, in batches: digests per second, and bytes per row
 near     Memory of the near index on Redis, with and without its first half, and without the exact rows; and the numbers
          of script calls and socket reads per page on the server.
 memory   Bytes per document on Redis by kind of key: for random texts, and for the pages of the FOLDERs.
-quality  Two versions of a documentation set, all pairs compared by exact Jaccard similarity: the share of similar pairs
-         that share a band. Then a Deduplicator checks all pages, mixed and site by site, and its verdicts are compared
-         with the exact similarities.
 hostile  Pages that are made to keep a parser busy: the duration of one check, and how long the other pages of a crawl
          wait for their verdict. Needs a FOLDER.
 
@@ -36,7 +32,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from content_hostile import check_shape, crawl, hostile, serve
-from content_quality import quality
 from content_shared import Options, stop
 from content_speed import chain, exact, memory, near
 
@@ -48,7 +43,6 @@ PARTS: dict[str, Callable[[Options], None]] = {
     "exact": exact,
     "near": near,
     "memory": memory,
-    "quality": quality,
     "hostile": hostile,
 }
 
@@ -58,9 +52,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
-    parser.add_argument(
-        "--versions", nargs=2, type=Path, metavar=("OLD", "NEW"), help="default: the first two FOLDERs"
-    )
     parser.add_argument("--only", action="append", choices=PARTS, metavar="PART", help="may be repeated")
     parser.add_argument("--redis", metavar="URL", help="redis://HOST:PORT/DB, an empty database")
     parser.add_argument(
@@ -84,10 +75,8 @@ def main() -> None:
         serve(parsed.serve)
         return
     folders = tuple(parsed.folders)
-    versions = parsed.versions or folders[:2]
     options = Options(
         folders=folders,
-        versions=(versions[0], versions[1]) if len(versions) == 2 else None,
         pages=parsed.pages,
         rounds=parsed.rounds,
         redis=parsed.redis,
@@ -105,15 +94,13 @@ def main() -> None:
 
 def check_use(options: Options, parts: list[str]) -> None:
     """Check at startup what a later part needs."""
-    for folder in (*options.folders, *(options.versions or ())):
+    for folder in options.folders:
         if not folder.is_dir():
             raise stop(
                 f"{folder} is not a folder. Name folders of HTML files, such as /usr/share/doc/libboost1.81-doc."
             )
     if not options.folders and {"chain", "hostile"} & set(parts):
         raise stop("chain and hostile need at least one FOLDER of HTML files. Other parts: --only PART.")
-    if options.versions is None and "quality" in parts:
-        raise stop("quality needs two versions of a documentation set: --versions OLD NEW, or two FOLDERs.")
     if options.redis is not None and not options.redis.startswith("redis://"):
         raise stop(f"--redis is {options.redis!r}. Allowed: redis://HOST:PORT/DB.")
 

@@ -1,344 +1,392 @@
-"""The part ``quality`` of ``content.py``: which copies are found, and which pages are wrongly called copies.
+"""Accuracy of near verdicts on real documentation sites and on generated sites.
 
-The reference is the exact Jaccard similarity of the sets of 7-code-point shingles of the canonical texts, for all pairs.
-A shingle is represented by a 64-bit hash: among 20 million, the probability of a collision is one in 100,000.
+    python benchmarks/content_quality.py CORPUS [--half choosing|reporting] [--orders N] [--examples N] [--sites SITE…]
+
+CORPUS is a folder, which may be empty. The benchmark downloads about PACKAGES packages of Debian into it with apt-get
+(SIZE; run ``apt-get update`` before), and extracts them there. Nothing is installed. What the benchmark has read and
+compared is kept there too: the first run takes about ten minutes, the later ones two per half.
+
+A Deduplicator checks the pages of all sites of one half, in random order. Its verdicts are compared with the exact
+similarities of the texts (``content_truth.py``):
+
+found     Pages with an earlier version whose text has changed but is similar (Jaccard similarity of at least 0.85): the
+          share that is called a copy of a version of the same page.
+siblings  Pages with a similar text on a different page of their site: the share that is called near to a different page.
+wrong     Near verdicts with a similarity below 0.80.
+
+All figures are sums over the random orders; intervals are 95 % bootstraps over sites. A site is in the half that a hash of
+its name chooses: choose rules and thresholds on the half *choosing*, and report figures of the half *reporting*.
+
+The runs (``--runs``, default: all):
+
+real       The packages. Both versions of a site are on one host, below different folders.
+hosts      The same with each version on its own host.
+opaque     The same on one host with a random id instead of each path.
+layer      The same with each page on its own host, without the template guard and without titles and URLs: the share of
+           pages that are kept although a similar page was kept before (missed twins).
+generated  Shops, forums, calendars, lists, news, wikis, short pages, other scripts, tables of numbers.
+
+The run ``real`` also shows how much the result depends on the order: for each page with two versions, how many of them
+are kept in two random orders, and in how many pairs of orders the two numbers agree.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
+import json
 import random
+import re
 import tempfile
 import time
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-from content_shared import (
-    Options,
-    knows_template_guard,
-    paths_of,
-    percent,
-    read_page,
-    sqlite_url,
-    stop,
-    table,
-)
+from content_corpus import PACKAGES, Page, Site, fetch, halves, load
+from content_generated import generated_sites
+from content_shared import sqlite_url, stop, table
+from content_truth import NEAR, UNLIKE, Truth, jaccard_of, truth_of
 
-from scrapy_dedupe.content import Deduplicator, Document, canonical_text
-from scrapy_dedupe.content.signature import minhash
+from scrapy_dedupe.content import Deduplicator, Document
+from scrapy_dedupe.errors import SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Sequence
 
-    from numpy.typing import NDArray
+    from scrapy_dedupe.content import Verdict
 
-_SIZE = 7
-_NEAR = 0.85
-_UNLIKE = 0.80
-_MIN_CHARS = 200
-_BANDS, _ROWS = 16, 8
-
-# Shingles that this many documents have are counted by a product of dense matrices, the others pair by pair.
-_FREQUENT = 48
+_RUNS = ("real", "hosts", "opaque", "layer", "generated")
+_BOOTSTRAPS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """A page of one of the two sites. Pages of the same *name* are versions of one page."""
+class Example:
+    kind: str
+    page: Page
+    other: Page | None
+    similarity: float
+    estimate: float | None
 
-    site: int
-    name: str
-    document: Document
-    text: str
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
-    """The counts of one pass over all pages. Each first field is a part of the second one, as shown in the table."""
+    """The counts of one site, summed over orders. ``kept`` is one number per page with versions and order."""
 
-    missed: int  # kept although a twin was kept before
-    had_twin: int  # a twin was kept when the page came
-    missed_text: int  # the same two without the pages whose exact text was seen before
-    had_twin_text: int
-    kept_twins: int  # kept pages with a twin among the kept pages
-    twins: int  # pages with a twin among all pages
-    unlike: int  # near verdicts with a similarity under 0.80 to the original
-    near: int
-    found: int  # changed but similar second versions that were called a copy of the first
-    versions: int
-    called: int  # pages that were called near to another page of their site
-    alike: int  # pages with a similar page on their site
+    pages: int = 0
+    found: int = 0
+    versions: int = 0
+    called: int = 0
+    siblings: int = 0
+    wrong: int = 0
+    near: int = 0
+    elsewhere: int = 0  # near to a page of another site
+    missed: int = 0
+    twins: int = 0
+    changed_twins: int = 0  # without pages whose exact text was seen before
 
-
-def quality(options: Options) -> None:
-    begun = time.monotonic()
-    pages = sample(options, 250 if options.quick else 1_500)
-    jaccard = similarities([shingles(page.text) for page in pages])
-    show_truth(pages, jaccard, time.monotonic() - begun)
-    show_bands(pages, jaccard)
-    show_streams(options, pages, jaccard)
+    def __add__(self, other: Outcome) -> Outcome:
+        return Outcome(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
-def sample(options: Options, names: int) -> list[Page]:
-    """Both versions of *names* file names, chosen by the seed, including names that only one version has."""
-    if options.versions is None:
-        raise stop(
-            "quality compares two versions of a documentation set: name them with --versions OLD NEW, such as"
-            " /usr/share/doc/libboost1.74-doc /usr/share/doc/libboost1.81-doc."
+@dataclass(slots=True)
+class Result:
+    """The outcomes of a run per site, the numbers of kept versions per page in each order, and examples of faults."""
+
+    outcomes: dict[str, Outcome]
+    kept: dict[tuple[str, int], list[int]]
+    examples: dict[str, list[Example]]
+    cpu_s: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("corpus", type=Path, metavar="CORPUS", help="a folder for the packages; may be empty")
+    parser.add_argument(
+        "--half", choices=("choosing", "reporting"), help="default: both, one after the other"
+    )
+    parser.add_argument("--runs", nargs="+", choices=_RUNS, default=_RUNS, metavar="RUN")
+    parser.add_argument("--sites", nargs="+", metavar="SITE", help="only these sites, of both halves")
+    parser.add_argument("--orders", type=int, default=20, help="random orders of the run real (20)")
+    parser.add_argument("--examples", type=int, default=0, help="faults to show per site and kind (0)")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE",
+                        help="an option of the Deduplicator, such as template_guard=false; may be repeated")  # fmt: skip
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the counts of all sites to FILE"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of orders and generated sites (1)")
+    parsed = parser.parse_args()
+    if parsed.orders < 1:
+        raise stop(f"--orders is {parsed.orders}. Allowed: a whole number of at least 1.")
+    options = dict(_option(text) for text in parsed.option)
+    written = {}
+    for run in parsed.runs:
+        for half, sites in _sites_of(run, parsed).items():
+            orders = parsed.orders if run == "real" else min(2, parsed.orders)
+            truths = [truth_of(site, parsed.corpus / "cache" if site.key else None) for site in sites]
+            result = judge_sites(run, sites, truths, orders, parsed.seed, options)
+            show(run, half, sites, result, parsed.examples)
+            written[f"{run} {half}"] = {
+                name: {field: getattr(outcome, field) for field in outcome.__slots__}
+                for name, outcome in result.outcomes.items()
+            }
+    if parsed.json:
+        parsed.json.write_text(json.dumps(written, indent=1))
+
+
+def _sites_of(run: str, parsed: argparse.Namespace) -> dict[str, list[Site]]:
+    """The sites of a run by half; generated sites and those of ``--sites`` are not divided."""
+    if run == "generated":
+        sites = generated_sites(parsed.seed)
+        return {"all": [it for it in sites if parsed.sites is None or it.name in parsed.sites]}
+    half_of = halves()
+    packages = {
+        half: [
+            it for it in PACKAGES if (it.site in parsed.sites if parsed.sites else half_of[it.site] == half)
+        ]
+        for half in (
+            ("all",) if parsed.sites else (parsed.half,) if parsed.half else ("choosing", "reporting")
         )
-    sides: list[dict[str, tuple[Path, Path]]] = []
-    for folder in options.versions:
-        named = (
-            "/".join(p for p in path.relative_to(folder).parts if p != folder.name)
-            for path in paths_of(folder)
-        )
-        sides.append({name: (folder, path) for name, path in zip(named, paths_of(folder), strict=True)})
-    if not sides[0].keys() & sides[1].keys():
-        raise stop(f"{options.versions[0]} and {options.versions[1]} have no file name in common.")
-    chosen = sorted(sides[0].keys() | sides[1].keys())
-    random.Random(options.seed).shuffle(chosen)
-    pages = []
-    for name in chosen[: options.pages or names]:
-        for site, side in enumerate(sides):
-            if name in side:
-                document = read_page(*side[name])
-                # The near layer ignores shorter texts.
-                if len(text := canonical_text(document.html)) >= _MIN_CHARS:
-                    pages.append(Page(site, name, document, text))
-    return pages
+    }
+    fetch(parsed.corpus, [it for some in packages.values() for it in some])
+    found = {half: [load(parsed.corpus, it) for it in some] for half, some in packages.items()}
+    return {half: [it for it in sites if it is not None] for half, sites in found.items()}
 
 
-# Exact similarities
+def _option(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise stop(f"--option is {text!r}. Allowed: NAME=VALUE.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
-def shingles(text: str) -> NDArray[np.uint64]:
-    """The distinct shingles of a text, 64 bits each."""
-    codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4").astype(np.uint64)
-    count = len(codes) - _SIZE + 1
-    hashes = np.zeros(count, dtype=np.uint64)
-    for place in range(_SIZE):
-        # Not the hash of the package: the reference must not share its errors.
-        hashes ^= codes[place : place + count] + np.uint64(0x9E3779B97F4A7C15)
-        hashes *= np.uint64(0xD6E8FEB86659FD93)
-        hashes ^= hashes >> np.uint64(32)
-    return np.unique(hashes)
+# Runs
 
 
-def similarities(sets: list[NDArray[np.uint64]]) -> NDArray[np.float32]:
-    """The Jaccard similarity of every pair of sets, 0 on the diagonal."""
-    from scipy import sparse  # type: ignore[import-untyped]
+def judge_sites(
+    run: str, sites: list[Site], truths: list[Truth], orders: int, seed: int, options: dict[str, object]
+) -> Result:
+    if run == "layer":
+        options = {**options, "template_guard": False, **_without_identity()}
+    documents: list[tuple[int, int, Document]] = []
+    by_url: dict[str, tuple[int, int]] = {}
+    for number, site in enumerate(sites):
+        for index, page in enumerate(site.pages):
+            url = _url(run, page)
+            by_url.setdefault(url, (number, index))
+            documents.append((number, index, Document(url, page.html)))
+    result = Result({site.name: Outcome() for site in sites}, {}, {site.name: [] for site in sites}, 0.0)
+    for order in range(orders):
+        random.Random(seed + order).shuffle(documents)
+        begun = time.process_time()
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Deduplicator(sqlite_url(folder, "q.sqlite"), **options) as deduplicator,
+        ):
+            verdicts = deduplicator.check_many(document for _, _, document in documents)
+        result.cpu_s += time.process_time() - begun
+        judged: list[list[tuple[int, Verdict, tuple[int, int] | None]]] = [[] for _ in sites]
+        for (number, index, _), verdict in zip(documents, verdicts, strict=True):
+            original = None if verdict.original_url is None else by_url[verdict.original_url]
+            judged[number].append((index, verdict, original))
+        for number, site in enumerate(sites):
+            outcome, kept, examples = _compare(site, truths[number], judged[number], number, sites)
+            result.outcomes[site.name] += outcome
+            for page, count in kept.items():
+                result.kept.setdefault((site.name, page), []).append(count)
+            if order == 0:
+                result.examples[site.name] = examples
+    return result
 
-    count = len(sets)
-    sizes = np.array([len(each) for each in sets])
-    owners = np.repeat(np.arange(count, dtype=np.int32), sizes)
-    _, columns = np.unique(np.concatenate(sets), return_inverse=True)
-    carriers = np.bincount(columns)
-    ones = np.ones(len(columns), dtype=np.float32)
-    whole = sparse.csr_matrix((ones, (owners, columns)), shape=(count, len(carriers))).tocsc()
-    rare = whole[:, (carriers > 1) & (carriers < _FREQUENT)].tocsr()
-    shared = (rare @ rare.T).toarray()
-    frequent = np.flatnonzero(carriers >= _FREQUENT)
-    for first in range(0, len(frequent), 8_192):
-        block = whole[:, frequent[first : first + 8_192]].toarray()
-        shared += block @ block.T
-    jaccard = shared / (sizes[:, None] + sizes[None, :] - shared)
-    np.fill_diagonal(jaccard, 0)
-    return jaccard.astype(np.float32)
+
+def _without_identity() -> dict[str, object]:
+    """The option that turns off titles and URLs, if this version has it."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            Deduplicator(sqlite_url(folder, "probe.sqlite"), near_identity=False).close()
+        except SettingError:
+            return {}
+    return {"near_identity": False}
 
 
-def show_truth(pages: list[Page], jaccard: NDArray[np.float32], took_s: float) -> None:
-    first, second = np.triu_indices(len(pages), 1)
-    values = jaccard[first, second]
-    sites = np.array([page.site for page in pages])
-    names = np.array([page.name for page in pages])
-    is_version = names[first] == names[second]
-    is_site = sites[first] == sites[second]
+def _url(run: str, page: Page) -> str:
+    host = f"{page.site}.example"
+    opaque = hashlib.sha256(page.url.encode()).hexdigest()[:12]
+    if run == "hosts":
+        return page.url.replace(host, f"v{page.version}.{host}", 1)
+    if run == "opaque":
+        return f"http://{host}/{opaque}"
+    if run == "layer":
+        return f"http://{opaque}.{page.url.partition('://')[2]}"
+    return page.url
+
+
+def _compare(
+    site: Site,
+    truth: Truth,
+    judged: Sequence[tuple[int, Verdict, tuple[int, int] | None]],
+    number: int,
+    sites: list[Site],
+) -> tuple[Outcome, dict[int, int], list[Example]]:
+    """Compare the verdicts on the pages of one site, in the order of the checks, with the truth."""
+    outcome = Outcome(pages=len(site.pages))
+    copies = Counter(truth.page)
+    kept_of_page = {page: 0 for page, count in copies.items() if count > 1}
+    before: set[int] = set()
+    kept: set[int] = set()
+    examples = []
+    for index, verdict, original in judged:
+        page = site.pages[index]
+        earlier = [it for it in truth.neighbours[index] if it in before]
+        is_exact = verdict.kind in ("exact", "unchanged")
+        is_right, is_wrong = False, False
+        if verdict.kind == "near" and original is not None:
+            other = sites[original[0]].pages[original[1]]
+            similarity = truth.similarity(index, original[1]) if original[0] == number else 0.0
+            if not similarity:
+                similarity = jaccard_of(page.text, other.text)
+            outcome.near += 1
+            if similarity < UNLIKE:
+                outcome.wrong += 1
+                examples.append(Example("wrong", page, other, similarity, verdict.similarity))
+            if original[0] != number:
+                outcome.elsewhere += 1
+            elif truth.is_same(index, original[1]):
+                is_right = True
+            elif not truth.is_left_out(index, original[1]):
+                is_wrong = True
+                examples.append(Example("sibling", page, other, similarity, verdict.similarity))
+        if any(it in kept and truth.similarity(index, it) >= NEAR for it in earlier):
+            outcome.twins += 1
+            outcome.missed += not verdict.is_duplicate
+            outcome.changed_twins += not is_exact
+        if not is_exact:
+            if is_wrong or any(_is_sibling(truth, index, it) for it in truth.neighbours[index]):
+                outcome.siblings += 1
+                outcome.called += is_wrong
+            versions = [it for it in earlier if _is_version(truth, index, it)]
+            if versions:
+                outcome.versions += 1
+                outcome.found += is_right
+                if not is_right:
+                    best = max(versions, key=lambda it: truth.similarity(index, it))
+                    examples.append(
+                        Example(
+                            "missed",
+                            page,
+                            site.pages[best],
+                            truth.similarity(index, best),
+                            verdict.similarity,
+                        )
+                    )
+        before.add(index)
+        if not verdict.is_duplicate:
+            kept.add(index)
+            if truth.page[index] in kept_of_page:
+                kept_of_page[truth.page[index]] += 1
+    return outcome, kept_of_page, examples
+
+
+def _is_version(truth: Truth, first: int, second: int) -> bool:
+    return truth.page[first] == truth.page[second] and NEAR <= truth.similarity(first, second) < 1
+
+
+def _is_sibling(truth: Truth, first: int, second: int) -> bool:
+    return (
+        NEAR <= truth.similarity(first, second) < 1
+        and not truth.is_same(first, second)
+        and not truth.is_left_out(first, second)
+    )
+
+
+# Tables
+
+
+def show(run: str, half: str, sites: list[Site], result: Result, examples: int) -> None:
     rows = []
-    for low, high in ((0.5, 0.7), (0.7, 0.8), (0.8, 0.85), (0.85, 0.9), (0.9, 1.0), (1.0, 2.0)):
-        here = (values >= low) & (values < high)
-        rows.append(
-            (
-                "1" if low == 1 else f"{low:g} to {high:g}",
-                f"{np.count_nonzero(here):,}",
-                f"{np.count_nonzero(here & is_version):,}",
-                f"{np.count_nonzero(here & is_site):,}",
-                f"{np.count_nonzero(here & ~is_version & ~is_site):,}",
-            )
-        )
+    for site in sites:
+        it = result.outcomes[site.name]
+        rows.append((site.name, site.generator, f"{it.pages:,}", *_cells(it)))
+    outcomes = list(result.outcomes.values())
+    total = sum(outcomes, Outcome())
+    rows.append(("all", "", f"{total.pages:,}", *_cells(total)))
     table(
-        f"quality: {len(pages):,} pages, all {len(values):,} pairs compared, in {took_s:.0f} s",
-        ("Jaccard", "pairs", "versions of a page", "pages of a site", "others"),
+        f"{run}, {half}: {len(sites)} sites, {total.near:,} near verdicts, {total.elsewhere:,} of them to another site;"
+        f" checked in {result.cpu_s:.0f} s of CPU time\nThe numbers of pages are those of all orders.",
+        ("site", "generator", "pages", "versions", "found", "with siblings", "siblings near", "wrong"),
         rows,
     )
-
-
-def show_bands(pages: list[Page], jaccard: NDArray[np.float32]) -> None:
-    """The share of the similar pairs that share one of 16 bands of 8 rows."""
-    rows = np.array([minhash(page.text) for page in pages]).reshape(len(pages), _BANDS, _ROWS)
-    lines = []
-    for name, low, high, goal in (
-        ("all from 0.85 on", _NEAR, 2.0, "0.995"),
-        ("0.85 to 0.9", 0.85, 0.9, ""),
-        ("0.9 to 1", 0.9, 1.0, ""),
-        ("0.8 to 0.85", 0.8, 0.85, ""),
-    ):
-        first, second = np.nonzero(np.triu((jaccard >= low) & (jaccard < high)))
-        is_candidate = (rows[first] == rows[second]).all(axis=2).any(axis=1)
-        theory = 1 - (1 - jaccard[first, second].astype(float) ** _ROWS) ** _BANDS
-        found = int(is_candidate.sum())
-        lines.append(
-            (
-                name,
-                f"{len(first):,}",
-                f"{found:,}",
-                f"{found / len(first):.4f}" if len(first) else "-",
-                f"{theory.mean():.4f}" if len(first) else "-",
-                goal,
-            )
-        )
-    table(
-        f"quality: candidates by {_BANDS} bands of {_ROWS} rows",
-        ("Jaccard", "pairs", "candidates", "recall", "in theory", "goal"),
-        lines,
-    )
-
-
-# Streams
-
-
-def show_streams(options: Options, pages: list[Page], jaccard: NDArray[np.float32]) -> None:
-    guards: dict[str, dict[str, Any]] = {"as it is": {}}
-    if knows_template_guard():
-        guards = {"guard off": {"template_guard": False}, "guard on": {"template_guard": True}}
+    if run == "layer":
+        print(f"missed twins: {_interval(outcomes, 'missed', 'twins')}")
+        print(f"missed twins without exact copies: {_interval(outcomes, 'missed', 'changed_twins')}")
     else:
-        print("\nquality: this version has no option template_guard; its default is measured.")
-    near_rows, guard_rows = [], []
-    for guard, extra in guards.items():
-        for kind in ("mixed", "site by site"):
-            outcomes = [
-                judged(pages, jaccard, order, extra)
-                for order in orders(pages, kind, options.seed, 2 if options.quick else 4)
-            ]
-            one = {field.name: sum(getattr(o, field.name) for o in outcomes) for field in fields(Outcome)}
-            spread = [100 * o.missed / o.had_twin for o in outcomes if o.had_twin]
-            if guard != "guard on":  # the guard separates pages whose whole texts are similar
-                near_rows.append(
-                    (
-                        f"{guard}, {kind}",
-                        percent(one["missed"], one["had_twin"]),
-                        f"{min(spread):.1f}-{max(spread):.1f}" if spread else "-",
-                        percent(one["missed_text"], one["had_twin_text"]),
-                        percent(one["kept_twins"], one["twins"]),
-                        "2.5 %",
-                        f"{one['near'] // len(outcomes):,}",
-                        percent(one["unlike"], one["near"]),
-                        "0.6 %",
-                    )
-                )
-            guard_rows.append(
-                (
-                    f"{guard}, {kind}",
-                    f"{one['versions'] // len(outcomes):,}",
-                    percent(one["found"], one["versions"]),
-                    "75 %",
-                    f"{one['alike'] // len(outcomes):,}",
-                    percent(one["called"], one["alike"]),
-                    "10 %",
-                    percent(one["called"], len(pages) * len(outcomes)),
-                    percent(one["unlike"], one["near"]),
-                    "0.6 %",
-                )
-            )
-    table(
-        "quality: each page against those kept before it, twins from 0.85 on, sums over several random orders",
-        (
-            "", "missed", "of single orders", "less exact copies", "kept with a kept twin", "goal",
-            "near", "near under 0.80", "goal",
-        ),
-        near_rows,
-    )  # fmt: skip
-    table(
-        "quality: found second versions (changed, and similar from 0.85 on); pages that are called near to a different"
-        "\npage of their site, of those with a similar page there, and of all; near verdicts under 0.80",
-        ("", "versions", "found", "goal", "alike", "called near", "goal", "of all", "under 0.80", "goal"),
-        guard_rows,
+        print(f"found: {_interval(outcomes, 'found', 'versions')}")
+        print(f"siblings near: {_interval(outcomes, 'called', 'siblings')}")
+    print(f"wrong: {_interval(outcomes, 'wrong', 'near')}", flush=True)
+    if run == "real" and (agreement := _agreement(result.kept.values())) is not None:
+        print(f"kept versions per page, agreement of two orders: {100 * agreement:.2f} %", flush=True)
+    for site in sites:
+        for kind in ("sibling", "missed", "wrong"):
+            shown = [it for it in result.examples[site.name] if it.kind == kind]
+            if examples and shown:
+                print(f"\n{site.name}: {kind}, {len(shown)} in the first order")
+                for it in random.Random(site.name).sample(shown, min(examples, len(shown))):
+                    print(f"  similarity {it.similarity:.3f}, estimate {it.estimate}")
+                    for page in (it.page, it.other):
+                        if page is not None:
+                            print(f"    {page.url}  {_title(page)!r}  {len(page.text)} characters")
+
+
+def _cells(it: Outcome) -> tuple[str, ...]:
+    return (
+        f"{it.versions:,}",
+        _percent(it.found, it.versions),
+        f"{it.siblings:,}",
+        _percent(it.called, it.siblings),
+        _percent(it.wrong, it.near),
     )
 
 
-def orders(pages: list[Page], kind: str, seed: int, count: int) -> Iterator[list[int]]:
-    for number in range(count):
-        order = list(range(len(pages)))
-        random.Random(seed + number).shuffle(order)
-        if kind == "site by site":
-            order.sort(key=lambda index: pages[index].site)
-        yield order
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
 
 
-def judged(
-    pages: list[Page], jaccard: NDArray[np.float32], order: list[int], extra: dict[str, Any]
-) -> Outcome:
-    """Check all pages with a new Deduplicator in this order, and compare its verdicts with the exact similarities."""
-    by_url = {page.document.url: index for index, page in enumerate(pages)}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Deduplicator(sqlite_url(folder, "q.sqlite"), **extra) as deduplicator,
-    ):
-        verdicts = dict(
-            zip(order, deduplicator.check_many(pages[index].document for index in order), strict=True)
-        )
-    originals = {
-        index: by_url[verdict.original_url]
-        for index, verdict in verdicts.items()
-        if verdict.original_url is not None
-    }
-    if unknown := sum(verdict.kind == "unknown" for verdict in verdicts.values()):
-        print(f"quality: {unknown} pages were not judged (unknown); they count as kept.")
-    is_twin = jaccard >= _NEAR
-    kept = np.zeros(len(pages), dtype=bool)
-    had_twin, had_twin_text, missed = [], [], []
-    for index in order:
-        if (is_twin[index] & kept).any():
-            had_twin.append(index)
-            if verdicts[index].kind in ("near", "unique", "unknown"):
-                had_twin_text.append(index)
-            if not verdicts[index].is_duplicate:
-                missed.append(index)
-        kept[index] = not verdicts[index].is_duplicate
-    near = [index for index in order if verdicts[index].kind == "near"]
-    seconds = second_versions(pages, jaccard, order)
-    sites = np.array([page.site for page in pages])
-    on_site = is_twin & (sites[:, None] == sites[None, :]) & (jaccard < 1)
-    return Outcome(
-        missed=len(missed),
-        had_twin=len(had_twin),
-        missed_text=len(missed),
-        had_twin_text=len(had_twin_text),
-        kept_twins=int(np.count_nonzero(kept & (is_twin & kept[None, :]).any(axis=1))),
-        twins=int(np.count_nonzero(is_twin.any(axis=1))),
-        unlike=sum(bool(jaccard[index, originals[index]] < _UNLIKE) for index in near),
-        near=len(near),
-        found=sum(originals.get(second) == first for first, second in seconds),
-        versions=len(seconds),
-        called=sum(
-            pages[originals[index]].site == pages[index].site
-            and pages[originals[index]].name != pages[index].name
-            for index in near
-        ),
-        alike=int(np.count_nonzero(on_site.any(axis=1))),
-    )
+def _interval(outcomes: list[Outcome], part: str, whole: str) -> str:
+    """The pooled share with the interval that contains 95 % of the shares of resampled sites."""
+    counts = [(getattr(it, part), getattr(it, whole)) for it in outcomes]
+    drawn = random.Random(1)
+    shares = []
+    for _ in range(_BOOTSTRAPS):
+        sample = drawn.choices(counts, k=len(counts))
+        if total := sum(it[1] for it in sample):
+            shares.append(100 * sum(it[0] for it in sample) / total)
+    if not shares:
+        return "-"
+    shares.sort()
+    low, high = shares[int(0.025 * len(shares))], shares[int(0.975 * len(shares))]
+    share = _percent(sum(it[0] for it in counts), sum(it[1] for it in counts))
+    return f"{share} [{low:.1f}-{high:.1f}] of {sum(it[1] for it in counts):,}"
 
 
-def second_versions(
-    pages: list[Page], jaccard: NDArray[np.float32], order: list[int]
-) -> list[tuple[int, int]]:
-    """The pairs of versions of one page that are similar and not equal, in the order in which they are checked."""
-    first: dict[str, int] = {}
-    pairs = []
-    for index in order:
-        name = pages[index].name
-        if name not in first:
-            first[name] = index
-        elif _NEAR <= jaccard[first[name], index] < 1:
-            pairs.append((first[name], index))
-    return pairs
+def _agreement(kept: Iterable[list[int]]) -> float | None:
+    """The share of pairs of orders in which the same number of versions of a page was kept."""
+    same, pairs = 0, 0
+    for counts in kept:
+        same += sum(count * (count - 1) // 2 for count in Counter(counts).values())
+        pairs += len(counts) * (len(counts) - 1) // 2
+    return same / pairs if pairs else None
+
+
+def _title(page: Page) -> str:
+    found = re.search(r"<title[^>]*>(.*?)</title>", page.html, re.DOTALL | re.IGNORECASE)
+    return "" if found is None else " ".join(found[1].split())
+
+
+if __name__ == "__main__":
+    main()

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dedupe.content import Deduplicator, Document
-from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.content import Document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,10 +23,9 @@ BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line. ``versions`` are two folders of the same documentation, ``redis`` is the URL of a server."""
+    """The command line. ``redis`` is the URL of a server."""
 
     folders: tuple[Path, ...]
-    versions: tuple[Path, Path] | None
     pages: int | None
     rounds: int
     redis: str | None
@@ -147,16 +145,6 @@ def redis_client(url: str) -> Any:
     import redis
 
     return redis.Redis.from_url(url)
-
-
-def knows_template_guard() -> bool:
-    """Whether this version has the option ``template_guard``."""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            Deduplicator(sqlite_url(folder, "probe.sqlite"), template_guard=False).close()
-        except SettingError:
-            return False
-    return True
 
 
 def claim_texts(content: ContentStore, captures: Sequence[SeenText], *, as_a_crawl: bool) -> None:
