@@ -21,7 +21,7 @@ Any other record without WARC-Payload-Digest gets the SHA-1 of the block after i
 Lines are sorted by the bytes of key and timestamp; captures with the same date stay in the order of the files. The
 timestamp has milliseconds if the date has them: wabac.js takes the first capture at or after WARC-Refers-To-Date as
 the original, and keeps one capture per URL and timestamp. Sorting takes a bounded amount of memory for any number of
-lines: runs of `RUN_BYTES` are written to temporary files, which are merged.
+lines: runs of `RUN_BYTES` are written to temporary files, which are merged in passes of `MERGED_RUNS`.
 
 A ZipNum index holds these lines in gzip members of `BLOCK_LINES` lines. A second file, the .idx file, has one line for
 every member: key and timestamp of its first line, and JSON with offset, length and SHA-256 of the member. It begins
@@ -55,7 +55,9 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
 
 BLOCK_LINES = 1024
-RUN_BYTES = 16 << 20  # each run is an open file: a thousand of them hold a hundred million lines
+RUN_BYTES = 16 << 20
+MERGED_RUNS = 16
+"""So many runs are merged into one: 40 GB of lines are in at most 45 open files, and written three times."""
 
 INDEXED_TYPES = frozenset({"response", "revisit", "resource"})
 
@@ -139,7 +141,8 @@ class LineSorter:
         self._folder = folder
         self._held: list[bytes] = []
         self._held_bytes = 0
-        self._runs: list[IO[bytes]] = []
+        # How many times the lines of each run have been merged, and its file.
+        self._runs: list[tuple[int, IO[bytes]]] = []
 
     def add(self, line: CdxLine) -> None:
         """Add a line. Raises OSError if a temporary file cannot be written."""
@@ -149,23 +152,36 @@ class LineSorter:
         self._held.append(stored)
         self._held_bytes += len(stored) + _LINE_OVERHEAD_BYTES
         if self._held_bytes >= RUN_BYTES:
-            run = tempfile.TemporaryFile(dir=self._folder, prefix=".index-")  # noqa: SIM115 - see close()
-            self._runs.append(run)
-            run.writelines(sorted(self._held))
+            self._write_run(sorted(self._held), 0)
             self._held, self._held_bytes = [], 0
 
     def sorted_lines(self) -> Iterator[bytes]:
         """Yield the lines in order, each with its line end; each call starts again at the first line."""
-        for run in self._runs:
-            run.seek(0)
-        for line in heapq.merge(sorted(self._held), *self._runs):
+        for line in heapq.merge(sorted(self._held), *_from_start(run for _, run in self._runs)):
             prefix, _, fields = line.split(b"\0", 2)
             yield prefix + b" " + fields
 
     def close(self) -> None:
         """Delete the temporary files."""
-        for run in self._runs:
+        for _, run in self._runs:
             run.close()
+
+    def _write_run(self, lines: Iterable[bytes], merged: int) -> None:
+        run = tempfile.TemporaryFile(dir=self._folder, prefix=".index-")  # noqa: SIM115 - see close()
+        self._runs.append((merged, run))
+        run.writelines(lines)
+        alike = [run for times, run in self._runs if times == merged]
+        if len(alike) == MERGED_RUNS:
+            self._write_run(heapq.merge(*_from_start(alike)), merged + 1)
+            for run in alike:
+                run.close()
+            self._runs = [(times, run) for times, run in self._runs if times != merged]
+
+
+def _from_start(runs: Iterable[IO[bytes]]) -> Iterator[IO[bytes]]:
+    for run in runs:
+        run.seek(0)
+        yield run
 
 
 def zipnum_blocks(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:

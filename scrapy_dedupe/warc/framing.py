@@ -376,16 +376,27 @@ def unfolded(head: bytes) -> bytes:
 
 def split_fields(lines: bytes) -> list[tuple[bytes, bytes]]:
     """The names and values in the lines of a head, up to its blank line. Raises Broken for a line without a colon."""
+    # Also check the lines before they are joined: the colon of a continuation must not pass for that of the field.
+    for line in lines.split(b"\n"):
+        if not line.rstrip(b"\r"):
+            break
+        if not line.startswith((b" ", b"\t")):
+            _check_colon(line)
     fields = []
     for line in unfolded(lines).split(b"\n"):
         text = line.rstrip(b"\r")
         if not text:
             break
-        name, colon, value = text.partition(b":")
-        if not colon:
-            raise Broken(f"{_text(text[:80])!r} is not a field of a record")
+        _check_colon(text)
+        name, _, value = text.partition(b":")
         fields.append((name.strip(), value.strip()))
     return fields
+
+
+def _check_colon(line: bytes) -> None:
+    if b":" not in line:
+        text = line.rstrip(b"\r")[:80]
+        raise Broken(f"{_text(text)!r} is not a field of a record")
 
 
 def _warc_fields(source: PlainSource | GzipSource) -> tuple[tuple[str, str], ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from archives import cdxj_of
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scrapy_dedupe.errors import DamagedInput
@@ -257,6 +257,7 @@ KEYS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1
 
 
 @given(st.lists(st.tuples(KEYS, st.integers(0, 3)), max_size=60), st.sampled_from([1, 200, 1 << 20]))
+@example([("a", 0)] * 60, 1)
 def test_any_lines_are_sorted_by_bytes_and_stay_in_order_within_a_second(
     tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, int]], run_bytes: int
 ):
@@ -264,9 +265,11 @@ def test_any_lines_are_sorted_by_bytes_and_stay_in_order_within_a_second(
     lines = [CdxLine(f"{key} 2026112801020{second}", {"n": str(n)}) for n, (key, second) in enumerate(pairs)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cdxj, "RUN_BYTES", run_bytes)
+        patch.setattr(cdxj, "MERGED_RUNS", 3)
         sorter = LineSorter(folder)
         for line in lines:
             sorter.add(line)
+            assert len(sorter._runs) <= 2 * 4, "there are too many open files"
         found = list(sorter.sorted_lines())
         again = list(sorter.sorted_lines())
         sorter.close()

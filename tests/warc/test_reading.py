@@ -357,6 +357,14 @@ def test_what_is_no_archive_is_one_damaged_place(tmp_path, data):
     assert [(damage.offset, damage.length) for damage in damages] == [(0, len(data))]
 
 
+@pytest.mark.parametrize("head", [b"X-Long\r\n http://a/", b" no colon"])
+def test_a_head_with_a_line_that_is_no_field_is_damaged(tmp_path, head):
+    whole = warc(HTTP)
+    part = whole.replace(b"\r\n", b"\r\n" + head + b"\r\n", 1)
+    found, damages = damaged(tmp_path / "a.warc", part + whole)
+    assert (len(found), [damage.offset for damage in damages]) == (1, [0])
+
+
 def test_an_empty_file_has_no_records(tmp_path):
     assert stored(tmp_path / "a.warc", b"") == []
 
