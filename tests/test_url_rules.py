@@ -236,6 +236,19 @@ async def test_job_with_other_rules_is_refused(
 
 
 @crawl_test
+async def test_rules_without_the_dupefilter_of_this_package_are_reported(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    add_site(web, pages=1)
+    own = {
+        "DEDUPE_URL_RULES": rules("ignore-parameter sid"),
+        "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
+    }
+    await crawl(LinkSpider, {**settings, **own}, urls=web.url())
+    assert "has no effect, since DUPEFILTER_CLASS is scrapy.dupefilters.RFPDupeFilter." in caplog.text
+
+
+@crawl_test
 async def test_request_and_fingerprinter_stay_as_they_are(
     web: WebServer, settings: dict[str, Any], rules: Callable[..., str], tmp_path: Path
 ) -> None:
