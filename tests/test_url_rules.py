@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def rules(tmp_path: Path) -> Callable[..., str]:
     """Writes a file of rules, each a kind and a name, for all hosts; the path."""
 
-    def write(*given: str, name: str = "rules.toml") -> str:
+    def write(*given: str, name: str = "rules.toml", more: str = "") -> str:
         key = {"ignore-parameter": "parameter", "default-document": "document", "remove-segment": "segment"}
         tables = []
         for rule in given:
@@ -34,7 +34,7 @@ def rules(tmp_path: Path) -> Callable[..., str]:
                 f'[[rule]]\nhost = "*"\nkind = "{kind}"\n' + (f'{key[kind]} = "{word}"\n' if word else "")
             )
         path = tmp_path / name
-        path.write_text("\n".join(["version = 1", *tables]))
+        path.write_text("\n".join(["version = 1", *tables]) + more)
         assert "version" in tomllib.loads(path.read_text())
         return str(path)
 
@@ -62,13 +62,16 @@ async def test_each_page_is_requested_once(
 ) -> None:
     add_site(web, "?sid=1", "?sid=2", "?sid=3", pages=20)
     spider, items = collecting()
-    own = {"DEDUPE_URL_RULES": rules("ignore-parameter sid"), "DEDUPE_URL_RULES_PROBE": 0}
+    candidate = "enabled = false\n[rule.evidence]\nfor = 90\ndownloads = 80\n"
+    path = rules("ignore-parameter sid", "trailing-slash", more=candidate)
+    own = {"DEDUPE_URL_RULES": path, "DEDUPE_URL_RULES_PROBE": 0}
     crawler = await crawl(spider, {**stored, **own}, urls=web.url())
     assert len(texts(web, items)) == 21
     # Three probes.
     assert len(web.paths) == 21 + 3
     assert stats_of(crawler) == {"filtered": 57, "probes": 3}
     assert crawler.stats.get_value("dupefilter/filtered") == 57
+    assert crawler.stats.get_value("dedupe/url/rule/trailing-slash on */candidate") == 80
 
 
 @crawl_test

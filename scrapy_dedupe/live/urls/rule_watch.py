@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.live.events import JudgedPage
     from scrapy_dedupe.live.session import Session
     from scrapy_dedupe.urls.rule_records import HeldRequest, RuleRecords
-    from scrapy_dedupe.urls.rules import UrlRules
+    from scrapy_dedupe.urls.rules import UrlRule, UrlRules
 
     from .held_requests import HeldRequests
     from .identities import Identities, IdentityKeys
@@ -64,6 +64,7 @@ class RuleWatch:
         self._held = held
         self._share = session.settings.urls.probe_share
         self._rules = {rule.id: rule for rule in rules.rules if rule.enabled}
+        self._candidates = [rule for rule in rules.rules if not rule.enabled]
         known = records.tallies()
         self._tallies = {rule: known.get(rule, RuleTally()) for rule in self._rules}
         for tally in self._tallies.values():
@@ -275,11 +276,20 @@ class RuleWatch:
         self._held.submit(self._records.save_tallies, list(self._tallies.items()))
 
     def set_stats(self) -> None:
-        """Set the stats of each rule."""
+        """Set the stats of each rule, also of those that are not enabled."""
         for rule, tally in self._tallies.items():
             for name in ("filtered", "probes", "pairs_for", "pairs_against", "suspended"):
                 if value := getattr(tally, name):
-                    self._session.counters.set(f"dedupe/url/rule/{self._rules[rule]}/{name}", value)
+                    self._set_stat(self._rules[rule], name, value)
+        for candidate in self._candidates:
+            evidence = candidate.evidence
+            self._set_stat(candidate, "candidate", 0 if evidence is None else evidence.downloads)
+            if evidence is not None:
+                self._set_stat(candidate, "pairs_for", evidence.pairs_for)
+                self._set_stat(candidate, "pairs_against", evidence.pairs_against)
+
+    def _set_stat(self, rule: UrlRule, name: str, value: int) -> None:
+        self._session.counters.set(f"dedupe/url/rule/{rule}/{name}", value)
 
     def _count(self, what: str, count: int = 1) -> None:
         if count:
