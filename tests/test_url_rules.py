@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from crawling import LinkSpider, collecting, crawl, crawl_test
+from hypothesis import given
+from hypothesis import strategies as st
 from rules_site import add_site, text
+from scrapy import Request
+from scrapy.utils.request import fingerprint
 from webserver import Page
 
 from scrapy_dedupe.errors import StoreUnavailable
+from scrapy_dedupe.live.urls.identities import SIMPLE_URL, simple_fingerprint
 from scrapy_dedupe.urls.rule_records import RuleRecords
 
 if TYPE_CHECKING:
@@ -249,6 +254,11 @@ async def test_rules_without_the_dupefilter_of_this_package_are_reported(
     }
     await crawl(LinkSpider, {**settings, **own}, urls=web.url())
     assert "has no effect, since DUPEFILTER_CLASS is scrapy.dupefilters.RFPDupeFilter." in caplog.text
+
+
+@given(st.from_regex(SIMPLE_URL, fullmatch=True))
+def test_simple_fingerprint_is_that_of_scrapy(url: str) -> None:
+    assert simple_fingerprint(url) in (None, fingerprint(Request(url)))
 
 
 @crawl_test

@@ -9,16 +9,28 @@ to the identity, so rules of another run or process do not match.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+import re
+from hashlib import sha1
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from scrapy import Request
+from scrapy.utils.request import RequestFingerprinter
 
 from scrapy_dedupe.urls.rules import GROUP_ID_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from scrapy import Request
+    from scrapy.crawler import Crawler
 
     from scrapy_dedupe.urls.rules import RuleGroup, UrlRule, UrlRules
+
+# URLs in which Scrapy's canonicalize_url() could only change the order of parameters.
+SIMPLE_URL: Final = re.compile(
+    r"https?://[a-z0-9-]+(?:\.[a-z0-9-]+)*(?::[1-9][0-9]{0,3}|:[1-5][0-9]{4})?"
+    r"/(?:[A-Za-z0-9_~-][A-Za-z0-9_.~-]*(?:/[A-Za-z0-9_~-][A-Za-z0-9_.~-]*)*/?)?"
+    r"(?:\?([A-Za-z0-9_.~-]+=[A-Za-z0-9_.~-]*(?:&[A-Za-z0-9_.~-]+=[A-Za-z0-9_.~-]*)*))?"
+)
 
 
 class RecordedKeys(Protocol):
@@ -78,8 +90,12 @@ class Identities:
     ``urls`` is the URL filter. ``has_earlier``: whether it has fingerprints that were recorded without rules.
     """
 
-    def __init__(self, rules: UrlRules, fingerprint: Callable[[Request], bytes]) -> None:
+    def __init__(self, crawler: Crawler, rules: UrlRules, fingerprint: Callable[[Request], bytes]) -> None:
         self._fingerprint = fingerprint
+        example = "https://example.com/a?c=1&b=2"
+        self._is_scrapys = type(crawler.request_fingerprinter) is RequestFingerprinter and fingerprint(
+            Request(example)
+        ) == simple_fingerprint(example)
         self._all_rules = rules
         # Without the suspended ones.
         self._rules = rules
@@ -105,11 +121,19 @@ class Identities:
             return None
         group = (self._all_rules.group(identity) if self._suspended else None) or active
         if applied:
-            plain = self._fingerprint(request.replace(url=identity))
+            plain = self._fingerprint_of(request, identity)
             # The fingerprinter may ignore the difference too, such as the order of parameters.
             if plain != fingerprint:
                 return IdentityKeys(plain, group, applied, active.id)
         return IdentityKeys(fingerprint, group, (), active.id)
+
+    def _fingerprint_of(self, request: Request, url: str) -> bytes:
+        """The fingerprint of a request with another URL."""
+        if self._is_scrapys and not request.body and not request.meta.get("verbatim_url"):
+            found = simple_fingerprint(url)
+            if found is not None:
+                return found
+        return self._fingerprint(request.replace(url=url))
 
     def own_keys(self, request: Request) -> IdentityKeys | None:
         """Like :meth:`keys`, for a request whose fingerprint is not at hand."""
@@ -176,6 +200,24 @@ class Identities:
 
     def _has_suspended_mark(self, group: bytes, plain: bytes) -> bool:
         return any(_mark(group, rule, plain) in self.urls for rule in self._suspended)
+
+
+def simple_fingerprint(url: str) -> bytes | None:
+    """The result of Scrapy's fingerprinter for a GET request, in a tenth of its time; None for unusual URLs.
+
+    >>> simple_fingerprint("https://example.com/a?b=1&c=2").hex()
+    '73a40dc067bf10e18de337266c1b51b8d38a373f'
+    >>> simple_fingerprint("https://example.com/%C3%A9") is None
+    True
+    """
+    match = SIMPLE_URL.fullmatch(url)
+    if match is None:
+        return None
+    query = match[1]
+    if query is not None and "&" in query:
+        pairs = sorted([pair.split("=") for pair in query.split("&")])
+        url = url[: match.start(1)] + "&".join(["=".join(pair) for pair in pairs])
+    return sha1(f'{{"body": "", "headers": {{}}, "method": "GET", "url": "{url}"}}'.encode()).digest()  # noqa: S324
 
 
 def _mark(group: bytes, rule: UrlRule, plain: bytes) -> bytes:

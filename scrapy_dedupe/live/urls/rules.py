@@ -47,7 +47,7 @@ class AppliedRules:
         self._session = session
         self._path = path
         self._rules = read_rules(path)
-        self.identities = Identities(self._rules, fingerprint)
+        self.identities = Identities(crawler, self._rules, fingerprint)
 
     def open(self, urls: RecordedKeys) -> None:
         """Open the records, after the filter *urls*. Raises :class:`~scrapy_dedupe.errors.DedupeError`."""
