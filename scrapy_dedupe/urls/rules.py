@@ -79,7 +79,8 @@ class RuleEvidence:
 
     ``pairs_for`` had the same text, ``pairs_against`` different texts. ``lower_bound`` is the one-sided 95 % lower bound
     of the share of pairs with the same text. ``downloads`` and ``size_bytes`` would have been saved in the crawls that
-    the rule was learnt from. ``examples`` are pairs of URLs.
+    the rule was learnt from. ``examples`` are pairs of URLs. ``canonical_links`` are links with ``rel=canonical`` that
+    suggest the rule; they are counted only for a rule that is proposed because of them.
     """
 
     pairs_for: int
@@ -88,6 +89,7 @@ class RuleEvidence:
     downloads: int
     size_bytes: int
     examples: tuple[tuple[str, str], ...] = ()
+    canonical_links: int = 0
 
 
 @dataclass(frozen=True, slots=True)
