@@ -1,11 +1,16 @@
 """URL rules on a generated site: learnt in one crawl, applied in the next.
 
     python benchmarks/url_rules.py [--pages N]
+    python benchmarks/url_rules.py --real FOLDER [--as-is] [--pages N]
 
-The site has N pages (5,000) under four times as many URLs: all kinds of differences that rules describe, and traps:
+The generated site has N pages (5,000) under four times as many URLs: all kinds of differences that rules describe, and traps:
 parameters that matter, everywhere or on some paths; letter case that matters; a second server that differs in 5 % of
 its pages; pages that change at every visit. Prints the rules, the downloads, and the texts that the second crawl lacks.
 Two to five minutes.
+
+With ``--real`` the site has the HTML files in FOLDER (at most N of them), such as the documentation of a program, on two
+hosts. Some of its links get a session, highlight or print parameter, or lead to the other host; with ``--as-is`` all
+links stay as they are. Then only rules that were learnt are applied.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,19 +28,117 @@ from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote, urljoin, urlsplit
+from zlib import crc32
 
 LINKS_PER_LIST = 100
+LINK = re.compile(r"""(<(?:a|i?frame)\s[^>]*?(?:href|src)\s*=\s*["']?)([^"'\s>]+)""", re.IGNORECASE)
 
 
 class Site:
+    """The requests to a site. Hosts are named with their ports."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self._visits = 0
+
+    def page(self, host: str, path: str) -> bytes | None:
+        """The page with this URL."""
+        raise NotImplementedError
+
+    def text(self, host: str, path: str) -> str | None:
+        """The text of the page; empty if it changes at every visit."""
+        raise NotImplementedError
+
+    def server(self) -> ThreadingHTTPServer:
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            wbufsize = -1
+
+            def do_GET(self) -> None:
+                host = self.headers["Host"]
+                body = site.page(host, self.path)
+                site.asked.append((host, self.path))
+                self.send_response(404 if body is None else 200)
+                self.send_header("Content-Type", "text/html")
+                self.send_header("Content-Length", str(len(body or b"")))
+                self.end_headers()
+                self.wfile.write(body or b"")
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server
+
+    def fetched(self) -> list[str]:
+        """The texts that were asked for since the last call, each as often as it was asked for."""
+        asked, self.asked = self.asked, []
+        return [text for key in asked if (text := self.text(*key))]
+
+
+class RealSite(Site):
+    """The HTML files of a folder. A page does not depend on the query."""
+
+    def __init__(self, folder: Path, pages: int, *, is_changed: bool) -> None:
+        super().__init__()
+        files = sorted(path for path in folder.rglob("*.htm*") if path.is_file())
+        rng = random.Random(7)
+        rng.shuffle(files)
+        self._files = {f"/{path.relative_to(folder).as_posix()}": path for path in files[:pages]}
+        self._is_changed = is_changed
+        self._texts: dict[str, str] = {}
+        port = self.server().server_address[1]
+        self.main, self.alias = f"127.0.0.1:{port}", f"localhost:{port}"
+
+    def page(self, host: str, path: str) -> bytes | None:
+        path = unquote(path.partition("?")[0])
+        if path == "/":
+            return "".join(
+                f'<p>{number}<a href="{quote(link)}">x</a>' for number, link in enumerate(sorted(self._files))
+            ).encode()
+        if path not in self._files:
+            return None
+        html = self._files[path].read_bytes().decode("latin-1")
+        return LINK.sub(lambda match: match[1] + self._link(path, match[2]), html).encode("latin-1")
+
+    def _link(self, path: str, link: str) -> str:
+        split = urlsplit(urljoin(f"http://{self.main}{path}", link))
+        if split.netloc != self.main or unquote(split.path) not in self._files:
+            # Only these links are followed, so that no download fails.
+            return "#"
+        if not self._is_changed or split.query:
+            return link
+        number = crc32(f"{path} {link}".encode())
+        query = ["", "", "", f"?sid={number % 999 % 3}", f"?highlight={'abc'[number % 7 % 3]}", "?print=1"][
+            number % 6
+        ]
+        host = self.alias if number % 11 < 3 else self.main
+        return f"http://{host}{split.path}{query}{'#' if split.fragment else ''}{split.fragment}"
+
+    def text(self, host: str, path: str) -> str | None:
+        from scrapy_dedupe.content import canonical_text
+
+        name = unquote(path.partition("?")[0])
+        if name not in self._files:
+            return None
+        if name not in self._texts:
+            html = self._files[name].read_bytes().decode("latin-1")
+            self._texts[name] = canonical_text(html) or html
+        return self._texts[name]
+
+
+class GeneratedSite(Site):
     """URLs with their texts, on two servers."""
 
     def __init__(self, pages: int) -> None:
+        super().__init__()
         self._rng = random.Random(7)
         self.texts: dict[tuple[str, str], str] = {}
-        self.asked: list[tuple[str, str]] = []
-        self._visits = 0
-        self.servers = [self._server(), self._server()]
+        self.servers = [self.server(), self.server()]
         ports = [server.server_address[1] for server in self.servers]
         self.main, self.alias, self.mirror = (
             f"127.0.0.1:{ports[0]}",
@@ -98,38 +202,15 @@ class Site:
                 is_other = self._rng.random() < 0.05
                 self.texts[self.mirror, f"/{kind}/{n}"] = f"{text} {kind}{' Another.' if is_other else ''}"
 
-    def _server(self) -> ThreadingHTTPServer:
-        site = self
+    def page(self, host: str, path: str) -> bytes | None:
+        text = self.texts.get((host, path))
+        if text == "":
+            self._visits += 1
+            text = f"<p>Visit number {self._visits}"
+        return None if text is None else text.encode()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            wbufsize = -1
-
-            def do_GET(self) -> None:
-                key = self.headers["Host"], self.path
-                text = site.texts.get(key)
-                if text == "":
-                    site._visits += 1
-                    text = f"<p>Visit number {site._visits}"
-                site.asked.append(key)
-                body = (text or "none").encode()
-                self.send_response(404 if text is None else 200)
-                self.send_header("Content-Type", "text/html")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return server
-
-    def fetched(self) -> set[str]:
-        """The texts that were asked for since the last call."""
-        asked, self.asked = self.asked, []
-        return {self.texts[key] for key in asked if key in self.texts}
+    def text(self, host: str, path: str) -> str | None:
+        return self.texts.get((host, path))
 
 
 def crawl(settings: dict[str, Any], url: str) -> None:
@@ -142,8 +223,9 @@ def crawl(settings: dict[str, Any], url: str) -> None:
         start_urls = [url]  # noqa: RUF012
 
         def parse(self, response: Any) -> Any:
-            for link in response.css("a::attr(href)").getall():
-                yield response.follow(link)
+            for link in response.css("a::attr(href), frame::attr(src), iframe::attr(src)").getall():
+                if link != "#":
+                    yield response.follow(link)
 
     process = AsyncCrawlerProcess(settings)
     crawler = process.create_crawler(Links)
@@ -165,16 +247,21 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--pages", type=int, default=5_000, help="number of pages (5000)")
+    parser.add_argument("--real", type=Path, metavar="FOLDER", help="a folder of HTML files to serve")
+    parser.add_argument("--as-is", action="store_true", help="with --real: leave all links as they are")
     parser.add_argument("--crawl", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.crawl:
         crawl(json.loads(options.crawl[0]), options.crawl[1])
         return
     with tempfile.TemporaryDirectory() as folder:
-        measure(Site(options.pages), Path(folder))
+        if options.real is None:
+            measure(GeneratedSite(options.pages), Path(folder))
+        else:
+            measure(RealSite(options.real, options.pages, is_changed=not options.as_is), Path(folder))
 
 
-def measure(site: Site, folder: Path) -> None:
+def measure(site: GeneratedSite | RealSite, folder: Path) -> None:
     from scrapy_dedupe.commands.console import main as command
 
     store, rules = f"sqlite:///{folder / 'one.sqlite'}", folder / "rules.toml"
@@ -190,7 +277,8 @@ def measure(site: Site, folder: Path) -> None:
     begun = time.perf_counter()
     run({**settings, "DEDUPE_STORE_URL": store, "DEDUPE_WARC_DIR": str(folder / "warcs")}, url)
     asked = len(site.asked)
-    all_texts = site.fetched() - {""}
+    fetched = site.fetched()
+    all_texts = set(fetched)
     print(
         f"first crawl    {asked:,} downloads, {len(all_texts):,} texts, {time.perf_counter() - begun:.0f} s"
     )
@@ -203,7 +291,13 @@ def measure(site: Site, folder: Path) -> None:
         "DEDUPE_WARC_ENABLED": False,
         "DEDUPE_URL_RULES": str(rules),
     }
-    report(site, all_texts, asked, "learnt rules", run(second, url))
+    if isinstance(site, RealSite):
+        report(site, all_texts, asked, len(fetched) - len(all_texts), "learnt rules", run(second, url))
+        return
+    # Pages on both servers are not avoidable, since some of them differ.
+    urls = [key for key, text in site.texts.items() if text and key[0] != site.mirror]
+    avoidable = len(urls) - len({site.texts[key] for key in urls})
+    report(site, all_texts, asked, avoidable, "learnt rules", run(second, url))
     host = '\n[[rule]]\nhost = "*"\n'
     with rules.open("a") as file:
         file.write(
@@ -211,23 +305,22 @@ def measure(site: Site, folder: Path) -> None:
         )
         file.write(f'{host}kind = "ignore-parameter"\nparameter = "highlight"\npath = "/h/"\n')
     second["DEDUPE_STORE_URL"] = f"sqlite:///{folder / 'three.sqlite'}"
-    report(site, all_texts, asked, "wrong rules too", run(second, url))
+    report(site, all_texts, asked, avoidable, "wrong rules too", run(second, url))
 
 
-def report(site: Site, all_texts: set[str], before: int, title: str, stats: dict[str, Any]) -> None:
+def report(
+    site: Site, all_texts: set[str], before: int, avoidable: int, title: str, stats: dict[str, Any]
+) -> None:
     downloads: defaultdict[str, int] = defaultdict(int)
     for key in site.asked:
         downloads[key[1].split("/")[1].partition("?")[0]] += 1
     asked = len(site.asked)
-    texts = site.fetched() - {""}
-    # Pages on both servers are not avoidable, since some of them differ.
-    urls = [key for key, text in site.texts.items() if text and key[0] != site.mirror]
-    avoidable = len(urls) - len({site.texts[key] for key in urls})
+    texts = set(site.fetched())
     print(
         f"{title:<14} {asked:,} downloads: {before - asked:,} of {avoidable:,} avoidable ones avoided"
-        f" ({(before - asked) / avoidable:.1%}); {len(all_texts - texts)} texts lost"
+        f" ({(before - asked) / max(avoidable, 1):.1%}); {len(all_texts - texts)} texts lost"
     )
-    print("   ", dict(downloads))
+    print("   ", dict(sorted(downloads.items(), key=lambda item: -item[1])[:20]))
     for name, value in stats.items():
         if "suspended" in name or "rules/" in name:
             print(f"    {name} {value}")

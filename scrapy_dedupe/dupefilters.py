@@ -210,7 +210,7 @@ class BloomDupeFilter(BaseDupeFilter):
             fingerprint = self._fingerprint(request)
             urls = self._urls if self._is_open else self._opened()
             rules = self._rules
-            if urls.add(fingerprint) or (rules is not None and rules.is_scheduled(fingerprint)):
+            if urls.add(fingerprint) or (rules is not None and rules.held.is_scheduled(fingerprint)):
                 # A request that is held is found again after a kill: the page with it is not done either.
                 if urls.keeps_done:
                     self._pages.found(request)
@@ -222,7 +222,7 @@ class BloomDupeFilter(BaseDupeFilter):
                     return False
                 if rules is not None:
                     # They redirect to a page that was requested before.
-                    rules.answered(*rules.chain(request))
+                    rules.identities.answered(*(keys for _, keys in rules.identities.chain(request)))
         except Exception as error:  # noqa: BLE001 - Scrapy would silently drop the request
             self._log_error(error)
             return False
@@ -233,17 +233,19 @@ class BloomDupeFilter(BaseDupeFilter):
         """Whether URL rules filter a request whose own URL is new; otherwise record its identity."""
         rules = self._rules
         assert rules is not None
-        keys = rules.keys(request, fingerprint)
+        identities = rules.identities
+        keys = identities.keys(request, fingerprint)
         if keys is None:
             return False
         if rules.is_requested(keys, fingerprint):
             if self._pages.is_redirected(request) and (
-                any(keys.plain == earlier.plain for earlier in rules.chain(request)) or rules.take_start(keys)
+                any(keys.plain == earlier.plain for _, earlier in identities.chain(request))
+                or identities.take_start(keys)
             ):
                 self._session.counters.inc("dedupe/url/redirects_passed")
             elif rules.is_filtered(request, fingerprint, keys):
                 return True
-        rules.record(keys)
+        identities.record(keys)
         return False
 
     def log(self, request: Request, spider: Spider) -> None:
@@ -316,8 +318,11 @@ class BloomDupeFilter(BaseDupeFilter):
         fingerprint = self._fingerprint(request)
         if self._rules is None:
             return [fingerprint, *chain]
-        keys = self._rules.keys(request, fingerprint)
-        all_keys = [*([] if keys is None else [keys]), *(self._rules.chain(request) if chain else ())]
+        identities = self._rules.identities
+        keys = identities.keys(request, fingerprint)
+        all_keys = [] if keys is None else [keys]
+        if chain:
+            all_keys += [earlier for _, earlier in identities.chain(request)]
         return [
             fingerprint,
             *chain,
@@ -355,8 +360,10 @@ class BloomDupeFilter(BaseDupeFilter):
             if self._is_to_be_recorded(request):
                 fingerprint = self._fingerprint(request)
                 self._opened().add_start(fingerprint)
-                if self._rules is not None and (keys := self._rules.keys(request, fingerprint)) is not None:
-                    self._rules.record(keys, is_start=True)
+                if self._rules is not None:
+                    identities = self._rules.identities
+                    if (keys := identities.keys(request, fingerprint)) is not None:
+                        identities.record(keys, is_start=True)
         except Exception as error:  # noqa: BLE001
             self._log_error(error)
 

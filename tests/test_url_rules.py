@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from crawling import LinkSpider, collecting, crawl, crawl_test
+from hypothesis import given
+from hypothesis import strategies as st
 from rules_site import add_site, text
+from scrapy import Request
+from scrapy.utils.request import fingerprint
 from webserver import Page
 
 from scrapy_dedupe.errors import StoreUnavailable
+from scrapy_dedupe.live.urls.identities import SIMPLE_URL, simple_fingerprint
 from scrapy_dedupe.urls.rule_records import RuleRecords
 
 if TYPE_CHECKING:
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
 def rules(tmp_path: Path) -> Callable[..., str]:
     """Writes a file of rules, each a kind and a name, for all hosts; the path."""
 
-    def write(*given: str, name: str = "rules.toml") -> str:
+    def write(*given: str, name: str = "rules.toml", more: str = "") -> str:
         key = {"ignore-parameter": "parameter", "default-document": "document", "remove-segment": "segment"}
         tables = []
         for rule in given:
@@ -34,7 +39,7 @@ def rules(tmp_path: Path) -> Callable[..., str]:
                 f'[[rule]]\nhost = "*"\nkind = "{kind}"\n' + (f'{key[kind]} = "{word}"\n' if word else "")
             )
         path = tmp_path / name
-        path.write_text("\n".join(["version = 1", *tables]))
+        path.write_text("\n".join(["version = 1", *tables]) + more)
         assert "version" in tomllib.loads(path.read_text())
         return str(path)
 
@@ -62,13 +67,16 @@ async def test_each_page_is_requested_once(
 ) -> None:
     add_site(web, "?sid=1", "?sid=2", "?sid=3", pages=20)
     spider, items = collecting()
-    own = {"DEDUPE_URL_RULES": rules("ignore-parameter sid"), "DEDUPE_URL_RULES_PROBE": 0}
+    candidate = "enabled = false\n[rule.evidence]\nfor = 90\ndownloads = 80\n"
+    path = rules("ignore-parameter sid", "trailing-slash", more=candidate)
+    own = {"DEDUPE_URL_RULES": path, "DEDUPE_URL_RULES_PROBE": 0}
     crawler = await crawl(spider, {**stored, **own}, urls=web.url())
     assert len(texts(web, items)) == 21
     # Three probes.
     assert len(web.paths) == 21 + 3
     assert stats_of(crawler) == {"filtered": 57, "probes": 3}
     assert crawler.stats.get_value("dupefilter/filtered") == 57
+    assert crawler.stats.get_value("dedupe/url/rule/trailing-slash on */candidate") == 80
 
 
 @crawl_test
@@ -233,6 +241,24 @@ async def test_job_with_other_rules_is_refused(
         assert web.paths == []
     await crawl(LinkSpider, {**settings, "DEDUPE_URL_RULES": first}, urls=web.url())
     assert web.paths == ["/"]
+
+
+@crawl_test
+async def test_rules_without_the_dupefilter_of_this_package_are_reported(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    add_site(web, pages=1)
+    own = {
+        "DEDUPE_URL_RULES": rules("ignore-parameter sid"),
+        "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter",
+    }
+    await crawl(LinkSpider, {**settings, **own}, urls=web.url())
+    assert "has no effect, since DUPEFILTER_CLASS is scrapy.dupefilters.RFPDupeFilter." in caplog.text
+
+
+@given(st.from_regex(SIMPLE_URL, fullmatch=True))
+def test_simple_fingerprint_is_that_of_scrapy(url: str) -> None:
+    assert simple_fingerprint(url) in (None, fingerprint(Request(url)))
 
 
 @crawl_test

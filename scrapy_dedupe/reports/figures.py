@@ -151,6 +151,9 @@ class UrlRuleFigures:
 
     ``pairs_for`` and ``pairs_against`` are pairs of pages that the rule equates and that had the same text or different
     texts. ``precision`` is the share of the former; None if no pages were compared.
+
+    A candidate is a rule that is not enabled. ``candidate_downloads`` would have been saved in the crawls that it was
+    learnt from, and its pairs are from these crawls.
     """
 
     crawl: str
@@ -161,6 +164,7 @@ class UrlRuleFigures:
     pairs_against: int
     precision: float | None
     is_suspended: bool
+    candidate_downloads: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ _TIME_COLUMN = {name: column for column, name in enumerate(TIME_COLUMNS)}
 # The attributes that count by themselves: each has the methods as_dict(), merge() and take().
 _COUNTERS = ("timeline", "hosts", "mime_types", "statuses", "groups", "url_patterns")
 _MOST_STATS = 200
+RULE_PREFIX = "dedupe/url/rule/"
 _STATS_PREFIXES = ("dedupe/", "dupefilter/")
 # The JSON has less than 400 kB. Nested lists take up to forty times as much memory, so more is refused.
 _MOST_JSON_BYTES = 1_000_000
@@ -168,9 +169,10 @@ class Observations:
     def set_stats(self, stats: Mapping[str, object]) -> None:
         """Keep the stats of deduplication of this run. They replace the stats of an earlier call."""
         kept = dict(self._earlier)
-        for key in sorted(map(str, stats)):
+        # A file may have hundreds of URL rules, so their stats come last.
+        for key in sorted(map(str, stats), key=lambda key: (key.startswith(RULE_PREFIX), key)):
             value = stats.get(key)
-            if key.startswith(_STATS_PREFIXES) and len(key) <= 120 and is_number(value):
+            if key.startswith(_STATS_PREFIXES) and len(key) <= 200 and is_number(value):
                 kept[harmless(key)] = number_of(value) + self._earlier.get(key, 0)
             if len(kept) == _MOST_STATS:
                 break

@@ -34,6 +34,7 @@ from .observations import (
     BINS,
     DUPLICATES,
     KINDS,
+    RULE_PREFIX,
     SHARE_COLUMNS,
     SUMMED_STATS,
     TOTALS,
@@ -67,7 +68,6 @@ _COUNTS = ("requests_filtered", "responses", "revisits", "bytes_written", "bytes
 _NAMED = 5
 _NARROW = BINS * 8 // 10
 _MOST_STAT = 2**63 - 1
-_RULE = "dedupe/url/rule/"
 _MOST_OUTSIDE = 100
 
 
@@ -418,11 +418,11 @@ def _url_filter(crawl: str, stats: Mapping[str, object]) -> UrlFilterFigures | N
 
 
 def _url_rules(crawl: str, stats: Mapping[str, object]) -> list[UrlRuleFigures]:
-    """The URL rules of a crawl that filtered requests, those that filtered most first."""
+    """The URL rules of a crawl: those that filtered most requests first, then candidates."""
     rules: dict[str, dict[str, int]] = {}
     for key in stats:
-        if key.startswith(_RULE):
-            rule, _, name = key.removeprefix(_RULE).rpartition("/")
+        if key.startswith(RULE_PREFIX):
+            rule, _, name = key.removeprefix(RULE_PREFIX).rpartition("/")
             rules.setdefault(rule, {})[name] = _count_in(stats, key)
     found = []
     for rule, counts in rules.items():
@@ -431,10 +431,18 @@ def _url_rules(crawl: str, stats: Mapping[str, object]) -> list[UrlRuleFigures]:
         precision = pairs_for / (pairs_for + pairs_against) if pairs_for + pairs_against else None
         found.append(
             UrlRuleFigures(
-                crawl, rule, filtered, probes, pairs_for, pairs_against, precision, bool(suspended)
+                crawl,
+                rule,
+                filtered,
+                probes,
+                pairs_for,
+                pairs_against,
+                precision,
+                bool(suspended),
+                counts.get("candidate"),
             )
         )
-    return sorted(found, key=lambda item: (-item.filtered, item.rule))
+    return sorted(found, key=lambda item: (-item.filtered, -(item.candidate_downloads or 0), item.rule))
 
 
 def _count_or_none(value: object) -> int | None:

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OWN_ORDER: Final = 543
+_DUPEFILTER: Final = "scrapy_dedupe.dupefilters.BloomDupeFilter"
 _CONTENT: Final = "scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware"
 _CACHE: Final = "scrapy_dedupe.httpcache.ArchiveCacheMiddleware"
 CACHE_STORAGE: Final = "scrapy_dedupe.httpcache.ArchiveCacheStorage"
 _USUAL_PLACES: Final = {
     "scrapy_dedupe.Addon": ("ADDONS", 500),
-    "scrapy_dedupe.dupefilters.BloomDupeFilter": ("DUPEFILTER_CLASS", None),
+    _DUPEFILTER: ("DUPEFILTER_CLASS", None),
     _CONTENT: ("DOWNLOADER_MIDDLEWARES", _OWN_ORDER),
     "scrapy_dedupe.downloadermiddlewares.ProvenanceMiddleware": ("DOWNLOADER_MIDDLEWARES", 540),
     "scrapy_dedupe.downloadermiddlewares.ReplayMiddleware": ("DOWNLOADER_MIDDLEWARES", 950),
@@ -181,6 +182,22 @@ def cache_faults(settings: BaseSettings) -> Iterator[tuple[str, str]]:
         yield (
             "Each request blocks the crawl while it is looked up in the archive.",
             f"Place ArchiveCacheMiddleware directly before HttpCacheMiddleware: {place}.",
+        )
+
+
+def rules_faults(settings: BaseSettings) -> Iterator[tuple[str, str]]:
+    """The reason why URL rules are not applied, and the remedy."""
+    if not settings["DEDUPE_URL_RULES"]:
+        return
+    given = settings["DUPEFILTER_CLASS"]
+    try:
+        bases = load_object(given).__mro__
+    except Exception:  # noqa: BLE001 - Scrapy reports a class that cannot be loaded
+        return
+    if not any(_path(base) == _DUPEFILTER for base in bases):
+        yield (
+            f"DEDUPE_URL_RULES has no effect, since DUPEFILTER_CLASS is {_path(given)}.",
+            f'Set DUPEFILTER_CLASS = "{_DUPEFILTER}", or remove DEDUPE_URL_RULES.',
         )
 
 

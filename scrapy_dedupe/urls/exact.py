@@ -53,10 +53,12 @@ if TYPE_CHECKING:
 
 APPLICATION_ID = 0x64647531
 VERSION = 1
-# With this many pending fingerprints they are written before the next flush.
-WRITE_FROM = 5_000
-# Pending fingerprints, of about 160 bytes each. Reached only if the disk accepts no writes.
-MAX_PENDING = 1_000_000
+# With this many bytes of pending fingerprints they are written before the next flush.
+WRITE_FROM_BYTES = 800_000
+# Pending fingerprints. Reached only if the disk accepts no writes.
+MAX_PENDING_BYTES = 160_000_000
+# Python's memory for a pending fingerprint, besides its own bytes.
+_OVERHEAD_BYTES = 140
 
 # In a large set nearly every fingerprint of a transaction changes a page of its own, and the WAL file grows to
 # the changed pages of one transaction.
@@ -169,23 +171,30 @@ class ExactSet:
     package. All methods may raise :class:`~scrapy_dedupe.errors.StoreUnavailable` if the file cannot be read without
     waiting, or cannot be written.
 
-    Fingerprints that a full or failing disk does not accept stay in memory, up to *max_pending*. Further new
+    Fingerprints that a full or failing disk does not accept stay in memory, up to *max_pending_bytes*. Further new
     fingerprints are not added to the set; ``forgotten`` counts them. ``count`` is the number of fingerprints in the
     committed file; after :meth:`close` they are durable.
     """
 
     def __init__(
-        self, path: Path | None, fingerprinter: str, *, recreate: bool = False, max_pending: int = MAX_PENDING
+        self,
+        path: Path | None,
+        fingerprinter: str,
+        *,
+        recreate: bool = False,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
     ) -> None:
         self.forgotten = 0
         self.is_temporary = path is None
         self._fingerprinter = fingerprinter
-        self._max_pending = max_pending
+        self._max_pending_bytes = max_pending_bytes
         self._writing_lock = threading.RLock()
         # Closing a connection while another thread runs a statement on it crashes sqlite3.
         self._reading_lock = threading.Lock()
         # Both threads use this set without a lock: each operation on it is atomic.
         self._pending: set[bytes] = set()
+        # Each of these is changed by one thread only; their difference is the size of the pending fingerprints.
+        self._added_bytes = self._written_bytes = 0
         self._recent: OrderedDict[bytes, None] = OrderedDict()
         self._failed_at: float | None = None
         self._is_closed = False
@@ -198,16 +207,19 @@ class ExactSet:
         self._check_open()
         if fingerprint in self._pending:
             return
-        if len(self._pending) >= self._max_pending:
+        size_bytes = len(fingerprint) + _OVERHEAD_BYTES
+        if self.pending_bytes + size_bytes > self._max_pending_bytes:
             self.forgotten += 1
         else:
             self._pending.add(fingerprint)
+            self._added_bytes += size_bytes
 
     def clear(self) -> None:
         """Remove everything. Waits for a running write, since this is done only at the start and the end of a crawl."""
         with self._writing_lock:
             self._check_open()
             self._pending.clear()
+            self._added_bytes = self._written_bytes = 0
             self._recent.clear()
             self._is_closed = True
             self._close_connections()
@@ -236,9 +248,14 @@ class ExactSet:
         return len(self._pending)
 
     @property
+    def pending_bytes(self) -> int:
+        """Memory of the fingerprints that are still to be written."""
+        return self._added_bytes - self._written_bytes
+
+    @property
     def wants_writing(self) -> bool:
         """Whether :meth:`write_pending` should be called before the next flush."""
-        return self._failed_at is None and len(self._pending) >= WRITE_FROM
+        return self._failed_at is None and self.pending_bytes >= WRITE_FROM_BYTES
 
     def __len__(self) -> int:
         """The exact number, including pending fingerprints. Each of them is looked up, so this is slow."""
@@ -312,6 +329,7 @@ class ExactSet:
                 part = batch[start : start + _TRANSACTION_FINGERPRINTS]
                 self._write(part)
                 self._pending.difference_update(part)
+                self._written_bytes += sum(map(len, part)) + _OVERHEAD_BYTES * len(part)
         except BaseException:
             self._failed_at = time.monotonic()
             raise

@@ -8,11 +8,12 @@ All numbers are little-endian, except as noted::
     name                   import path of the fingerprinter class, UTF-8
     checksum     4 bytes   CRC-32 of all the above
     blocks       any number of:
-        size     4 bytes   of the records
+        size     4 bytes   of the records, at most 1 MiB
         checksum 4 bytes   CRC-32 of the records
         records            each the size of a fingerprint (2 bytes, big-endian) and the fingerprint
 
-Data after the last complete block is an interrupted write. It is removed when the file is opened.
+Data after the last complete block is an interrupted write. It is removed when the file is opened. A larger size than
+1 MiB is damage, and ends the data like an interrupted write.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 MAX_FINGERPRINT_BYTES = 0xFFFF
+MAX_BLOCK_BYTES = 1 << 20
 
 _START = struct.Struct("<8sHH")
 _CHECKSUM = struct.Struct("<I")
@@ -160,25 +162,27 @@ class Journal:
         return (fingerprint for _, fingerprint in self._items())
 
     def write(self, fingerprints: Iterable[bytes]) -> None:
-        """Append fingerprints as one block. When this returns, they survive a kill of the process.
+        """Append fingerprints in blocks. When this returns, they survive a kill of the process.
 
         Raises OSError if they cannot be written. Fingerprints that were appended before stay intact, and later calls do
         nothing.
         """
         if self._fd is None or self.is_broken:
             return
-        records = b"".join(len(fingerprint).to_bytes(2, "big") + fingerprint for fingerprint in fingerprints)
-        if not records:
+        blocks = b"".join(
+            _BLOCK_START.pack(len(records), zlib.crc32(records)) + records
+            for records in _records_of_blocks(fingerprints)
+        )
+        if not blocks:
             return
-        block = _BLOCK_START.pack(len(records), zlib.crc32(records)) + records
         try:
-            self._write(block, self.size_bytes)
+            self._write(blocks, self.size_bytes)
         except OSError:
             self.is_broken = True
-            # Remove a partially written block; this works even on a full disk.
+            # Remove partially written blocks; this works even on a full disk.
             os.ftruncate(self._fd, self.size_bytes)
             raise
-        self.size_bytes += len(block)
+        self.size_bytes += len(blocks)
 
     def append(self, fingerprints: Iterable[bytes]) -> None:
         """Like :meth:`write`, for a crawl that continues after an error.
@@ -308,12 +312,23 @@ class Journal:
         while len(start := self._read(_BLOCK_START.size, offset)) == _BLOCK_START.size:
             size, checksum = _BLOCK_START.unpack(start)
             offset += len(start) + size
-            if not size or offset > file_size:
+            if not 0 < size <= MAX_BLOCK_BYTES or offset > file_size:
                 return
             records = self._read(size, offset - size)
             if zlib.crc32(records) != checksum:
                 return
             yield offset, records
+
+
+def _records_of_blocks(fingerprints: Iterable[bytes]) -> Iterator[bytes]:
+    records = bytearray()
+    for fingerprint in fingerprints:
+        if len(records) + 2 + len(fingerprint) > MAX_BLOCK_BYTES:
+            yield bytes(records)
+            records.clear()
+        records += len(fingerprint).to_bytes(2, "big") + fingerprint
+    if records:
+        yield bytes(records)
 
 
 def _read_records(records: bytes) -> Iterator[bytes]:

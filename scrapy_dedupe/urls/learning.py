@@ -12,6 +12,10 @@ three steps, each linear in the number of URLs:
 
 A rule is proposed if it has enough pairs, and if the lower bound of the share of pairs for it is high enough. At the end
 all proposed rules are applied together; if they make URLs with different texts equal, rules are withdrawn.
+
+Links with ``rel=canonical`` only nominate candidates: sites often set them wrongly, for example from each page of a list to
+its first page. A candidate with enough such links, but too few pairs, is proposed as a rule that is not enabled, unless
+there is a pair against it.
 """
 
 from __future__ import annotations
@@ -93,8 +97,18 @@ class UrlPage:
         return False if self.family and other.family and self.family != other.family else None
 
 
-def learn(facts: Iterable[PageFact], *, min_pairs: int = 10, min_share: float = 0.98) -> list[UrlRule]:
-    """The rules that explain the pages, those that save most downloads first."""
+def learn(
+    facts: Iterable[PageFact],
+    nominated: Counter[tuple[UrlRule, ...]] | None = None,
+    *,
+    min_pairs: int = 10,
+    min_share: float = 0.98,
+) -> list[UrlRule]:
+    """The rules that explain the pages, those that save most downloads first; then rules that are not enabled.
+
+    ``nominated`` are the candidates of ``rel=canonical`` links (:func:`candidates`), with the number of links.
+    """
+    nominated = Counter() if nominated is None else nominated
     pages = pages_of(facts)
     by_text: defaultdict[bytes, list[str]] = defaultdict(list)
     for page in pages.values():
@@ -102,6 +116,7 @@ def learn(facts: Iterable[PageFact], *, min_pairs: int = 10, min_share: float = 
             by_text[page.text].append(page.url)
     support = Counter(_candidates(urls for urls in by_text.values() if len(urls) > 1))
     del by_text
+    support.update(nominated)
     hosts: defaultdict[str, dict[str, UrlPage]] = defaultdict(dict)
     for url, page in pages.items():
         hosts[_host(url)][url] = page
@@ -109,9 +124,28 @@ def learn(facts: Iterable[PageFact], *, min_pairs: int = 10, min_share: float = 
     if accepted:
         # The other rules are learnt on the hosts that remain.
         hosts, support = _merged(hosts, accepted), _renamed(support, accepted)
+        nominated = _renamed(nominated, accepted)
     for host, members in hosts.items():
         accepted += _rules_of_host(host, members, support, min_pairs, min_share)
-    return _without_conflicts(accepted, pages, min_share)
+    rules = _without_conflicts(accepted, pages, min_share)
+    return rules + list(_not_enabled(nominated, rules, pages, min_pairs))
+
+
+def _not_enabled(
+    nominated: Counter[tuple[UrlRule, ...]],
+    accepted: list[UrlRule],
+    pages: dict[str, UrlPage],
+    min_pairs: int,
+) -> Iterator[UrlRule]:
+    """The nominated rules about which the pages say nothing, or too little."""
+    known = {(rule.kind, rule.host, rule.name) for rule in accepted}
+    for rules, links in sorted(nominated.items(), key=lambda item: (-item[1], item[0][0].key())):
+        rule = rules[0]
+        if links < min_pairs or len(rules) > 1 or (rule.kind, rule.host, rule.name) in known:
+            continue
+        tally = evaluate(UrlRules(rules), touched(rules, pages), pages).get("", Tally())
+        if not tally.pairs_against:
+            yield replace(rule, enabled=False, evidence=replace(tally.evidence(), canonical_links=links))
 
 
 def pages_of(facts: Iterable[PageFact]) -> dict[str, UrlPage]:
@@ -132,15 +166,17 @@ def _candidates(groups: Iterable[Sequence[str]]) -> Iterator[tuple[UrlRule, ...]
         # Neighbours in this order differ in little.
         in_order = sorted(urls)[: _MOST_PAIRS_PER_TEXT + 1]
         for one, other in pairwise(in_order):
-            yield from _splits(differences(one, other))
+            yield from candidates(one, other)
         if len(in_order) > 2:
             shortest = min(in_order, key=lambda url: (len(url), url))
             for other in in_order:
                 if other != shortest:
-                    yield from _splits(differences(shortest, other))
+                    yield from candidates(shortest, other)
 
 
-def _splits(rules: tuple[UrlRule, ...] | None) -> Iterator[tuple[UrlRule, ...]]:
+def candidates(one: str, other: str) -> Iterator[tuple[UrlRule, ...]]:
+    """The rules that two URLs of one page suggest, each by itself and all together."""
+    rules = differences(one, other)
     if rules and len(rules) <= _MOST_DIFFERENCES:
         yield from ((rule,) for rule in rules)
         if len(rules) > 1:

@@ -16,6 +16,7 @@
     downloads = 900
     bytes = 12000000
     examples = [["https://example.org/a?sid=1", "https://example.org/a?sid=2"]]
+    canonical_links = 40          # only for a rule that is proposed because of such links, and not enabled
 
 A rule written by hand needs no evidence.
 """
@@ -40,10 +41,12 @@ VERSION: Final = 1
 _COMMON: Final = {"kind": str, "host": str, "path": str, "enabled": bool, "evidence": dict}
 _EVIDENCE: Final = {
     "for": int, "against": int, "lower_bound": (int, float), "downloads": int, "bytes": int, "examples": list,
+    "canonical_links": int,
 }  # fmt: skip
 _HEADER: Final = """\
 # URL rules of scrapy-dedupe: differences between URLs that do not change the page.
 # Used with DEDUPE_URL_RULES. Edit the file as you like; `enabled = false` turns a rule off.
+# A rule with canonical_links is only suggested by such links: too few of its pages were downloaded to compare them.
 # Test it on another crawl with: scrapy dedupe urls check-rules {name} CRAWL
 version = {version}
 """
@@ -122,6 +125,8 @@ def _lines(rule: UrlRule) -> Iterator[str]:
         yield f"bytes = {evidence.size_bytes}"
         pairs = (f"    [{_quoted(one)}, {_quoted(other)}]," for one, other in evidence.examples)
         yield "\n".join(["examples = [", *pairs, "]"])
+        if evidence.canonical_links:
+            yield f"canonical_links = {evidence.canonical_links}"
     yield ""
 
 
@@ -198,6 +203,7 @@ def _evidence(table: dict[str, Any]) -> RuleEvidence:
         downloads=table.get("downloads", 0),
         size_bytes=table.get("bytes", 0),
         examples=tuple(pairs),
+        canonical_links=table.get("canonical_links", 0),
     )
 
 

@@ -79,7 +79,8 @@ class RuleEvidence:
 
     ``pairs_for`` had the same text, ``pairs_against`` different texts. ``lower_bound`` is the one-sided 95 % lower bound
     of the share of pairs with the same text. ``downloads`` and ``size_bytes`` would have been saved in the crawls that
-    the rule was learnt from. ``examples`` are pairs of URLs.
+    the rule was learnt from. ``examples`` are pairs of URLs. ``canonical_links`` are links with ``rel=canonical`` that
+    suggest the rule; they are counted only for a rule that is proposed because of them.
     """
 
     pairs_for: int
@@ -88,6 +89,7 @@ class RuleEvidence:
     downloads: int
     size_bytes: int
     examples: tuple[tuple[str, str], ...] = ()
+    canonical_links: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,10 @@ class UrlRule:
     enabled: bool = True
     evidence: RuleEvidence | None = None
 
+    def __hash__(self) -> int:
+        # Rules are hashed for each URL that they change; all fields would take four times as long.
+        return hash((self.kind, self.host, self.name, self.path))
+
     def __str__(self) -> str:
         where = self.host if self.path == "/" else f"{self.host}{self.path}"
         what = f" {self.name}" if self.name else ""
@@ -133,12 +139,12 @@ class UrlRule:
     @property
     def id(self) -> bytes:
         """An 8-byte hash of :meth:`key`."""
-        return _id_of(self.key())
+        return _id_of(self)
 
 
 @lru_cache(10_000)
-def _id_of(key: tuple[object, ...]) -> bytes:
-    return blake2b(repr(key).encode(), digest_size=RULE_ID_BYTES).digest()
+def _id_of(rule: UrlRule) -> bytes:
+    return blake2b(repr(rule.key()).encode(), digest_size=RULE_ID_BYTES).digest()
 
 
 class UrlRules:
@@ -179,10 +185,9 @@ class UrlRules:
         """
         applied: dict[UrlRule, None] = {}
         for _ in range(_MOST_ROUNDS):
-            changed = self._changed(url, applied)
-            if changed is url:
+            url, is_final = self._changed(url, applied)
+            if is_final:
                 break
-            url = changed
         return url, tuple(applied)
 
     @property
@@ -212,27 +217,36 @@ class UrlRules:
     def _of_host(self, host: str) -> list[UrlRule]:
         return [rule for pattern in _patterns(host) for rule in self._by_host.get(pattern, ())]
 
-    def _changed(self, url: str, applied: dict[UrlRule, None]) -> str:
-        """The URL after each rule was applied once; the same object if none applies."""
+    def _changed(self, url: str, applied: dict[UrlRule, None]) -> tuple[str, bool]:
+        """The URL after each rule was applied once, and whether applying the rules again would not change it."""
         match = _URL.match(url)
         if match is None:
-            return url
+            return url, True
         scheme, authority, path, query, fragment = match.groups()
         try:
             rules = self._compiled[authority]
         except KeyError:
             rules = self._compile(scheme, authority)
         if rules is None:
-            return url
+            return url, True
         count = len(applied)
-        new_path = rules.changed_path(path or "/", applied) if rules.changes_path else path
+        old_path = path or "/"
+        new_path = rules.changed_path(old_path, applied) if rules.changes_path else path
         new_query = query
         if query and rules.changes_query:
-            new_query = rules.changed_query(query, path or "/", applied)
-        scheme, authority = rules.changed_origin(scheme, authority, path or "/", applied)
+            new_query = rules.changed_query(query, old_path, applied)
+        origin = scheme, authority
+        if rules.changes_origin:
+            origin = rules.changed_origin(scheme, authority, old_path, applied)
         if len(applied) == count:
-            return url
-        return f"{scheme}://{authority}{new_path}{'?' if new_query else ''}{new_query or ''}{fragment}"
+            return url, True
+        # The rules depend on the host and the path.
+        is_final = new_path == path and origin == (scheme, authority)
+        scheme, authority = origin
+        return (
+            f"{scheme}://{authority}{new_path}{'?' if new_query else ''}{new_query or ''}{fragment}",
+            is_final,
+        )
 
     def _compile(self, scheme: str, authority: str) -> _HostRules | None:
         """The rules of a host; cached by its spelling in URLs."""
@@ -252,6 +266,7 @@ class _HostRules:
             named[rule.kind].setdefault(rule.name, []).append(rule)
         self.changes_path = any(named[kind] for kind in _PATH_KINDS)
         self.changes_query = any(named[kind] for kind in _QUERY_KINDS)
+        self.changes_origin = any(named[kind] for kind in ("host-alias", "ignore-scheme"))
         self._aliases = [rule for rules in named["host-alias"].values() for rule in rules]
         self._scheme = named["ignore-scheme"].get("", ())
         self._lowercase = named["lowercase-path"].get("", ())

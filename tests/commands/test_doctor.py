@@ -223,6 +223,8 @@ def test_url_rules_that_are_invalid(project: Callable[..., Any], tmp_path: Path)
     assert "rules.toml, line 2" in of(project(settings, code=3), "problem")
     rules.write_text("version = 1\n[[rule]]\nkind = 'trailing-slash'\nhost = '*'")
     assert f"URL rules: 1 rule in {rules}." in of(project(settings), "ok")
+    settings += 'DUPEFILTER_CLASS = "scrapy.dupefilters.RFPDupeFilter"\n'
+    assert "DEDUPE_URL_RULES has no effect" in of(project(settings), "warning")
 
 
 def test_a_store_that_is_something_else_or_not_there(call: Callable[..., Any], tmp_path: Path) -> None:

@@ -57,6 +57,23 @@ async def test_rules_are_learnt_from_a_crawl(
 
 
 @crawl_test
+async def test_canonical_links_nominate_rules_that_are_not_enabled(
+    web: WebServer, crawled: Callable[..., Any]
+) -> None:
+    add_site(web, pages=0, lists=[f"/p{number}?sid={number}" for number in range(22)])
+    for number in range(22):
+        link, header = f"<LINK href='p{number}' rel=canonical>", [("Link", f'<p{number}>; rel="canonical"')]
+        body = f"{link if number % 2 else ''}<p>Page {number}".encode()
+        web.pages[f"/p{number}?sid={number}"] = Page(body, 200, [] if number % 2 else header)
+    learnt = await crawled("urls", "learn", "-o", "rules.toml")
+    assert "not enabled, since only 22 canonical links suggest it" in learnt.out
+    (rule,) = read_tables("rules.toml")
+    assert (rule["parameter"], rule["enabled"], rule["evidence"]["canonical_links"]) == ("sid", False, 22)
+    checked = await crawled("urls", "check-rules", "rules.toml", crawls=False)
+    assert checked.code == 0
+
+
+@crawl_test
 async def test_equal_payloads_are_enough(web: WebServer, crawled: Callable[..., Any]) -> None:
     add_site(web, "?sid=1", "?part=2")
     learnt = await crawled("urls", "learn", "-o", "-", DEDUPE_CONTENT_ENABLED=False)

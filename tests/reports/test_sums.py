@@ -260,13 +260,26 @@ def test_url_rules_are_summed_up_by_rule() -> None:
         f"dedupe/url/rule/trailing-slash on */{name}": 1
         for name in ("filtered", "pairs_against", "suspended")
     }
+    stats |= {f"dedupe/url/rule/sort-parameters on */{name}": 20 for name in ("candidate", "pairs_for")}
     report = report_of([CrawlSeen("a", info("a", Counts(), stats=stats))])
     assert report.url_rules == [
         UrlRuleFigures("a", "ignore-parameter sid on a.org/b/", 90, 3, 3, 0, 1.0, is_suspended=False),
         UrlRuleFigures("a", "trailing-slash on *", 1, 0, 0, 1, 0.0, is_suspended=True),
+        UrlRuleFigures("a", "sort-parameters on *", 0, 0, 20, 0, 1.0, False, candidate_downloads=20),
     ]
     table = Selector(page(report)).css("#urls table")
-    assert table.css("tbody td:last-child::text").getall() == ["applied", "suspended"]
+    states = ["applied", "suspended", "candidate, would have saved 20 downloads"]
+    assert table.css("tbody td:last-child::text").getall() == states
+
+
+def test_stats_of_many_rules_do_not_displace_other_stats() -> None:
+    one = seen()
+    one.set_stats(
+        {f"dedupe/url/rule/rule {number} on {'a' * 90}/filtered": 1 for number in range(300)}
+        | {"dupefilter/filtered": 7}
+    )
+    assert one.stats["dupefilter/filtered"] == 7
+    assert len(one.stats) == 200
 
 
 def test_counts_of_earlier_runs_are_in_the_report_of_a_committed_crawl() -> None:

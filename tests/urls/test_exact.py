@@ -19,7 +19,7 @@ from sampling import examples
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.urls import exact as exact_module
-from scrapy_dedupe.urls.exact import APPLICATION_ID, WRITE_FROM, ExactSet
+from scrapy_dedupe.urls.exact import APPLICATION_ID, WRITE_FROM_BYTES, ExactSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,14 +171,18 @@ def test_the_answers_in_memory_are_the_latest_short_ones(path: Path, monkeypatch
 
 def test_it_wants_to_be_written_when_much_is_pending(path: Path) -> None:
     exact = opened(path)
-    for item in fingerprints(0, WRITE_FROM - 1):
+    for item in fingerprints(0, 10):
         exact.add(item)
     assert not exact.wants_writing
-    exact.add(b"one more")
+    while exact.pending_bytes < WRITE_FROM_BYTES:
+        exact.add(exact.pending.to_bytes(60_000, "big"))
     assert exact.wants_writing
+    count = exact.pending
+    assert count < 30
     exact.write_pending()
     assert not exact.wants_writing
-    assert exact.count == WRITE_FROM
+    assert exact.pending_bytes == 0
+    assert exact.count == count
     exact.close()
 
 
@@ -606,7 +610,7 @@ def test_closing_on_a_full_disk_says_so_and_leaves_what_was_written(path: Path) 
 
 
 def test_beyond_its_bound_it_forgets_new_ones_and_counts_them(path: Path) -> None:
-    exact = opened(path, max_pending=1_000)
+    exact = opened(path, max_pending_bytes=160_000)
     full(exact)
     exact.add_all([])
     items = fingerprints(0, 1_500)
@@ -618,6 +622,8 @@ def test_beyond_its_bound_it_forgets_new_ones_and_counts_them(path: Path) -> Non
     # Known ones are no burden.
     exact.add(items[0])
     assert exact.forgotten == 500
+    exact.add(bytes(60_000))
+    assert exact.forgotten == 501
     roomy(exact)
     exact.close()
     assert exact.count == 1_000

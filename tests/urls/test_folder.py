@@ -638,6 +638,23 @@ def test_a_rewriting_that_fails_leaves_the_journal_and_no_other_file(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["journal"]
 
 
+def test_block_of_a_damaged_journal_is_limited_to_one_mebibyte(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", MAKER)
+    journal.open()
+    many = [number.to_bytes(2, "big") * 30_000 for number in range(40)]
+    journal.append(many)
+    assert list(journal.fingerprints()) == many
+    end = journal.size_bytes
+    records = (b"\xff\xff" + bytes(0xFFFF)) * 20
+    with journal.path.open("ab") as file:
+        file.write(struct.pack("<II", len(records), zlib.crc32(records)) + records)
+    assert list(journal.fingerprints()) == many
+    journal.close()
+    journal.open()
+    assert journal.size_bytes == end == journal.path.stat().st_size
+    journal.close()
+
+
 @pytest.mark.skipif(os.name == "nt", reason="there an open file keeps its name")
 def test_a_journal_that_was_replaced_before_it_was_locked_is_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

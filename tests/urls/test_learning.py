@@ -1,10 +1,13 @@
 """Rules learnt from generated pages. A page is written as its URL and its text."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from math import sqrt
 
-from scrapy_dedupe.urls.learning import PageFact, differences, learn, lower_bound
-from scrapy_dedupe.urls.rules import UrlRules
+import pytest
+
+from scrapy_dedupe.urls.learning import PageFact, candidates, differences, learn, lower_bound
+from scrapy_dedupe.urls.rules import UrlRule, UrlRules
 
 PAGES = 200
 
@@ -132,6 +135,22 @@ def test_pages_that_change_at_every_visit_say_nothing() -> None:
     assert rule.evidence is not None
     assert (rule.evidence.pairs_for, rule.evidence.pairs_against) == (PAGES, 0)
     assert (rule.evidence.downloads, rule.evidence.size_bytes) == (PAGES, 1000 * PAGES)
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"), [(["a"], [False]), (["a", "a"], [True]), (["a", "b"], [])], ids=str
+)
+def test_canonical_links_only_nominate_rules(texts: list[str], found: list[bool]) -> None:
+    nominated: Counter[tuple[UrlRule, ...]] = Counter()
+    pages = []
+    for number in range(PAGES):
+        urls = f"http://a.org/{number}?sid={number}", f"http://a.org/{number}"
+        nominated.update(candidates(*urls))
+        pages += [(url, f"{number}{text}") for url, text in zip(urls, texts, strict=False)]
+    rules = learn(facts(pages), nominated)
+    assert [rule.enabled for rule in rules] == found
+    assert all(str(rule) == "ignore-parameter sid on a.org" for rule in rules)
+    assert learn(facts(pages[:9])) == []
 
 
 def test_one_text_at_very_many_urls_is_cheap() -> None:

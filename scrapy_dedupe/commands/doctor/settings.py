@@ -24,6 +24,7 @@ from scrapy_dedupe.settings.placement import (
     misplaced,
     named_components,
     order_faults,
+    rules_faults,
 )
 from scrapy_dedupe.settings.specs import faults_of, set_names, unknown_names
 
@@ -108,8 +109,9 @@ def _contradictions(context: DoctorContext, settings: Settings) -> Iterator[Find
                 "Scrapy's HTTP cache is on. Its responses are not exchanges with a server and are not archived.",
                 "Turn HTTPCACHE_ENABLED off for crawls that must be archived completely.",
             )
-    for sentence, remedy in cache_faults(context.scrapy_settings):
-        yield warning(sentence, remedy)
+    for faults in (cache_faults, rules_faults):
+        for sentence, remedy in faults(context.scrapy_settings):
+            yield warning(sentence, remedy)
     if settings.replay.files and settings.replay.missing == "fail":
         yield note(
             "Requests are answered from an archive (DEDUPE_REPLAY); nothing is fetched, and nothing archived."

@@ -1,19 +1,25 @@
 """The pages of committed crawls with the keys of their texts, for URL rules.
 
 URLs and payload digests come from the WARC files of the crawl, texts from the store. For a page whose text is not in
-the store, the digest of its payload is the key, unless a page with the same payload has a text.
+the store, the digest of its payload is the key, unless a page with the same payload has a text. Links with
+``rel=canonical`` are read from the archived pages and from HTTP headers.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+import re
+from collections import Counter
+from contextlib import ExitStack, closing, suppress
+from html import unescape
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
 from scrapy_dedupe.crawls.crawl_files import CrawlArchive, sizes_of
-from scrapy_dedupe.errors import ArchiveError, CrawlStateError, StoreUnavailable
+from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput, StoreUnavailable
 from scrapy_dedupe.tasks.progress import Reached, part
-from scrapy_dedupe.urls.learning import PageFact, differences
+from scrapy_dedupe.urls.learning import PageFact, candidates, differences
+from scrapy_dedupe.warc.bodies import decoded_pieces
+from scrapy_dedupe.warc.codings import Undecodable
 from scrapy_dedupe.warc.exchanges import exchanges
 from scrapy_dedupe.warc.reading import read_records
 
@@ -26,17 +32,24 @@ if TYPE_CHECKING:
     from scrapy_dedupe.crawls import CrawlIndex
     from scrapy_dedupe.stores.base import ContentStore, SeenText
     from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.urls.rules import UrlRule
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
 
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _MOST_REDIRECTS = 20
+_HEAD_BYTES = 1 << 16
+_LINK = re.compile(rb"<link\s[^>]*>", re.IGNORECASE)
+_IS_CANONICAL = re.compile(rb"""\brel\s*=\s*["']?\s*canonical\b""", re.IGNORECASE)
+_HREF = re.compile(rb"""\bhref\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>]+))""", re.IGNORECASE)
+_HEADER = re.compile(rb"""<([^>]*)>\s*;[^,<]*\brel\s*=\s*"?\s*canonical\b""", re.IGNORECASE)
 
 
 class CrawledPages:
     """The pages of the crawls *ids*, or of all committed crawls. A context manager.
 
-    ``crawls`` are the ids, ``damaged`` the damaged places of files, which are skipped.
+    ``crawls`` are the ids, ``damaged`` the damaged places of files, which are skipped. ``nominated`` counts the rules that
+    ``rel=canonical`` links suggest, of the pages read so far.
 
     Raises :class:`~scrapy_dedupe.errors.CrawlStateError` for a crawl that is not committed.
     """
@@ -51,6 +64,7 @@ class CrawledPages:
         self._closing = ExitStack()
         self.crawls: list[str] = []
         self.damaged: list[str] = []
+        self.nominated: Counter[tuple[UrlRule, ...]] = Counter()
 
     def __enter__(self) -> Self:
         with self._closing as stack:
@@ -110,6 +124,7 @@ class CrawledPages:
                 elif status == 200 and record.payload_digest is not None:
                     answers.append((url, record.payload_digest.value, _is_html(record)))
                     if record.type == "response":
+                        self.nominated.update(candidates(url, _canonical_url(record) or url))
                         sizes.setdefault(record.payload_digest.value, record.frame.block_length)
         captures = self._captures({url for url, _, _ in answers}, crawl)
         # Equal payloads have the same text.
@@ -174,6 +189,30 @@ def _redirected(url: str, targets: dict[str, tuple[str, int]], found: dict[str, 
         if url not in targets:
             return found.get(url)
         url = targets[url][0].partition("#")[0]
+    return None
+
+
+def _canonical_url(record: StoredRecord) -> str | None:
+    """The URL that a page names as its own with ``rel=canonical``, in its HTTP header or in its first 64 KiB."""
+    found = None
+    for name, value in record.http_headers:
+        if name.lower() == b"link" and (match := _HEADER.search(value)):
+            found = match[1]
+    if found is None and _is_html(record):
+        head = b""
+        with suppress(Undecodable, DamagedInput):
+            for piece in decoded_pieces(record):
+                head += piece
+                if len(head) >= _HEAD_BYTES:
+                    break
+        for tag in _LINK.findall(head[:_HEAD_BYTES]) if b"canonical" in head else ():
+            if _IS_CANONICAL.search(tag) and (match := _HREF.search(tag)):
+                found = match[1] or match[2] or match[3]
+                break
+    if not found:
+        return None
+    with suppress(ValueError):
+        return urljoin(record.target_uri or "", unescape(found.decode("utf-8", "replace")).strip())
     return None
 
 

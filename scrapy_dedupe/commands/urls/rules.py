@@ -53,7 +53,7 @@ def _learn(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     with Bars(opts) as bars, CrawledPages(stores, opts.ids, opts.warc_dir, bars) as pages:
         facts = list(pages.facts())
         with bars.part("learn", 0, "rules"):
-            rules = learn(facts, min_pairs=opts.min_pairs, min_share=opts.min_share)
+            rules = learn(facts, pages.nominated, min_pairs=opts.min_pairs, min_share=opts.min_share)
     text = rules_text(rules, "RULES" if output is None else output.name).encode()
     if output is None:
         sys.stdout.buffer.write(text)
@@ -82,6 +82,9 @@ def _learn_lines(result: dict[str, Any]) -> Iterator[str]:
 
 def _learnt(rule: dict[str, Any]) -> str:
     evidence = rule["evidence"]
+    if not rule["enabled"]:
+        links = counted(evidence["canonical_links"], "canonical link")
+        return f"{clean(rule['rule'])}: not enabled, since only {links} suggest it"
     return (
         f"{clean(rule['rule'])}: {counted(evidence['downloads'], 'download')} and {size(evidence['size_bytes'])} saved,"
         f" {number(evidence['pairs_for'])} pairs for it and {number(evidence['pairs_against'])} against it"

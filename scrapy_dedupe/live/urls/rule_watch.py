@@ -1,0 +1,307 @@
+"""Watches URL rules during a crawl: whether pages that rules equate really have the same text.
+
+Some of the requests that only rules would filter are made nevertheless (probes). The texts of all pages of an identity
+are compared with that of its first page, in the order of the answers. If a text really differs, the page is downloaded
+once more. If it then has a third text, the page changes at every visit and cannot be compared. Otherwise the pair counts
+against the rules that equated the two URLs, except for rules that other pages have proved right. Requests of this
+identity are no longer filtered, and its held requests are scheduled. A rule is suspended for the rest of the crawl if the
+share of pairs for it falls below 0.98.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+from scrapy_dedupe.live.engine import download, wake_engine
+from scrapy_dedupe.urls.rule_records import RequestedPage, RuleTally, ids_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+
+    from scrapy_dedupe.live.events import JudgedPage
+    from scrapy_dedupe.live.session import Session
+    from scrapy_dedupe.urls.rule_records import HeldRequest, RuleRecords
+    from scrapy_dedupe.urls.rules import UrlRule, UrlRules
+
+    from .held_requests import HeldRequests
+    from .identities import Identities, IdentityKeys
+
+logger = logging.getLogger(__name__)
+
+MIN_SHARE: Final = 0.98
+_MIN_PROBES: Final = 3
+# A rule may be right on the whole and wrong for one page with many URLs. So these filtered requests of each identity
+# are probed, counted from 1.
+_PROBED_VARIANTS: Final = frozenset(8 * 4**power for power in range(12))
+_MOST_COUNTED: Final = 200_000
+
+
+class RuleWatch:
+    """The figures of the rules of one crawl, and the decisions on probes and suspension.
+
+    The figures of earlier runs of the job come from *records*.
+    """
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        session: Session,
+        rules: UrlRules,
+        records: RuleRecords,
+        identities: Identities,
+        held: HeldRequests,
+    ) -> None:
+        self._crawler = crawler
+        self._session = session
+        self._records = records
+        self._identities = identities
+        self._held = held
+        self._share = session.settings.urls.probe_share
+        self._rules = {rule.id: rule for rule in rules.rules if rule.enabled}
+        self._candidates = [rule for rule in rules.rules if not rule.enabled]
+        known = records.tallies()
+        self._tallies = {rule: known.get(rule, RuleTally()) for rule in self._rules}
+        for tally in self._tallies.values():
+            # Probes of the last run that were not answered may not be answered in this run either.
+            tally.compared = max(tally.compared, tally.probes)
+        # The number of filtered requests of an identity.
+        self._variants: dict[bytes, int] = {}
+        # Repeated downloads, with the key of the text when it is known.
+        self._again: dict[Request, tuple[bytes, bytes] | None] = {}
+        # Pairs of pages with different texts that several rules may have equated.
+        self._ambiguous: list[tuple[RequestedPage, RequestedPage]] = []
+        # Rules that were probed while the spider was idle.
+        self._probed: set[bytes] = set()
+        suspended = [self._rules[rule] for rule, tally in self._tallies.items() if tally.suspended]
+        if suspended:
+            identities.suspend(*suspended)
+            held.is_pumping = True
+
+    # Probes
+
+    def is_probe(self, identity: bytes, rules: Iterable[bytes]) -> bool:
+        """Count a request that these rules filter. Whether it is made nevertheless, as a probe."""
+        tallies = [self._tallies[rule] for rule in rules]
+        for tally in tallies:
+            tally.filtered += 1
+        if not self._is_probed_variant(identity) and not any(map(self._needs_probe, tallies)):
+            return False
+        for tally in tallies:
+            tally.probes += 1
+        self._count("probes")
+        return True
+
+    def _is_probed_variant(self, identity: bytes) -> bool:
+        count = self._variants[identity] = self._variants.get(identity, 0) + 1
+        if len(self._variants) > _MOST_COUNTED:
+            self._variants = {
+                key: known for key, known in self._variants.items() if known >= min(_PROBED_VARIANTS)
+            }
+        return count in _PROBED_VARIANTS
+
+    def _needs_probe(self, tally: RuleTally) -> bool:
+        known = tally.pairs_for + tally.pairs_against
+        unanswered = tally.probes - tally.compared
+        return known + max(0, unanswered) < _MIN_PROBES or tally.probes < self._share * tally.filtered
+
+    def decide(self) -> None:
+        """Probe the rules about which too little is known, once. Then blame rules for pairs that several may have equated.
+
+        Called when the spider is idle.
+        """
+        unproved = {
+            rule
+            for page, first in self._ambiguous
+            for rule in self._equating(page, first)
+            if not self._is_proved(self._tallies[rule])
+        }
+        unproved |= {
+            rule
+            for rule, tally in self._tallies.items()
+            if tally.filtered and not tally.suspended and tally.pairs_for + tally.pairs_against < _MIN_PROBES
+        }
+        if new := unproved - self._probed:
+            self._probed |= new
+            for rule in new:
+                self._held.start(self._records.held_by, partial(self._probe, rule), rule, _MIN_PROBES)
+            return
+        ambiguous, self._ambiguous = self._ambiguous, []
+        for page, first in ambiguous:
+            self._blame(page, first, is_last=True)
+
+    def _probe(self, rule: bytes, rows: list[HeldRequest]) -> None:
+        if self._held.is_ending:
+            return
+        self._tallies[rule].probes += len(rows)
+        self._count("probes", len(rows))
+        self._held.release(rows)
+        wake_engine(self._crawler)
+
+    # Comparison
+
+    def page_judged(self, page: JudgedPage) -> None:
+        """Compare a page with the first page of its identity."""
+        request, response = page.request, page.response
+        if self._held.is_closed or not 200 <= response.status < 300:
+            return
+        text = _text_of(page)
+        if request in self._again:
+            self._again[request] = text
+            return
+        # A URL that redirects leads to the page at the end.
+        named = list(self._identities.chain(request))
+        own = self._identities.own_keys(request)
+        if own is not None:
+            named.append((request.url, own))
+        for url, keys in named:
+            self._identities.answered(keys)
+            if text is not None:
+                found = RequestedPage(url, *text, b"".join(rule.id for rule in keys.applied))
+                then = partial(self._compared, request, found, keys)
+                self._held.start(self._records.compare, then, keys.requested, found)
+
+    def _compared(
+        self, request: Request, page: RequestedPage, keys: IdentityKeys, first: RequestedPage | None
+    ) -> None:
+        if first is None:
+            return
+        tallies = [self._tallies[rule] for rule in self._equating(page, first)]
+        for tally in tallies:
+            tally.compared += 1
+        if page.text == first.text:
+            for tally in tallies:
+                tally.pairs_for += 1
+        elif any(tally.suspended for tally in tallies):
+            # That rule explains the difference.
+            return
+        elif page.family and first.family and page.family != first.family:
+            if page.url != request.url:
+                # A repeated download would end at another request, so redirects are not repeated.
+                self._differ(page, keys, first)
+                return
+            self._held.pending += 1
+            self._session.loop.start(self._visit_again(request, page, keys, first))
+
+    async def _visit_again(
+        self, request: Request, page: RequestedPage, keys: IdentityKeys, first: RequestedPage
+    ) -> None:
+        """Find out whether a page changes at every visit; if not, it counts against the rules."""
+        again = request.replace(dont_filter=True, meta={**request.meta, "dont_cache": True})
+        self._again[again] = None
+        try:
+            if not self._held.is_ending:
+                await download(self._crawler, again)
+        except Exception as error:  # noqa: BLE001 - the page then counts
+            logger.debug("%s could not be downloaded again: %s", request, error)
+        finally:
+            self._held.pending -= 1
+            text = self._again.pop(again)
+        if self._held.is_ending:
+            return
+        if text is None or text[0] == page.text or text[1] == page.family:
+            self._differ(page, keys, first)
+        else:
+            self._count("unstable")
+        wake_engine(self._crawler)
+
+    def _differ(self, page: RequestedPage, keys: IdentityKeys, first: RequestedPage) -> None:
+        self._split(page, keys, first)
+        self._blame(page, first)
+
+    def _split(self, page: RequestedPage, keys: IdentityKeys, first: RequestedPage) -> None:
+        """Schedule the held requests of an identity with different texts, and filter no more of its requests."""
+        if not self._identities.urls.add(keys.split):
+            return
+        self._count("split")
+        if self._session.counters.is_first("url rules split"):
+            logger.warning(
+                "The URL rules equate %s and %s, which are different pages. All requests of such pages are made. Further"
+                " ones are counted in dedupe/url/rules/split.",
+                first.url,
+                page.url,
+            )
+        self._held.schedule_identity(keys.answered)
+
+    def _blame(self, page: RequestedPage, first: RequestedPage, *, is_last: bool = False) -> None:
+        """Count two pages with different texts against the rules that equated them.
+
+        If several rules may be wrong, the decision is postponed until the spider is idle: meanwhile, other pages may
+        prove some of them right.
+        """
+        rules = self._equating(page, first)
+        if any(self._tallies[rule].suspended for rule in rules):
+            # That rule explains the difference.
+            return
+        suspects = {rule for rule in rules if not self._is_proved(self._tallies[rule])} or rules
+        if len(suspects) > 1 and not is_last:
+            self._ambiguous.append((page, first))
+            return
+        for rule in suspects:
+            tally = self._tallies[rule]
+            tally.pairs_against += 1
+            if tally.pairs_for < MIN_SHARE * (tally.pairs_for + tally.pairs_against):
+                self._suspend(rule, page, first)
+
+    def _equating(self, page: RequestedPage, first: RequestedPage) -> set[bytes]:
+        return ids_in(page.rules + first.rules) & self._tallies.keys()
+
+    @staticmethod
+    def _is_proved(tally: RuleTally) -> bool:
+        return tally.pairs_for >= _MIN_PROBES and not tally.pairs_against
+
+    def _suspend(self, rule: bytes, page: RequestedPage, first: RequestedPage) -> None:
+        self._tallies[rule].suspended = 1
+        self._identities.suspend(self._rules[rule])
+        self._count("suspended")
+        self.save()
+        logger.warning(
+            "The URL rule %s is suspended for the rest of the crawl: %s and %s have different texts. The requests that it"
+            " filtered are scheduled.",
+            self._rules[rule],
+            first.url,
+            page.url,
+        )
+        self._held.schedule_rule(rule)
+
+    # Figures
+
+    def save(self) -> None:
+        """Write the figures to the records."""
+        self._held.submit(self._records.save_tallies, list(self._tallies.items()))
+
+    def set_stats(self) -> None:
+        """Set the stats of each rule, also of those that are not enabled."""
+        for rule, tally in self._tallies.items():
+            for name in ("filtered", "probes", "pairs_for", "pairs_against", "suspended"):
+                if value := getattr(tally, name):
+                    self._set_stat(self._rules[rule], name, value)
+        for candidate in self._candidates:
+            evidence = candidate.evidence
+            self._set_stat(candidate, "candidate", 0 if evidence is None else evidence.downloads)
+            if evidence is not None:
+                self._set_stat(candidate, "pairs_for", evidence.pairs_for)
+                self._set_stat(candidate, "pairs_against", evidence.pairs_against)
+
+    def _set_stat(self, rule: UrlRule, name: str, value: int) -> None:
+        self._session.counters.set(f"dedupe/url/rule/{rule}/{name}", value)
+
+    def _count(self, what: str, count: int = 1) -> None:
+        if count:
+            self._session.counters.inc(f"dedupe/url/rules/{what}", count)
+
+
+def _text_of(page: JudgedPage) -> tuple[bytes, bytes] | None:
+    """The keys of the text of a page and of its family. A page without text is compared by its body."""
+    capture = page.judgement.capture
+    if capture is not None:
+        return capture.digest, capture.original or capture.digest
+    if page.is_skipped or page.verdict.reason in ("no text", "markup"):
+        key = b"body:" + sha256(page.response.body).digest()[:16]
+        return key, key
+    return None
