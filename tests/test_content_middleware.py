@@ -342,16 +342,16 @@ async def test_a_store_that_is_lost_costs_no_page_and_is_told_once(
     web: WebServer, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[object] = []
-    real = SqliteContent.claim
+    real = SqliteContent.recall
 
-    def claim(self: SqliteContent, *args: Any, **kwargs: Any) -> Any:
+    def recall(self: SqliteContent, *args: Any, **kwargs: Any) -> Any:
         calls.append(args)
         if len(calls) > 1:
             # What a lost disk looks like from here; the translation into our own error is the real one.
             self._connection.close()
         return real(self, *args, **kwargs)
 
-    monkeypatch.setattr(SqliteContent, "claim", claim)
+    monkeypatch.setattr(SqliteContent, "recall", recall)
     paths = [f"/{number}" for number in range(6)]
     for path in paths:
         web.page(path, LONG)

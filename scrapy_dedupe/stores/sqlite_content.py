@@ -86,6 +86,19 @@ class SqliteContent:
             found = [self._answer(capture.digest, first.get(capture.digest), capture) for capture in captures]
             return self._compared(found, signatures, keep=False)
 
+    def recall(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
+        with self._reading():
+            digests = dict(
+                rows_of(
+                    self._connection,
+                    "SELECT source, digest FROM content_sources WHERE source IN ({})",
+                    [capture.source for capture in captures],
+                )
+            )
+            first = self._first([*digests.values()])
+            known = [(capture, digests.get(capture.source, b"")) for capture in captures]
+            return [self._answer(digest, first.get(digest), capture) for capture, digest in known]
+
     def settle(
         self,
         passed: Sequence[SeenText],
@@ -173,6 +186,7 @@ class SqliteContent:
             f"({where} OR {_WITHOUT_TEXT.format('content_captures')})",
             values,
         )
+        self._sweep("content_sources", ["source"], _WITHOUT_TEXT.format("content_sources"))
         self._sweep(
             "content_bands",
             ["hash"],
@@ -339,6 +353,10 @@ class SqliteContent:
             for table in ("content_pending", "content_texts"):
                 self._connection.executemany(f"DELETE FROM {table} WHERE digest = ?", replaced)  # noqa: S608
         self._insert("content_pending" if pending else "content_texts", {key: first[key] for key in claimed})
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO content_sources VALUES (?, ?)",
+            sorted((capture.source, digest) for digest, capture in claimed.items() if capture.source),
+        )
         return answers
 
     def _row(self, capture: SeenText, pending: bool) -> _First:

@@ -2,27 +2,29 @@
 
 If pages arrive faster than the store answers, one call to the store judges many of them; a single page does not wait for
 others. The text of a large page can take seconds to extract, so a second thread does this and other pages do not wait.
+The text of a page is not extracted if the page was received before in the same form, and its text is still known.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.content import Page
-from scrapy_dedupe.content.judge import Judgement
+from scrapy_dedupe.content.judge import Judgement, PageReading
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.live.events import STORE_AWAY
+from scrapy_dedupe.live.responses import encoding_parts
 from scrapy_dedupe.live.threads import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from scrapy.http import TextResponse
 
     from scrapy_dedupe.content import Judge
-    from scrapy_dedupe.content.judge import PageReading
     from scrapy_dedupe.live.session import Session
     from scrapy_dedupe.live.stores import Breaker
 
@@ -33,6 +35,21 @@ _BATCH_SIZE: Final = 16
 _LARGE_BYTES: Final = 50_000
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """A page that waits for a verdict. It is looked up by its source until its text is read."""
+
+    response: TextResponse
+    kind: str
+    mime: str
+    source: bytes = b""
+    reading: PageReading | None = None
+
+    @property
+    def is_large(self) -> bool:
+        return len(self.response.body) >= _LARGE_BYTES
+
+
 class JudgeQueue:
     """The pages of one crawl that wait for a verdict."""
 
@@ -40,10 +57,10 @@ class JudgeQueue:
         self._session = session
         self._judge = judge
         self._guard = guard
-        # For each page, the function that reads its text. The worker has one task for each page, in the same order.
-        self._waiting: deque[Callable[[], PageReading]] = deque()
-        # The rest of the last batch. An error is raised by the task of its page.
-        self._judged: deque[Judgement | BaseException] = deque()
+        # The worker has one task for each page, in the same order.
+        self._waiting: deque[_Waiting] = deque()
+        # The rest of the last batch. An error is raised by the task of its page; None: a large text must be read first.
+        self._judged: deque[Judgement | BaseException | None] = deque()
         self._large_pages: Worker | None = None
         session.at_stop(self._stop)
 
@@ -53,15 +70,21 @@ class JudgeQueue:
         Raises the exceptions of text extraction.
         """
 
-        def read() -> PageReading:
-            return self._judge.read(Page(response.url, response.text, self._session.crawl_id, kind, mime))
+        page = _Waiting(response, kind, mime)
+        self._waiting.append(page)
+        judged = await self._session.on_worker(self._judge_next)
+        if judged is None:
+            page.reading = await self._session.loop.wait_for(self._reader.submit(self._read, page))
+            self._waiting.append(page)
+            judged = await self._session.on_worker(self._judge_next)
+        assert judged is not None
+        return judged
 
-        if len(response.body) >= _LARGE_BYTES:
-            reading = await self._session.loop.wait_for(self._reader.submit(read))
-            self._waiting.append(lambda: reading)
-        else:
-            self._waiting.append(read)
-        return await self._session.on_worker(self._judge_next)
+    def _read(self, page: _Waiting) -> PageReading:
+        response, crawl = page.response, self._session.crawl_id
+        return self._judge.read(
+            Page(response.url, response.text, crawl, page.kind, page.mime, source=page.source)
+        )
 
     @property
     def _reader(self) -> Worker:
@@ -73,7 +96,7 @@ class JudgeQueue:
         if self._large_pages is not None:
             self._large_pages.stop()
 
-    def _judge_next(self) -> Judgement:
+    def _judge_next(self) -> Judgement | None:
         """Return the judgement on the next page, on the worker. The first page of a batch judges the others too."""
         if not self._judged:
             self._judge_batch()
@@ -83,21 +106,45 @@ class JudgeQueue:
         return judged
 
     def _judge_batch(self) -> None:
-        read: list[PageReading | BaseException] = []
-        for _ in range(min(len(self._waiting), _BATCH_SIZE)):
+        pages = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH_SIZE))]
+        results: list[Judgement | PageReading | BaseException | None] = []
+        for page, recalled in zip(pages, self._recall(pages), strict=True):
             try:
-                read.append(self._waiting.popleft()())
+                if recalled is not None or (page.is_large and page.reading is None):
+                    results.append(recalled)
+                else:
+                    results.append(page.reading or self._read(page))
             except BaseException as error:  # noqa: BLE001 - must not affect the other pages
-                read.append(error)
-        readings = [reading for reading in read if not isinstance(reading, BaseException)]
+                results.append(error)
+        readings = [result for result in results if isinstance(result, PageReading)]
         judged: Iterator[Judgement | BaseException]
         try:
             judged = iter(self._decide(readings))
         except BaseException as error:  # noqa: BLE001
             judged = repeat(error)
-        self._judged.extend(
-            reading if isinstance(reading, BaseException) else next(judged) for reading in read
-        )
+        self._judged.extend(next(judged) if isinstance(result, PageReading) else result for result in results)
+
+    def _recall(self, pages: list[_Waiting]) -> list[Judgement | None]:
+        """The judgements on the pages whose text is known without reading it."""
+        unread = [page for page in pages if page.reading is None]
+        for page in unread:
+            page.source = self._judge.source_of(
+                page.kind.encode(), *encoding_parts(page.response), page.response.body
+            )
+        found: list[Judgement | None] = [None] * len(unread)
+        if unread and not self._guard.open:
+            crawl = self._session.crawl_id
+            try:
+                found = self._judge.recall([(page.response.url, crawl, page.source) for page in unread])
+            except StoreError as error:
+                self._guard.failed(error)
+                # failed() has counted one error.
+                self._count(len(unread) - 1)
+                found = [Judgement.unknown(STORE_AWAY)] * len(unread)
+            else:
+                self._guard.worked()
+        rest = iter(found)
+        return [None if page.reading is not None else next(rest) for page in pages]
 
     def _decide(self, readings: list[PageReading]) -> list[Judgement]:
         comparable = sum(reading.capture is not None for reading in readings)
