@@ -195,9 +195,9 @@ class Judge:
         self._took("canonical", time.perf_counter() - start, 1)
         return PageReading(canonical.text, page.mime, capture, imported=imported)
 
-    def source_of(self, *parts: bytes) -> bytes:
-        """The key of an undecoded page. *parts* are all that its text depends on: the body last, others without NUL."""
-        return sha256(b"\0".join((self._namespace.encode(), *parts))).digest()[:16]
+    def source_of(self, kind: str, encoding: str, body: bytes) -> bytes:
+        """The key of an undecoded page: of everything that its canonical text depends on."""
+        return sha256(f"{self._namespace}\0{kind}\0{encoding}\0".encode() + body).digest()[:16]
 
     def recall(self, pages: Sequence[tuple[str, str, bytes]]) -> list[Judgement | None]:
         """Return the verdict on each page whose text is known by its source, without reading the text; otherwise None.

@@ -198,14 +198,6 @@ def has_charset(response: TextResponse) -> bool:
     return next(declared, None) is None or is_charset(response.encoding)
 
 
-def encoding_parts(response: TextResponse) -> tuple[bytes, bytes, bytes]:
-    """Return all that the text of a response depends on, except for its body."""
-    content_type = response.headers.get(b"Content-Type") or b""
-    # The encoding that a middleware has set. `response.encoding` would decode the page to detect it.
-    explicit = str(getattr(response, "_encoding", None) or "")
-    return type(response).__qualname__.encode(), content_type, explicit.encode()
-
-
 class PageReader:
     """Decodes pages with the settings of a project."""
 

@@ -337,6 +337,7 @@ class SqliteContent:
     def _claim(self, captures: Sequence[SeenText], pending: bool) -> list[TextMatch | None]:
         first = self._first([capture.digest for capture in captures])
         claimed: dict[bytes, SeenText] = {}
+        sources: list[tuple[bytes, bytes]] = []
         replaced: list[tuple[bytes]] = []
         answers: list[TextMatch | None] = []
         for capture in captures:
@@ -347,6 +348,8 @@ class SqliteContent:
                 if known is not None:
                     replaced.append((digest,))
                 claimed[digest] = capture
+                if capture.source:
+                    sources.append((capture.source, digest))
                 first[digest] = self._row(capture, pending)
             answers.append(answer)
         if replaced:
@@ -355,7 +358,7 @@ class SqliteContent:
         self._insert("content_pending" if pending else "content_texts", {key: first[key] for key in claimed})
         self._connection.executemany(
             "INSERT OR REPLACE INTO content_sources VALUES (?, ?)",
-            sorted((capture.source, digest) for digest, capture in claimed.items() if capture.source),
+            sources,
         )
         return answers
 

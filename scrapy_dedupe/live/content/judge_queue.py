@@ -16,11 +16,10 @@ from scrapy_dedupe.content import Page
 from scrapy_dedupe.content.judge import Judgement, PageReading
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.live.events import STORE_AWAY
-from scrapy_dedupe.live.responses import encoding_parts
 from scrapy_dedupe.live.threads import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from scrapy.http import TextResponse
 
@@ -69,7 +68,6 @@ class JudgeQueue:
 
         Raises the exceptions of text extraction.
         """
-
         page = _Waiting(response, kind, mime)
         self._waiting.append(page)
         judged = await self._session.on_worker(self._judge_next)
@@ -107,15 +105,13 @@ class JudgeQueue:
 
     def _judge_batch(self) -> None:
         pages = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH_SIZE))]
-        results: list[Judgement | PageReading | BaseException | None] = []
-        for page, recalled in zip(pages, self._recall(pages), strict=True):
+        results: list[Judgement | PageReading | BaseException | None] = [*self._recall(pages)]
+        for number, page in enumerate(pages):
             try:
-                if recalled is not None or (page.is_large and page.reading is None):
-                    results.append(recalled)
-                else:
-                    results.append(page.reading or self._read(page))
+                if results[number] is None and (page.reading is not None or not page.is_large):
+                    results[number] = page.reading or self._read(page)
             except BaseException as error:  # noqa: BLE001 - must not affect the other pages
-                results.append(error)
+                results[number] = error
         readings = [result for result in results if isinstance(result, PageReading)]
         judged: Iterator[Judgement | BaseException]
         try:
@@ -124,27 +120,36 @@ class JudgeQueue:
             judged = repeat(error)
         self._judged.extend(next(judged) if isinstance(result, PageReading) else result for result in results)
 
-    def _recall(self, pages: list[_Waiting]) -> list[Judgement | None]:
-        """The judgements on the pages whose text is known without reading it."""
-        unread = [page for page in pages if page.reading is None]
-        for page in unread:
-            page.source = self._judge.source_of(
-                page.kind.encode(), *encoding_parts(page.response), page.response.body
-            )
-        found: list[Judgement | None] = [None] * len(unread)
-        if unread and not self._guard.open:
-            crawl = self._session.crawl_id
-            try:
-                found = self._judge.recall([(page.response.url, crawl, page.source) for page in unread])
-            except StoreError as error:
-                self._guard.failed(error)
-                # failed() has counted one error.
-                self._count(len(unread) - 1)
-                found = [Judgement.unknown(STORE_AWAY)] * len(unread)
-            else:
-                self._guard.worked()
-        rest = iter(found)
-        return [None if page.reading is not None else next(rest) for page in pages]
+    def _recall(self, pages: list[_Waiting]) -> list[Judgement | BaseException | None]:
+        """Judge the pages whose text is known without reading it; None for the others."""
+        found: list[Judgement | BaseException | None] = [None] * len(pages)
+        asked: dict[int, tuple[str, str, bytes]] = {}
+        for number, page in enumerate(pages):
+            if page.reading is None:
+                try:
+                    page.source = self._judge.source_of(page.kind, page.response.encoding, page.response.body)
+                except Exception as error:  # noqa: BLE001 - must not affect the other pages
+                    found[number] = error
+                else:
+                    asked[number] = page.response.url, self._session.crawl_id, page.source
+        # Check the breaker here: the store may have failed while the pages were waiting.
+        if not asked or self._guard.open:
+            return found
+        recalled: Iterable[Judgement | BaseException | None]
+        try:
+            recalled = self._judge.recall([*asked.values()])
+        except StoreError as error:
+            self._guard.failed(error)
+            # failed() has counted one error.
+            self._count(len(asked) - 1)
+            recalled = repeat(Judgement.unknown(STORE_AWAY))
+        except Exception as error:  # noqa: BLE001
+            recalled = repeat(error)
+        else:
+            self._guard.worked()
+        for number, judged in zip(asked, recalled, strict=False):
+            found[number] = judged
+        return found
 
     def _decide(self, readings: list[PageReading]) -> list[Judgement]:
         comparable = sum(reading.capture is not None for reading in readings)

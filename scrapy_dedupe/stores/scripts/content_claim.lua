@@ -46,7 +46,7 @@ for item = 6, 5 + 6 * texts, 6 do
   local ms = number_in(moment, 1, 6)
   now = math.max(now, ms)
   if operation == 'recall' then
-    digest = get('m', source)
+    digest = source ~= '' and get('m', source)
   end
   local first = digest and get('t', digest)
   local answer, value = nil, nil
