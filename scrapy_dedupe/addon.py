@@ -95,7 +95,7 @@ class Addon:
             )
         if not self._is_crawl:
             return
-        if specs.warc.http_cache:
+        if specs.warc.http_cache and specs.warc.enabled:
             settings.set("HTTPCACHE_ENABLED", True, "addon")
             settings.set("HTTPCACHE_STORAGE", CACHE_STORAGE, "addon")
             # The default policy of Scrapy uses every page without asking the server.

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from scrapy_dedupe.reports.figures import (
     OTHERS,
     Bin,
+    CacheFigures,
     CrawlFigures,
     CrawlGraph,
     DuplicateGroup,
@@ -42,6 +43,7 @@ def empty_report(**values: object) -> Report:
         "groups": [],
         "more_groups": 0,
         "url_filters": [],
+        "http_caches": [],
         "url_rules": [],
         "graph": CrawlGraph([], []),
         "traps": [],
@@ -127,6 +129,7 @@ def full_report(hosts: int = 14, crawls: int = 3) -> Report:
             UrlFilterFigures(one, 120_000, 200_000, 2, 1_234_567, 0.31, 3.4e-9, 0.0004, None, None)
             for one in ids
         ],
+        http_caches=[CacheFigures(ids[-1], 2_000, 1_912, 58_000_000, 41_000)],
         graph=CrawlGraph(
             [
                 *(GraphNode(one, "committed") for one in ids),

@@ -15,6 +15,7 @@ from test_unmodified import validating
 from webserver import Page
 
 from scrapy_dedupe.commands.console import main
+from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.live.session import Session
 
 if TYPE_CHECKING:
@@ -69,7 +70,9 @@ async def read(settings: dict[str, Any], *urls: str, **asking: Any) -> tuple[lis
 def counts(crawler: Crawler) -> dict[str, int]:
     stats = crawler.stats.get_stats()
     prefix = "dedupe/cache/"
-    return {key.removeprefix(prefix): value for key, value in stats.items() if key.startswith(prefix)}
+    found = {key.removeprefix(prefix): value for key, value in stats.items() if key.startswith(prefix)}
+    found.pop("bytes_received", None)
+    return found
 
 
 @pytest.mark.parametrize("payload", ["stored", "decoded"])
@@ -287,6 +290,8 @@ async def test_settings_that_prevent_the_cache_are_named(
     web.page("/a", text("a"))
     await read({**cached, "HTTPCACHE_ENABLED": False}, web.url("/a"))
     assert "DEDUPE_HTTPCACHE has no effect, since HTTPCACHE_ENABLED is False." in caplog.text
+    await read({**cached, "DEDUPE_WARC_ENABLED": False}, web.url("/a"))
+    assert "DEDUPE_HTTPCACHE has no effect, since DEDUPE_WARC_ENABLED is False" in caplog.text
     order = {"scrapy_dedupe.httpcache.ArchiveCacheMiddleware": 910}
     await read({**cached, "DOWNLOADER_MIDDLEWARES": order}, web.url("/a"))
     assert "Each request blocks the crawl while it is looked up in the archive." in caplog.text
@@ -299,12 +304,15 @@ async def test_settings_that_prevent_the_cache_are_named(
 @pytest.mark.parametrize(
     ("confirming", "requests"),
     [
-        # The files do not say that a 304 makes a page fresh again, so the server is asked each time.
-        ([], [None, '"v1"', '"v1"', '"v1"']),
-        ([("Cache-Control", "max-age=3600")], [None, '"v1"', '"v1"', '"v1"']),
+        # The page is fresh again.
+        ([], [None, '"v1"']),
+        ([("Cache-Control", "max-age=3600")], [None, '"v1"']),
         ([("Age", "4000")], [None, '"v1"', '"v1"', '"v1"']),
-        # The headers of a 304 are not stored, so the page with the old ones may not be used any more.
-        ([("Cache-Control", "max-age=1")], [None, '"v1"', None, '"v1"']),
+        # The headers of the 304 replace those of the page.
+        ([("Cache-Control", "max-age=0")], [None, '"v1"', '"v1"', '"v1"']),
+        ([("Cache-Control", "no-store")], [None, '"v1"', None, '"v1"']),
+        ([("Vary", "*")], [None, '"v1"', None, '"v1"']),
+        ([("Expires", "Sat, 28 Nov 2020 10:00:00 GMT"), ("Cache-Control", "public")], [None, *['"v1"'] * 3]),
     ],
 )
 @crawl_test
@@ -330,6 +338,14 @@ async def test_a_304_confirms_a_page(
         assert items[0]["text"] == text("a").decode()
     assert sent == requests
     check(tmp_path / "warcs")
+    # The files contain all that the index contains.
+    read_again = f"sqlite:///{tmp_path / 'again.sqlite'}"
+    assert main(["import", *map(str, (tmp_path / "warcs").iterdir()), "--store", read_again]) == 0
+    captures = []
+    for url in (cached["DEDUPE_STORE_URL"], read_again):
+        with open_index(url) as index:
+            captures.append(index.find_urls("another", [web.url("/a")]))
+    assert captures[0] == captures[1] != [None]
 
 
 @crawl_test
@@ -357,7 +373,7 @@ async def test_a_page_whose_original_was_purged_is_downloaded_again(
     assert main(["purge", "one", "--store", cached["DEDUPE_STORE_URL"], "--force"]) == 0
     items, crawler = await read(cached, web.url("/a"))
     assert not items[0]["cached"]
-    assert counts(crawler) == {"missed": 1, "missed/unknown": 1}
+    assert counts(crawler) == {"missed": 1, "missed/unreadable": 1}
 
 
 @pytest.mark.parametrize("is_packed", [False, True])

@@ -31,6 +31,11 @@ def test_each_layer_has_a_line_with_a_share() -> None:
         "dedupe/warc/bytes_written": 3_000,
         "dedupe/warc/bytes_conserved": 1_000,
         "dedupe/replay/answered": 3,
+        "dedupe/cache/found": 1_950,
+        "dedupe/cache/missed": 50,
+        "dedupe/cache/used": 1_912,
+        "dedupe/cache/bytes_used": 58_000_000,
+        "dedupe/cache/bytes_received": 41_000,
         "dedupe/errors/store": 2,
         "dedupe/errors/warc": 1,
     }
@@ -58,6 +63,7 @@ def test_each_layer_has_a_line_with_a_share() -> None:
             " 5 pages not added because of an error"
         ),
         "  Bytes     1.0 kB of 4.0 kB (25%) saved: 3 of 5 responses were duplicates",
+        "  Cache     1,912 of 2,000 pages (96%) were not modified: 41.0 kB instead of 58.0 MB received",
         "  WARC      a.warc.gz",
         "  Index     crawl x committed to y",
         "  Report    r.html",

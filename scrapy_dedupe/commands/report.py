@@ -139,6 +139,11 @@ def table(report: Report) -> Iterator[str]:
             yield (
                 f"URL filter of {filter_.crawl}: {number(filter_.seen)} of {number(filter_.capacity)} fingerprints{lost}"
             )
+    for cache in report.http_caches[-_SHOWN:]:
+        yield (
+            f"HTTP cache of {cache.crawl}: {number(cache.used)} of {number(cache.pages)} pages were not modified,"
+            f" {size(cache.bytes_received)} instead of {size(cache.bytes_received + cache.bytes_used)} received"
+        )
     yield from (f"Note: {note}" for note in report.notes)
 
 

@@ -107,7 +107,8 @@ class Verdict:
 class Page:
     """A page to judge: its decoded body, its kind (one of :data:`.canonical.KINDS`), and its origin.
 
-    ``mime`` is its content type, ``seen_ms`` the time of the capture in milliseconds since the epoch (UTC).
+    ``mime`` is its content type, ``seen_ms`` the time of the capture in milliseconds since the epoch (UTC). ``source`` is
+    the key of the undecoded page (:meth:`Judge.source_of`), with which :meth:`Judge.recall` finds the text again.
     """
 
     url: str
@@ -116,6 +117,7 @@ class Page:
     kind: str = "html"
     mime: str = "text/html"
     seen_ms: int | None = None
+    source: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +190,31 @@ class Judge:
         if not canonical.text or canonical.is_shell or canonical.text.isspace():
             return PageReading(reason="no text")
         seen_ms = time.time_ns() // 1_000_000 if page.seen_ms is None else page.seen_ms
-        capture = SeenText(text_digest(self._namespace, canonical.text), page.url, page.crawl, seen_ms)
+        digest = text_digest(self._namespace, canonical.text)
+        capture = SeenText(digest, page.url, page.crawl, seen_ms, source=page.source)
         self._took("canonical", time.perf_counter() - start, 1)
         return PageReading(canonical.text, page.mime, capture, imported=imported)
+
+    def source_of(self, kind: str, encoding: str, body: bytes) -> bytes:
+        """The key of an undecoded page: of everything that its canonical text depends on."""
+        return sha256(f"{self._namespace}\0{kind}\0{encoding}\0".encode() + body).digest()[:16]
+
+    def recall(self, pages: Sequence[tuple[str, str, bytes]]) -> list[Judgement | None]:
+        """Return the verdict on each page whose text is known by its source, without reading the text; otherwise None.
+
+        Each page is its URL, crawl and source (:meth:`source_of`). The verdict is that of :meth:`decide`.
+        """
+        now_ms = time.time_ns() // 1_000_000
+        start = time.perf_counter()
+        asked = [SeenText(b"", url, crawl, now_ms, source=source) for url, crawl, source in pages]
+        found = self._store.recall(asked)
+        known = [
+            None if match is None else _exact(replace(capture, digest=match.digest), match)
+            for capture, match in zip(asked, found, strict=True)
+        ]
+        recalled = len(known) - known.count(None)
+        self._took("exact", time.perf_counter() - start, recalled)
+        return known
 
     def decide(self, readings: Sequence[PageReading], *, pending: bool = True) -> list[Judgement]:
         """Return the verdict on each of *readings*, in their order, and remember new texts.

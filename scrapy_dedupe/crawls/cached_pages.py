@@ -14,9 +14,8 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, StoreE
 from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.exchanges import method_of
 from scrapy_dedupe.warc.playback import PlayedOriginal, TooLarge, playable
-from scrapy_dedupe.warc.references import is_unmodified
 
-from .captured_records import confirms, is_capture, original_record
+from .captured_records import is_capture, original_record, page_headers
 from .entries import NEITHER
 from .reuse import judged_headers, why_not_reused
 
@@ -141,20 +140,13 @@ class CachedPages:
             if method_of(request) != "GET" or request.frame.block_length > request.http.length:
                 return Found(None, "method")
             asked = request.http_headers
-        head = source if record.http_status is None else record
-        reason = why_not_reused(head.http_headers, asked, query.headers, ignored_controls=self._ignored)
+        headers = page_headers(record, source)
+        reason = why_not_reused(headers, asked, query.headers, ignored_controls=self._ignored)
         if reason is not None:
             return Found(None, reason)
-        is_renewed = is_unmodified(record)
-        answer = playable(
-            record, "GET", source, original, is_unmodified=is_renewed, max_bytes=query.max_bytes
-        )
+        answer = playable(record, "GET", source, original, headers=headers, max_bytes=query.max_bytes)
         captured = parse_date(record.date or "")
-        headers = answer.headers
-        if is_renewed:
-            # Those of the 304 are not stored, but it came at the time of its record (see reuse.renewal).
-            headers = tuple(pair for pair in headers if pair[0].lower() not in (b"date", b"age"))
-        headers = judged_headers(headers, captured, now, ignored_controls=self._ignored)
+        headers = judged_headers(answer.headers, captured, now, ignored_controls=self._ignored)
         return Found(CachedPage(answer, headers, captured))
 
     def _original_of(self, record: StoredRecord, capture: UrlCapture) -> tuple[StoredRecord, PlayedOriginal]:
@@ -162,8 +154,4 @@ class CachedPages:
         source = None if original is None else original_record(original)
         if original is None or source is None:
             raise ArchiveError(f"The original of {capture.file}, offset {capture.offset}, does not exist.")
-        if is_unmodified(record) and not confirms(record, source):
-            raise DamagedInput(
-                f"{capture.file}, offset {capture.offset}: the record refers to another original than the index."
-            )
         return source, PlayedOriginal(source.id, source.target_uri, source.date, original.crawl)

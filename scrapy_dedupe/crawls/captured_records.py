@@ -20,11 +20,11 @@ from scrapy_dedupe.warc.remote import is_url
 
 from .crawl_files import readable
 from .entries import is_whole_original
-from .reuse import renewal, why_not_reused
+from .reuse import RENEWAL_FIELD, renewal, renewed_headers, why_not_reused
 
 if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import Original, UrlCapture
-    from scrapy_dedupe.warc.capture import Capture
+    from scrapy_dedupe.warc.capture import Capture, Headers
     from scrapy_dedupe.warc.framing import Damage
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
@@ -111,38 +111,46 @@ def _exchange_at(file: ReadableFile, offset: int) -> tuple[StoredRecord, StoredR
 
 
 def confirms(record: StoredRecord, source: StoredRecord) -> bool:
-    """Whether a server-not-modified record refers to *source*, a record of the same URL."""
-    return record.target_uri == record.refers_to_uri == source.target_uri and milliseconds(
-        record.refers_to_date
-    ) == milliseconds(source.date)
+    """Whether a server-not-modified record refers to *source*."""
+    return record.refers_to_uri == source.target_uri and milliseconds(record.refers_to_date) == milliseconds(
+        source.date
+    )
+
+
+def page_headers(record: StoredRecord, source: StoredRecord) -> Headers:
+    """The headers of the page of a capture, whose payload is that of *source*.
+
+    Raises DamagedInput for a server-not-modified record that does not say how it changes those of *source*.
+    """
+    if is_unmodified(record):
+        headers = renewed_headers(source.http_headers, record.get(RENEWAL_FIELD))
+        if headers is None or not confirms(record, source):
+            raise DamagedInput(f"{record.path}, offset {record.offset}: this is another record.")
+        return headers
+    return (source if record.http_status is None else record).http_headers
 
 
 def renewal_of(
     confirmation: Capture, last: UrlCapture, original: Original, exchanges: RecentExchanges
-) -> str:
-    """What a 304 means for the *last* capture of its URL, whose payload is that of *original* (see :func:`.renewal`).
+) -> str | None:
+    """The :func:`.renewal` of the *last* capture of a URL, whose payload is that of *original*, by a 304.
 
-    A server-not-modified record refers to the original only. So it renews a capture only if the head of the capture is that
-    of the original. ``kept`` if the records cannot be read.
+    None if the 304 does not renew the capture: its records cannot be read, or it may not answer this request.
     """
-    if last.file is None or last.offset is None or is_url(last.file):
-        return "kept"
+    if last.file is None or last.offset is None:
+        return None
     try:
+        if is_url(last.file) and exchanges.known(last.file, last.offset) is None:
+            return None
         record, request = exchanges.at(last.file, last.offset)
-        if not is_capture(record, last):
-            return "kept"
-        head: StoredRecord | None = record
-        has_own_head = (last.file, last.offset) == (original.file, original.offset)
-        if record.http_status is None:
-            head = original_record(original)
-            has_own_head = head is not None and is_unmodified(record) and confirms(record, head)
+        is_own = (last.file, last.offset) == (original.file, original.offset)
+        source = record if is_own else original_record(original)
+        if source is None or not is_capture(record, last):
+            return None
+        headers = page_headers(record, source)
     except (DedupeError, OSError, ValueError):
-        return "kept"
-    if head is None:
-        return "kept"
-    result = renewal(head.http_headers, confirmation.response_headers, confirmation.date)
-    if result != "renewed":
-        return result
+        return None
     asked = request.http_headers if request is not None and request.http is not None else None
-    is_same = why_not_reused(head.http_headers, asked, confirmation.request_headers) is None
-    return "renewed" if has_own_head and is_same else "kept"
+    if why_not_reused(headers, asked, confirmation.request_headers) is not None:
+        return None
+    return renewal(headers, confirmation.response_headers, source.http_headers)

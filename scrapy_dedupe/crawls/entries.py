@@ -32,6 +32,7 @@ from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.exchanges import exchanges
 from scrapy_dedupe.warc.references import is_unmodified
 
+from .reuse import RENEWAL_FIELD, renewed_headers
 from .sorted_entries import digits_of
 
 if TYPE_CHECKING:
@@ -192,16 +193,20 @@ def entry_of_capture(
     return IndexEntry(False, original, url)
 
 
-def entry_of_confirmation(capture: Capture, digest: str, validators: bytes, renewal: str) -> IndexEntry:
-    """The entry of a server-not-modified record that a crawl has just written.
+def entry_of_confirmation(
+    capture: Capture, location: Location, file: str, digest: str, renewal: str | None
+) -> IndexEntry:
+    """The entry of a server-not-modified record that a crawl has just written to *file*.
 
-    ``digest`` and ``validators`` are those of the page that the 304 confirms, *renewal* is that of :func:`~.reuse.renewal`.
-    A 304 does not make a capture fresher in the index, since a rebuild from the files could not tell: the record lacks the
-    headers of the 304. If the 304 changes the page, its last capture has no place, so that the page is downloaded again.
+    ``digest`` is that of the page that the 304 confirms, *renewal* that of :func:`~.reuse.renewal`: with it the record is
+    the last capture of its URL.
     """
-    if renewal != "changed":
+    headers = renewed_headers((), renewal)
+    if headers is None:
         return IndexEntry(True)
-    return IndexEntry(True, None, UrlCapture(capture.target_uri, digest, capture.date_digits, validators))
+    validators = stored_validators(headers)
+    url = UrlCapture(capture.target_uri, digest, capture.date_digits, validators, file, location.offset)
+    return IndexEntry(True, None, url)
 
 
 def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> IndexEntry:
@@ -270,12 +275,15 @@ def _entry_of_record(record: StoredRecord, method: str, file: str, rules: EntryR
     url = plain_url(record.target_uri)
     is_own = rules.revisits is not None
     original = revisit = None
+    renewed = None
     if record.type == "revisit":
         is_copy = not is_unmodified(record)
+        if not is_copy:
+            renewed = renewed_headers((), record.get(RENEWAL_FIELD))
         if digest not in EMPTY_PAYLOADS:
             revisit = Revisit(digest, record.length if is_copy else CONSERVES_NOTHING)
         # A crawl of this package writes revisits only for GET requests.
-        is_page = is_copy and (is_own or method == "GET")
+        is_page = (is_copy or renewed is not None) and (is_own or method == "GET")
     else:
         if digest is None and rules.known is not None and not is_own:
             digest, form = rules.known.digest_at(file, record)
@@ -300,9 +308,9 @@ def _entry_of_record(record: StoredRecord, method: str, file: str, rules: EntryR
             )
     capture = None
     # Only a 200 of another program is a page: an imported crawl may have originals with any status.
-    is_page = is_page and (is_own or record.http_status == 200)
+    is_page = is_page and (is_own or renewed is not None or record.http_status == 200)
     if rules.has_urls and digest is not None and digest not in EMPTY_PAYLOADS and is_page:
-        validators = stored_validators(record.http_headers)
+        validators = stored_validators(record.http_headers if renewed is None else renewed)
         capture = UrlCapture(url, digest, date, validators, file, record.offset)
     return IndexEntry(record.type == "revisit", original, capture, revisit)
 

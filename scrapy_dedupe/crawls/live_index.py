@@ -62,11 +62,10 @@ class StoreGuard(Protocol):
 
 
 class Confirmed(NamedTuple):
-    """The original of the page that a 304 confirms, the validators of the page, and its :func:`~.reuse.renewal`."""
+    """The original of the page that a 304 confirms, and the :func:`~.reuse.renewal` of the page, if any."""
 
     original: Original
-    validators: bytes
-    renewal: str
+    renewal: str | None
 
 
 class LiveIndex:
@@ -144,7 +143,7 @@ class LiveIndex:
         original = self.original_of(last.digest)
         if original is None:
             return None
-        return Confirmed(original, validators, renewal_of(capture, last, original, self._exchanges))
+        return Confirmed(original, renewal_of(capture, last, original, self._exchanges))
 
     def is_repeated(self, capture: Capture, digest: str, seconds: float) -> bool:
         """Whether the same payload of the same URL was recorded within the last *seconds*."""

@@ -29,6 +29,7 @@ from .captured_records import RecentExchanges
 from .entries import RevisitRules, conserved_size, entry_of_capture, entry_of_confirmation
 from .live_index import LiveIndex
 from .rebuilding import rebuild
+from .reuse import RENEWAL_FIELD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -190,6 +191,8 @@ class Recorder:
             return self._write(capture, principal, "", None)
         original = confirmed.original
         principal = self._revisit(capture, original.digest, original)
+        if confirmed.renewal is not None:
+            principal = replace(principal, headers=(*principal.headers, (RENEWAL_FIELD, confirmed.renewal)))
         return self._write(
             capture, principal, str(parse_digest(original.digest)), original, confirmed=confirmed
         )
@@ -239,8 +242,8 @@ class Recorder:
                 capture, principal, place, self._path, self.crawl, digest, is_admitted=is_admitted
             )
         else:
-            digest, validators = confirmed.original.digest, confirmed.validators
-            entry = entry_of_confirmation(capture, digest, validators, confirmed.renewal)
+            digest, renewal = confirmed.original.digest, confirmed.renewal
+            entry = entry_of_confirmation(capture, place, self._path, digest, renewal)
         # The revisit of a 304 saves nothing.
         conserved = 0
         if original is not None and is_admitted:

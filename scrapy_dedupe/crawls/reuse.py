@@ -15,12 +15,17 @@ with ``no-cache`` again instead of asking whether the page has changed. So:
     can only be estimated from ``Last-Modified``.
 *   All Cache-Control lines become one, with a ``max-age`` that Scrapy can parse: 0 if it is invalid. ``no-cache`` becomes
     ``max-age=0, must-revalidate``, which has the same meaning (section 5.2.2.4).
+
+A 304 renews a page: its ``Date``, ``Cache-Control``, ``ETag`` and so on replace those of the page (section 4.3.4). Its
+record has no block, which a replay program would show as an empty page, so :func:`renewal` keeps the result in a field of
+the record.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from datetime import UTC, timedelta
+from datetime import UTC
 from email.utils import format_datetime, parsedate_to_datetime
 from typing import TYPE_CHECKING
 
@@ -34,10 +39,18 @@ if TYPE_CHECKING:
 
 TOO_OLD_S = 2**31
 
+RENEWAL_FIELD = "Dedupe-Renewed-Headers"
+"""The field of a server-not-modified record that has the headers of its page: an object in JSON, in ASCII.
+
+Its keys are names of header fields in lower case, its values lists of the values of each. They replace those in the head of
+the original. Always included are the fields that decide how the page may be reused; an empty list means that the page
+has none.
+"""
+
 _DIRECTIVE = re.compile(rb'\s*([^\s,="]+)(?:\s*=\s*("(?:[^"\\]|\\.)*"|[^,]*))?[^,]*', re.DOTALL)
-# The fields of a 304 that replace those of the stored response and decide about its use.
-_LASTING = (b"cache-control", b"etag", b"last-modified", b"vary")
-_MAX_SKEW = timedelta(seconds=60)
+_DECISIVE = (b"age", b"cache-control", b"date", b"etag", b"expires", b"last-modified", b"vary")
+_OF_THE_TRANSFER = {b"connection", b"content-length", b"keep-alive", b"transfer-encoding"}
+_MOST_CHARS = 8_000
 _SECONDS = frozenset({b"max-age", b"s-maxage"})
 
 
@@ -94,24 +107,47 @@ def judged_headers(
     return tuple(headers)
 
 
-def renewal(stored: Headers, confirmation: Headers, captured: datetime) -> str:
-    """What a 304, captured at *captured* with the headers *confirmation*, means for a stored response (section 4.3.4).
+def renewal(stored: Headers, confirmation: Headers, original: Headers) -> str | None:
+    """The value of :data:`RENEWAL_FIELD` for a 304 with the headers *confirmation* (section 4.3.4).
 
-    ``renewed``: the response is as fresh as if it was captured then. ``changed``: the 304 has other headers, which are not
-    stored, so the response may not be used any more. ``kept``: the response may be used, but is not fresher.
+    *stored* are the headers of the confirmed page, *original* those of the record that the 304 will refer to. None if the
+    page cannot be described by that record.
     """
-    for name in _LASTING:
-        if _values(confirmation, name) and _combined(confirmation, name) != _combined(stored, name):
-            return "changed"
-    if not any(name == b"max-age" for name, _ in cache_controls(stored)):
-        expires, earlier = _date(confirmation, b"expires"), _date(stored, b"expires")
-        if _values(confirmation, b"expires") and _values(confirmation, b"expires") != _values(
-            stored, b"expires"
-        ):
-            return "changed" if expires is None or earlier is None or expires < earlier else "kept"
-    date = _date(confirmation)
-    is_first_hand = date is None or abs(captured - date) < _MAX_SKEW
-    return "renewed" if is_first_hand and _values(confirmation, b"age") in ([], [b"0"]) else "kept"
+    if _values(stored, b"content-encoding") != _values(original, b"content-encoding"):
+        return None
+    names = {name.lower() for name, _ in (*stored, *original)} - _OF_THE_TRANSFER
+    fields = {name: values for name in names if (values := _values(stored, name)) != _values(original, name)}
+    for name in _DECISIVE:
+        confirmed = _values(confirmation, name)
+        # The age of the page is that of the 304.
+        fields[name] = confirmed if confirmed or name in (b"age", b"date") else _values(stored, name)
+    text = json.dumps(
+        {
+            name.decode("latin-1"): [value.decode("latin-1") for value in fields[name]]
+            for name in sorted(fields)
+        }
+    )
+    return text if len(text) <= _MOST_CHARS else None
+
+
+def renewed_headers(original: Headers, field: str | None) -> Headers | None:
+    """The headers of a page after a 304, from those of its *original* and a :func:`renewal`.
+
+    None without a valid one.
+    """
+    try:
+        fields = json.loads(field or "")
+        added = tuple(
+            (name.title().encode("latin-1"), value.encode("latin-1"))
+            for name, values in fields.items()
+            for value in values
+        )
+        replaced = {name.encode("latin-1") for name in fields}
+    except (ValueError, TypeError, AttributeError):
+        return None
+    if not replaced.issuperset(_DECISIVE):
+        return None
+    return (*((name, value) for name, value in original if name.lower() not in replaced), *added)
 
 
 def cache_controls(headers: Headers) -> list[tuple[bytes, bytes | None]]:
@@ -151,8 +187,8 @@ def _age_s(stored: Headers, date: datetime | None, captured: datetime, now: date
     return min(TOO_OLD_S, -int(-age // 1))
 
 
-def _date(headers: Headers, name: bytes = b"date") -> datetime | None:
-    for value in _values(headers, name):
+def _date(headers: Headers) -> datetime | None:
+    for value in _values(headers, b"date"):
         try:
             date = parsedate_to_datetime(value.decode("ascii"))
         except (ValueError, TypeError, IndexError, OverflowError):

@@ -49,9 +49,11 @@ def summary_lines(stats: Mapping[str, Any], notes: Mapping[str, str]) -> list[st
         lines["Bytes"] = _bytes(number)
     if any(key.startswith("dedupe/cache/") for key in stats):
         used, looked_up = number("cache/used"), number("cache/found") + number("cache/missed")
+        received = number("cache/bytes_received")
         lines["Cache"] = (
-            f"{used:,} of {counted(looked_up, 'page')}{_share(used, looked_up)} used from the archive:"
-            f" {size(number('cache/bytes_used'))} not downloaded"
+            f"{used:,} of {counted(looked_up, 'page')}{_share(used, looked_up)}"
+            f" {'was' if used == 1 else 'were'} not modified: {size(received)} instead of"
+            f" {size(received + number('cache/bytes_used'))} received"
         )
     titles = {"warc": "WARC", "wacz": "WACZ", "storage": "Upload", "index": "Index", "report": "Report"}
     lines |= {title: notes[key] for key, title in titles.items() if key in notes}

@@ -146,6 +146,21 @@ class UrlFilterFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheFigures:
+    """The archive as HTTP cache of one crawl, from its stats ``dedupe/cache/…``.
+
+    ``pages`` were looked up, and ``used`` of them answered from the archive. Sizes are in bytes: ``bytes_used`` of the bodies
+    that were not received, ``bytes_received`` of the responses that were.
+    """
+
+    crawl: str
+    pages: int
+    used: int
+    bytes_used: int
+    bytes_received: int
+
+
+@dataclass(frozen=True, slots=True)
 class UrlRuleFigures:
     """A URL rule in one crawl. ``filtered`` requests were not made, except for ``probes`` and, if suspended, in the end.
 
@@ -247,6 +262,7 @@ class Report:
     groups: list[DuplicateGroup]
     more_groups: int | None
     url_filters: list[UrlFilterFigures]
+    http_caches: list[CacheFigures]
     url_rules: list[UrlRuleFigures]
     graph: CrawlGraph
     traps: list[Trap]

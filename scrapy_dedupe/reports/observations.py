@@ -58,7 +58,16 @@ SHARE_COLUMNS = (
 # fmt: on
 TIME_COLUMNS = ("requests_filtered", "pages", "duplicates", "bytes_written", "bytes_conserved")
 
-SUMMED_STATS = ("dedupe/url/confirmed", "dedupe/url/false_positives", "dedupe/errors/report")
+CACHE_STATS = tuple(
+    f"dedupe/cache/{name}" for name in ("found", "missed", "used", "bytes_used", "bytes_received")
+)
+
+SUMMED_STATS = (
+    "dedupe/url/confirmed",
+    "dedupe/url/false_positives",
+    "dedupe/errors/report",
+    *CACHE_STATS,
+)
 """Stats that each run of a job counts from 0. Their sums over the runs are kept; of other stats, the last run's value."""
 
 _SHARE_COLUMN = {name: column for column, name in enumerate(SHARE_COLUMNS)}

@@ -19,6 +19,7 @@ from scrapy_dedupe.warc.dates import format_date
 from .figures import (
     OTHERS,
     Bin,
+    CacheFigures,
     CrawlFigures,
     CrawlGraph,
     GraphEdge,
@@ -32,6 +33,7 @@ from .figures import (
 )
 from .observations import (
     BINS,
+    CACHE_STATS,
     DUPLICATES,
     KINDS,
     RULE_PREFIX,
@@ -252,6 +254,9 @@ def report_of(
         groups=groups,
         more_groups=None if whole.groups.floor else len(whole.groups) - len(groups),
         url_filters=url_filters,
+        http_caches=[
+            found for crawl in crawls if (found := _http_cache(crawl.id, _stats(crawl))) is not None
+        ],
         url_rules=[rule for crawl in crawls for rule in _url_rules(crawl.id, _stats(crawl))],
         graph=graph,
         traps=whole.url_patterns.traps(MOST_TRAPS),
@@ -415,6 +420,14 @@ def _url_filter(crawl: str, stats: Mapping[str, object]) -> UrlFilterFigures | N
     for name in ("fill_ratio", "estimated_error", "expected_lost"):
         values[name] = _number_or_none(stats.get(f"dedupe/url/{name}"))
     return None if values["capacity"] is None else UrlFilterFigures(crawl, **values)
+
+
+def _http_cache(crawl: str, stats: Mapping[str, object]) -> CacheFigures | None:
+    """The archive as HTTP cache of a crawl; None if it was not used."""
+    found, missed, used, bytes_used, bytes_received = (_count_in(stats, key) for key in CACHE_STATS)
+    if not found + missed:
+        return None
+    return CacheFigures(crawl, found + missed, used, bytes_used, bytes_received)
 
 
 def _url_rules(crawl: str, stats: Mapping[str, object]) -> list[UrlRuleFigures]:

@@ -162,6 +162,12 @@ def is_cache(settings: BaseSettings) -> bool:
 
 def cache_faults(settings: BaseSettings) -> Iterator[tuple[str, str]]:
     """Each reason why the archive is not, or not well, used as HTTP cache, and the remedy."""
+    if settings.getbool("DEDUPE_HTTPCACHE") and not settings.getbool("DEDUPE_WARC_ENABLED", True):
+        yield (
+            "DEDUPE_HTTPCACHE has no effect, since DEDUPE_WARC_ENABLED is False.",
+            "Remove one of the two: a crawl that archives nothing leaves no pages for the cache of the next crawl.",
+        )
+        return
     if not is_cache(settings):
         if settings.getbool("DEDUPE_HTTPCACHE"):
             name = "HTTPCACHE_STORAGE" if settings.getbool("HTTPCACHE_ENABLED") else "HTTPCACHE_ENABLED"

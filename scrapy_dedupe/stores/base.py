@@ -176,7 +176,8 @@ class SeenText:
 
     ``digest`` is the 16-byte key of the text, ``seen_ms`` the time in milliseconds since the epoch (UTC).
     ``original`` is the digest of the original text, None for a new text. It differs from ``digest`` for a near copy,
-    whose ``similarity`` is the estimate, and for a copy of an imported text.
+    whose ``similarity`` is the estimate, and for a copy of an imported text. ``source`` is the 16-byte key of the
+    undecoded page, by which :meth:`ContentStore.recall` finds the text again; empty if it is not remembered.
     """
 
     digest: bytes
@@ -186,6 +187,7 @@ class SeenText:
     kind: str = "unique"
     original: bytes | None = None
     similarity: float | None = None
+    source: bytes = field(default=b"", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +286,12 @@ class ContentStore(Protocol):
         self, captures: Sequence[SeenText], signatures: Sequence[Signature | None] = ()
     ) -> list[TextMatch | NearAnswer | None]:
         """As :meth:`claim`, without writing."""
+
+    def recall(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
+        """As :meth:`find` for pages whose text was not read: their ``source`` selects the text, not their ``digest``.
+
+        None also for an unknown source. The source of a text is that of its first capture.
+        """
 
     def settle(
         self,

@@ -19,7 +19,8 @@ cluster; ``v3`` is the version of the format below. Numbers are big-endian.
                 time and crawl as above, the similarity (a double, or nothing), and the original's digest (nothing if
                 the original is the same text). The URL key is a BLAKE2b hash of the URL. The first capture of a text
                 is here too if it is a copy of another text
-``g``           hash: ``t``, ``s``, ``b`` or ``c`` to the number of hashes of this kind, if there are several
+``m`` + number  hashes: the key of the undecoded page in which a text was seen first (16 bytes) to the digest of the text
+``g``           hash: ``t``, ``s``, ``b``, ``c`` or ``m`` to the number of hashes of this kind, if there are several
 ==============  =================================================================================================
 
 A key of its own per text would take a hundred bytes more than its content. Servers keep a hash with at most 512 fields
@@ -79,7 +80,7 @@ _CLAIM, _SETTLE, _FORGET = (
 )
 
 _PIECE_BYTES: Final = 64
-_NAME_BYTES: Final = {b"t": 16, b"s": REF_BYTES, b"c": 24}
+_NAME_BYTES: Final = {b"t": 16, b"s": REF_BYTES, b"c": 24, b"m": 16}
 _LETTERS: Final = {"unique": b"u", "unchanged": b"s", "exact": b"e", "near": b"n"}
 _KINDS: Final = {letter: kind for kind, letter in _LETTERS.items()}
 
@@ -136,6 +137,9 @@ class RedisContent:
         self, captures: Sequence[SeenText], signatures: Sequence[Signature | None] = ()
     ) -> list[TextMatch | NearAnswer | None]:
         return self._ask(b"find", captures, signatures)
+
+    def recall(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
+        return cast("list[TextMatch | None]", self._ask(b"recall", captures))
 
     def settle(
         self,
@@ -205,9 +209,11 @@ class RedisContent:
             self._forget(signatures, on_some=partial(report, "signatures"))
             notes = ((b"c" if is_meant(value) else b"o", name, value) for name, value in self._records(b"c"))
             self._forget(notes, on_some=partial(report, "captures"))
+            sources = ((b"m", *source) for source in self._records(b"m"))
+            self._forget(sources, on_some=partial(report, "sources"))
             bands = ((b"b", b"%d" % number, b"") for number in range(self._hashes(b"b")))
             self._forget(bands, _HASHES_AT_ONCE, partial(report, "bands"))
-            self._forget((b"g", kind, b"") for kind in (b"t", b"s", b"b", b"c"))
+            self._forget((b"g", kind, b"") for kind in (b"t", b"s", b"b", b"c", b"m"))
             if before_ms is None and crawl is None:
                 self._client.delete(self._key(b"h"), self._key(b"p"))
                 old = self._client.scan_iter(match=_OLD_PREFIX + b"*", count=1_000)
@@ -263,7 +269,7 @@ class RedisContent:
             return []
         arguments: list[bytes] = []
         for capture in captures:
-            arguments += (*_origin(capture), capture.crawl.encode())
+            arguments += (*_origin(capture), capture.crawl.encode(), capture.source)
         for number, it in enumerate(signatures, 1):
             if it is not None:
                 arguments += (
@@ -363,8 +369,9 @@ def _answer(capture: SeenText, signature: Signature | None, found: Any) -> TextM
         return None
     if isinstance(found, int):
         return NearAnswer(None, bool(found))
-    if len(found) == 3:
-        return _match(capture.digest, *found)
+    if len(found) == 4:
+        digest, first, crawl, had_this_url = found
+        return _match(digest or capture.digest, first, crawl, had_this_url)
     assert signature is not None
     first, crawl, had_this_url, equal, digest = found
     return NearAnswer(_match(digest, first, crawl, had_this_url, equal / len(signature.rows)))

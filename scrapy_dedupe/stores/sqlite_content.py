@@ -85,6 +85,19 @@ class SqliteContent:
             found = [self._answer(capture.digest, first.get(capture.digest), capture) for capture in captures]
             return self._compared(found, signatures, keep=False)
 
+    def recall(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
+        with self._reading():
+            digests = dict(
+                rows_of(
+                    self._connection,
+                    "SELECT source, digest FROM content_sources WHERE source IN ({})",
+                    [capture.source for capture in captures],
+                )
+            )
+            first = self._first([*digests.values()])
+            known = [(capture, digests.get(capture.source, b"")) for capture in captures]
+            return [self._answer(digest, first.get(digest), capture) for capture, digest in known]
+
     def settle(
         self,
         passed: Sequence[SeenText],
@@ -172,6 +185,7 @@ class SqliteContent:
             f"({where} OR {_WITHOUT_TEXT.format('content_captures')})",
             values,
         )
+        self._sweep("content_sources", ["source"], _WITHOUT_TEXT.format("content_sources"))
         self._sweep(
             "content_bands",
             ["hash"],
@@ -322,6 +336,7 @@ class SqliteContent:
     def _claim(self, captures: Sequence[SeenText], pending: bool) -> list[TextMatch | None]:
         first = self._first([capture.digest for capture in captures])
         claimed: dict[bytes, SeenText] = {}
+        sources: list[tuple[bytes, bytes]] = []
         replaced: list[tuple[bytes]] = []
         answers: list[TextMatch | None] = []
         for capture in captures:
@@ -332,12 +347,18 @@ class SqliteContent:
                 if known is not None:
                     replaced.append((digest,))
                 claimed[digest] = capture
+                if capture.source:
+                    sources.append((capture.source, digest))
                 first[digest] = self._row(capture, pending)
             answers.append(answer)
         if replaced:
             for table in ("content_pending", "content_texts"):
                 self._connection.executemany(f"DELETE FROM {table} WHERE digest = ?", replaced)  # noqa: S608
         self._insert("content_pending" if pending else "content_texts", {key: first[key] for key in claimed})
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO content_sources VALUES (?, ?)",
+            sources,
+        )
         return answers
 
     def _row(self, capture: SeenText, pending: bool) -> _First:

@@ -10,6 +10,7 @@
 ``content_captures``       other captures of a text: an 8-byte BLAKE2b hash of the URL, digest, verdict
                            (``kind``, the original's digest if it differs, similarity), crawl and time. The first
                            capture of a text is here too if it is a copy of another text
+``content_sources``        16-byte key of the undecoded page in which a text was seen first, and the digest of the text
 ``content_signatures``     reference of each kept text (the first 5 bytes of its digest as a number), its digest, and its
                            row bytes (:func:`.content_values.packed_rows`)
 ``content_bands``          the first 5 bytes of a band hash as a number (big-endian), and the reference of the last text
@@ -41,6 +42,7 @@ CREATE TABLE content_captures (
     url_key BLOB, digest BLOB, kind TEXT NOT NULL, original BLOB, similarity REAL, crawl INTEGER NOT NULL,
     seen_ms INTEGER NOT NULL, PRIMARY KEY (url_key, digest)
 ) WITHOUT ROWID;
+CREATE TABLE content_sources (source BLOB PRIMARY KEY, digest BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE content_signatures (
     ref INTEGER PRIMARY KEY, digest BLOB NOT NULL, row_bytes BLOB NOT NULL
 );

@@ -363,9 +363,10 @@ def playable(
     refers_to: PlayedOriginal | None = None,
     *,
     is_unmodified: bool = False,
+    headers: Headers | None = None,
     max_bytes: int = 0,
 ) -> Playable:
-    """The answer of *record* with the payload of *source*, whose head is used for a 304.
+    """The answer of *record* with the payload of *source*, whose head is used for a 304. *headers* replace those of the head.
 
     Raises TooLarge for a payload of more than *max_bytes* (0: no limit), DamagedInput if it cannot be read again.
     """
@@ -379,7 +380,7 @@ def playable(
         raise TooLarge(f"The answer to {record.target_uri} has {size} bytes.")
     payload = source.payload()
     has_body = method.upper() != "HEAD" and status not in _BODILESS
-    headers = head.http_headers
+    headers = head.http_headers if headers is None else headers
     if head.type == "resource" and (content_type := head.get("Content-Type")):
         headers = ((b"Content-Type", content_type.encode("latin-1", "replace")),)
     if head is not source:

@@ -55,6 +55,9 @@ def test_the_archive_as_http_cache(project: Callable[..., Any]) -> None:
     findings = project(cache)
     assert words in of(findings, "ok")
     assert "HTTP" not in of(findings, "warning", "note")
+    findings = project(f"{cache}DEDUPE_WARC_ENABLED = False\n")
+    words = "DEDUPE_HTTPCACHE has no effect, since DEDUPE_WARC_ENABLED is False."
+    assert words in of(findings, "warning")
     findings = project(f"{cache}HTTPCACHE_ENABLED = False\n")
     assert "DEDUPE_HTTPCACHE has no effect, since HTTPCACHE_ENABLED is False." in of(findings, "warning")
 

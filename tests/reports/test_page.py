@@ -166,7 +166,7 @@ def test_the_outline_of_the_page(parsed: Selector) -> None:
     assert len(ids) == len(set(ids))
     assert {link.removeprefix("#") for link in parsed.css("nav a::attr(href)").getall()} <= set(ids)
     assert parsed.css("main section::attr(id)").getall() == [
-        *("saved", "time", "verdicts", "where", "groups", "traps", "urls", "crawls", "notes")
+        *("saved", "time", "verdicts", "where", "groups", "traps", "urls", "cache", "crawls", "notes")
     ]
     for section in parsed.css("section"):
         assert section.css(f"#{section.attrib['aria-labelledby']}::text").get()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from parsel import Selector
 
-from scrapy_dedupe.reports.figures import OTHERS, CrawlGraph, GraphNode, Report, UrlRuleFigures
+from scrapy_dedupe.reports.figures import OTHERS, CacheFigures, CrawlGraph, GraphNode, Report, UrlRuleFigures
 from scrapy_dedupe.reports.observations import Observations, pack, unpack
 from scrapy_dedupe.reports.page import page
 from scrapy_dedupe.reports.sums import CrawlSeen, report_of
@@ -280,6 +280,16 @@ def test_stats_of_many_rules_do_not_displace_other_stats() -> None:
     )
     assert one.stats["dupefilter/filtered"] == 7
     assert len(one.stats) == 200
+
+
+def test_the_http_cache_of_a_crawl() -> None:
+    counts = {"found": 1_950, "missed": 50, "used": 1_912, "bytes_used": 58_000_000, "bytes_received": 41_000}
+    stats = {f"dedupe/cache/{name}": count for name, count in counts.items()}
+    crawls = [CrawlSeen(name, info(name, Counts(), stats=its)) for name, its in (("a", stats), ("b", {}))]
+    report = report_of(crawls)
+    assert report.http_caches == [CacheFigures("a", 2_000, 1_912, 58_000_000, 41_000)]
+    cells = Selector(page(report)).css("#cache tbody td::text").getall()
+    assert cells == ["2,000", "1,912", "96 %", "58.0 MB", "41.0 kB"]
 
 
 def test_counts_of_earlier_runs_are_in_the_report_of_a_committed_crawl() -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("version", "remedy"), [(3, "Move the file away and crawl again"), (5, "Upgrade scrapy-dedupe")]
+    ("version", "remedy"), [(4, "Move the file away and crawl again"), (6, "Upgrade scrapy-dedupe")]
 )
 def test_another_format_is_refused_and_left_alone(tmp_path: Path, version: int, remedy: str) -> None:
     path = tmp_path / "texts.sqlite"
@@ -43,7 +43,7 @@ def test_another_format_is_refused_and_left_alone(tmp_path: Path, version: int, 
     file.execute(f"PRAGMA user_version={version}")
     file.close()
     before = path.read_bytes()
-    message = f"has format {version}; this version of scrapy-dedupe reads format 4. {remedy}, or name another"
+    message = f"has format {version}; this version of scrapy-dedupe reads format 5. {remedy}, or name another"
     with pytest.raises(StoreRefused, match=message):
         open_store(f"sqlite:///{path}")
     assert path.read_bytes() == before

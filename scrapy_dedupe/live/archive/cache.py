@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from scrapy import signals
 from scrapy.extensions.httpcache import RFC2616Policy
 from scrapy.utils.misc import load_object
 
@@ -43,6 +44,8 @@ _ATTRIBUTE: Final = "_dedupe_archive_cache"
 # Headers that were changed for the policy only.
 _JUDGED: Final = (b"Age", b"Cache-Control", b"Date")
 _TIMEOUT: Final = Found(None, "timeout")
+# Colon, space and line end of a header field.
+_LINE_BYTES: Final = 4
 
 
 class ArchiveCache:
@@ -78,6 +81,7 @@ class ArchiveCache:
         self._due: deque[tuple[float, Future[Found]]] = deque()
         self._found: WeakKeyDictionary[Request, Found] = WeakKeyDictionary()
         self._answers: WeakKeyDictionary[Response, CachedPage] = WeakKeyDictionary()
+        session.crawler.signals.connect(self._response_downloaded, signal=signals.response_downloaded)
         session.run_every(min(_MOST_TICK_S, self._timeout_s / 4), self._give_up, "cache")
 
     @classmethod
@@ -124,6 +128,10 @@ class ArchiveCache:
                 response.headers[name] = true
                 if not true:
                     del response.headers[name]
+
+    def _response_downloaded(self, response: Response) -> None:
+        head = sum(len(name) + len(value) + _LINE_BYTES for name, value in header_pairs(response.headers))
+        self._session.counters.inc("dedupe/cache/bytes_received", head + len(response.body))
 
     def _may_be_cached(self, request: Request) -> bool:
         return (

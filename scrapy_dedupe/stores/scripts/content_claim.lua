@@ -3,14 +3,15 @@
 --
 -- KEYS: i
 -- ARGV: 1 if this call may be a repetition; prefix; lifetime in milliseconds (0: unlimited); "claim", "sure" (a claim
--- that is not pending), "find", or "look" (like "find", without regard to time and pending texts); the number of texts;
--- for each text its digest, URL key, URL, time (6 bytes) and crawl id; then for each signature the number of its text,
--- counted from 1, the smallest numbers of equal rows (of the whole text, of the text without the template), row bytes,
--- packed rare rows, its bands in one string, and the bands that are only searched
--- Answer: for each known text {first capture, its crawl id, 1 if this URL had the text before}; for a new text without
--- a signature nil; for a new text with a signature 0 if there is no near text (1: if only a template was similar), else
--- {first capture of the near text, its crawl id, 1 if this URL had that text before, number of equal row bytes, digest
--- of the near text}
+-- that is not pending), "find", "recall" (like "find", by the source instead of the digest), or "look" (like "find",
+-- without regard to time and pending texts); the number of texts; for each text its digest, URL key, URL, time (6 bytes),
+-- crawl id and source (empty: none); then for each signature the number of its text, counted from 1, the smallest numbers
+-- of equal rows (of the whole text, of the text without the template), row bytes, packed rare rows, its bands in one
+-- string, and the bands that are only searched
+-- Answer: for each known text {its digest (0 if it is the one asked for), first capture, its crawl id, 1 if this URL had
+-- the text before}; for a new text without a signature nil; for a new text with a signature 0 if there is no near text
+-- (1: if only a template was similar), else {first capture of the near text, its crawl id, 1 if this URL had that text
+-- before, number of equal row bytes, digest of the near text}
 
 local operation, texts = ARGV[4], tonumber(ARGV[5])
 local is_claim = operation == 'claim' or operation == 'sure'
@@ -33,17 +34,21 @@ local function answer_of(digest, first, url_key, url, ms)
     local note = run('HGET', key_of('c', url_key), url_key .. digest)
     had = note and not is_forgotten(number_in(note, 2, 7), ms)
   end
-  return {first, run('LINDEX', prefix .. 'n', number_in(first, 8, 10)), had and 1 or 0}
+  return {operation == 'recall' and digest or 0, first, run('LINDEX', prefix .. 'n', number_in(first, 8, 10)), had and 1 or 0}
 end
 
 -- Texts that earlier items of this call claimed: an equal later item does not mean that the call is a repetition.
 local claimed = {}
 local answers = {}
-for item = 6, 5 + 5 * texts, 5 do
+for item = 6, 5 + 6 * texts, 6 do
   local digest, url_key, url, moment = ARGV[item], ARGV[item + 1], ARGV[item + 2], ARGV[item + 3]
+  local source = ARGV[item + 5]
   local ms = number_in(moment, 1, 6)
   now = math.max(now, ms)
-  local first = get('t', digest)
+  if operation == 'recall' then
+    digest = source ~= '' and get('m', source)
+  end
+  local first = digest and get('t', digest)
   local answer, value = nil, nil
   if is_claim then
     value = state .. moment .. place_of(ARGV[item + 4]) .. url
@@ -54,6 +59,9 @@ for item = 6, 5 + 5 * texts, 5 do
   end
   if not answer and value then
     put('t', digest, value)
+    if source ~= '' then
+      put('m', source, digest)
+    end
     claimed[digest] = true
   end
   answers[#answers + 1] = answer or false
@@ -162,8 +170,7 @@ local function near_answer(first_of_text, min_equal, min_rare, rows, packed, ban
   end
 
   if best then
-    best_answer[4], best_answer[5] = best_equal, best
-    answer = best_answer
+    answer = {best_answer[2], best_answer[3], best_answer[4], best_equal, best}
   elseif is_claim then
     put('s', ref, rows .. packed .. sub(digest, REF + 1))
     for place = 1, #bands, BAND do
@@ -180,10 +187,10 @@ local function near_answer(first_of_text, min_equal, min_rare, rows, packed, ban
   return answer
 end
 
-for item = 6 + 5 * texts, #ARGV, 7 do
+for item = 6 + 6 * texts, #ARGV, 7 do
   local number, min_equal, min_rare = tonumber(ARGV[item]), tonumber(ARGV[item + 1]), tonumber(ARGV[item + 2])
   if not answers[number] then
-    answers[number] = near_answer(1 + 5 * number, min_equal, min_rare, unpack(ARGV, item + 3, item + 6))
+    answers[number] = near_answer(6 * number, min_equal, min_rare, unpack(ARGV, item + 3, item + 6))
   end
 end
 return answers

@@ -1,5 +1,5 @@
--- Shared by the scripts of the seen texts: the hashes in which texts (t), signatures (s), buckets (b) and captures (c)
--- are stored. stores/redis_content.py describes them; all have the hash tag of the key that is passed.
+-- Shared by the scripts of the seen texts: the hashes in which texts (t), signatures (s), buckets (b), captures (c) and
+-- sources (m) are stored. stores/redis_content.py describes them; all have the hash tag of the key that is passed.
 --
 -- ARGV: 1 if this call may be a repetition; prefix; lifetime in milliseconds (0: unlimited)
 
@@ -17,7 +17,7 @@ local REF = 5
 
 -- The number of hashes of each kind, and the smallest power of two that is not below it.
 local numbers, powers = {}, {}
-local KINDS = {'t', 's', 'b', 'c'}
+local KINDS = {'t', 's', 'b', 'c', 'm'}
 local stored = run('HMGET', prefix .. 'g', unpack(KINDS))
 for place, kind in ipairs(KINDS) do
   numbers[kind], powers[kind] = tonumber(stored[place] or 1), 1
@@ -76,6 +76,10 @@ local function drop_text(digest)
   drop('s', sub(digest, 1, REF))
 end
 
+local function has_text(digest)
+  return run('HEXISTS', key_of('t', digest), digest) == 1
+end
+
 local function has_signature(ref)
   return run('HEXISTS', key_of('s', ref), ref) == 1
 end
@@ -112,7 +116,8 @@ local function drop_expired(kind, key)
     local name, value = items[place], items[place + 1]
     if kind == 't' and #name == 16 and is_forgotten(number_in(value, 2, 7), now) then
       drop_text(name)
-    elseif kind == 'c' and is_forgotten(number_in(value, 2, 7), now) or kind == 'b' and not has_signature(value) then
+    elseif kind == 'c' and is_forgotten(number_in(value, 2, 7), now) or kind == 'b' and not has_signature(value)
+      or kind == 'm' and not has_text(value) then
       run('HDEL', key, name)
     end
   end

@@ -7,13 +7,10 @@
 --   c, URL key and digest, value     a capture of a text at a URL
 --   o, URL key and digest, value     the same, if the text is gone
 --   s, digest, ""                    a signature, if its text is gone
+--   m, source, digest                a source, if its text is gone
 --   b, number of a hash, ""          deletes the buckets in this hash whose text is not kept any more
 --   g, kind, ""                      starts again with one hash if all hashes of this kind are empty
 -- Answer: the number of texts
-
-local function has_text(digest)
-  return run('HEXISTS', key_of('t', digest), digest) == 1
-end
 
 local forgotten = 0
 for item = 4, #ARGV, 3 do
@@ -30,6 +27,10 @@ for item = 4, #ARGV, 3 do
   elseif kind == 's' then
     if not has_text(name) then
       drop('s', sub(name, 1, REF))
+    end
+  elseif kind == 'm' then
+    if get('m', name) == value and not has_text(value) then
+      drop('m', name)
     end
   elseif kind == 'b' then
     local key = prefix .. 'b' .. name
