@@ -108,29 +108,27 @@ def _tail_and_names(url: str) -> tuple[str, list[str]]:
 
 
 def _words_in(text: str, names: list[str]) -> str:
-    """The words of *names* that occur in *text*, regardless of case. Single letters are no words."""
+    """The words of *names* that occur in *text*, regardless of case. A single letter is not a word."""
     words = {word for name in names for word in _WORD.findall(unquote(name).lower())}
     words = {word for word in words if len(word) > 1 or word.isdigit()}
     if not words:
         return ""
-    text = text.lower()
-    return " ".join(sorted(word for word in words if _has_word(text, word)))
+    # Lowering only ASCII letters takes a quarter of the time.
+    encoded = text.encode().lower()
+    return " ".join(sorted(word for word in words if _has_word(encoded, word)))
 
 
-def _has_word(text: str, word: str) -> bool:
+def _has_word(text: bytes, word: str) -> bool:
     if not word.isascii():
         # Not all scripts separate words.
-        return word in text
-    place = text.find(word)
+        return any(form.encode().lower() in text for form in (word, word.capitalize(), word.upper()))
+    wanted = word.encode()
+    place = text.find(wanted)
     for _ in range(_MOST_TRIES):
         if place < 0:
             return False
-        end = place + len(word)
-        if not (_is_ascii_word(text[place - 1 : place]) or _is_ascii_word(text[end : end + 1])):
+        end = place + len(wanted)
+        if not (text[place - 1 : place].isalnum() or text[end : end + 1].isalnum()):
             return True
-        place = text.find(word, end)
+        place = text.find(wanted, end)
     return False
-
-
-def _is_ascii_word(character: str) -> bool:
-    return character.isascii() and character.isalnum()
