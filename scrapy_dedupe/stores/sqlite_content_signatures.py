@@ -16,7 +16,7 @@ from struct import unpack
 from typing import TYPE_CHECKING
 
 from .base import NearAnswer
-from .content_values import BAND_BYTES, REF_BYTES, near_candidates, packed_rows
+from .content_values import BAND_BYTES, REF_BYTES, near_candidates, packed_signature
 from .sqlite_calls import rows_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class KeptSignatures:
             answer = self._nearest(signature, candidates)
             if keep and answer.seen is None:
                 ref = _reference(digest)
-                kept[ref] = digest, packed_rows(signature.rows, signature.rare_rows)
+                kept[ref] = digest, packed_signature(signature)
                 buckets.update(dict.fromkeys(its_numbers[: len(signature.bands)], ref))
                 self._append(*kept[ref], b"".join(signature.bands))
             answers.append(answer)
@@ -119,12 +119,12 @@ class KeptSignatures:
         self._kept.clear()
 
     def _nearest(self, signature: Signature, candidates: list[tuple[bytes, bytes]]) -> NearAnswer:
-        near, is_template = near_candidates(signature, candidates)
-        for equal, digest in near:
-            seen = self._first_capture(digest, signature.capture, equal / len(signature.rows))
+        near, is_other = near_candidates(signature, candidates)
+        for it in near:
+            seen = self._first_capture(it.digest, signature.capture, it.equal / len(signature.rows))
             if seen is not None:
-                return NearAnswer(seen)
-        return NearAnswer(None, is_template)
+                return NearAnswer(seen, rest=it.rest, identity=it.identity)
+        return NearAnswer(None, is_other)
 
     @property
     def _last(self) -> int:
