@@ -66,13 +66,15 @@ def transaction(connection: sqlite3.Connection, url: str, begin: str = "BEGIN IM
             raise
 
 
-def rows_of(connection: sqlite3.Connection, statement: str, values: Sequence[Any]) -> list[Any]:
-    """All rows of *statement*, in which a list of *values* replaces ``{}``."""
+def rows_of(
+    connection: sqlite3.Connection, statement: str, values: Sequence[Any], *parameters: object
+) -> list[Any]:
+    """All rows of *statement*, in which a list of *values* replaces ``{}``, after its other *parameters*."""
     rows: list[Any] = []
     for start in range(0, len(values), _AT_ONCE):
         some = values[start : start + _AT_ONCE]
         # Only a few lengths occur, so that prepared statements are reused.
         length = 1 << (len(some) - 1).bit_length()
-        padded = [*some, *[some[-1]] * (length - len(some))]
+        padded = [*parameters, *some, *[some[-1]] * (length - len(some))]
         rows += connection.execute(statement.format(", ".join("?" * length)), padded)
     return rows

@@ -138,9 +138,8 @@ class SqliteIndex(SqliteImports):
             if state not in ("uncommitted", "importing", "committed"):
                 raise CrawlStateError(state_message(crawl, state, "changed", self._url))
             # A repeated call finds the file under its new name.
-            if not self._connection.execute(_RENAME, (number, old, new)).rowcount and not self._value(
-                _HAS_FILE, number, new
-            ):
+            renamed = self._connection.execute(_RENAME, (number, old, new)).rowcount
+            if not renamed and not self._value(_HAS_FILE, number, new):
                 raise CrawlStateError(unknown_file_message(crawl, old, self._url))
             self._connection.execute(
                 "UPDATE OR REPLACE crawl_need SET file = ? WHERE other = ? AND file = ?", (new, crawl, old)
@@ -263,7 +262,8 @@ class SqliteIndex(SqliteImports):
     def needs(self, crawl: str) -> list[Need]:
         query = "SELECT other, wacz_index, file FROM crawl_need JOIN crawl ON number = crawl WHERE id = ?"
         rows = self._read(query, (crawl,))
-        return sorted((Need(other, number, file or None) for other, number, file in rows), key=need_order)
+        needs = (Need(other, wacz_index, file or None) for other, wacz_index, file in rows)
+        return sorted(needs, key=need_order)
 
     def records(self, crawl: str) -> Iterator[Original]:
         with sqlite_faults(self._url):

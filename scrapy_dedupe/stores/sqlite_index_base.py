@@ -53,8 +53,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 _ADDED_BEFORE = """
 SELECT o.digest FROM original o CROSS JOIN crawl c ON c.number = o.id >> 32
-WHERE (c.number = {number} OR (coalesce(c.part_of, c.number) = {crawl} AND c.commit_order IS NOT NULL))
-AND substr(o.digest, 1, 8) IN ({{}})
+WHERE (c.number = ? OR (coalesce(c.part_of, c.number) = ? AND c.commit_order IS NOT NULL))
+AND substr(o.digest, 1, 8) IN ({})
 """
 
 _ADD_URL = """
@@ -166,8 +166,9 @@ class SqliteIndexBase(CrawlIndex):
         following = first if highest is None else highest + 1
         packed = [packed_digest(original.digest) for original in originals]
         files = self._file_numbers(number, originals)
-        before = _ADDED_BEFORE.format(number=number, crawl=crawl)
-        known = {row[0] for row in rows_of(self._connection, before, [digest[:8] for digest in packed])}
+        beginnings = [digest[:8] for digest in packed]
+        before = rows_of(self._connection, _ADDED_BEFORE, beginnings, number, crawl)
+        known = {digest for (digest,) in before}
         entered: dict[bytes, int] = {}
         rows = []
         for digest, original in zip(packed, originals, strict=True):
