@@ -264,10 +264,10 @@ class PassageIndex:
         """The text of a document. Raises KeyError for an unknown id; StoreRefused if the index stores no texts."""
         with self._open():
             snapshot = self.snapshot()
-            number = snapshot.text_of_document(doc_id)
+            number = snapshot.document_number(doc_id)
             if number is None:
                 raise KeyError(doc_id)
-            return snapshot.text(number)
+            return snapshot.text(int(snapshot.text_numbers[number]))
 
     @property
     def documents(self) -> Iterator[IndexedDocument]:

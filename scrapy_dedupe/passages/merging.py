@@ -1,7 +1,8 @@
 """Merging segments: which ones to merge, and how.
 
-The memory use of a merge does not depend on the number of posts. Posts are read by ranges of keys from all segments, and written sorted. Segments are compared with their checksums before
-they are copied, so that damage is refused instead of getting a new, valid checksum. Blobs keep their checksums.
+The memory use of a merge does not depend on the number of posts: they are read by ranges of keys from all segments, and
+written sorted. Segments are compared with their checksums before they are copied, so that damage is refused instead of
+getting a new, valid checksum.
 
 The choice of segments keeps their number small, no matter how the index grew. A segment belongs to a tier by its size: the lowest tier holds segments below 65,536, each further tier segments up to
 eight times larger. Eight neighbours of about the same size are merged, so everything is written again once per tier, and
@@ -13,27 +14,24 @@ the cheapest of the possible merges is chosen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 
-from .segment_layout import DIGEST_SIZE, SegmentEntry, new_segment
-from .segments import Segment, key_bounds
+from .segment_layout import new_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from scrapy_dedupe.tasks.progress import Progress
 
-    from .segment_layout import SegmentWriter
-    from .values import Parameters, Posts
+    from .segment_layout import SegmentEntry, SegmentWriter
+    from .segments import Segment
+    from .snapshot import IndexSnapshot
 
 FAN_IN = 8
 """How many segments are merged into one."""
@@ -101,69 +99,42 @@ _POSTS = 1 << 19
 _COPIED = 1 << 12  # texts copied in one piece
 
 
-def merge(
-    segments: Sequence[Segment],
-    alive: Sequence[NDArray[np.bool_]],
-    texts_alive: Sequence[NDArray[np.bool_]],
-    folder: Path,
-    name: str,
-    parameters: Parameters,
-    watch: Progress = NO_PROGRESS,
-) -> SegmentEntry:
-    """Write the living documents and texts of *segments* as the segment *name*, in their order.
+def merge(snapshot: IndexSnapshot, chosen: slice, name: str, watch: Progress = NO_PROGRESS) -> SegmentEntry:
+    """Write the living documents and texts of the *chosen* segments as the segment *name*, in their order.
 
-    *alive* has a mask of the documents to keep for each segment, *texts_alive* a mask of the texts. A text that several
-    segments hold is kept once, in its first position, and all its documents refer to that copy. Raises StoreRefused for a
-    damaged segment, StoreUnavailable if the folder cannot be written to, ValueError if a document is kept but its text,
-    in one of the segments, is not.
+    Raises StoreRefused for a damaged segment, StoreUnavailable if the folder cannot be written to.
     """
+    segments = snapshot.segments[chosen]
     for segment in segments:
         segment.refuse_damage()
-    numbers = _number_texts(segments, texts_alive)
-    with new_segment(folder, name, parameters) as writer:
-        with part(watch, "merge texts", numbers.count, "texts"):
-            for segment, kept in zip(segments, numbers.kept, strict=True):
+    is_alive_document, is_alive = snapshot.living(chosen)
+    has_texts = snapshot.parameters.has_texts
+    first_text = snapshot.text_bases[chosen.start]
+    numbers = np.where(is_alive, np.cumsum(is_alive) - 1, -1)
+    with new_segment(snapshot.folder, name, snapshot.parameters) as writer:
+        with part(watch, "merge texts", int(np.count_nonzero(is_alive)), "texts"):
+            bounds = np.cumsum([segment.text_count for segment in segments])[:-1]
+            for segment, kept in zip(segments, np.split(is_alive, bounds), strict=True):
                 _copy_texts(segment, kept, writer, watch)
-        with part(watch, "merge documents", sum(map(len, alive)), "documents"):
-            for place, segment in enumerate(segments):
-                _copy_documents(segments, place, alive[place], numbers, writer)
-                segment.forget()
-                watch.advance(len(alive[place]))
-        _merge_posts(segments, numbers, parameters, writer, watch)
+        with part(watch, "merge documents", len(is_alive_document), "documents"):
+            for number in (
+                np.flatnonzero(is_alive_document) + snapshot.document_bases[chosen.start]
+            ).tolist():
+                text = int(snapshot.text_numbers[number]) - first_text
+                is_here = 0 <= text < len(numbers)
+                new = int(numbers[text]) if is_here else snapshot.digest_of_document(number)
+                writer.add_document(snapshot.doc_id(number), snapshot.host_of_document(number), new)
+                watch.advance(1)
+        with part(watch, "merge posts", writer.post_count, "posts"):
+            first_ordinals = np.append(0, np.cumsum(snapshot.post_counts(chosen)[is_alive], dtype=np.int64))
+            for posts in snapshot.scan(_POSTS, chosen, in_order=False):
+                texts = numbers[posts.texts - first_text]
+                values = texts if has_texts else first_ordinals[texts] + posts.where
+                writer.add_sorted_posts(posts.keys, values)
+                watch.advance(len(posts))
+                for segment in segments:
+                    segment.forget()
     return writer.entry
-
-
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    """For the texts of each segment: the new numbers (-1 if not kept), and which are copied from this segment."""
-
-    new: list[NDArray[np.int64]]
-    kept: list[NDArray[np.bool_]]
-    count: int
-
-
-def _number_texts(segments: Sequence[Segment], texts_alive: Sequence[NDArray[np.bool_]]) -> _Numbers:
-    digests = np.concatenate(
-        [np.zeros((0, DIGEST_SIZE), np.uint8), *(segment.digests for segment in segments)]
-    )
-    is_alive = np.concatenate([np.zeros(0, np.bool_), *texts_alive])
-    if len(is_alive) != len(digests):
-        raise ValueError("texts_alive must have one value per text")
-    texts = np.flatnonzero(is_alive)
-    halves = digests[texts].view("<u8")
-    order = np.lexsort((halves[:, 1], halves[:, 0]))  # stable: of equal digests, the first text comes first
-    is_first = np.ones(len(order), np.bool_)
-    is_first[1:] = (halves[order[1:]] != halves[order[:-1]]).any(axis=1)
-    firsts = texts[order[is_first]]
-    kept = np.zeros(len(digests), np.bool_)
-    kept[firsts] = True
-    new = np.full(len(digests), -1, np.int64)
-    new[kept] = np.arange(len(firsts))
-    new[texts[order]] = new[firsts[np.cumsum(is_first) - 1]]
-    bounds = list(pairwise(accumulate((segment.text_count for segment in segments), initial=0)))
-    return _Numbers(
-        [new[start:stop] for start, stop in bounds], [kept[start:stop] for start, stop in bounds], len(firsts)
-    )
 
 
 def _copy_texts(segment: Segment, kept: NDArray[np.bool_], writer: SegmentWriter, watch: Progress) -> None:
@@ -187,87 +158,3 @@ def _runs(kept: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
         for piece in range(start, stop, _COPIED):
             yield piece, min(piece + _COPIED, stop)
-
-
-def _copy_documents(
-    segments: Sequence[Segment],
-    place: int,
-    alive: NDArray[np.bool_],
-    numbers: _Numbers,
-    writer: SegmentWriter,
-) -> None:
-    segment = segments[place]
-    if len(alive) != segment.document_count:
-        raise ValueError("alive must have one value per document")
-    foreign = segment.documents.foreign
-    foreign_numbers = _numbers_of(foreign, segments, numbers)
-    hosts, document_hosts = segment.documents.hosts, segment.documents.host_numbers
-    texts = segment.documents.texts
-    for number, doc_id in enumerate(segment.documents.doc_ids()):
-        if not alive[number]:
-            continue
-        text = int(texts[number])
-        new: int | bytes
-        if text >= 0:
-            new = int(numbers.new[place][text])
-            if new < 0:
-                raise ValueError(f"the document {doc_id!r} is alive, but its text is not")
-        else:
-            new = int(foreign_numbers[-1 - text])
-            if new < 0:
-                new = foreign[-1 - text].tobytes()
-        writer.add_document(doc_id, hosts[document_hosts[number]], new)
-
-
-def _numbers_of(
-    digests: NDArray[np.uint8], segments: Sequence[Segment], numbers: _Numbers
-) -> NDArray[np.int64]:
-    """The new numbers of the texts with these digests; -1 for digests that no segment holds."""
-    found = np.full(len(digests), -1, np.int64)
-    for segment, new in zip(segments, numbers.new, strict=True):
-        texts = segment.texts_of(digests)
-        is_here = texts >= 0
-        found[is_here] = np.maximum(found[is_here], new[texts[is_here]])
-    return found
-
-
-def _merge_posts(
-    segments: Sequence[Segment],
-    numbers: _Numbers,
-    parameters: Parameters,
-    writer: SegmentWriter,
-    watch: Progress,
-) -> None:
-    # Only the copy of a text that is kept provides its posts.
-    sources = [
-        np.where(kept, new, -1).astype(np.int32) for new, kept in zip(numbers.new, numbers.kept, strict=True)
-    ]
-    counts = [
-        segment.section("post counts")[kept] for segment, kept in zip(segments, numbers.kept, strict=True)
-    ]
-    first_ordinals = np.cumsum(np.concatenate([np.zeros(1, np.int64), *counts]), dtype=np.int64)
-    n_posts = int(first_ordinals[-1])
-    bounds = key_bounds(segments, _POSTS)
-    with part(watch, "merge posts", n_posts, "posts"):
-        for low_key, high_key in pairwise(bounds):
-            keys, values = [], []
-            for segment, source in zip(segments, sources, strict=True):
-                posts = segment.posts_between(low_key, high_key)
-                some_keys, some_values = _renumbered(
-                    posts, source, None if parameters.has_texts else first_ordinals
-                )
-                keys.append(some_keys)
-                values.append(some_values)
-                segment.forget()
-            writer.add_sorted_posts(np.concatenate(keys), np.concatenate(values))
-            watch.advance(sum(map(len, keys)))
-
-
-def _renumbered(
-    posts: Posts, source: NDArray[np.int32], first_ordinals: NDArray[np.int64] | None
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    texts = source[posts.texts].astype(np.int64)
-    stays = texts >= 0
-    if not stays.all():
-        posts, texts = posts.picked(stays), texts[stays]
-    return posts.keys, texts if first_ordinals is None else first_ordinals[texts] + posts.where

@@ -210,8 +210,8 @@ class _Search:
         else:
             return [], []
         # If the texts have few different words, an equal text would not come first without this.
-        same = self._snapshot.text_of_digest(digest_of(query.text))
-        is_other = texts != (-1 if same is None else same)
+        digest = np.frombuffer(digest_of(query.text), np.uint8).reshape(1, -1)
+        is_other = texts != self._snapshot.texts_of_digests(digest)
         order = np.lexsort((self._snapshot.first_documents[texts], -most, is_other))
         return texts[order].tolist(), most[order].tolist()
 

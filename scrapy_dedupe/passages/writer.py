@@ -23,10 +23,9 @@ from scrapy_dedupe.tasks.progress import NO_PROGRESS
 
 from . import catalogue
 from .catalogue import Manifest, encoded_deleted, segment_name
-from .folder_files import missing_file
 from .merging import LARGEST, fewest, merge, next_merge
 from .segment_layout import DIGEST_SIZE, new_segment
-from .snapshot import IndexSnapshot
+from .snapshot import IndexSnapshot, SegmentFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -153,8 +152,8 @@ class IndexWriter:
         current = self._current()
         needed = tuple(
             entry
-            for entry, *living in zip(self.manifest.segments, *current.living_parts(), strict=True)
-            if any(map(np.any, living))
+            for number, entry in enumerate(self.manifest.segments)
+            if any(map(np.any, current.living(slice(number, number + 1))))
         )
         if len(needed) < len(self.manifest.segments):
             self._switch_to(needed)
@@ -169,9 +168,8 @@ class IndexWriter:
         self.check_usable()
         is_changed = False
         for chosen in reversed(fewest(self._sizes())):
-            entries = self.manifest.segments[chosen]
-            living = [part for parts in self._current().living_parts() for part in parts[chosen]]
-            if len(entries) > 1 or not all(map(np.all, living)):
+            living = self._current().living(chosen)
+            if chosen.stop - chosen.start > 1 or not all(map(np.all, living)):
                 self._merge(chosen)
                 is_changed = True
         return is_changed
@@ -217,11 +215,8 @@ class IndexWriter:
     def _current(self) -> IndexSnapshot:
         """The index with the changes that are not committed yet."""
         if self._snapshot is None:
-            # Only the lock holder removes files, so a missing file is lost.
-            try:
-                self._snapshot = IndexSnapshot(self.folder, self.manifest)
-            except FileNotFoundError as error:
-                raise missing_file(self.folder, error) from error
+            files = SegmentFiles(self.folder, self.manifest)
+            self._snapshot = IndexSnapshot(self.folder, self.manifest, files)
         return self._snapshot
 
     def _forget_snapshot(self) -> None:
@@ -286,11 +281,9 @@ class IndexWriter:
     def _merge(self, chosen: slice) -> None:
         entries = self.manifest.segments
         current = self._current()
-        living, texts = (parts[chosen] for parts in current.living_parts())
         merged: tuple[SegmentEntry, ...] = ()
-        if any(map(np.any, (*living, *texts))):
-            segments, name = current.segments[chosen], self._new_name()
-            merged = (merge(segments, living, texts, self.folder, name, self.parameters, self.watch),)
+        if any(map(np.any, current.living(chosen))):
+            merged = (merge(current, chosen, self._new_name(), self.watch),)
         start, stop, _ = chosen.indices(len(entries))
         self._switch_to((*entries[:start], *merged, *entries[stop:]))
 
