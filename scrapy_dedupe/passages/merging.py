@@ -4,10 +4,11 @@ The memory use of a merge does not depend on the number of posts: they are read 
 written sorted. Segments are compared with their checksums before they are copied, so that damage is refused instead of
 getting a new, valid checksum.
 
-The choice of segments keeps their number small, no matter how the index grew. A segment belongs to a tier by its size: the lowest tier holds segments below 65,536, each further tier segments up to
-eight times larger. Eight neighbours of about the same size are merged, so everything is written again once per tier, and
-a tier has at most seven segments. Only neighbours are merged, since their order is the order in which documents were
-added. Smaller segments between two of a tier count as part of that tier; otherwise they could pile up there. No merge
+The choice of segments keeps their number small, no matter how the index grew. A segment belongs to a tier by its size:
+the lowest tier holds segments below 65,536, each further tier segments up to eight times larger. Eight neighbours of about
+the same size are merged, so everything is written again once per tier, and a tier has at most seven segments. Only
+neighbours are merged, since their order is the order in which documents were added. Smaller segments between two of a tier
+count as part of that tier; otherwise they could pile up there. No merge
 exceeds the largest possible segment. This is the logarithmic merge policy of Lucene (LogMergePolicy), with one addition:
 the cheapest of the possible merges is chosen.
 """

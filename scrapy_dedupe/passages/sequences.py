@@ -16,9 +16,8 @@ Files with one item per position of the sequence:
 *   ``sequence`` (uint32).
 *   ``starts`` and ``ends`` (uint32): the characters where a token or blot begins and ends.
 *   With texts: ``marks`` (uint8): 1 where a seed begins, plus 2 where an excluded blot begins.
-*   Without texts: ``befores`` (uint32): the value before each position; ``tokens`` (uint32): the first token of each
-    blot; ``numbers`` (uint32): the number of the seed of each blot, from 1, or 0 if the blot is not a seed, with one
-    extra item before the first.
+*   Without texts: ``tokens`` (uint32): the first token of each blot; ``numbers`` (uint32): the number of the seed of each
+    blot, from 1, or 0 if the blot is not a seed, with one extra item before the first.
 
 Other files: ``texts`` (see `work_files`), ``sums`` (see `repeats`), and ``bucket-N``, pairs of uint64: the hash of
 the window at a position, and the position.
@@ -299,11 +298,9 @@ class BlotMaterial(_Sequence):
         self._build(seeds, watch)
         self.sequence = self._map("sequence")
         self.sums = PrefixSums(folder / "sums", self.sequence)
-        self._befores, self._tokens = self._map("befores"), self._map("tokens")
-        self._seed_numbers = self._map("numbers")
 
     def before(self, positions: Numbers) -> Values:
-        return self._befores[positions]
+        return self._steps(positions, positions - 1)
 
     def are_equal(self, a_starts: Numbers, b_starts: Numbers, lengths: Numbers) -> NDArray[np.bool_]:
         """Whether the runs of *lengths* values at *a_starts* and at *b_starts*, and their first blots, are equal."""
@@ -342,15 +339,18 @@ class BlotMaterial(_Sequence):
         ends = np.cumsum(sizes)
         self.text_starts = ends - sizes
         self.size = int(ends[-1]) if len(ends) else 0
-        numbers = self._numbers(seeds)
-        tokens = self._map("tokens")
+        self._seed_numbers = self._numbers(seeds)
+        self._tokens: Values = self._map("tokens")
         with ExitStack() as files:
-            outputs = self._open(files, "sequence", "befores")
+            (output,) = self._open(files, "sequence")
             buckets = self._open_buckets(files, self.size)
             for start in range(0, self.size, _BUCKET):
-                self._add(slice(start, min(start + _BUCKET, self.size)), numbers, tokens, outputs, buckets)
-            for file in outputs:
-                file.write(bytes(4 * PADDING))
+                at = np.arange(start, min(start + _BUCKET, self.size))
+                output.write(self._steps(at, at + 1).tobytes())
+                here = self._seed_numbers[at + 1].astype(np.uint64)
+                seeded = np.flatnonzero(here)
+                self._into_buckets(buckets, mixed(here[seeded]), at[seeded])
+            output.write(bytes(4 * PADDING))
 
     def _numbers(self, seeds: Seeds) -> NDArray[np.uint32]:
         """For each blot the number of its seed, from 1, or 0.
@@ -377,33 +377,16 @@ class BlotMaterial(_Sequence):
             numbers[places[texts] + posts.where[which] + 1] = seed
         return numbers.view(np.ndarray)
 
-    def _add(
-        self,
-        part: slice,
-        numbers: NDArray[np.uint32],
-        tokens: Values,
-        outputs: list[BinaryIO],
-        buckets: list[BinaryIO],
-    ) -> None:
-        """Write the steps to the next and to the previous blot, for some blots."""
-        here = numbers[part.start + 1 : part.stop + 1].astype(np.uint64)
-        following = numbers[part.start + 2 : part.stop + 2].astype(np.uint64)
-        previous = numbers[part.start : part.stop].astype(np.uint64)
-        at = np.arange(part.start, part.stop)
-        texts = np.searchsorted(self.text_starts, np.arange(part.start - 1, part.stop + 1), "right")
-        gaps_after = tokens[part.start + 1 : part.stop + 1].astype(np.uint64) - tokens[part]
-        before = np.maximum(at - 1, 0)
-        gaps_before = tokens[part].astype(np.uint64) - tokens[before]
-        has_next = (here != 0) & (following != 0) & (texts[1:-1] == texts[2:])
-        has_previous = (here != 0) & (previous != 0) & (texts[1:-1] == texts[:-2])
-        for file, numbered, gaps, is_step in (
-            (outputs[0], following, gaps_after, has_next), (outputs[1], previous, gaps_before, has_previous)
-        ):  # fmt: skip
-            steps = (mixed(numbered * np.uint64(_STEP) + gaps) & _LOW).astype(np.uint32)
-            steps[steps == 0] = 1
-            file.write(np.where(is_step, steps, 0).astype(np.uint32).tobytes())
-        seeds = np.flatnonzero(here != 0)
-        self._into_buckets(buckets, mixed(here[seeds]), at[seeds])
+    def _steps(self, positions: Numbers, neighbours: Numbers) -> Values:
+        """The value of the step from each blot to its neighbour; 0 if one is not a seed, or begins another text."""
+        # + 1: see `are_equal`.
+        here, there = self._seed_numbers[positions + 1], self._seed_numbers[neighbours + 1]
+        is_step = (here != 0) & (there != 0)
+        texts, others = (np.searchsorted(self.text_starts, at, "right") for at in (positions, neighbours))
+        is_step &= texts == others
+        gaps = np.abs(self._tokens[positions].astype(np.int64) - self._tokens[neighbours])
+        steps = (mixed(there * np.uint64(_STEP) + gaps.astype(np.uint64)) & _LOW).astype(np.uint32)
+        return np.where(is_step, np.maximum(steps, 1), 0).astype(np.uint32)
 
 
 def _batches(chars: Numbers) -> Iterator[tuple[int, int]]:
