@@ -118,7 +118,7 @@ class _Search:
         parts, templates = [], [np.zeros((2, 0), np.int64)]
         for begin in range(0, max(1, len(self._keys_of_text)), _MOST_KEYS):
             some = self._keys_of_text[begin : begin + _MOST_KEYS]
-            numbers, texts, where = snapshot.find(some, in_order=False)
+            numbers, texts, where = snapshot.find(some)
             is_template = np.zeros(len(numbers), np.bool_)
             if boilerplate is not None:
                 is_template = boilerplate.is_boilerplate(numbers, texts)

@@ -279,13 +279,13 @@ class IndexSnapshot:
 
     # Posts
 
-    def find(self, keys: NDArray[np.uint64], *, in_order: bool = True) -> PostColumns:
+    def find(self, keys: NDArray[np.uint64]) -> PostColumns:
         """The posts of *keys* in texts that are alive. *keys* must be sorted and unique.
 
         Returns three arrays of the same length: positions in *keys*, text numbers, and the `where` values of `Posts`;
-        sorted by key, then by text. With *in_order* False they are only sorted within each segment, which is faster.
+        sorted by key, then by text, within each segment.
         """
-        return self._living_posts(lambda segment: segment.find(keys), in_order=in_order)
+        return self._living_posts(lambda segment: segment.find(keys), in_order=False)
 
     def scan(
         self,
@@ -297,7 +297,7 @@ class IndexSnapshot:
         """All posts of texts that are alive in the *chosen* segments, in pieces: sorted by key, then by text.
 
         All posts of a key are in the same piece. A piece has at most about *most_posts* posts (at least 1,024), unless a
-        single key has more. *in_order* has the same meaning as for `find`.
+        single key has more. With *in_order* False, a piece is only sorted within each segment, which is faster.
         """
         for low, high in pairwise(key_bounds(self.segments[chosen], max(most_posts, _MIN_POSTS))):
             posts = self._living_posts(partial(_columns_between, low, high), chosen, in_order=in_order)

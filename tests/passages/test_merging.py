@@ -11,10 +11,10 @@ from passages.segment_cases import Case, Name, Text, cases, parameters, posts_of
 from passages.small_segments import deleted, write_index
 
 from scrapy_dedupe.errors import StoreRefused
-from scrapy_dedupe.passages import merging
-from scrapy_dedupe.passages.merging import merge
+from scrapy_dedupe.passages import writer
 from scrapy_dedupe.passages.segments import Segment
 from scrapy_dedupe.passages.snapshot import IndexSnapshot
+from scrapy_dedupe.passages.writer import merge
 
 OTHERS = Case(tuple(Text(chr(number), ()) for number in range(4)), ())
 """The texts of other segments that `cases` names."""
@@ -88,7 +88,7 @@ def test_a_merged_segment_is_byte_for_byte_the_one_written_at_once(
     some: list[Part], has_texts: bool, at_a_time: int
 ) -> None:
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merging, "_POSTS", at_a_time)
+        patch.setattr(writer, "_POSTS", at_a_time)
         folder = Path(name)
         segment = merged(folder, some, has_texts=has_texts)
         entry = write(folder, "once", joined(some), has_texts=has_texts)
