@@ -66,6 +66,15 @@ def strict_lock(fd: int, *, is_shared: bool = False) -> bool:
     return True
 
 
+def is_locked(path: Path | str) -> bool:
+    """Whether another process holds a lock on the file. False on systems without locks. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        return not lock(fd)
+    finally:
+        os.close(fd)
+
+
 def is_same_file(fd: int, path: Path) -> bool:
     """Whether *path* still refers to the file that *fd* has open."""
     try:

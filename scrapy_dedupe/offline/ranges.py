@@ -15,15 +15,13 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
-from scrapy_dedupe.errors import DamagedInput, SettingError
+from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.remote import RemoteFile, shown
-from scrapy_dedupe.warc.zip_members import StoredMember
+from scrapy_dedupe.warc.zip_members import FilePart, StoredMember
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Literal
-
-    from typing_extensions import Buffer
 
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -59,7 +57,9 @@ class FileRange:
 
     def open(self, mode: Literal["rb"], /) -> io.BufferedReader:
         """Return a seekable reader that ends at the end of the range."""
-        return io.BufferedReader(_Placed(self._store.open(), self._offset))
+        store = self._store.open()
+        size = store.seek(0, os.SEEK_END)
+        return io.BufferedReader(FilePart(store, 0, size, self._offset, _START_BYTES))
 
     def __str__(self) -> str:
         return shown(str(self._file))
@@ -86,21 +86,10 @@ def fetch(file: RemoteFile, start: int, end: int, target: _Target) -> None:
 
     Raises ArchiveError if they cannot be fetched, SettingError without the driver of the protocol, OSError of *target*.
     """
-    try:
+    with file.driver_errors():
         from fsspec.core import url_to_fs
 
         system, path = url_to_fs(file.url)
-    except ImportError as error:
-        raise SettingError(
-            f"{shown(file.url)} cannot be read without a package: {error}. Run"
-            ' pip install "scrapy-dedupe[storage]", and install the driver for the protocol.'
-        ) from error
-    except Exception as error:
-        if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
-            raise SettingError(
-                f"{shown(file.url)} cannot be read: fsspec does not support the protocol {file.url.partition('://')[0]}."
-            ) from error
-        raise file.unreadable(error) from error
     pieces = _http_pieces if file.url.lower().startswith(("http://", "https://")) else _driver_pieces
     fetched = pieces(system, path, start, end)
     missing = end - start
@@ -204,45 +193,3 @@ class _TemporaryFile:
 
     def open(self) -> io.BufferedIOBase:
         return self._path.open("rb")
-
-
-class _Placed(io.RawIOBase):
-    """The bytes of *part* from *offset* on; the first `_START_BYTES` of them are also at position 0."""
-
-    def __init__(self, part: io.BufferedIOBase, offset: int) -> None:
-        self._part = part
-        self._offset = offset
-        self._end = offset + part.seek(0, os.SEEK_END)
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, position: int, whence: int = os.SEEK_SET, /) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._end}[whence]
-        self._position = max(0, base + position)
-        return self._position
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        with memoryview(buffer).cast("B") as view:
-            size = len(view)
-            if self._position < self._offset:
-                at, size = self._position, min(size, max(0, min(_START_BYTES, self._offset) - self._position))
-            else:
-                at = self._position - self._offset
-            self._part.seek(at)
-            data = self._part.read(size)
-            view[: len(data)] = data
-            self._position += len(data)
-            return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._part.close()
-        super().close()

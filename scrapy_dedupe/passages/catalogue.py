@@ -41,7 +41,7 @@ import numpy as np
 
 from scrapy_dedupe.errors import StoreRefused
 
-from .folder_files import LOCK, NEW_SUFFIX, damaged, other_version, read_file, reading, write_file
+from .folder_files import LOCK, NEW_SUFFIX, damaged, read_file, reading, write_file
 from .segment_layout import SUFFIX, SegmentEntry
 from .values import Parameters
 
@@ -250,7 +250,10 @@ def _manifest_of(value: object, path: Path) -> Manifest:
         )
     version = value.get("version")
     if version != VERSION and isinstance(version, int):
-        raise other_version(path, version, VERSION)
+        raise StoreRefused(
+            f"{path} has format version {version}, and this version of scrapy-dedupe reads {VERSION}. Use the version"
+            " that wrote it, or index again into another folder."
+        )
     if value.pop("checksum", None) != _checksum(value):
         raise damaged(path, "has a wrong checksum")
     parameters = Parameters(**value["parameters"])

@@ -5,16 +5,15 @@ before it is returned. If the index keeps no texts, a passage is a run of blots 
 
 Data that grows with the index is stored in a work folder, which is removed at the end.
 
-The places of a passage usually differ only in case, layout and punctuation. In ASCII text, the words of the tokenisers that fold case are
-the series of letters and digits, ignoring case, so such texts are compared by these series. Other texts are compared by a
-digest of their words, which is computed once for each distinct text.
+The words at the places of a passage are compared by their digests. In ASCII text, the words of the tokenisers that fold
+case are the series of letters and digits in lower case, so most texts need no tokeniser.
 """
 
 from __future__ import annotations
 
 import hashlib
 from contextlib import closing
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -51,45 +50,15 @@ _RUNS: Final = bytes(
 )
 
 
-class Wording:
-    """Compares other texts with the words of *shown*."""
-
-    def __init__(self, shown: str, tokeniser: Tokeniser) -> None:
-        self._shown = shown
-        self._tokeniser = tokeniser
-        self._digests: dict[bytes, str] = {}
-
-    def group(self, written: str) -> str:
-        """Return the same string for texts with the same words, and "" for the words of *shown*."""
-        if written == self._shown or self._has_same_runs(written):
-            return ""
-        digest = self._digest(written)
-        return "" if digest == self._shown_digest else digest
-
-    def _has_same_runs(self, written: str) -> bool:
-        if not (written.isascii() and self._shown.isascii()):
-            return written.split() == self._shown.split()
-        return self._tokeniser.is_folded and _runs_of(written) == self._shown_runs
-
-    @cached_property
-    def _shown_runs(self) -> list[bytes]:
-        return _runs_of(self._shown)
-
-    @cached_property
-    def _shown_digest(self) -> str:
-        return self._digest(self._shown)
-
-    def _digest(self, written: str) -> str:
-        """A digest of the words of a text, computed once for each text."""
-        key = hashlib.sha256(written.encode("utf-8", "surrogatepass")).digest()
-        if key not in self._digests:
-            words = "\0".join(self._tokeniser.words(written))
-            self._digests[key] = hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
-        return self._digests[key]
-
-
-def _runs_of(text: str) -> list[bytes]:
-    return text.encode("ascii").translate(_RUNS).split()
+def words_digest(written: str, tokeniser: Tokeniser, known: dict[bytes, bytes]) -> bytes:
+    """A digest of the words of a text. *known* caches the digests of texts that are not ASCII."""
+    if tokeniser.is_folded and written.isascii():
+        return hashlib.sha256(b"\0".join(written.encode("ascii").translate(_RUNS).split())).digest()
+    key = hashlib.sha256("\0".join(written.split()).encode("utf-8", "surrogatepass")).digest()
+    if key not in known:
+        words = "\0".join(tokeniser.words(written))
+        known[key] = hashlib.sha256(words.encode("utf-8", "surrogatepass")).digest()
+    return known[key]
 
 
 _CACHED_NAMES: Final = 1 << 15
@@ -257,17 +226,17 @@ class _PassageBuilder:
             yield from self._common_parts(length, places)
 
     def _groups_of_words(self, places: Sequence[_DocumentPlace]) -> Iterable[list[_DocumentPlace]]:
-        """Group the places by their words, keeping the order. Only two texts are in memory at a time."""
+        """Group the places by their words, keeping the order. Only one text is in memory at a time."""
         if not isinstance(self._material, TokenMaterial):
             return [list(places)]
-        wording = Wording(self._written(places[0].place), self._tokeniser)
-        groups: dict[str, list[_DocumentPlace]] = {}
-        last, group = places[0].place, ""
+        known: dict[bytes, bytes] = {}
+        groups: dict[bytes, list[_DocumentPlace]] = {}
+        last, digest = None, b""
         for item in places:
             if item.place is not last:
                 last = item.place
-                group = wording.group(self._written(last))
-            groups.setdefault(group, []).append(item)
+                digest = words_digest(self._written(last), self._tokeniser, known)
+            groups.setdefault(digest, []).append(item)
         return groups.values()
 
     def _common_parts(self, length: int, places: Sequence[_DocumentPlace]) -> Iterator[Passage]:

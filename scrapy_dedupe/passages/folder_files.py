@@ -115,13 +115,6 @@ def missing_file(folder: Path, error: FileNotFoundError) -> StoreRefused:
     return damaged(folder, f"lacks the file {error.filename}")
 
 
-def other_version(path: Path, version: int, known: int) -> StoreRefused:
-    return StoreRefused(
-        f"{path} has format version {version}, and this version of scrapy-dedupe reads {known}. Use the version that"
-        " wrote it, or index again into another folder."
-    )
-
-
 LOCK = "lock"
 """The name of the lock file."""
 

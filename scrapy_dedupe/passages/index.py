@@ -32,12 +32,11 @@ from . import checking, inspection, queries
 from .blots import blotter_of, key_bits
 from .catalogue import MANIFEST, manifest_stamp, read_manifest, refuse_other_parameters
 from .folder_files import WriterLock
-from .merging import LARGEST
 from .preparation import batches_of, checked_host, checked_name, checked_text, prepare
 from .snapshot import IndexSnapshot, no_index, refuse_unknown_parameters
 from .tokens import tokeniser_named
 from .values import Parameters
-from .writer import AddedDocuments, IndexWriter
+from .writer import LARGEST, AddedDocuments, IndexWriter
 
 if TYPE_CHECKING:
     import os
@@ -264,10 +263,10 @@ class PassageIndex:
         """The text of a document. Raises KeyError for an unknown id; StoreRefused if the index stores no texts."""
         with self._open():
             snapshot = self.snapshot()
-            number = snapshot.text_of_document(doc_id)
+            number = snapshot.document_number(doc_id)
             if number is None:
                 raise KeyError(doc_id)
-            return snapshot.text(number)
+            return snapshot.text(int(snapshot.text_numbers[number]))
 
     @property
     def documents(self) -> Iterator[IndexedDocument]:

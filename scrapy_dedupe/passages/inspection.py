@@ -17,8 +17,6 @@ from .seeds import counted as counted_documents
 from .seeds import numbered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .snapshot import IndexSnapshot
 
 
@@ -33,16 +31,6 @@ class InspectedSegment:
     posts: int
     posts_bytes: int
     texts_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class InspectedDocument:
-    """A document and the length of its text."""
-
-    doc_id: str
-    host: str
-    tokens: int
-    characters: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +76,13 @@ def inspect(snapshot: IndexSnapshot, boilerplate_share: float = SHARE) -> Inspec
         InspectedSegment(
             entry.name,
             entry.documents,
-            int(np.count_nonzero(~living_documents)),
+            int(np.count_nonzero(~snapshot.manifest.living(entry))),
             entry.texts,
             entry.posts,
             entry.size - entry.texts_size,
             entry.texts_size,
         )
-        for entry, living_documents in zip(
-            snapshot.manifest.segments, snapshot.living_parts()[0], strict=True
-        )
+        for entry in snapshot.manifest.segments
     ]
     posts_bytes = sum(segment.posts_bytes for segment in segments)
     texts_bytes = sum(segment.texts_bytes for segment in segments)
@@ -122,14 +108,6 @@ def inspect(snapshot: IndexSnapshot, boilerplate_share: float = SHARE) -> Inspec
         share_of_text=counted / characters if characters else None,
         segments=segments,
     )
-
-
-def inspected_documents(snapshot: IndexSnapshot) -> Iterator[InspectedDocument]:
-    """All documents, in the order in which they were added."""
-    tokens, characters = snapshot.token_counts, snapshot.char_counts
-    texts = snapshot.text_numbers[snapshot.is_alive_document].tolist()
-    for document, text in zip(snapshot.iter_documents(), texts, strict=True):
-        yield InspectedDocument(document.doc_id, document.host, int(tokens[text]), int(characters[text]))
 
 
 def _of_keys(snapshot: IndexSnapshot, boilerplate_share: float) -> dict[str, Any]:

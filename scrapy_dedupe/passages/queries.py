@@ -62,14 +62,6 @@ class BlotRow:
     char_end: int
 
 
-@dataclass(frozen=True, slots=True)
-class LocatedBlot:
-    """A blot with its places. The text of *passage* is that of the first place, or None if the index keeps no texts."""
-
-    blot: int
-    passage: Passage
-
-
 def like(
     snapshot: IndexSnapshot,
     text: str,
@@ -126,7 +118,7 @@ class _Search:
         parts, templates = [], [np.zeros((2, 0), np.int64)]
         for begin in range(0, max(1, len(self._keys_of_text)), _MOST_KEYS):
             some = self._keys_of_text[begin : begin + _MOST_KEYS]
-            numbers, texts, where = snapshot.find(some, in_order=False)
+            numbers, texts, where = snapshot.find(some)
             is_template = np.zeros(len(numbers), np.bool_)
             if boilerplate is not None:
                 is_template = boilerplate.is_boilerplate(numbers, texts)
@@ -210,8 +202,8 @@ class _Search:
         else:
             return [], []
         # If the texts have few different words, an equal text would not come first without this.
-        same = self._snapshot.text_of_digest(digest_of(query.text))
-        is_other = texts != (-1 if same is None else same)
+        digest = np.frombuffer(digest_of(query.text), np.uint8).reshape(1, -1)
+        is_other = texts != self._snapshot.texts_of_digests(digest)
         order = np.lexsort((self._snapshot.first_documents[texts], -most, is_other))
         return texts[order].tolist(), most[order].tolist()
 
@@ -265,10 +257,10 @@ def blots_of(text: str, parameters: Parameters, *, every: bool = False) -> list[
     return [BlotRow(blot, *span) for blot, span in zip(blots.values.tolist(), spans, strict=True)]
 
 
-def unblot(snapshot: IndexSnapshot, blots: Sequence[int]) -> list[LocatedBlot]:
-    """Return the places of each blot, in the order in which the documents were added.
+def unblot(snapshot: IndexSnapshot, blots: Sequence[int]) -> dict[int, Passage]:
+    """Return the places of each blot as a passage, in the order in which the documents were added.
 
-    The result has each blot once, in the order given. Blots that the index keeps for no text are left out. Since winnowing
+    The result has the blots in the order given. Blots that the index keeps for no text are left out. Since winnowing
     keeps only about two in nine blots, the tokens of a missing blot may still occur in a text. For a text of which the
     index keeps the blot, all places in the text are returned; in an index without texts, only the kept ones.
 
@@ -310,11 +302,11 @@ def unblot(snapshot: IndexSnapshot, blots: Sequence[int]) -> list[LocatedBlot]:
                 places[blot].append(Place(name, *span))
     for there in places.values():
         there.sort(key=lambda place: added[place.doc_id])
-    return [
-        LocatedBlot(blot, Passage(written.get(blot, (None, None))[1], blotter.span, tuple(places[blot])))
-        for blot in distinct
-        if places[blot]
-    ]
+    return {
+        blot: Passage(written.get(blot, (None, None))[1], blotter.span, tuple(there))
+        for blot, there in places.items()
+        if there
+    }
 
 
 def _spans_of_blots(

@@ -65,7 +65,7 @@ class Material(Protocol):
     *weights*: the number of documents with each text.
     *known*: the number of values in which all positions of a bucket with the same hash agree.
     *extra*: a run of n values has n + *extra* tokens or blots.
-    *possible_overlaps*: ascending positions that may overlap an earlier position that was dropped (see `periods`).
+    *possible_overlaps*: ascending positions that may overlap an earlier position that was dropped (see `sequences.Periods`).
     """
 
     sequence: Values

@@ -215,6 +215,11 @@ class SegmentWriter:
         """How many texts have been added."""
         return len(self._columns[0])
 
+    @property
+    def post_count(self) -> int:
+        """How many posts the added texts have."""
+        return sum(self._columns[2])
+
     def add_texts(self, digests: bytes, columns: Sequence[NDArray[Any]], blobs: bytes | memoryview) -> None:
         """Add texts. *blobs* are their concatenated blobs.
 
@@ -250,8 +255,7 @@ class SegmentWriter:
         All texts must have been added. *values* are those of the layout.
         """
         if self._posts is None:
-            posts = sum(self._columns[2])
-            self._posts = _PostsSection(self._file, self._parameters, self.text_count, posts)
+            self._posts = _PostsSection(self._file, self._parameters, self.text_count, self.post_count)
         self._posts.add(keys, values)
 
     def finish(self) -> None:
@@ -268,7 +272,7 @@ class SegmentWriter:
             values = np.arange(len(keys), dtype=np.uint32)
         self.add_sorted_posts(keys, values)
         assert self._posts is not None
-        self._posts.finish(sum(posts))
+        self._posts.finish(self.post_count)
         self._add("blob ends", np.cumsum(np.array(sizes, np.uint64)))
         self._add("blob sizes", raw_sizes)
         self._add("blob checksums", checksums)
@@ -285,7 +289,7 @@ class SegmentWriter:
         self._file.add("hosts", "".join(f"{host}\0" for host in self._hosts).encode())
         self.entry = SegmentEntry(
             self._name,
-            sum(posts),
+            self.post_count,
             self.text_count,
             len(self._names),
             self._posts.bucket_bits,

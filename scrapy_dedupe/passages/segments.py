@@ -1,7 +1,7 @@
 """Reading a segment: its file is mapped into memory, and only the parts that a query needs are read.
 
 All data is compared with its checksum on first use: sections as a whole, posts by the block, blobs one by one. A query
-therefore refuses only damage in data that it needs, and names what is damaged. `checking.check_segment` reads everything.
+therefore refuses only damage in data that it needs, and names what is damaged. `Segment.damage` reads everything.
 The layout is described in `segment_layout`.
 """
 
@@ -40,7 +40,7 @@ from .segment_layout import (
 from .values import Outline, Parameters, Posts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .segment_layout import SegmentEntry
 
 _KEPT_BLOCKS = 64
+_CHECKED = 1 << 24  # bytes of a section that are in memory at a time while it is compared with its checksum
 _NOTHING: NDArray[np.int64] = np.zeros(0, np.int64)
 
 
@@ -139,10 +140,10 @@ class Segment:
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def damage(self) -> str | None:
-        """Compare everything except the blobs with its checksum, and describe the first damage; None if there is none."""
+        """Compare the whole file with its checksums, and describe the first damage; None if there is none."""
         stop = len(MAGIC)
         for section, (offset, size, _) in self.entry.sections.items():
-            if section != BLOBS and not self._is_sound(section):
+            if not self._is_sound(section):
                 return f"its section {section!r} is damaged"
             if any(self._map[stop:offset]):
                 return f"the bytes before its section {section!r} are damaged"
@@ -150,7 +151,7 @@ class Segment:
         return None
 
     def refuse_damage(self) -> None:
-        """Compare everything except the blobs with its checksum. Raises StoreRefused for damage."""
+        """Compare the whole file with its checksums. Raises StoreRefused for damage."""
         if problem := self.damage():
             self.refuse(problem)
 
@@ -159,7 +160,12 @@ class Segment:
         return memoryview(self._map)[offset : offset + size]
 
     def _is_sound(self, section: str) -> bool:
-        return zlib.crc32(self._view(section)) == self.entry.sections[section][2]
+        view, checksum = self._view(section), 0
+        for start in range(0, len(view), _CHECKED):
+            checksum = zlib.crc32(view[start : start + _CHECKED], checksum)
+            if len(view) > _CHECKED:
+                self.forget()
+        return checksum == self.entry.sections[section][2]
 
     # Posts
 
@@ -294,11 +300,6 @@ class Documents:
         block, place = divmod(number, NAMES_PER_BLOCK)
         return self._names(block)[place]
 
-    def doc_ids(self) -> Iterator[str]:
-        """Yield all doc ids, in the order of their numbers."""
-        for block in range(len(self._segment.section("name ends"))):
-            yield from self._names(block)
-
     def named(self, doc_ids: Sequence[str]) -> dict[int, int]:
         """Return the numbers of the documents with these ids, by position in *doc_ids*; the last document of each id."""
         # A string that cannot be encoded is not the id of any document: "surrogatepass" gives bytes that no stored id
@@ -311,10 +312,6 @@ class Documents:
             for place, number in zip(asked.tolist(), numbers.tolist(), strict=True)
             if self.doc_id(number) == doc_ids[place]
         }
-
-    def number_of(self, doc_id: str) -> int | None:
-        """Return the number of the last document with this doc id."""
-        return self.named([doc_id]).get(0)
 
     @cached_property
     def hosts(self) -> list[str]:

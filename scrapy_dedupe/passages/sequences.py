@@ -16,25 +16,26 @@ Files with one item per position of the sequence:
 *   ``sequence`` (uint32).
 *   ``starts`` and ``ends`` (uint32): the characters where a token or blot begins and ends.
 *   With texts: ``marks`` (uint8): 1 where a seed begins, plus 2 where an excluded blot begins.
-*   Without texts: ``befores`` (uint32): the value before each position; ``tokens`` (uint32): the first token of each
-    blot; ``numbers`` (uint32): the number of the seed of each blot, from 1, or 0 if the blot is not a seed, with one
-    extra item before the first.
+*   Without texts: ``tokens`` (uint32): the first token of each blot; ``numbers`` (uint32): the number of the seed of each
+    blot, from 1, or 0 if the blot is not a seed, with one extra item before the first.
 
 Other files: ``texts`` (see `work_files`), ``sums`` (see `repeats`), and ``bucket-N``, pairs of uint64: the hash of
 the window at a position, and the position.
+
+Most positions in periodic sections begin no run (see `Periods`).
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from .blots import blotter_of, keys, weighed, windows
-from .characters import mixed
-from .groups import covered
-from .periods import Periods
+from .characters import mixed, powers_of
+from .groups import covered, ranges
+from .preparation import batches_of
 from .repeats import PADDING, PrefixSums
 from .seeds import Seeds, mapped, on_hosts
 from .tokens import tokeniser_named, tokens_of_all
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
     Values = NDArray[np.uint32]
+    Mask = NDArray[np.bool_]
 
 _BATCH_CHARS: Final = 1 << 20
 _BUCKET: Final = 1 << 19
@@ -62,6 +64,13 @@ _LOW: Final = np.uint64(0xFFFFFFFF)
 _SEED: Final = 1
 _LEFT_OUT: Final = 2
 _STEP: Final = 0x9E3779B97F4A7C15
+_LONGEST_PERIOD: Final = 31
+"""The longest period that is detected."""
+
+_COMPARED: Final = 32
+_ROWS: Final = 1 << 16
+_LENGTH_BITS: Final = 32
+_A: Final = 0xD1342543DE82EF95
 
 
 class _Sequence:
@@ -196,7 +205,8 @@ class TokenMaterial(_Sequence):
         watch.begin("texts", int(chars.sum()))
         with ExitStack() as files:
             outputs = self._open(files, "values", "starts", "ends", "marks")
-            for first, end in _batches(chars):
+            for batch in batches_of(range(len(chars)), chars.tolist().__getitem__, _BATCH_CHARS):
+                first, end = batch[0], batch[-1] + 1
                 self._add(first, end, outputs)
                 watch.advance(int(chars[first:end].sum()))
             for file in outputs[1:3]:
@@ -299,11 +309,9 @@ class BlotMaterial(_Sequence):
         self._build(seeds, watch)
         self.sequence = self._map("sequence")
         self.sums = PrefixSums(folder / "sums", self.sequence)
-        self._befores, self._tokens = self._map("befores"), self._map("tokens")
-        self._seed_numbers = self._map("numbers")
 
     def before(self, positions: Numbers) -> Values:
-        return self._befores[positions]
+        return self._steps(positions, positions - 1)
 
     def are_equal(self, a_starts: Numbers, b_starts: Numbers, lengths: Numbers) -> NDArray[np.bool_]:
         """Whether the runs of *lengths* values at *a_starts* and at *b_starts*, and their first blots, are equal."""
@@ -342,15 +350,18 @@ class BlotMaterial(_Sequence):
         ends = np.cumsum(sizes)
         self.text_starts = ends - sizes
         self.size = int(ends[-1]) if len(ends) else 0
-        numbers = self._numbers(seeds)
-        tokens = self._map("tokens")
+        self._seed_numbers = self._numbers(seeds)
+        self._tokens: Values = self._map("tokens")
         with ExitStack() as files:
-            outputs = self._open(files, "sequence", "befores")
+            (output,) = self._open(files, "sequence")
             buckets = self._open_buckets(files, self.size)
             for start in range(0, self.size, _BUCKET):
-                self._add(slice(start, min(start + _BUCKET, self.size)), numbers, tokens, outputs, buckets)
-            for file in outputs:
-                file.write(bytes(4 * PADDING))
+                at = np.arange(start, min(start + _BUCKET, self.size))
+                output.write(self._steps(at, at + 1).tobytes())
+                here = self._seed_numbers[at + 1].astype(np.uint64)
+                seeded = np.flatnonzero(here)
+                self._into_buckets(buckets, mixed(here[seeded]), at[seeded])
+            output.write(bytes(4 * PADDING))
 
     def _numbers(self, seeds: Seeds) -> NDArray[np.uint32]:
         """For each blot the number of its seed, from 1, or 0.
@@ -377,41 +388,135 @@ class BlotMaterial(_Sequence):
             numbers[places[texts] + posts.where[which] + 1] = seed
         return numbers.view(np.ndarray)
 
-    def _add(
-        self,
-        part: slice,
-        numbers: NDArray[np.uint32],
-        tokens: Values,
-        outputs: list[BinaryIO],
-        buckets: list[BinaryIO],
-    ) -> None:
-        """Write the steps to the next and to the previous blot, for some blots."""
-        here = numbers[part.start + 1 : part.stop + 1].astype(np.uint64)
-        following = numbers[part.start + 2 : part.stop + 2].astype(np.uint64)
-        previous = numbers[part.start : part.stop].astype(np.uint64)
-        at = np.arange(part.start, part.stop)
-        texts = np.searchsorted(self.text_starts, np.arange(part.start - 1, part.stop + 1), "right")
-        gaps_after = tokens[part.start + 1 : part.stop + 1].astype(np.uint64) - tokens[part]
-        before = np.maximum(at - 1, 0)
-        gaps_before = tokens[part].astype(np.uint64) - tokens[before]
-        has_next = (here != 0) & (following != 0) & (texts[1:-1] == texts[2:])
-        has_previous = (here != 0) & (previous != 0) & (texts[1:-1] == texts[:-2])
-        for file, numbered, gaps, is_step in (
-            (outputs[0], following, gaps_after, has_next), (outputs[1], previous, gaps_before, has_previous)
-        ):  # fmt: skip
-            steps = (mixed(numbered * np.uint64(_STEP) + gaps) & _LOW).astype(np.uint32)
-            steps[steps == 0] = 1
-            file.write(np.where(is_step, steps, 0).astype(np.uint32).tobytes())
-        seeds = np.flatnonzero(here != 0)
-        self._into_buckets(buckets, mixed(here[seeds]), at[seeds])
+    def _steps(self, positions: Numbers, neighbours: Numbers) -> Values:
+        """The value of the step from each blot to its neighbour; 0 if one is not a seed, or begins another text."""
+        # + 1: see `are_equal`.
+        here, there = self._seed_numbers[positions + 1], self._seed_numbers[neighbours + 1]
+        is_step = (here != 0) & (there != 0)
+        texts, others = (np.searchsorted(self.text_starts, at, "right") for at in (positions, neighbours))
+        is_step &= texts == others
+        gaps = np.abs(self._tokens[positions].astype(np.int64) - self._tokens[neighbours])
+        steps = (mixed(there * np.uint64(_STEP) + gaps.astype(np.uint64)) & _LOW).astype(np.uint32)
+        return np.where(is_step, np.maximum(steps, 1), 0).astype(np.uint32)
 
 
-def _batches(chars: Numbers) -> Iterator[tuple[int, int]]:
-    """Consecutive texts with about `_BATCH_CHARS` characters together, as pairs of first and end number."""
-    ends = np.cumsum(chars)
-    first = 0
-    while first < len(chars):
-        before = int(ends[first - 1]) if first else 0
-        end = max(first + 1, int(np.searchsorted(ends, before + _BATCH_CHARS, "right")))
-        yield first, end
-        first = end
+class _Sections(NamedTuple):
+    """The sections of one period, in order. *starts* is where the second period of each section begins.
+
+    *kept* are positions at which a run may begin, *near_ends* the last positions of the sections.
+    """
+
+    shift: int
+    starts: Numbers
+    ends: Numbers
+    kept: Numbers
+    near_ends: Numbers
+
+
+class Periods:
+    """Finds the periodic sections of a sequence that is given in parts, for runs of at least *known* values.
+
+    A *section* of period *q* is a maximal range in which each value equals the value *q* positions before it and is not 0. It
+    may have millions of values, for example in a text that repeats one line.
+
+    A run of more than *q* values at a position *p* after the first period overlaps the same run at *p* - *q*, so its place at
+    *p* does not count (see `repeats`). The exception is a run that continues beyond the end *E* of the section, because the
+    values after *p* - *q* differ there. Such a run can be extended to the left at all its places, and is not maximal, unless
+    one of its places is the start of a section. That section ends with the same values and has *E* - *p* of them. So *p* is
+    kept if another section with the same end has *E* - *p* values. The positions of the last period are also kept, because
+    the other section may be too short to have been found.
+
+    The kept positions and the last *q* - 1 positions of a section are *possible overlaps*: they may overlap an earlier
+    position that was dropped, so the remaining positions are not enough to detect the overlap.
+    """
+
+    def __init__(self, known: int) -> None:
+        self._known = known
+        self._shifts = range(1, min(known, _LONGEST_PERIOD + 1))
+        self._edges: list[list[Numbers]] = [[] for _ in self._shifts]
+        self._tail: Values = np.zeros(_LONGEST_PERIOD, np.uint32)
+        self._size = 0
+        self._sections: list[_Sections] = []
+
+    def add(self, values: Values) -> None:
+        """Add the next values of the sequence."""
+        joined = np.concatenate((self._tail, values))
+        is_value = values != 0
+        for shift, edges in zip(self._shifts, self._edges, strict=True):
+            is_same = values == joined[_LONGEST_PERIOD - shift : len(joined) - shift]
+            is_same &= is_value
+            found = np.flatnonzero(np.diff(is_same, prepend=False, append=False)).reshape(-1, 2)
+            is_long = found[:, 1] - found[:, 0] >= self._known
+            # A section that touches an end of the part may be longer.
+            is_long |= (found[:, 0] == 0) | (found[:, 1] == len(values))
+            edges.append(found[is_long] + self._size)
+        self._tail = joined[-_LONGEST_PERIOD:]
+        self._size += len(values)
+
+    def finish(self, sequence: Values) -> None:
+        """Complete the sections. *sequence* has all values again, followed by a 0."""
+        for shift, edges in zip(self._shifts, self._edges, strict=True):
+            if not edges:
+                continue
+            starts, ends = np.concatenate(edges).T
+            if not len(starts):
+                continue
+            is_cut = starts[1:] != ends[:-1]
+            starts, ends = starts[np.append(True, is_cut)], ends[np.append(is_cut, True)]
+            is_long = ends - starts >= self._known
+            starts, ends = starts[is_long], ends[is_long]
+            if len(starts):
+                near_ends = np.unique(ends[:, None] - np.arange(1, shift))
+                kept = self._kept(shift, starts, ends, sequence)
+                self._sections.append(_Sections(shift, starts, ends, kept, near_ends))
+        self._edges = []
+
+    def masks(self, start: int, end: int) -> tuple[Mask, Mask]:
+        """Which positions from *start* to *end* begin no run, and which of the others are possible overlaps."""
+        dropped, overlapping = np.zeros(end - start, np.bool_), np.zeros(end - start, np.bool_)
+        for sections in self._sections:
+            section_ends = sections.ends - self._known + 1
+            here = slice(np.searchsorted(section_ends, start, "right"), np.searchsorted(sections.starts, end))
+            begins = np.maximum(sections.starts[here], start) - start
+            counts = np.minimum(section_ends[here], end) - start - begins
+            if len(counts):
+                at = ranges(begins, counts)
+                overlapping[at] = True
+                repeated = np.zeros(end - start, np.bool_)
+                repeated[at] = True
+                repeated[_between(sections.kept, start, end)] = False
+                dropped |= repeated
+            overlapping[_between(sections.near_ends, start, end)] = True
+        return dropped, overlapping & ~dropped
+
+    def _kept(self, shift: int, starts: Numbers, ends: Numbers, sequence: Values) -> Numbers:
+        """The positions after the first period that may begin a run which continues beyond the end of the section."""
+        continues = sequence[ends] != 0
+        starts, ends = starts[continues], ends[continues]
+        if not len(starts):
+            return starts
+        _, groups = np.unique(self._hashes_of_ends(ends, sequence), return_inverse=True)
+        groups = groups.reshape(-1) << _LENGTH_BITS
+        lengths = np.unique(groups | (ends - starts + shift))
+        lows = np.searchsorted(lengths, groups | (self._known + shift))
+        counts = np.maximum(np.searchsorted(lengths, groups | (ends - starts), "right") - lows, 0)
+        which = ranges(lows, counts)
+        at_lengths = np.repeat(ends, counts) - (lengths[which] & ((1 << _LENGTH_BITS) - 1))
+        last = np.maximum(ends[:, None] - self._known - np.arange(shift), starts[:, None])
+        return np.unique(np.append(at_lengths, last))
+
+    def _hashes_of_ends(self, ends: Numbers, sequence: Values) -> NDArray[np.uint64]:
+        """Hashes of the last values of sections, including the value after the section."""
+        steps = np.arange(min(self._known, _COMPARED) + 1)
+        factors = powers_of(_A, len(steps))
+        parts = [
+            (sequence[ends[first : first + _ROWS, None] - steps] * factors).sum(axis=1, dtype=np.uint64)
+            for first in range(0, len(ends), _ROWS)
+        ]
+        return np.concatenate(parts)
+
+
+def _between(positions: Numbers, start: int, end: int) -> Numbers:
+    """The positions from *start* to *end*, relative to *start*. *positions* are sorted."""
+    low, high = np.searchsorted(positions, [start, end])
+    return positions[low:high] - start

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scrapy_dedupe.errors import SettingError, StoreRefused
+from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable
 
 from .blots import blotter_of, key_bits
 from .catalogue import read_manifest
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .catalogue import Manifest
+    from .segment_layout import SegmentEntry
     from .values import Outline, Parameters
 
     PostColumns = tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]
@@ -51,28 +52,71 @@ _TRIES = 50  # each retry needs a new manifest, so only an index that is written
 _MIN_POSTS = 1_024  # a segment knows the position of a key only to within some posts
 
 
-class IndexSnapshot:
-    """The index in *folder* as described by *manifest*; `open` reads the manifest first.
-
-    Raises StoreRefused if a file is damaged or the parameters of the index are unknown, FileNotFoundError if a file is
-    missing.
-    """
+class SegmentFiles:
+    """The files of the segments of *manifest*, opened; the files that are damaged or missing are in *errors*."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         refuse_unknown_parameters(folder, manifest.parameters)
+        self.segments: list[Segment] = []
+        self.errors: list[StoreRefused] = []
+        self.failed: list[SegmentEntry] = []
+        for entry in manifest.segments:
+            try:
+                self.segments.append(Segment(folder, entry, manifest.parameters))
+            except (FileNotFoundError, StoreRefused) as error:
+                self.errors.append(error if isinstance(error, StoreRefused) else missing_file(folder, error))
+                self.failed.append(entry)
+
+    def close(self) -> None:
+        """Close the files. Safe to repeat."""
+        while self.segments:
+            self.segments.pop().close()
+
+
+def open_files(folder: Path) -> tuple[Manifest, SegmentFiles]:
+    """The current manifest of the index in *folder*, and its files, some of which may be damaged or missing.
+
+    Raises StoreRefused if there is no index, or one of another version, or if its manifest is damaged; StoreUnavailable
+    if it cannot be read, or if it is written so often that files are always removed before they can be opened.
+    """
+    for _ in range(_TRIES):
+        manifest = read_manifest(folder)
+        if manifest is None:
+            raise no_index(folder)
+        files = SegmentFiles(folder, manifest)
+        if not files.failed:
+            return manifest, files
+        # A writer may have removed or replaced these files since the manifest was read.
+        newer = read_manifest(folder)
+        if newer is not None and any(entry in newer.segments for entry in files.failed):
+            return manifest, files
+        files.close()
+    raise StoreUnavailable(
+        f"The passage index {folder} is being written continuously, so it cannot be opened. Try again when no process is"
+        " writing."
+    )
+
+
+class IndexSnapshot:
+    """The index in *folder* as described by *manifest*, with its open *files*; `open` reads the manifest first.
+
+    Raises StoreRefused if a file is damaged or missing.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, files: SegmentFiles) -> None:
         self.folder = folder
         self.manifest = manifest
-        self._files = contextlib.ExitStack()
+        self._files = files
         with contextlib.ExitStack() as undo:
-            undo.callback(self._files.close)
-            self.segments: tuple[Segment, ...] = tuple(
-                self._files.enter_context(contextlib.closing(Segment(folder, entry, manifest.parameters)))
-                for entry in manifest.segments
-            )
-            self._bases = [0, *accumulate(segment.text_count for segment in self.segments)]
+            undo.callback(files.close)
+            if files.errors:
+                raise files.errors[0]
+            self.segments = tuple(files.segments)
+            self.text_bases = [0, *accumulate(segment.text_count for segment in self.segments)]
+            """The number of the first text of each segment, and the number of all texts."""
             self.document_bases = [0, *accumulate(segment.document_count for segment in self.segments)]
             """The number of the first document of each segment, and the number of all documents."""
-            self._spans = [slice(*bounds) for bounds in pairwise(self._bases)]
+            self._spans = [slice(*bounds) for bounds in pairwise(self.text_bases)]
             self.is_alive_document: NDArray[np.bool_] = _joined(
                 [manifest.living(entry) for entry in manifest.segments], np.bool_
             )
@@ -83,26 +127,8 @@ class IndexSnapshot:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """The current state of the index.
-
-        Raises StoreRefused if there is no index, or if it is damaged or of another version; StoreUnavailable if it cannot
-        be read.
-        """
-        manifest = read_manifest(folder)
-        tries = 0
-        while manifest is not None:
-            tries += 1
-            try:
-                return cls(folder, manifest)
-            except (FileNotFoundError, StoreRefused) as error:
-                # A writer may have removed or replaced files since the manifest was read.
-                newer = read_manifest(folder)
-                if newer == manifest or tries >= _TRIES:
-                    if isinstance(error, FileNotFoundError):
-                        raise missing_file(folder, error) from error
-                    raise
-                manifest = newer
-        raise no_index(folder)
+        """The current state of the index. Raises the exceptions of `open_files`, and StoreRefused if it is damaged."""
+        return cls(folder, *open_files(folder))
 
     @property
     def parameters(self) -> Parameters:
@@ -114,7 +140,7 @@ class IndexSnapshot:
     @property
     def text_count(self) -> int:
         """How many texts are stored, including those that no document has any more. All text numbers are below this."""
-        return self._bases[-1]
+        return self.text_bases[-1]
 
     @cached_property
     def token_counts(self) -> NDArray[np.uint32]:
@@ -125,6 +151,10 @@ class IndexSnapshot:
     def char_counts(self) -> NDArray[np.uint32]:
         """How many characters (code points) each text has."""
         return _joined([segment.section("char counts") for segment in self.segments], np.uint32)
+
+    def post_counts(self, chosen: slice) -> NDArray[np.uint32]:
+        """How many posts each text of the *chosen* segments has."""
+        return _joined([segment.section("post counts") for segment in self.segments[chosen]], np.uint32)
 
     @cached_property
     def document_counts(self) -> NDArray[np.int64]:
@@ -149,15 +179,10 @@ class IndexSnapshot:
         segment, own = self._segment_and_number(number)
         return segment.outline(own)
 
-    def text_of_digest(self, digest: bytes) -> int | None:
-        """The number of the text with this digest, alive or not; None if no segment holds it."""
-        number = int(self.texts_of_digests(np.frombuffer(digest, np.uint8).reshape(1, -1))[0])
-        return None if number < 0 else number
-
     def texts_of_digests(self, digests: NDArray[np.uint8]) -> NDArray[np.int64]:
         """The numbers of the texts with these digests (n x 16 bytes), alive or not; -1 for unknown digests."""
         numbers = np.full(len(digests), -1, np.int64)
-        for base, segment in zip(self._bases, self.segments, strict=False):
+        for base, segment in zip(self.text_bases, self.segments, strict=False):
             left = np.flatnonzero(numbers < 0)
             if not left.size:
                 break
@@ -181,11 +206,6 @@ class IndexSnapshot:
         """The id of a document, given its number across all segments."""
         segment = bisect.bisect_right(self.document_bases, number) - 1
         return self.segments[segment].documents.doc_id(number - self.document_bases[segment])
-
-    def text_of_document(self, doc_id: str) -> int | None:
-        """The number of the text of the document with this id; None if there is no such document."""
-        number = self.document_number(doc_id)
-        return None if number is None else int(self.text_numbers[number])
 
     def document_number(self, doc_id: str) -> int | None:
         """The number, across all segments, of the document with this id; None if there is no such document."""
@@ -212,8 +232,12 @@ class IndexSnapshot:
 
     def iter_documents(self) -> Iterator[IndexedDocument]:
         """All documents, in the order in which they were added."""
+        tokens, characters = self.token_counts, self.char_counts
         for number in np.flatnonzero(self.is_alive_document).tolist():
-            yield IndexedDocument(self.doc_id(number), self.host_of_document(number))
+            text = self.text_numbers[number]
+            yield IndexedDocument(
+                self.doc_id(number), self.host_of_document(number), int(tokens[text]), int(characters[text])
+            )
 
     @cached_property
     def first_documents(self) -> NDArray[np.int64]:
@@ -255,22 +279,28 @@ class IndexSnapshot:
 
     # Posts
 
-    def find(self, keys: NDArray[np.uint64], *, in_order: bool = True) -> PostColumns:
+    def find(self, keys: NDArray[np.uint64]) -> PostColumns:
         """The posts of *keys* in texts that are alive. *keys* must be sorted and unique.
 
         Returns three arrays of the same length: positions in *keys*, text numbers, and the `where` values of `Posts`;
-        sorted by key, then by text. With *in_order* False they are only sorted within each segment, which is faster.
+        sorted by key, then by text, within each segment.
         """
-        return self._living_posts(lambda segment: segment.find(keys), in_order=in_order)
+        return self._living_posts(lambda segment: segment.find(keys), in_order=False)
 
-    def scan(self, most_posts: int = DEFAULT_SCAN_POSTS) -> Iterator[Posts]:
-        """All posts of texts that are alive, in pieces: sorted by key, then by text, across all segments.
+    def scan(
+        self,
+        most_posts: int = DEFAULT_SCAN_POSTS,
+        chosen: slice = slice(None),
+        *,
+        in_order: bool = True,
+    ) -> Iterator[Posts]:
+        """All posts of texts that are alive in the *chosen* segments, in pieces: sorted by key, then by text.
 
         All posts of a key are in the same piece. A piece has at most about *most_posts* posts (at least 1,024), unless a
-        single key has more.
+        single key has more. With *in_order* False, a piece is only sorted within each segment, which is faster.
         """
-        for low, high in pairwise(key_bounds(self.segments, max(most_posts, _MIN_POSTS))):
-            posts = self._living_posts(partial(_columns_between, low, high))
+        for low, high in pairwise(key_bounds(self.segments[chosen], max(most_posts, _MIN_POSTS))):
+            posts = self._living_posts(partial(_columns_between, low, high), chosen, in_order=in_order)
             if len(posts[0]):
                 yield Posts(*posts)
 
@@ -286,11 +316,14 @@ class IndexSnapshot:
     ) -> None:
         self.close()
 
-    def _living_posts(self, read: Callable[[Segment], PostColumns], *, in_order: bool = True) -> PostColumns:
+    def _living_posts(
+        self, read: Callable[[Segment], PostColumns], chosen: slice = slice(None), *, in_order: bool
+    ) -> PostColumns:
         """The posts that *read* returns for each segment, without those of dead texts, sorted by the first column."""
         none = np.zeros(0, np.int64)
         parts: list[PostColumns] = []
-        for segment, has_dead, span in zip(self.segments, self._has_dead, self._spans, strict=True):
+        columns = (self.segments[chosen], self._has_dead[chosen], self._spans[chosen])
+        for segment, has_dead, span in zip(*columns, strict=True):
             keys, texts, where = read(segment)
             if has_dead and len(texts):
                 living = self.is_alive[span][texts]
@@ -306,15 +339,18 @@ class IndexSnapshot:
         order = np.argsort(keys, kind="stable")
         return keys[order], texts[order], where[order]
 
-    def living_parts(self) -> tuple[list[NDArray[np.bool_]], list[NDArray[np.bool_]]]:
-        """For each segment which of its documents, and which of its texts, are alive."""
-        documents = [self.is_alive_document[start:stop] for start, stop in pairwise(self.document_bases)]
-        return documents, [self.is_alive[span] for span in self._spans]
+    def living(self, chosen: slice) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which documents, and which texts, of the *chosen* segments are alive."""
+        start, stop, _ = chosen.indices(len(self.segments))
+        return (
+            self.is_alive_document[self.document_bases[start] : self.document_bases[stop]],
+            self.is_alive[self.text_bases[start] : self.text_bases[stop]],
+        )
 
     def _text_numbers(self) -> NDArray[np.int64]:
         """For each document, the number of its text across all segments; -1 if no segment holds it."""
         parts = []
-        for base, segment in zip(self._bases, self.segments, strict=False):
+        for base, segment in zip(self.text_bases, self.segments, strict=False):
             own = segment.documents.texts + base
             foreign = np.flatnonzero(segment.documents.texts < 0)
             if foreign.size:
@@ -340,8 +376,8 @@ class IndexSnapshot:
         """The segment that holds a text, and the number of the text within the segment."""
         if not 0 <= text < self.text_count:
             raise IndexError(f"There is no text {text}; there are {self.text_count}.")
-        segment = bisect.bisect_right(self._bases, text) - 1
-        return self.segments[segment], text - self._bases[segment]
+        segment = bisect.bisect_right(self.text_bases, text) - 1
+        return self.segments[segment], text - self.text_bases[segment]
 
     @cached_property
     def _documents_by_text(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -100,10 +100,12 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class IndexedDocument:
-    """The id of a document, and its host ("" if none)."""
+    """The id of a document, its host ("" if none), and the length of its text."""
 
     doc_id: str
     host: str
+    tokens: int
+    characters: int
 
 
 @dataclass(frozen=True, slots=True)

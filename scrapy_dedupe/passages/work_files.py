@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from scrapy_dedupe.errors import StoreUnavailable
-from scrapy_dedupe.files.locks import lock
+from scrapy_dedupe.files.locks import is_locked, lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ def work_folder(index: Path, parent: Path | None) -> Iterator[Path]:
             held = os.open(Path(folder, _HELD), os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 lock(held)
-                if _is_held(Path(folder, _HELD)):  # the file system has locks
+                if is_locked(Path(folder, _HELD)):  # the file system has locks
                     _remove_left(place)
                 yield Path(folder)
             finally:
@@ -71,22 +71,12 @@ def _remove_left(place: Path) -> None:
         # Another process may remove the folder at the same time; folders of other users cannot be removed.
         with contextlib.suppress(OSError):
             # A process that has just created the file may not have locked it yet.
-            if time.time() - held.stat().st_mtime > _NEW_S and not _is_held(held):
+            if time.time() - held.stat().st_mtime > _NEW_S and not is_locked(held):
                 shutil.rmtree(held.parent)
-
-
-def _is_held(path: Path) -> bool:
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        return not lock(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 _WINDOW: Final = 1 << 22
 """How many items of a file are mapped at a time."""
-
-_CODINGS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 
 
 class Items:
@@ -128,7 +118,7 @@ class Items:
 class WrittenTexts:
     """Texts whose parts can be read by character position.
 
-    All characters of a text are written with the same number of bytes: 1, 2 or 4, as its largest character needs.
+    All characters of a text are written with the same number of bytes: one if all are in Latin-1, otherwise four.
     """
 
     def __init__(self, path: Path) -> None:
@@ -140,7 +130,10 @@ class WrittenTexts:
     def add(self, texts: Sequence[str]) -> None:
         """Append texts; they are numbered from 0."""
         for text in texts:
-            width, data = _encoded(text)
+            try:
+                width, data = 1, text.encode("latin-1")
+            except UnicodeEncodeError:
+                width, data = 4, text.encode("utf-32-le", "surrogatepass")
             self._offsets.append(self._size)
             self._widths.append(width)
             self._file.write(data)
@@ -154,17 +147,7 @@ class WrittenTexts:
         """The characters from *start* to before *end* of a text."""
         width = self._widths[text]
         data = os.pread(self._file.fileno(), (end - start) * width, self._offsets[text] + start * width)
-        return data.decode(_CODINGS[width], "strict" if width == 1 else "surrogatepass")
+        return data.decode("latin-1") if width == 1 else data.decode("utf-32-le", "surrogatepass")
 
     def close(self) -> None:
         self._file.close()
-
-
-def _encoded(text: str) -> tuple[int, bytes]:
-    """The number of bytes per character, which is as small as possible, and the encoded text."""
-    try:
-        return 1, text.encode(_CODINGS[1])
-    except UnicodeEncodeError:
-        data = text.encode(_CODINGS[2], "surrogatepass")
-    # Characters above U+FFFF take two units, so they need the next width.
-    return (2, data) if len(data) == 2 * len(text) else (4, text.encode(_CODINGS[4], "surrogatepass"))

@@ -173,9 +173,9 @@ class LineSorter:
         alike = [run for times, run in self._runs if times == merged]
         if len(alike) == MERGED_RUNS:
             self._write_run(heapq.merge(*_from_start(alike)), merged + 1)
-            for run in alike:
-                run.close()
-            self._runs = [(times, run) for times, run in self._runs if times != merged]
+            for each in alike:
+                each.close()
+            self._runs = [pair for pair in self._runs if pair[0] != merged]
 
 
 def _from_start(runs: Iterable[IO[bytes]]) -> Iterator[IO[bytes]]:

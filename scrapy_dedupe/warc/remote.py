@@ -135,10 +135,17 @@ class RemoteFile:
         return self.url.lower().startswith(("http://", "https://"))
 
     def _opened(self, **options: object) -> BufferedReader:
-        try:
+        with self.driver_errors():
             import fsspec
 
             stream = fsspec.open(self.url, "rb", **options).open()
+        return io.BufferedReader(_RemoteStream(stream, self), _BUFFER_BYTES)
+
+    @contextlib.contextmanager
+    def driver_errors(self) -> Iterator[None]:
+        """Raise the exceptions of `open` for the errors of fsspec and of a driver."""
+        try:
+            yield
         except ImportError as error:
             raise SettingError(
                 f"{shown(self.url)} cannot be read because a package is missing: {error}. Run"
@@ -151,7 +158,6 @@ class RemoteFile:
                     f"{shown(self.url)} cannot be read: fsspec has no protocol {self.url.partition('://')[0]}."
                 ) from error
             raise self.unreadable(error) from error
-        return io.BufferedReader(_RemoteStream(stream, self), _BUFFER_BYTES)
 
     def unreadable(self, error: Exception) -> DedupeError:
         """The exception for a driver's error with this file."""

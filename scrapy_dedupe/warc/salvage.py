@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from deflate import gzip_compress
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.files.locks import is_same_file, lock
+from scrapy_dedupe.files.locks import is_locked, is_same_file, lock
 from scrapy_dedupe.files.whole_file import sync
 from scrapy_dedupe.warc.files import (
     DAMAGED_SUFFIX,
@@ -126,13 +126,9 @@ def salvage(
 def is_held(path: Path | str) -> bool:
     """Whether a running crawl writes this file. False where the system has no locks."""
     try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        return is_locked(path)
     except OSError:
         return False
-    try:
-        return not lock(fd)
-    finally:
-        os.close(fd)
 
 
 @dataclass(slots=True)

@@ -71,7 +71,7 @@ class StoredMember:
 
     def open(self, mode: Literal["rb"], /) -> io.BufferedReader:
         """Return a seekable reader of the member's bytes."""
-        return io.BufferedReader(_Slice(_unbuffered(self.container), self.offset, self.size_bytes))
+        return io.BufferedReader(FilePart(_unbuffered(self.container), self.offset, self.size_bytes))
 
     def __str__(self) -> str:
         return f"{self.container}/{self.member}"
@@ -202,13 +202,20 @@ def swollen_limit(stored_bytes: int) -> int:
     return MAX_SWELLING * stored_bytes + SWELLING_GRACE_BYTES
 
 
-class _Slice(io.RawIOBase):
-    """*size* bytes of *file* from *offset* on, as a file object; closing it closes *file*."""
+class FilePart(io.RawIOBase):
+    """*size* bytes of *file* from *offset* on, as a file object; closing it closes *file*.
 
-    def __init__(self, file: io.FileIO | io.BufferedReader, offset: int, size: int) -> None:
+    The first byte has the position *first*. Before it, at the beginning, are the first *alike* bytes once more.
+    """
+
+    def __init__(
+        self, file: io.RawIOBase | io.BufferedIOBase, offset: int, size: int, first: int = 0, alike: int = 0
+    ) -> None:
         self._file = file
         self._offset = offset
-        self._size = size
+        self._first = first
+        self._alike = min(alike, first)
+        self._end = first + size
         self._position = 0
 
     def readable(self) -> bool:
@@ -221,15 +228,17 @@ class _Slice(io.RawIOBase):
         return self._position
 
     def seek(self, position: int, whence: int = os.SEEK_SET, /) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._end}[whence]
         self._position = max(0, base + position)
         return self._position
 
     def readinto(self, buffer: Buffer, /) -> int:
+        is_before = self._position < self._first
+        begin, end = (0, self._alike) if is_before else (self._first, self._end)
         with memoryview(buffer) as view:
-            wanted = max(0, min(len(view), self._size - self._position))
-            self._file.seek(self._offset + self._position)
-            count = self._file.readinto(view[:wanted])
+            wanted = max(0, min(len(view), end - self._position))
+            self._file.seek(self._offset + self._position - begin)
+            count = self._file.readinto(view[:wanted]) or 0
         self._position += count
         return count
 

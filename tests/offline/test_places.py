@@ -401,7 +401,7 @@ def test_other_protocols_are_read_in_pieces(listed, monkeypatch):
     assert payloads(places, listed) == PAYLOADS
     with pytest.raises(ArchiveError, match="does not exist"):
         places.record(replace(listed.lines[0], file="none"))
-    with pytest.raises(SettingError, match="fsspec does not support the protocol nonsense"):
+    with pytest.raises(SettingError, match="fsspec has no protocol nonsense"):
         places.record(replace(listed.lines[0], file="nonsense://a"))
 
 

@@ -65,7 +65,8 @@ class Case:
 
 
 def parameters(*, has_texts: bool, key_bits: int = KEY_BITS) -> Parameters:
-    return Parameters("words/1", {"name": "rolling/1", "k": 8, "window": 8}, has_texts, key_bits)
+    blotter = {"name": "xor/1", "k": 8, "bits": key_bits} if key_bits <= 32 else {"name": "rolling/1"}
+    return Parameters("words/1", blotter, has_texts, key_bits)
 
 
 def outline_of(text: Text) -> Outline:

@@ -74,7 +74,7 @@ def test_an_index_is_there_the_next_time(tmp_path: Path) -> None:
         assert list(found(index, COPIED)) == ["a"]
         index.add("b", f"{words(2)} {COPIED}")
         assert list(found(index, COPIED)) == ["a", "b"]
-        assert list(index.documents) == [IndexedDocument("a", ""), IndexedDocument("b", "")]
+        assert [(found.doc_id, found.host) for found in index.documents] == [("a", ""), ("b", "")]
         assert len(index) == 2
         assert "b" in index
         assert "c" not in index
@@ -132,7 +132,7 @@ def test_another_host_is_another_document(tmp_path: Path) -> None:
         index.add("a", COPIED)
         index.flush()
         index.add("a", COPIED, host="a.example")
-        assert list(index.documents) == [IndexedDocument("a", "a.example")]
+        assert list(index.documents) == [IndexedDocument("a", "a.example", 19, len(COPIED))]
         assert index.added.texts == 1
 
 

@@ -4,180 +4,124 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from passages.segment_cases import Case, Name, Text, cases, parameters, posts_of, write, written
+from passages.segment_cases import Case, Name, Text, cases, parameters, posts_of, write
+from passages.small_segments import deleted, write_index
 
 from scrapy_dedupe.errors import StoreRefused
-from scrapy_dedupe.passages import merging
-from scrapy_dedupe.passages.checking import check_segment
-from scrapy_dedupe.passages.merging import merge
+from scrapy_dedupe.passages import writer
 from scrapy_dedupe.passages.segments import Segment
+from scrapy_dedupe.passages.snapshot import IndexSnapshot
+from scrapy_dedupe.passages.writer import merge
+
+OTHERS = Case(tuple(Text(chr(number), ()) for number in range(4)), ())
+"""The texts of other segments that `cases` names."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A segment to be merged, and which of its documents and texts are alive."""
+    """A segment to be merged, and which of its documents are alive."""
 
     case: Case
     alive: tuple[bool, ...]
-    texts_alive: tuple[bool, ...]
 
-
-def everything(case: Case) -> Part:
-    return Part(case, (True,) * len(case.documents), (True,) * len(case.texts))
+    def digest_of(self, document: Name) -> bytes:
+        return document.text if isinstance(document.text, bytes) else self.case.texts[document.text].digest
 
 
 @st.composite
 def parts(draw: st.DrawFn) -> list[Part]:
-    """Draw segments; texts and names repeat between them, and a name may be of a text in another one of them."""
-    some = []
+    """Draw segments; names repeat between them, and a name may be of a text in another one of them."""
+    some: list[Part] = []
+    held = {text.digest for text in OTHERS.texts}
     for case in draw(st.lists(cases(), max_size=4)):
-        texts_alive = tuple(draw(st.booleans()) for _ in case.texts)
-        alive = tuple(
-            draw(st.booleans()) and (isinstance(document.text, bytes) or texts_alive[document.text])
-            for document in case.documents
+        texts = tuple(text for text in case.texts if text.digest not in held)
+        numbers = {text.digest: number for number, text in enumerate(texts)}
+        digests = [Part(case, ()).digest_of(document) for document in case.documents]
+        documents = tuple(
+            replace(document, text=numbers.get(digest, digest))
+            for document, digest in zip(case.documents, digests, strict=True)
         )
-        some.append(Part(case, alive, texts_alive))
-    digests = [text.digest for part in some for text in part.case.texts]
-    if digests:
-        aliases = draw(st.lists(st.sampled_from(digests), max_size=3))
-        for number, digest in enumerate(aliases):
-            last = some[-1]
-            case = Case(last.case.texts, (*last.case.documents, Name(f"alias {number}\n", "a.org", digest)))
-            some[-1] = Part(case, (*last.alive, True), last.texts_alive)
+        some.append(Part(Case(texts, documents), tuple(draw(st.booleans()) for _ in documents)))
+        held |= set(numbers)
     return some
 
 
 def joined(some: list[Part]) -> Case:
     """What a merge has to give, worked out one by one."""
-    texts: dict[bytes, Text] = {}
-    for part in some:
-        for text, is_alive in zip(part.case.texts, part.texts_alive, strict=True):
-            if is_alive:
-                texts.setdefault(text.digest, text)
-    numbers = {digest: number for number, digest in enumerate(texts)}
-    documents = []
-    for part in some:
-        for document, is_alive in zip(part.case.documents, part.alive, strict=True):
-            if is_alive:
-                digest = (
-                    document.text
-                    if isinstance(document.text, bytes)
-                    else part.case.texts[document.text].digest
-                )
-                documents.append(Name(document.doc_id, document.host, numbers.get(digest, digest)))
-    return Case(tuple(texts.values()), tuple(documents))
-
-
-def merged(folder: Path, some: list[Part], *, has_texts: bool) -> Segment:
-    segments = [
-        written(folder, part.case, has_texts=has_texts, name=f"part{number}")
-        for number, part in enumerate(some)
+    living = [
+        (document, part.digest_of(document))
+        for part in some
+        for document, is_alive in zip(part.case.documents, part.alive, strict=True)
+        if is_alive
     ]
-    entry = merge(
-        segments,
-        [np.array(part.alive, bool) for part in some],
-        [np.array(part.texts_alive, bool) for part in some],
-        folder,
-        "merged",
-        parameters(has_texts=has_texts),
-    )
-    for segment in segments:
-        segment.close()
+    needed = {digest for _, digest in living}
+    texts = tuple(text for part in some for text in part.case.texts if text.digest in needed)
+    numbers = {text.digest: number for number, text in enumerate(texts)}
+    documents = (replace(document, text=numbers.get(digest, digest)) for document, digest in living)
+    return Case(texts, tuple(documents))
+
+
+def merged(folder: Path, some: list[Part], *, has_texts: bool, others: Case = OTHERS) -> Segment:
+    names = [f"part{number}" for number in range(len(some))]
+    entries = [
+        write(folder, name, part.case, has_texts=has_texts) for name, part in zip(names, some, strict=True)
+    ]
+    gone = {
+        name: deleted(
+            len(part.alive), *(number for number, is_alive in enumerate(part.alive) if not is_alive)
+        )
+        for name, part in zip(names, some, strict=True)
+    }
+    entries.append(write(folder, "others", others, has_texts=has_texts))
+    write_index(folder, parameters(has_texts=has_texts), entries, gone)
+    with IndexSnapshot.open(folder) as snapshot:
+        entry = merge(snapshot, slice(0, len(some)), "merged")
     return Segment(folder, entry, parameters(has_texts=has_texts))
 
 
-@given(parts(), st.booleans(), st.sampled_from([10, 60, 1 << 19]))
+@given(parts().filter(bool), st.booleans(), st.sampled_from([10, 60, 1 << 19]))
 @settings(deadline=None, max_examples=10)
 def test_a_merged_segment_is_byte_for_byte_the_one_written_at_once(
     some: list[Part], has_texts: bool, at_a_time: int
 ) -> None:
-    # The same text has the same keys wherever it stands.
-    keys: dict[bytes, tuple[int, ...]] = {}
-    for part in some:
-        for text in part.case.texts:
-            keys.setdefault(text.digest, text.keys)
-    some = [
-        Part(
-            Case(tuple(Text(text.text, keys[text.digest]) for text in part.case.texts), part.case.documents),
-            part.alive,
-            part.texts_alive,
-        )
-        for part in some
-    ]
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merging, "_POSTS", at_a_time)
+        patch.setattr(writer, "_POSTS", at_a_time)
         folder = Path(name)
         segment = merged(folder, some, has_texts=has_texts)
         entry = write(folder, "once", joined(some), has_texts=has_texts)
         assert (folder / "merged.segment").read_bytes() == (folder / "once.segment").read_bytes()
         assert replace(segment.entry, name="once") == entry
-        assert list(check_segment(segment)) == []
+        assert segment.damage() is None
         segment.close()
 
 
 def test_a_text_that_only_another_segment_names_stays(tmp_path: Path) -> None:
-    part = Part(
-        Case((Text("kept", (1, 2)), Text("gone", (2, 3))), (Name("a", "", 0),)), (False,), (True, False)
-    )
-    segment = merged(tmp_path, [part], has_texts=True)
+    kept = Text("kept", (1, 2))
+    part = Part(Case((kept, Text("gone", (2, 3))), (Name("a", "", 0),)), (False,))
+    others = Case((), (Name("b", "", kept.digest),))
+    segment = merged(tmp_path, [part], has_texts=True, others=others)
     assert (segment.text_count, segment.document_count) == (1, 0)
     found = segment.posts_between(0, 4096)
     assert posts_of(found.keys, found.texts, found.where) == [(1, 0, 0), (2, 0, 0)]
 
 
-def test_a_name_finds_the_copy_of_its_text_that_is_alive(tmp_path: Path) -> None:
-    text = Text("twice", (1, 2))
-    some = [
-        Part(Case((text,), ()), (), (False,)),
-        Part(Case((Text("first", ()), text), ()), (), (True, True)),
-        everything(Case((), (Name("alias", "", text.digest),))),
-    ]
-    segment = merged(tmp_path, some, has_texts=True)
-    assert segment.documents.texts.tolist() == [1]
-    assert segment.blob(1) == b"twice"
-
-
-def test_nothing_merges_to_an_empty_segment(tmp_path: Path) -> None:
-    segment = merged(tmp_path, [], has_texts=True)
-    assert (segment.post_count, segment.text_count, segment.document_count) == (0, 0, 0)
-    assert list(check_segment(segment)) == []
-
-
-def test_a_living_document_of_a_dead_text_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    part = Part(Case((Text("dead", ()),), (Name("a", "", 0),)), (True,), (False,))
-    with pytest.raises(ValueError, match="the document 'a' is alive, but its text is not"):
-        merged(tmp_path, [part], has_texts=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["part0.segment"]
-
-
-def test_damage_is_refused_and_not_given_a_new_checksum(tmp_path: Path) -> None:
-    case = Case(tuple(Text(str(number), tuple(range(50))) for number in range(20)), (Name("a", "", 0),))
-    entry = write(tmp_path, "one", case, has_texts=True)
+@pytest.mark.parametrize("section", ["posts", "blobs"])
+def test_damage_is_refused_and_not_given_a_new_checksum(tmp_path: Path, section: str) -> None:
+    texts = tuple(Text(str(number) * 100, tuple(range(50))) for number in range(20))
+    entry = write(tmp_path, "one", Case(texts, (Name("a", "", 0),)), has_texts=True)
+    write_index(tmp_path, parameters(has_texts=True), [entry])
     path = tmp_path / "one.segment"
     data = bytearray(path.read_bytes())
-    data[entry.sections["posts"][0] + 50] ^= 1
+    data[entry.sections[section][0] + 50] ^= 1
     path.write_bytes(data)
-    segment = Segment(tmp_path, entry, parameters(has_texts=True))
-    with pytest.raises(StoreRefused, match=r"one\.segment cannot be used: its section 'posts' is damaged"):
-        merge(
-            [segment], [np.ones(1, bool)], [np.ones(20, bool)], tmp_path, "merged", parameters(has_texts=True)
-        )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.segment"]
-
-
-def test_a_damaged_blob_is_still_told_as_damaged_after_a_merge(tmp_path: Path) -> None:
-    case = Case(tuple(Text(str(number) * 100, ()) for number in range(3)), ())
-    entry = write(tmp_path, "one", case, has_texts=True)
-    path = tmp_path / "one.segment"
-    data = bytearray(path.read_bytes())
-    data[18] ^= 1
-    path.write_bytes(data)
-    segment = Segment(tmp_path, entry, parameters(has_texts=True))
-    none = np.zeros(0, bool)
-    new = merge([segment], [none], [np.ones(3, bool)], tmp_path, "merged", parameters(has_texts=True))
-    (problem,) = check_segment(Segment(tmp_path, new, parameters(has_texts=True)))
-    assert "merged.segment cannot be used: the blob of text 0 is damaged" in problem
+    with (
+        IndexSnapshot.open(tmp_path) as snapshot,
+        pytest.raises(
+            StoreRefused, match=rf"one\.segment cannot be used: its section '{section}' is damaged"
+        ),
+    ):
+        merge(snapshot, slice(0, 1), "merged")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "one.segment"]

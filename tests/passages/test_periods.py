@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_dedupe.passages.index import PassageIndex
-from scrapy_dedupe.passages.periods import Periods
 from scrapy_dedupe.passages.repeats import PrefixSums
+from scrapy_dedupe.passages.sequences import Periods
 
 if TYPE_CHECKING:
     from pathlib import Path

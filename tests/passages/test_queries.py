@@ -180,7 +180,7 @@ def test_of_equal_ones_the_first_added_is_first_also_if_its_text_was_there_befor
     index.flush()
     assert ids(index.like(shared(60), min_tokens=40)) == ["b", "c", "d"]
     blots = [row.blot for row in blots_of(shared(60), index.snapshot().parameters)]
-    found = [item.passage for item in unblot(index.snapshot(), blots) if item.passage.documents == 3]
+    found = [passage for passage in unblot(index.snapshot(), blots).values() if passage.documents == 3]
     assert found
     for passage in found:
         assert [place.doc_id for place in passage.places] == ["b", "c", "d"]
@@ -383,7 +383,7 @@ def test_blots_of_a_text_are_those_that_the_index_holds(index: PassageIndex) -> 
     text = f"{shared(50)} {text_of(1, 30)}."
     index.add("a", text)
     rows = blots_of(text, index.snapshot().parameters)
-    found = {item.blot: item.passage for item in unblot(index.snapshot(), [row.blot for row in rows])}
+    found = unblot(index.snapshot(), [row.blot for row in rows])
     for row in rows:
         places = [
             (place.token_start, place.token_end, place.char_start, place.char_end)
@@ -402,8 +402,8 @@ def test_a_text_of_eight_tokens_has_one_blot_and_of_seven_none(with_texts: Passa
     assert len(blots_of("one two three four five six seven", parameters)) == 0
     (row,) = blots_of("One, two three four five six seven EIGHT!", parameters)
     assert (row.token_start, row.token_end, row.char_start, row.char_end) == (0, 8, 0, 40)
-    (found,) = unblot(with_texts.snapshot(), [row.blot])
-    assert found.passage.text == "one two three four five six seven eight"
+    (found,) = unblot(with_texts.snapshot(), [row.blot]).values()
+    assert found.text == "one two three four five six seven eight"
 
 
 def test_unblot_tells_every_place_also_those_that_winnowing_leaves_out(with_texts: PassageIndex) -> None:
@@ -411,16 +411,16 @@ def test_unblot_tells_every_place_also_those_that_winnowing_leaves_out(with_text
     with_texts.add("a", text)
     with_texts.add("b", f"{text_of(2, 9)} {shared(15)} {text_of(3)}")
     common = {row.blot for row in blots_of(shared(15), with_texts.snapshot().parameters)}
-    for found in unblot(with_texts.snapshot(), sorted(common)):
-        first = found.passage.places[0]
-        assert found.passage.documents == 2
-        assert [place.doc_id for place in found.passage.places] == ["a", "a", "b"]
-        assert [place.token_start - first.token_start for place in found.passage.places] == [0, 35, 9]
+    for found in unblot(with_texts.snapshot(), sorted(common)).values():
+        first = found.places[0]
+        assert found.documents == 2
+        assert [place.doc_id for place in found.places] == ["a", "a", "b"]
+        assert [place.token_start - first.token_start for place in found.places] == [0, 35, 9]
 
 
 def test_unblot_leaves_out_what_stands_nowhere_and_refuses_what_is_no_blot(index: PassageIndex) -> None:
     index.add("a", shared(50))
-    assert unblot(index.snapshot(), [1, 2, 3]) == []
+    assert unblot(index.snapshot(), [1, 2, 3]) == {}
     with pytest.raises(SettingError, match="64 bits"):
         unblot(index.snapshot(), [1 << 64])
 
@@ -445,5 +445,5 @@ def test_unblot_tells_all_names_of_a_text_in_turn(index: PassageIndex) -> None:
     for name in ("a", "b"):
         index.add(name, text)
     common = {row.blot for row in blots_of(shared(30), index.snapshot().parameters)}
-    for found in unblot(index.snapshot(), sorted(common)):
-        assert [place.doc_id for place in found.passage.places] == ["a", "a", "b", "b"]
+    for found in unblot(index.snapshot(), sorted(common)).values():
+        assert [place.doc_id for place in found.places] == ["a", "a", "b", "b"]

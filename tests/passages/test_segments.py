@@ -30,7 +30,6 @@ from passages.segment_cases import (
 from sampling import examples
 
 from scrapy_dedupe.errors import StoreRefused
-from scrapy_dedupe.passages.checking import check_segment
 from scrapy_dedupe.passages.segment_layout import encode_outline, new_segment
 from scrapy_dedupe.passages.segments import Segment, key_bounds
 from scrapy_dedupe.passages.values import Parameters
@@ -150,15 +149,16 @@ def test_a_segment_is_read_as_it_was_written(case: Case, has_texts: bool) -> Non
                 assert np.array_equal(segment.outline(number).char_ends, outline_of(text).char_ends)
         assert segment.texts_of(row(bytes(16))) == -1
         hosts, texts, foreign = segment.documents.hosts, segment.documents.texts, segment.documents.foreign
-        assert list(segment.documents.doc_ids()) == [document.doc_id for document in case.documents]
+        names = [segment.documents.doc_id(number) for number in range(segment.document_count)]
+        assert names == [document.doc_id for document in case.documents]
         for number, document in enumerate(case.documents):
             assert segment.documents.doc_id(number) == document.doc_id
-            assert segment.documents.number_of(document.doc_id) == number
+            assert segment.documents.named([document.doc_id]) == {0: number}
             assert hosts[segment.documents.host_numbers[number]] == document.host
             text_number = int(texts[number])
             assert (text_number if text_number >= 0 else foreign[-1 - text_number].tobytes()) == document.text
-        assert segment.documents.number_of("not there") is None
-        assert list(check_segment(segment)) == []
+        assert segment.documents.named(["not there"]) == {}
+        assert segment.damage() is None
         segment.close()
 
 
@@ -305,8 +305,7 @@ def test_a_damaged_text_is_named_when_it_is_read_and_by_the_check(tmp_path: Path
     with pytest.raises(StoreRefused, match=r"one\.segment cannot be used: the blob of text 0 is damaged"):
         segment.blob(0)
     assert segment.blob(1) == b"that is"
-    (problem,) = check_segment(segment)
-    assert "the blob of text 0 is damaged" in problem
+    assert segment.damage() == "its section 'blobs' is damaged"
 
 
 USES = {
@@ -327,9 +326,9 @@ USES = {
     "foreign digests": lambda segment: segment.documents.foreign,
     "names": lambda segment: segment.documents.doc_id(0),
     "name ends": lambda segment: segment.documents.doc_id(0),
-    "name sizes": lambda segment: list(segment.documents.doc_ids()),
-    "name heads": lambda segment: segment.documents.number_of("other"),
-    "name order": lambda segment: segment.documents.number_of("other"),
+    "name sizes": lambda segment: segment.documents.doc_id(0),
+    "name heads": lambda segment: segment.documents.named(["other"]),
+    "name order": lambda segment: segment.documents.named(["other"]),
     "hosts": lambda segment: segment.documents.hosts,
 }
 
@@ -346,7 +345,7 @@ def test_a_damaged_section_is_named_and_no_answer_is_made_of_it(tmp_path: Path, 
         segment = Segment(tmp_path, entry, parameters(has_texts=False))
         with pytest.raises(StoreRefused, match=f"its section '{section}' is damaged"):
             USES[section](segment)
-        assert list(check_segment(segment)) == [f"{path}: its section '{section}' is damaged."]
+        assert segment.damage() == f"its section '{section}' is damaged"
         with pytest.raises(StoreRefused, match=f"its section '{section}' is damaged"):
             segment.refuse_damage()
 
@@ -371,8 +370,7 @@ def test_damage_in_a_block_of_posts_is_refused_where_it_is_read_and_only_there(t
 
 def test_an_id_that_cannot_be_encoded_names_no_document(tmp_path: Path) -> None:
     segment = written(tmp_path, CASE, has_texts=True)
-    assert segment.documents.named(["\udcff", "other", "a\ud800"]) == {1: 150}
-    assert segment.documents.number_of("caf\udce9.txt") is None
+    assert segment.documents.named(["\udcff", "other", "a\ud800", "caf\udce9.txt"]) == {1: 150}
 
 
 def test_threads_may_ask_one_segment_for_names(tmp_path: Path) -> None:
@@ -405,7 +403,7 @@ def test_a_changed_byte_is_found_and_breaks_no_reader(place: int, change: int, h
             segment = Segment(Path(folder), entry, parameters(has_texts=has_texts))
         except StoreRefused:
             return
-        assert list(check_segment(segment))
+        assert segment.damage()
         read_everything(segment)
         segment.close()
 
@@ -456,7 +454,6 @@ def read_everything(segment: Segment) -> None:
         lambda: segment.documents.texts,
         lambda: segment.documents.host_numbers,
         lambda: segment.documents.foreign,
-        lambda: list(segment.documents.doc_ids()),
         lambda: segment.documents.named([document.doc_id for document in CASE.documents]),
         lambda: segment.stored_blobs(0, 3),
         *(lambda number=number: segment.documents.doc_id(number) for number in range(151)),

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.passages.merging import FAN_IN, LARGEST, LOWEST, fewest, next_merge
+from scrapy_dedupe.passages.writer import FAN_IN, LARGEST, LOWEST, fewest, next_merge
 
 
 def grown(additions: list[int]) -> tuple[list[int], int, int]:

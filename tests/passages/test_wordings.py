@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.passages.extraction import Wording
+from scrapy_dedupe.passages.extraction import words_digest
 from scrapy_dedupe.passages.tokens import tokeniser_named
 
 written = st.text("aAb1_ \n,-éÉ\u0301\u00ad漢", max_size=8) | st.text("aAb1_ ,\x1f\x7f", max_size=8)
@@ -15,10 +15,9 @@ written = st.text("aAb1_ \n,-éÉ\u0301\u00ad漢", max_size=8) | st.text("aAb1_ 
 @given(shown=written, others=st.lists(written, max_size=5), name=st.sampled_from(["words", "cjk", "code"]))
 def test_groups_are_those_of_the_words(shown: str, others: list[str], name: str) -> None:
     tokeniser = tokeniser_named(name)
-    wording = Wording(shown, tokeniser)
+    known: dict[bytes, bytes] = {}
     texts = [shown, *others]
-    groups = [wording.group(text) for text in texts]
-    assert groups[0] == ""
+    groups = [words_digest(text, tokeniser, known) for text in texts]
     for text, group in zip(texts, groups, strict=True):
         for other, its_group in zip(texts, groups, strict=True):
             assert (group == its_group) is (tokeniser.words(text) == tokeniser.words(other))
@@ -26,5 +25,5 @@ def test_groups_are_those_of_the_words(shown: str, others: list[str], name: str)
 
 @pytest.mark.parametrize(("name", "is_same"), [("words", True), ("cjk", True), ("code", False)])
 def test_case_and_punctuation_count_where_the_tokeniser_tells_so(name: str, is_same: bool) -> None:
-    wording = Wording("One, two", tokeniser_named(name))
-    assert (wording.group("one two!") == "") is is_same
+    first, second = (words_digest(text, tokeniser_named(name), {}) for text in ("One, two", "one two!"))
+    assert (first == second) is is_same

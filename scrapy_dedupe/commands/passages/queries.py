@@ -238,7 +238,7 @@ def _unblot(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     words = {word: _blot_number(word) for word in _words(opts.blots)}
     with IndexSnapshot.open(root_of(stores, opts)) as snapshot:
         digits = _digits(snapshot.parameters)
-        found = {item.blot: item.passage for item in unblot(snapshot, list(words.values()))}
+        found = unblot(snapshot, list(words.values()))
     blots = [
         {"blot": f"{blot:0{digits}x}", **picked(passage, "text documents places")}
         for blot, passage in found.items()

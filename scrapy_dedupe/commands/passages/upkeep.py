@@ -15,7 +15,7 @@ from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.passages.boilerplate import SHARE
 from scrapy_dedupe.passages.catalogue import read_manifest
 from scrapy_dedupe.passages.checking import check
-from scrapy_dedupe.passages.inspection import inspect, inspected_documents
+from scrapy_dedupe.passages.inspection import inspect
 from scrapy_dedupe.passages.snapshot import IndexSnapshot
 from scrapy_dedupe.passages.sources import id_of_name
 from scrapy_dedupe.reports.wording import clean, counted, number, size
@@ -35,7 +35,7 @@ def _inspect(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     root = root_of(stores, opts)
     with Bars(opts) as bars, bars.part("inspect", 0), IndexSnapshot.open(root) as snapshot:
         index = inspect(snapshot, opts.boilerplate_share)
-        documents = list(inspected_documents(snapshot)) if opts.documents else None
+        documents = list(snapshot.iter_documents()) if opts.documents else None
     return {"root": str(root), "index": index, "documents": documents}
 
 
