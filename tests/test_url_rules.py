@@ -212,8 +212,58 @@ async def test_plain_urls_of_an_earlier_run_count_as_seen(
     web.paths.clear()
     own = {"DEDUPE_URL_RULES": rules("ignore-parameter sid"), "DEDUPE_URL_RULES_PROBE": 0}
     await crawl(LinkSpider, {**settings, **own}, urls=web.url())
-    # The start page and three probes. The texts of the earlier run are unknown, so there are three more at the end.
+    # The start page and three probes. The texts of the earlier run are unknown, so three pages are downloaded again.
     assert len(web.paths) == 1 + 3 + 3
+
+
+@crawl_test
+@pytest.mark.parametrize("shared", [False, True], ids=["local", "shared"])
+async def test_pages_of_an_earlier_run_are_compared(
+    web: WebServer,
+    settings: dict[str, Any],
+    rules: Callable[..., str],
+    tmp_path: Path,
+    redis_url: str,
+    shared: bool,
+) -> None:
+    add_site(web, pages=20)
+    if shared:
+        settings |= {"DEDUPE_URL_STORE_URL": redis_url, "DEDUPE_URL_PERSIST": True}
+    else:
+        settings["JOBDIR"] = str(tmp_path / "job")
+    await crawl(LinkSpider, settings, urls=web.url())
+    web.paths.clear()
+    add_site(web, "?sid=1", "?part=1", pages=20)
+    own = {
+        "DEDUPE_URL_RULES": rules("ignore-parameter sid", "ignore-parameter part"),
+        "DEDUPE_URL_RULES_PROBE": 0,
+    }
+    crawler = await crawl(LinkSpider, {**settings, **own}, urls=web.url())
+    assert stats_of(crawler)["suspended"] == 1
+    assert {path for path in web.paths if "part" in path} == {f"/p{number}?part=1" for number in range(20)}
+    assert sum("sid" in path for path in web.paths) < 10
+
+
+@crawl_test
+async def test_rule_that_cannot_be_checked_costs_no_page(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str], redis_url: str
+) -> None:
+    add_site(web, "?part=1", pages=20)
+    settings |= {
+        "DEDUPE_URL_STORE_URL": redis_url,
+        "DEDUPE_URL_PERSIST": True,
+        "DEDUPE_URL_RULES": rules("ignore-parameter part", "ignore-parameter v"),
+        "DEDUPE_URL_RULES_PROBE": 0,
+    }
+    # Another process requested each page, under a URL that is unknown here.
+    web.page("/", "".join(f'<a href="/p{number}?v=1">x</a>' for number in range(20)))
+    for number in range(20):
+        web.page(f"/p{number}?v=1", f"<p>Version {number}")
+    await crawl(LinkSpider, settings, urls=web.url())
+    web.paths.clear()
+    web.page("/", "".join(f'<a href="/p{number}?part=1">x</a>' for number in range(20)))
+    await crawl(LinkSpider, settings, urls=web.url())
+    assert sorted(web.paths) == sorted(["/", *(f"/p{number}?part=1" for number in range(20))])
 
 
 @crawl_test

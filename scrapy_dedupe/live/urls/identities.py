@@ -111,6 +111,10 @@ class Identities:
         self._suspended += rules
         self._rules = self._all_rules.without(self._suspended)
 
+    def identity(self, url: str) -> str:
+        """The identity of a URL."""
+        return self._rules.identity(url)[0]
+
     def keys(self, request: Request, fingerprint: bytes) -> IdentityKeys | None:
         """The keys of a request; None if no rule can concern it."""
         if request.method != "GET":
@@ -180,6 +184,10 @@ class Identities:
     def take_start(self, keys: IdentityKeys) -> bool:
         """Use up the redirect to an identity that a start request allowed."""
         return self.urls.take_start(keys.plain) or self.urls.take_start(keys.requested)
+
+    def has_earlier_plain(self, keys: IdentityKeys) -> bool:
+        """Whether the plain URL of an identity may have been requested without rules, or by another process."""
+        return self._has_earlier and bool(keys.applied) and keys.plain in self.urls
 
     # Answered
 

@@ -6,6 +6,10 @@ once more. If it then has a third text, the page changes at every visit and cann
 against the rules that equated the two URLs, except for rules that other pages have proved right. Requests of this
 identity are no longer filtered, and its held requests are scheduled. A rule is suspended for the rest of the crawl if the
 share of pairs for it falls below 0.98.
+
+If the first page was requested in an earlier run or by another process, its text is unknown here, so the plain URL is
+downloaded once more. A rule of which fewer than three pairs could be compared costs no page: when the spider is idle, the
+requests that it filtered are made.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ from scrapy_dedupe.live.engine import download, wake_engine
 from scrapy_dedupe.urls.rule_records import RequestedPage, RuleTally, ids_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Coroutine, Iterable
+    from typing import Any
 
     from scrapy import Request
     from scrapy.crawler import Crawler
@@ -36,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 MIN_SHARE: Final = 0.98
 _MIN_PROBES: Final = 3
+_AT_ONCE: Final = 500
+_MOST_UNCOMPARED: Final = 1_000
 # A rule may be right on the whole and wrong for one page with many URLs. So these filtered requests of each identity
 # are probed, counted from 1.
 _PROBED_VARIANTS: Final = frozenset(8 * 4**power for power in range(12))
@@ -76,6 +83,8 @@ class RuleWatch:
         self._again: dict[Request, tuple[bytes, bytes] | None] = {}
         # Pairs of pages with different texts that several rules may have equated.
         self._ambiguous: list[tuple[RequestedPage, RequestedPage]] = []
+        # First pages whose plain URL was requested earlier, by the key of the identity.
+        self._uncompared: dict[bytes, tuple[Request, RequestedPage, IdentityKeys]] = {}
         # Rules that were probed while the spider was idle.
         self._probed: set[bytes] = set()
         suspended = [self._rules[rule] for rule, tally in self._tallies.items() if tally.suspended]
@@ -111,26 +120,29 @@ class RuleWatch:
         return known + max(0, unanswered) < _MIN_PROBES or tally.probes < self._share * tally.filtered
 
     def decide(self) -> None:
-        """Probe the rules about which too little is known, once. Then blame rules for pairs that several may have equated.
+        """Probe the rules about which too little is known, once. Then make the requests that the rules filtered about which
+        still too little is known, and blame rules for pairs that several may have equated.
 
         Called when the spider is idle.
         """
+        unchecked = {
+            rule
+            for rule, tally in self._tallies.items()
+            if tally.filtered and not tally.suspended and tally.pairs_for + tally.pairs_against < _MIN_PROBES
+        }
         unproved = {
             rule
             for page, first in self._ambiguous
             for rule in self._equating(page, first)
             if not self._is_proved(self._tallies[rule])
         }
-        unproved |= {
-            rule
-            for rule, tally in self._tallies.items()
-            if tally.filtered and not tally.suspended and tally.pairs_for + tally.pairs_against < _MIN_PROBES
-        }
-        if new := unproved - self._probed:
+        if new := (unproved | unchecked) - self._probed:
             self._probed |= new
             for rule in new:
                 self._held.start(self._records.held_by, partial(self._probe, rule), rule, _MIN_PROBES)
             return
+        for rule in unchecked:
+            self._held.start(self._records.held_by, self._release, rule, _AT_ONCE)
         ambiguous, self._ambiguous = self._ambiguous, []
         for page, first in ambiguous:
             self._blame(page, first, is_last=True)
@@ -141,6 +153,11 @@ class RuleWatch:
         self._tallies[rule].probes += len(rows)
         self._count("probes", len(rows))
         self._held.release(rows)
+        wake_engine(self._crawler)
+
+    def _release(self, rows: list[HeldRequest]) -> None:
+        if rows and not self._held.is_ending:
+            self._held.release(rows)
         wake_engine(self._crawler)
 
     # Comparison
@@ -170,7 +187,15 @@ class RuleWatch:
         self, request: Request, page: RequestedPage, keys: IdentityKeys, first: RequestedPage | None
     ) -> None:
         if first is None:
+            if (
+                page.url == request.url
+                and len(self._uncompared) < _MOST_UNCOMPARED
+                and self._identities.has_earlier_plain(keys)
+            ):
+                self._uncompared[keys.requested] = request, page, keys
             return
+        if not page.rules:
+            self._uncompared.pop(keys.requested, None)
         tallies = [self._tallies[rule] for rule in self._equating(page, first)]
         for tally in tallies:
             tally.compared += 1
@@ -185,13 +210,47 @@ class RuleWatch:
                 # A repeated download would end at another request, so redirects are not repeated.
                 self._differ(page, keys, first)
                 return
-            self._held.pending += 1
-            self._session.loop.start(self._visit_again(request, page, keys, first))
+            self._start_download(self._visit_again(request, page, keys, first))
+
+    def compare_earlier(self) -> None:
+        """Compare pages with the plain URLs of their identities, which were requested in an earlier run or elsewhere."""
+        uncompared, self._uncompared = self._uncompared, {}
+        for each in uncompared.values():
+            self._start_download(self._compare_plain(*each))
+
+    async def _compare_plain(self, request: Request, page: RequestedPage, keys: IdentityKeys) -> None:
+        url = self._identities.identity(request.url)
+        text = await self._download(request.replace(url=url))
+        if text is not None and not self._held.is_ending:
+            self._compared(request, page, keys, RequestedPage(url, *text, b""))
 
     async def _visit_again(
         self, request: Request, page: RequestedPage, keys: IdentityKeys, first: RequestedPage
     ) -> None:
         """Find out whether a page changes at every visit; if not, it counts against the rules."""
+        text = await self._download(request)
+        if self._held.is_ending:
+            return
+        if text is None or text[0] == page.text or text[1] == page.family:
+            self._differ(page, keys, first)
+        else:
+            self._count("unstable")
+
+    def _start_download(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start *work*, which downloads a page to compare it. The spider is not closed meanwhile."""
+
+        async def run() -> None:
+            try:
+                await work
+            finally:
+                self._held.pending -= 1
+                wake_engine(self._crawler)
+
+        self._held.pending += 1
+        self._session.loop.start(run())
+
+    async def _download(self, request: Request) -> tuple[bytes, bytes] | None:
+        """The keys of the text of a page that is downloaded only to compare it; None without an answer."""
         again = request.replace(dont_filter=True, meta={**request.meta, "dont_cache": True})
         self._again[again] = None
         try:
@@ -199,16 +258,7 @@ class RuleWatch:
                 await download(self._crawler, again)
         except Exception as error:  # noqa: BLE001 - the page then counts
             logger.debug("%s could not be downloaded again: %s", request, error)
-        finally:
-            self._held.pending -= 1
-            text = self._again.pop(again)
-        if self._held.is_ending:
-            return
-        if text is None or text[0] == page.text or text[1] == page.family:
-            self._differ(page, keys, first)
-        else:
-            self._count("unstable")
-        wake_engine(self._crawler)
+        return self._again.pop(again)
 
     def _differ(self, page: RequestedPage, keys: IdentityKeys, first: RequestedPage) -> None:
         self._split(page, keys, first)

@@ -100,6 +100,8 @@ class AppliedRules:
         if not held.pending and not held.is_pumping:
             held.schedule_unanswered()
         if not held.pending and not held.is_pumping:
+            self._watch.compare_earlier()
+        if not held.pending and not held.is_pumping:
             self._watch.decide()
         if held.pending or held.is_pumping:
             if not held.pending:
