@@ -30,6 +30,9 @@ MAX_NAMES = {1: 600, 2: 400}
 _MAX_BYTES = 400_000
 MIN_CHARS = 200
 
+# Also index.html.en
+_PAGE = re.compile(r"\.x?html?(\.[a-z]{2}(-[a-z]+)?)?$")
+
 # Part of the names of cached files: raise it if the pages that this module reads change.
 _FORMAT = 2
 
@@ -176,8 +179,10 @@ def fetch(corpus: Path, packages: list[Package]) -> None:
             _run(["apt-get", "-q", "download", name], target)
             (archive,) = target.glob("*.deb")
             _run(["dpkg-deb", "-x", archive.name, "."], target)
+            for path in target.rglob("*"):
+                if path.is_file() and not _PAGE.search(path.name):
+                    path.unlink()
             (target / "version").write_text(archive.name)
-            archive.unlink()
         (folder / "done").touch()
         print(f"downloaded {' '.join(wanted)}", flush=True)
 
@@ -242,35 +247,36 @@ def load(corpus: Path, package: Package) -> Site | None:
 
 
 def _read_pages(package: Package, sides: list[Path]) -> list[Page]:
-    found: list[dict[str, tuple[str, Path]]] = []
-    for side in sides:
-        paths = sorted(
-            path
-            for path in side.rglob("*.*htm*")
-            if re.search(r"\.x?html?(\.[a-z]{2}(-[a-z]+)?)?$", path.name)
-            and path.is_file()
-            and not path.is_symlink()
-        )
-        root = Path(os.path.commonpath([path.parent for path in paths])) if paths else side
-        relative = [str(path.relative_to(root)) for path in paths]
-        found.append(
-            {_name_of(package, path): (path, full) for path, full in zip(relative, paths, strict=True)}
-        )
+    found = [_named_files(package, side) for side in sides]
     if package.is_renumbered:
         return _read_renumbered(package, found)
     pages = []
-    for name in _chosen({name for side in found for name in side}, len(sides)):
-        for number, side in enumerate(found):
-            if name in side and (page := _read_page(package, name, number, *side[name])) is not None:
+    for name in _chosen({name for files in found for name in files}, len(sides)):
+        for number, files in enumerate(found):
+            if name in files and (page := _read_page(package, name, number, *files[name])) is not None:
                 pages.append(page)
     return pages
+
+
+def _named_files(package: Package, side: Path) -> dict[str, tuple[str, Path]]:
+    """The paths of the pages of one version, below the folder of all of them and in full, by the names of the pages."""
+    paths = sorted(
+        path
+        for path in side.rglob("*.*htm*")
+        if _PAGE.search(path.name) and path.is_file() and not path.is_symlink()
+    )
+    if not paths:
+        return {}
+    root = os.path.commonpath([path.parent for path in paths])
+    below = [str(path.relative_to(root)) for path in paths]
+    return {_name_of(package, path): (path, full) for path, full in zip(below, paths, strict=True)}
 
 
 def _read_renumbered(package: Package, found: list[dict[str, tuple[str, Path]]]) -> list[Page]:
     """Pages of which those that are versions of one page by their text have one name."""
     sides = [
-        [page for name in side if (page := _read_page(package, name, number, *side[name])) is not None]
-        for number, side in enumerate(found)
+        [page for name in files if (page := _read_page(package, name, number, *files[name])) is not None]
+        for number, files in enumerate(found)
     ]
     old, new = sides
     pairs = partners([page.text for page in old], [page.text for page in new])
