@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import astuple
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from .base import Counts, Need
@@ -141,6 +142,8 @@ def add_urls(
         if digest in entered:
             value = value[: -len(digest)] + _REFERENCE + entered[digest].to_bytes(4, "big")
         rows.append((url_hash(capture.url), number, value))
+    # In the order of the hashes, since neighbours share a page. A URL may occur twice: the order of its captures counts.
+    rows.sort(key=itemgetter(0))
     connection.executemany(_ADD_LATEST_URL if latest else _ADD_URL, rows)
 
 
