@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, StoreError
+from scrapy_dedupe.errors import ArchiveError, DedupeError, StoreError
 from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.exchanges import method_of
 from scrapy_dedupe.warc.playback import PlayedOriginal, TooLarge, playable
 
-from .captured_records import is_capture, original_record, page_headers
+from .captured_records import page_headers
 from .entries import NEITHER
 from .reuse import judged_headers, why_not_reused
 
@@ -109,10 +109,10 @@ class CachedPages:
         if self._needs_validators and capture.validators == NEITHER:
             return Found(None, "policy")
         try:
-            record, request = self._exchanges.at(capture.file, capture.offset)
-            if not is_capture(record, capture):
-                raise DamagedInput(f"{capture.file}, offset {capture.offset}: this is another record.")
-            return self._page(query, record, request, capture, now)
+            found = self._exchanges.capture(capture)
+            if found is None:
+                raise ArchiveError(f"The file {capture.file} does not exist.")
+            return self._page(query, *found, capture, now)
         except TooLarge:
             return Found(None, "size")
         except StoreError:
@@ -151,7 +151,7 @@ class CachedPages:
 
     def _original_of(self, record: StoredRecord, capture: UrlCapture) -> tuple[StoredRecord, PlayedOriginal]:
         (original,) = self._index.find(self._crawl, [capture.digest])
-        source = None if original is None else original_record(original)
+        source = None if original is None else self._exchanges.original(original)
         if original is None or source is None:
             raise ArchiveError(f"The original of {capture.file}, offset {capture.offset}, does not exist.")
         return source, PlayedOriginal(source.id, source.target_uri, source.date, original.crawl)

@@ -7,9 +7,10 @@ before it is used.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError
+from scrapy_dedupe.errors import DamagedInput, DedupeError
 from scrapy_dedupe.stores.normal_forms import known_digest, plain_url
 from scrapy_dedupe.warc.dates import date_digits
 from scrapy_dedupe.warc.exchanges import paired
@@ -58,46 +59,96 @@ def is_original_record(record: StoredRecord, original: Original) -> bool:
     return is_its_url and date_digits(record.date)[:14] == original.date[:14]
 
 
-def original_record(original: Original) -> StoredRecord | None:
-    """The record of an original; None if its file does not exist. Raises DamagedInput for another record."""
-    file = None if original.file is None else readable(original.file)
-    if file is None or original.offset is None:
-        return None
-    record = read_record(file, original.offset)
-    if not is_original_record(record, original):
-        raise DamagedInput(f"{original.file}, offset {original.offset}: this is another record.")
-    return record
+@dataclass(slots=True)
+class _Recent:
+    """A record that was read, its request if that was looked for, and the index entries that name the record."""
+
+    record: StoredRecord
+    request: StoredRecord | None = None
+    has_request: bool = False
+    capture: UrlCapture | None = None
+    original: Original | None = None
 
 
 class RecentExchanges:
-    """The exchanges that were read last, with their requests, so that a cache and a recorder read each of them once."""
+    """The records that were read last, so that a cache and a recorder read and check each of them once.
+
+    The methods raise DamagedInput if there is no whole record or another one, or OSError. ``captures`` are what the cache
+    has found last in the index, by URL: the recorder needs the same a moment later.
+    """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, int], tuple[StoredRecord, StoredRecord | None]] = OrderedDict()
+        self.captures: dict[str, UrlCapture] = {}
+        self._known: OrderedDict[tuple[str, int], _Recent] = OrderedDict()
         self._bytes = 0
 
-    def at(self, file: str, offset: int) -> tuple[StoredRecord, StoredRecord | None]:
-        """The record at *offset* and its request, None if no request follows.
-
-        Raises ArchiveError if there is no such file, DamagedInput if there is no whole record, or OSError.
-        """
-        known = self._known.get((file, offset))
-        if known is None:
-            path = readable(file)
+    def capture(self, capture: UrlCapture) -> tuple[StoredRecord, StoredRecord | None] | None:
+        """The record of a capture and its request, None if no request follows. None if there is no such file."""
+        assert capture.file is not None
+        assert capture.offset is not None
+        known = self._known.get((capture.file, capture.offset))
+        if known is None or not known.has_request:
+            path = readable(capture.file)
             if path is None:
-                raise ArchiveError(f"The file {file} does not exist.")
-            known = _exchange_at(path, offset)
-            self._known[file, offset] = known
-            self._bytes += len(known[0].frame.kept)
-            while self._bytes > _RECENT_BYTES or len(self._known) > _MOST_RECENT:
-                _, (oldest, _) = self._known.popitem(last=False)
-                self._bytes -= len(oldest.frame.kept)
-        return known
+                return None
+            record, request = _exchange_at(path, capture.offset)
+            known = _Recent(record, request, has_request=True)
+            self._keep(capture.file, capture.offset, known)
+        if known.capture != capture:
+            if not is_capture(known.record, capture):
+                raise _another(capture.file, capture.offset)
+            known.capture = capture
+        if len(self.captures) >= _MOST_RECENT:
+            self.captures.clear()
+        self.captures[capture.url] = capture
+        return known.record, known.request
 
-    def known(self, file: str, offset: int) -> StoredRecord | None:
-        """The record at *offset* if it was read recently."""
-        known = self._known.get((file, offset))
-        return None if known is None else known[0]
+    def original(self, original: Original) -> StoredRecord | None:
+        """The record of an original; None if its file does not exist."""
+        if original.file is None or original.offset is None:
+            return None
+        known = self._known.get((original.file, original.offset))
+        if known is None:
+            path = readable(original.file)
+            if path is None:
+                return None
+            known = _Recent(read_record(path, original.offset))
+            self._keep(original.file, original.offset, known)
+        if not self._is_original(known, original):
+            raise _another(original.file, original.offset)
+        return known.record
+
+    def holds(self, original: Original) -> bool | None:
+        """Whether an original is the record at its place; None if that record was not read recently."""
+        if original.file is None or original.offset is None:
+            return None
+        known = self._known.get((original.file, original.offset))
+        return None if known is None else self._is_original(known, original)
+
+    def has(self, file: str, offset: int) -> bool:
+        """Whether the record at *offset* was read recently."""
+        return (file, offset) in self._known
+
+    def _is_original(self, known: _Recent, original: Original) -> bool:
+        if known.original != original:
+            if not is_original_record(known.record, original):
+                return False
+            known.original = original
+        return True
+
+    def _keep(self, file: str, offset: int, known: _Recent) -> None:
+        replaced = self._known.pop((file, offset), None)
+        if replaced is not None:
+            self._bytes -= len(replaced.record.frame.kept)
+        self._known[file, offset] = known
+        self._bytes += len(known.record.frame.kept)
+        while self._bytes > _RECENT_BYTES or len(self._known) > _MOST_RECENT:
+            _, oldest = self._known.popitem(last=False)
+            self._bytes -= len(oldest.record.frame.kept)
+
+
+def _another(file: str, offset: int) -> DamagedInput:
+    return DamagedInput(f"{file}, offset {offset}: this is another record.")
 
 
 def _exchange_at(file: ReadableFile, offset: int) -> tuple[StoredRecord, StoredRecord | None]:
@@ -125,7 +176,7 @@ def page_headers(record: StoredRecord, source: StoredRecord) -> Headers:
     if is_unmodified(record):
         headers = renewed_headers(source.http_headers, record.get(RENEWAL_FIELD))
         if headers is None or not confirms(record, source):
-            raise DamagedInput(f"{record.path}, offset {record.offset}: this is another record.")
+            raise _another(str(record.path), record.offset)
         return headers
     return (source if record.http_status is None else record).http_headers
 
@@ -137,16 +188,17 @@ def renewal_of(
 
     None if the 304 does not renew the capture: its records cannot be read, or it may not answer this request.
     """
-    if last.file is None or last.offset is None:
-        return None
+    # Remote files are read only by the cache.
+    for named in (last, original):
+        if named.file is None or named.offset is None:
+            return None
+        if is_url(named.file) and not exchanges.has(named.file, named.offset):
+            return None
     try:
-        if is_url(last.file) and exchanges.known(last.file, last.offset) is None:
+        found, source = exchanges.capture(last), exchanges.original(original)
+        if found is None or source is None:
             return None
-        record, request = exchanges.at(last.file, last.offset)
-        is_own = (last.file, last.offset) == (original.file, original.offset)
-        source = record if is_own else original_record(original)
-        if source is None or not is_capture(record, last):
-            return None
+        record, request = found
         headers = page_headers(record, source)
     except (DedupeError, OSError, ValueError):
         return None

@@ -217,17 +217,11 @@ def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> Inde
     """
     digest, form = digest_and_form(line.digest)
     has_payload = digest is not None and digest not in EMPTY_PAYLOADS
+    url, date = plain_url(line.url), plain_date(line.date)
     capture = None
     if digest is not None and has_payload and rules.has_urls and line.method == "GET" and line.status == 200:
         # A line has no validators.
-        capture = UrlCapture(
-            plain_url(line.url),
-            digest,
-            plain_date(line.date),
-            b"",
-            file,
-            None if file is None else line.offset,
-        )
+        capture = UrlCapture(url, digest, date, b"", file, None if file is None else line.offset)
     if line.is_revisit:
         size = CONSERVES_NOTHING if line.status in _NOT_MODIFIED else line.length
         return IndexEntry(True, None, capture, Revisit(digest, size) if has_payload else None)
@@ -238,8 +232,8 @@ def entry_of_line(line: CdxCapture, file: str | None, rules: EntryRules) -> Inde
     original = Original(
         digest,
         rules.crawl,
-        plain_date(line.date),
-        plain_url(line.url),
+        date,
+        url,
         line.length,
         wacz_index=rules.wacz_index,
         file=file,

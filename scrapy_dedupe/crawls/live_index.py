@@ -165,6 +165,9 @@ class LiveIndex:
     def _find_url(self, url: str) -> UrlCapture | None:
         if url in self._urls:
             return self._urls[url]
+        known = self._exchanges.captures.pop(url, None)
+        if known is not None:
+            return known
         found = self._ask(lambda: self.index.find_urls(self.crawl, [url]))
         return found[0] if found else None
 
@@ -244,6 +247,7 @@ class LiveIndex:
             self._originals.setdefault(original.digest, original)
         if url is not None:
             self._urls[url.url] = url
+            self._exchanges.captures.pop(url.url, None)
         if refers_to is not None and refers_to.crawl != self.crawl:
             self._needs[need_of(refers_to)] = None
         if self._total >= self._batch:
@@ -316,8 +320,9 @@ class KnownFiles:
             return True
         if not is_present(file):
             return False
-        if original.offset is not None and (known := self._exchanges.known(file, original.offset)):
-            return is_original_record(known, original)
+        is_held = self._exchanges.holds(original)
+        if is_held is not None:
+            return is_held
         if original.crawl == self._own or original.offset is None or is_url(file):
             return True
         return self._is_there(file, original.offset, original)

@@ -113,14 +113,15 @@ def renewal(stored: Headers, confirmation: Headers, original: Headers) -> str | 
     *stored* are the headers of the confirmed page, *original* those of the record that the 304 will refer to. None if the
     page cannot be described by that record.
     """
-    if _values(stored, b"content-encoding") != _values(original, b"content-encoding"):
+    of_page, of_original, confirmed = map(_by_name, (stored, original, confirmation))
+    if of_page.get(b"content-encoding") != of_original.get(b"content-encoding"):
         return None
-    names = {name.lower() for name, _ in (*stored, *original)} - _OF_THE_TRANSFER
-    fields = {name: values for name in names if (values := _values(stored, name)) != _values(original, name)}
+    names = (of_page.keys() | of_original.keys()) - _OF_THE_TRANSFER
+    fields = {name: of_page.get(name, []) for name in names if of_page.get(name) != of_original.get(name)}
     for name in _DECISIVE:
-        confirmed = _values(confirmation, name)
         # The age of the page is that of the 304.
-        fields[name] = confirmed if confirmed or name in (b"age", b"date") else _values(stored, name)
+        kept = [] if name in (b"age", b"date") else of_page.get(name, [])
+        fields[name] = confirmed.get(name, kept)
     text = json.dumps(
         {
             name.decode("latin-1"): [value.decode("latin-1") for value in fields[name]]
@@ -212,6 +213,14 @@ def _names(headers: Headers, name: bytes) -> Iterator[bytes]:
     """The field names in a header field, in lower case."""
     for value in _values(headers, name):
         yield from filter(None, (part.strip().lower() for part in value.split(b",")))
+
+
+def _by_name(headers: Headers) -> dict[bytes, list[bytes]]:
+    """The values of each header field, by its name in lower case."""
+    found: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        found.setdefault(name.lower(), []).append(value)
+    return found
 
 
 def _values(headers: Headers, name: bytes) -> list[bytes]:

@@ -45,6 +45,7 @@ import binascii
 import json
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -136,6 +137,8 @@ def from_base32(text: str) -> bytes:
     return base64.b32decode(text + "=" * (-len(text) % 8))
 
 
+# An original and the capture of its URL have the same digest.
+@lru_cache(2_048)
 def packed_digest(digest: str) -> bytes:
     """The packed form of a digest without label."""
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import SettingError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
 
 _NOT_IN_URLS = re.compile(r"[\x00-\x20\x7f\s\ud800-\udfff]")
+_TIME = re.compile(r"(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9](?:[0-9]{3})?")
 _HEX = re.compile(r"[0-9a-fA-F]+")
 _BASE32 = re.compile(r"[A-Za-z2-7]+")
 _USUAL_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -90,6 +92,15 @@ def plain_url(url: str) -> str:
     return _NOT_IN_URLS.sub(_percent, url)
 
 
+@lru_cache(1_024)
+def _is_day(digits: str) -> bool:
+    try:
+        date_from_digits(f"{digits}000000")
+    except ValueError:
+        return False
+    return True
+
+
 def date_digits(date: str) -> str:
     """A date in the form of the index: 14 digits, or 17 with milliseconds.
 
@@ -100,7 +111,9 @@ def date_digits(date: str) -> str:
     # No archive is older than the year 1000, and leading zeros would be lost in a number.
     if not digits.startswith("0"):
         with suppress(ValueError):
-            date_from_digits(digits)
+            # An import has millions of dates on few days.
+            if not (_TIME.fullmatch(digits, 8) and _is_day(digits[:8])):
+                date_from_digits(digits)
             return digits
     raise SettingError(
         f"The date is {date!r}. Allowed: a UTC time in seconds or milliseconds, of the year 1000 or later, or its"

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import CrawlStateError
@@ -207,6 +208,8 @@ class SqliteIndexBase(CrawlIndex):
             if digest in entered:
                 value = value[: -len(digest)] + _REFERENCE + entered[digest].to_bytes(4, "big")
             rows.append((url_hash(capture.url), number, value))
+        # In the order of the hashes, since neighbours share a page. A URL may occur twice: the order of its captures counts.
+        rows.sort(key=itemgetter(0))
         self._connection.executemany(_ADD_LATEST_URL if latest else _ADD_URL, rows)
 
     def _whole_capture(self, number: int, value: bytes) -> bytes:

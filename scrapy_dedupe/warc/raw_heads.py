@@ -100,7 +100,12 @@ def stored_uri(record: StoredRecord, head: RawHead | None = None) -> bytes | Non
     """
     if record.format != "warc":
         return (record.target_uri or "").encode("utf-8") or None
-    uri = (head or raw_head(record)).get(_TARGET_URI)
+    if head is None and record.frame.head is not None:
+        # Its usual head, in ASCII, was read without a change.
+        text = record.frame.first("warc-target-uri")
+        uri = None if text is None else text.encode("ascii")
+    else:
+        uri = (head or raw_head(record)).get(_TARGET_URI)
     if uri is not None and uri.startswith(b"<") and uri.endswith(b">"):
         return uri[1:-1]
     return uri
