@@ -274,7 +274,7 @@ class RedisContent:
             if it is not None:
                 arguments += (
                     b"%d" % number, b"%d" % it.min_equal, b"%d" % it.min_equal_rare,
-                    b"%d" % it.min_equal_titled, it.identity, it.rows,
+                    b"%d" % it.min_equal_titled, b"%d" % it.min_equal_named, it.identity, it.rows,
                     packed_rows(it.rows, it.rare_rows)[len(it.rows) :], _joined(it.bands), _joined(it.more_bands),
                 )  # fmt: skip
         found = self._run(_CLAIM, operation, b"%d" % len(captures), *arguments)
@@ -370,9 +370,11 @@ def _answer(capture: SeenText, signature: Signature | None, found: Any) -> TextM
         return None
     if isinstance(found, int):
         return NearAnswer(None, bool(found))
+    if len(found) == 3:
+        return _match(capture.digest, *found)
     if len(found) == 4:
-        digest, first, crawl, had_this_url = found
-        return _match(digest or capture.digest, first, crawl, had_this_url)
+        first, crawl, had_this_url, digest = found
+        return _match(digest, first, crawl, had_this_url)
     assert signature is not None
     first, crawl, had_this_url, equal, digest, equal_rest, compared, identity = found
     return NearAnswer(
