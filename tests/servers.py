@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -48,9 +49,10 @@ def free_port() -> int:
 class RedisServer:
     """A server process of its own on 127.0.0.1, which a test may stop and start; it keeps its data."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
         self.port = free_port()
+        self._options = options
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -59,7 +61,7 @@ class RedisServer:
         log = self.folder / "server.log"
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                _server_command(self.port, self.folder), stdout=file, stderr=file
+                [*_server_command(self.port, self.folder), *self._options], stdout=file, stderr=file
             )
         deadline = time.monotonic() + 240
         with redis.Redis.from_url(self.url) as client:
@@ -83,3 +85,50 @@ class RedisServer:
     def flush(self) -> None:
         with redis.Redis.from_url(self.url) as client:
             client.flushall()
+
+
+class RedisCluster:
+    """A cluster of three masters without replicas."""
+
+    def __init__(self, folder: Path) -> None:
+        self.masters = []
+        for name in "abc":
+            (folder / name).mkdir(parents=True)
+            # Without its own, the port of the cluster's bus is 10,000 higher, and may not exist.
+            bus = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+            self.masters.append(RedisServer(folder / name, *bus, "--cluster-node-timeout", "2000"))
+        self.url = self.masters[0].url
+        for number, master in enumerate(self.masters):
+            first, last = 16_384 * number // 3, 16_384 * (number + 1) // 3 - 1
+            self.ask(master, "CLUSTER ADDSLOTSRANGE", first, last)
+            self.ask(master, "CLUSTER SET-CONFIG-EPOCH", number + 1)
+        for master in self.masters[1:]:
+            self.ask(self.masters[0], "CLUSTER MEET", "127.0.0.1", master.port, self._bus_port(master))
+        self.wait()
+
+    @staticmethod
+    def _bus_port(master: RedisServer) -> int:
+        return int(master._options[3])
+
+    @staticmethod
+    def ask(master: RedisServer, *command: str | int | bytes) -> Any:
+        with redis.Redis.from_url(master.url) as client:
+            return client.execute_command(*command)
+
+    def wait(self) -> None:
+        """Wait until all masters know that all slots are served."""
+        deadline = time.monotonic() + 240
+        while True:
+            states = [self.ask(master, "CLUSTER INFO") for master in self.masters]
+            if all(state["cluster_state"] == "ok" and state["cluster_known_nodes"] == "3" for state in states):
+                return
+            assert time.monotonic() < deadline, states
+            time.sleep(0.02)
+
+    def flush(self) -> None:
+        for master in self.masters:
+            master.flush()
+
+    def stop(self) -> None:
+        for master in self.masters:
+            master.stop()
