@@ -17,7 +17,7 @@ from redis.retry import Retry
 from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable
 
 from . import redis_index_keys as keys_of
-from .redis_content import RedisContent
+from .redis_cluster_content import open_content
 from .redis_faults import redis_faults
 from .redis_index import RedisIndex
 from .redis_index_base import text_of
@@ -107,7 +107,7 @@ class RedisStore:
     def __init__(self, location: StoreLocation, *, timeout_s: float = 5.0) -> None:
         self.url = location.shown
         self._client = open_client(location, timeout_s, is_used_by_one_thread=True)
-        self.content = RedisContent(self._client, self.url)
+        self.content = open_content(self._client, self.url)
         self.reports = RedisReports(self._client, self.url)
         self._index = (
             None if isinstance(self._client, redis.RedisCluster) else RedisIndex(self._client, self.url)

@@ -223,7 +223,9 @@ class SharedBloomFilter:
         For each part: its head, the number of other processes, the number of discarded fingerprints, and whether it was
         cut.
         """
-        first, _, following = plan(part_capacity(self.capacity, len(self._parts)), self.error_rate).partition("\n")
+        first, _, following = plan(part_capacity(self.capacity, len(self._parts)), self.error_rate).partition(
+            "\n"
+        )
         replies = self._run_on(
             parts,
             lambda part: (
@@ -490,11 +492,17 @@ class SharedBloomFilter:
         with self._lock:
             self._seen.clear()
 
-    def _run_on(self, parts: Sequence[_Part], arguments: Callable[[_Part], Iterable[str | int | bytes]]) -> list[Any]:
+    def _run_on(
+        self, parts: Sequence[_Part], arguments: Callable[[_Part], Iterable[str | int | bytes]]
+    ) -> list[Any]:
         """The answers of ``bloom_members.lua`` for each part."""
         return self._caller.run_many(
             [
-                (_MEMBER_SCRIPT, part.key, [a if isinstance(a, bytes) else str(a).encode() for a in arguments(part)])
+                (
+                    _MEMBER_SCRIPT,
+                    part.key,
+                    [a if isinstance(a, bytes) else str(a).encode() for a in arguments(part)],
+                )
                 for part in parts
             ]
         )

@@ -23,8 +23,7 @@ from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.base import Counts, Original, SeenText
 from scrapy_dedupe.stores.redis import open_client
-from scrapy_dedupe.stores.redis_content import RedisContent
-from scrapy_dedupe.stores.redis_faults import redis_faults
+from scrapy_dedupe.stores.redis_cluster_content import open_content
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.folder import FilterFolder
 from scrapy_dedupe.urls.rule_file import read_rules
@@ -141,11 +140,11 @@ def _opened_content(url: str, timeout_s: float) -> Iterator[tuple[ContentStore, 
         return
     prefix = f"dedupe:{{doctor-{secrets.token_hex(8)}}}:"
     with closing(open_client(location, timeout_s)) as client:
+        content = open_content(client, location.shown, prefix)
         try:
-            yield RedisContent(client, location.shown, prefix), location.shown
+            yield content, location.shown
         finally:
-            with redis_faults(location.shown):
-                client.delete(f"{prefix}n", f"{prefix}i")
+            content.forget_crawls()
 
 
 @contextmanager
