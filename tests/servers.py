@@ -91,7 +91,8 @@ class RedisCluster:
     """A cluster of three masters without replicas."""
 
     def __init__(self, folder: Path) -> None:
-        self.masters = []
+        self.masters: list[RedisServer] = []
+        self._moved: dict[int, RedisServer] = {}
         for name in "abc":
             (folder / name).mkdir(parents=True)
             # Without its own, the port of the cluster's bus is 10,000 higher, and may not exist.
@@ -120,10 +121,40 @@ class RedisCluster:
         deadline = time.monotonic() + 240
         while True:
             states = [self.ask(master, "CLUSTER INFO") for master in self.masters]
-            if all(state["cluster_state"] == "ok" and state["cluster_known_nodes"] == "3" for state in states):
+            if all(
+                state["cluster_state"] == "ok" and state["cluster_known_nodes"] == "3" for state in states
+            ):
                 return
             assert time.monotonic() < deadline, states
             time.sleep(0.02)
+
+    def master_of(self, slot: int) -> RedisServer:
+        if slot in self._moved:
+            return self._moved[slot]
+        return self.masters[(3 * slot + 2) // 16_384]
+
+    def other_master(self, slot: int) -> RedisServer:
+        """The master after that of the slot."""
+        return self.masters[(self.masters.index(self.master_of(slot)) + 1) % len(self.masters)]
+
+    def begin_move(self, slot: int, target: RedisServer) -> None:
+        source = self.master_of(slot)
+        self.ask(target, "CLUSTER SETSLOT", slot, "IMPORTING", self.ask(source, "CLUSTER MYID"))
+        self.ask(source, "CLUSTER SETSLOT", slot, "MIGRATING", self.ask(target, "CLUSTER MYID"))
+
+    def move_keys(self, slot: int, target: RedisServer, most: int = 1_000_000) -> list[str]:
+        """Move at most this many keys of the slot; their names."""
+        source = self.master_of(slot)
+        keys: list[str] = self.ask(source, "CLUSTER GETKEYSINSLOT", slot, most)
+        for key in keys:
+            self.ask(source, "MIGRATE", "127.0.0.1", target.port, key, 0, 60_000)
+        return keys
+
+    def end_move(self, slot: int, target: RedisServer) -> None:
+        source, node = self.master_of(slot), self.ask(target, "CLUSTER MYID")
+        for master in (target, source):
+            self.ask(master, "CLUSTER SETSLOT", slot, "NODE", node)
+        self._moved[slot] = target
 
     def flush(self) -> None:
         for master in self.masters:

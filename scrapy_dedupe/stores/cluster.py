@@ -13,6 +13,7 @@ second key. As long as the slot is moving, servers answer such calls with ``TRYA
 from __future__ import annotations
 
 import threading
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -43,17 +44,21 @@ _REDIRECTIONS = (AskError, MovedError, TryAgainError, ClusterDownError, NoScript
 def hash_tags(client: redis.Redis | redis.RedisCluster, name: str) -> list[str]:
     """The hash tags of the shards of *name*, without braces: only *name* on a single server.
 
-    The slots of the tags are spread evenly over all slots, so that each master of a cluster gets about the same number
-    of shards.
+    The slots of the tags are spread evenly over all slots, so that masters with equal ranges of slots get about the same
+    number of shards.
     """
     if not isinstance(client, redis.RedisCluster):
         return [name]
+    width = REDIS_CLUSTER_HASH_SLOTS // SHARDS
     tags: dict[int, str] = {}
-    number = 0
-    while len(tags) < SHARDS:
+    for number in count():
         tag = f"{name}:{number}"
-        tags.setdefault(key_slot(tag.encode()) * SHARDS // REDIS_CLUSTER_HASH_SLOTS, tag)
-        number += 1
+        place, offset = divmod(key_slot(tag.encode()), width)
+        # Slots in the middle of a sixteenth: masters often end near its ends.
+        if abs(offset - width // 2) < width // 8:
+            tags.setdefault(place, tag)
+        if len(tags) == SHARDS:
+            break
     return [tags[place] for place in range(SHARDS)]
 
 
@@ -76,7 +81,7 @@ class ClusterScriptCaller:
         self._cluster = cluster
         self._url = url
         self._lock = threading.Lock()
-        self._clients: dict[str, redis.Redis] = {}
+        self._clients: dict[str, Any] = {}
 
     def run(self, script: Script, key: bytes, *arguments: bytes) -> Any:
         """Run the script and return its answer. Raises the two store errors."""

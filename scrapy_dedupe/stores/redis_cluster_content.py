@@ -24,7 +24,6 @@ from .content_values import BAND_BYTES, REF_BYTES, compare_in_order
 from .redis_content import (
     CLAIM,
     COMMON,
-    FORGET_AT_ONCE,
     PREFIX,
     RedisContent,
     answer_of,
@@ -41,6 +40,9 @@ if TYPE_CHECKING:
     from .base import NearAnswer, SeenText, Signature
 
 _NEAR: Final = Script("content_near", before=COMMON)
+
+# The number of buckets that are checked at once.
+_BUCKETS_AT_ONCE: Final = 500
 
 # A stored signature ends with the rest of the digest.
 _TAIL: Final = REF_BYTES - 16
@@ -104,8 +106,10 @@ class ClusterContent(RedisContent):
                 return self._claimed_match(
                     claimed[digest], capture, similarity, pending=operation == b"claim"
                 )
-            first = firsts.get((digest, capture))
-            return match_of(digest, *first, similarity) if first else None
+            if not (found := firsts.get((digest, capture))):
+                return None
+            first, crawl, had_this_url = found
+            return match_of(digest, first, crawl, had_this_url, similarity)
 
         answers, new = compare_in_order(
             signatures, places, buckets, kept, _reference, first_capture, keep=is_claim
@@ -131,7 +135,7 @@ class ClusterContent(RedisContent):
         return self._lifetime_ms is not None and seen_ms + self._lifetime_ms <= now_ms
 
     def _forget_buckets(self, on_some: Callable[[int], None]) -> None:
-        for buckets in batches(self._records(b"b"), FORGET_AT_ONCE):
+        for buckets in batches(self._records(b"b"), _BUCKETS_AT_ONCE):
             refs = [*{ref for _, ref in buckets}]
             known = self._step(b"known", [(ref,) for ref in refs])
             gone = {ref for ref, is_known in zip(refs, known, strict=True) if not is_known}

@@ -94,7 +94,7 @@ _KINDS: Final = {letter: kind for kind, letter in _LETTERS.items()}
 _SETTLE_AT_ONCE = 500
 # The number of hashes that are read at once, of values that one call deletes, and of bucket hashes that it checks.
 _SCAN_AT_ONCE = 50
-FORGET_AT_ONCE = 500
+_FORGET_AT_ONCE = 500
 _HASHES_AT_ONCE = 20
 
 
@@ -366,7 +366,7 @@ class RedisContent:
     ) -> int:
         """Forget things whose names end with a digest."""
         forgotten = 0
-        for some in batches(things, FORGET_AT_ONCE):
+        for some in batches(things, _FORGET_AT_ONCE):
             by_shard = self._by_shard(some, lambda thing: thing[1][-16:])
             forgotten += sum(
                 self._run_many(_FORGET, [(shard, [*chain(*its)]) for shard, its in by_shard.items()])

@@ -290,8 +290,9 @@ class SharedBloomFilter:
         deleted = False
         if not self._is_guest:
             gone = self._tokens_gone()
-            words = ("detach", self.token, 0, deletes, int(cut), *gone)
-            deleted = all(self._run_on(self._parts, lambda part: words))
+            deleted = all(
+                self._run_on(self._parts, lambda part: ("detach", self.token, 0, deletes, int(cut), *gone))
+            )
         own_tokens.discard(self.token)
         for part in self._parts:
             part.generation = None
