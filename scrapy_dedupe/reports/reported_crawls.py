@@ -54,9 +54,8 @@ def reported_crawls(
     """
     from scrapy_dedupe.crawls.dependencies import Dependencies
 
-    index = stores[0].index
-    dependencies = Dependencies(index, wacz_folder)
-    known = dependencies.crawls
+    dependencies = Dependencies(stores[0].index, wacz_folder) if stores[0].has_index else None
+    known = {} if dependencies is None else dependencies.crawls
     store_of: dict[str, Store] = {}
     for store in stores:
         for crawl in store.reports.crawls():
@@ -108,7 +107,8 @@ def reported_crawls(
             f"The observations of {', '.join(found.unreadable[:5])} cannot be read: they are damaged, or of a newer"
             " version. They were not changed."
         )
-    found.graph = graph_of(dependencies, [crawl.id for crawl in seen if crawl.info is not None])
+    if dependencies is not None:
+        found.graph = graph_of(dependencies, [crawl.id for crawl in seen if crawl.info is not None])
     return found
 
 

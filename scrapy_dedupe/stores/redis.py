@@ -95,10 +95,13 @@ def _timeouts(timeout_s: float) -> dict[str, Any]:
 
 def _is_in_cluster(client: redis.Redis) -> bool:
     try:
-        return bool(client.info("cluster").get("cluster_enabled"))
+        # INFO would need a permission that users of crawls may lack.
+        answer = client.execute_command("HELLO")
     except redis.ResponseError:
-        # The user may not call INFO.
+        # Redis 5, or a proxy.
         return False
+    fields = answer.items() if isinstance(answer, dict) else zip(answer[::2], answer[1::2], strict=False)
+    return (b"mode", b"cluster") in fields
 
 
 class RedisStore:
@@ -112,6 +115,11 @@ class RedisStore:
         self._index = (
             None if isinstance(self._client, redis.RedisCluster) else RedisIndex(self._client, self.url)
         )
+
+    @property
+    def has_index(self) -> bool:
+        """Whether the crawl index can be in this store."""
+        return self._index is not None
 
     @property
     def index(self) -> RedisIndex:

@@ -1,12 +1,12 @@
 """Seen texts in a Redis Cluster, where the buckets of a text and the texts in them are in several shards.
 
-:mod:`.redis_content` describes the keys and the shards. A batch of texts takes up to four steps. Each is one script call
-for each shard, and one round trip for each master:
+:mod:`.redis_content` describes the keys and the shards. A batch of texts takes up to three steps. Each takes one round trip
+for each master:
 
-1.  The script ``content_claim`` tests whether each text is new, and stores the new ones.
-2.  The buckets of new texts with signatures are read.
-3.  The texts in these buckets are read, and compared here, as in SQLite.
-4.  Texts that are near to none are kept, and put into their buckets.
+1.  The script ``content_claim`` tests whether each text is new, and stores the new ones. The buckets of all signatures are
+    read.
+2.  The texts in the buckets of new texts are read, and compared here, as in SQLite.
+3.  Texts that are near to none are kept, and put into their buckets.
 
 Two processes that claim two similar texts at the same time may keep both, since neither finds the other one. This takes a
 little memory, and a later near copy is compared with both.
@@ -60,31 +60,37 @@ class ClusterContent(RedisContent):
     def _ask(
         self, operation: bytes, captures: Sequence[SeenText], signatures: Sequence[Signature | None] = ()
     ) -> list[TextMatch | NearAnswer | None]:
-        numbers = range(len(captures))
-        by_shard = self._by_shard(numbers, lambda number: captures[number].digest)
-        calls = [
+        by_shard = self._by_shard(range(len(captures)), lambda number: captures[number].digest)
+        claims = [
             (shard, (operation, b"%d" % len(its), *texts_words([captures[number] for number in its])))
             for shard, its in by_shard.items()
         ]
+        asked = [it for it in signatures if it is not None]
+        bands = [(band,) for band in dict.fromkeys(chain.from_iterable(map(_buckets, asked)))]
+        searches = self._calls(b"search", bands)
+        found = self._scripts.run_many(
+            [*self._script_calls(CLAIM, claims), *self._script_calls(_NEAR, searches)]
+        )
         answers: list[TextMatch | NearAnswer | None] = [None] * len(captures)
-        for its, found in zip(by_shard.values(), self._run_many(CLAIM, calls), strict=True):
-            for number, answer in zip(its, found, strict=True):
+        for its, its_answers in zip(by_shard.values(), found[: len(claims)], strict=True):
+            for number, answer in zip(its, its_answers, strict=True):
                 answers[number] = answer_of(captures[number], None, answer)
         new = {
             number: it for number, it in enumerate(signatures) if it is not None and answers[number] is None
         }
         if new:
-            near = self._near([*new.values()], operation)
+            refs = self._in_order(bands, found[len(claims) :])
+            buckets = {band: ref for (band,), ref in zip(bands, refs, strict=True) if ref is not None}
+            near = self._near([*new.values()], buckets, operation)
             for number, its_answer in zip(new, near, strict=True):
                 answers[number] = its_answer
         return answers
 
-    def _near(self, signatures: Sequence[Signature], operation: bytes) -> list[NearAnswer]:
+    def _near(
+        self, signatures: Sequence[Signature], buckets: dict[bytes, bytes], operation: bytes
+    ) -> list[NearAnswer]:
         """The near texts of new texts. If *operation* is not "find", texts that are near to none are kept."""
-        places = [[band[:BAND_BYTES] for band in (*it.bands, *it.more_bands)] for it in signatures]
-        bands = [*dict.fromkeys(chain.from_iterable(places))]
-        refs = self._step(b"search", [(band,) for band in bands])
-        buckets = {band: ref for band, ref in zip(bands, refs, strict=True) if ref is not None}
+        places = [*map(_buckets, signatures)]
         asked = [
             (ref, signature.capture)
             for signature, its_places in zip(signatures, places, strict=True)
@@ -117,7 +123,7 @@ class ClusterContent(RedisContent):
         if new:
             fills = [(band[:BAND_BYTES], _reference(it.capture.digest)) for it in new for band in it.bands]
             keeps = [(it.capture.digest, kept[_reference(it.capture.digest)][1]) for it in new]
-            self._run_many(_NEAR, [*self._calls(b"keep", keeps), *self._calls(b"fill", fills)], 0)
+            self._run_many(_NEAR, [*self._calls(b"keep", keeps), *self._calls(b"fill", fills)])
         return answers
 
     def _claimed_match(
@@ -144,11 +150,13 @@ class ClusterContent(RedisContent):
 
     def _step(self, step: bytes, items: Sequence[tuple[bytes, ...]]) -> list[Any]:
         """Run a step of ``content_near.lua`` for items in the shards of their first words; the answer for each of them."""
+        return self._in_order(items, self._run_many(_NEAR, self._calls(step, items)))
+
+    def _in_order(self, items: Sequence[tuple[bytes, ...]], found: Sequence[Any]) -> list[Any]:
         numbers = self._by_shard(range(len(items)), lambda number: items[number][0])
-        # The lifetime is for answers. Buckets cannot be tidied in one shard, since their texts are in others.
-        found = self._run_many(_NEAR, self._calls(step, items), None if step == b"read" else 0)
         answers: list[Any] = [None] * len(items)
         for its, its_answers in zip(numbers.values(), found, strict=True):
+            # Steps that write have no answers.
             for number, answer in zip(its, its_answers, strict=False):
                 answers[number] = answer
         return answers
@@ -156,6 +164,10 @@ class ClusterContent(RedisContent):
     def _calls(self, step: bytes, items: Sequence[tuple[bytes, ...]]) -> list[tuple[bytes, Sequence[bytes]]]:
         by_shard = self._by_shard(items, lambda item: item[0])
         return [(shard, (step, *chain.from_iterable(its))) for shard, its in by_shard.items()]
+
+
+def _buckets(signature: Signature) -> list[bytes]:
+    return [band[:BAND_BYTES] for band in (*signature.bands, *signature.more_bands)]
 
 
 def _reference(digest: bytes) -> bytes:

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     import redis
 
     from .base import OnForgotten, Signature
+    from .scripting import ScriptCall
 
 PREFIX = "dedupe:{content}:v3:"
 
@@ -286,14 +287,15 @@ class RedisContent:
             by_shard.setdefault(self._shard(name_of(item)), []).append(item)
         return by_shard
 
-    def _run_many(
-        self, script: Script, calls: Iterable[tuple[bytes, Sequence[bytes]]], lifetime_ms: int | None = None
-    ) -> list[Any]:
+    def _run_many(self, script: Script, calls: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Any]:
         """The answers of the script for the arguments of each shard."""
-        lifetime = b"%d" % ((self._lifetime_ms or 0) if lifetime_ms is None else lifetime_ms)
-        return self._scripts.run_many(
-            [(script, shard + b"i", (shard, lifetime, *arguments)) for shard, arguments in calls]
-        )
+        return self._scripts.run_many(self._script_calls(script, calls))
+
+    def _script_calls(
+        self, script: Script, calls: Iterable[tuple[bytes, Sequence[bytes]]]
+    ) -> list[ScriptCall]:
+        lifetime = b"%d" % (self._lifetime_ms or 0)
+        return [(script, shard + b"i", (shard, lifetime, *arguments)) for shard, arguments in calls]
 
     def _ask(
         self, operation: bytes, captures: Sequence[SeenText], signatures: Sequence[Signature | None] = ()

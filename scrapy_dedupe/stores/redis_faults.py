@@ -26,7 +26,7 @@ _TLS = "If the server requires TLS, write rediss:// in the URL."
 _REMEDIES = (
     (
         "index is out of range",
-        "The server has fewer databases (16 by default): use a smaller number in the URL.",
+        "The server has fewer databases (16 by default, 1 in a cluster): use a smaller number in the URL.",
     ),
     ("noauth", _NO_CREDENTIALS),
     ("hello must be called with the client already authenticated", _NO_CREDENTIALS),

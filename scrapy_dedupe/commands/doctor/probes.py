@@ -108,6 +108,8 @@ def _content(url: str, timeout_s: float) -> Iterator[Finding]:
 def _index(url: str, timeout_s: float) -> Iterator[Finding]:
     crawl, digest = f"doctor-{secrets.token_hex(8)}", sha256(secrets.token_bytes(16)).hexdigest()
     with _opened(url, timeout_s) as (store, where):
+        if not store.has_index:
+            return  # the section "stores" reports this
         index = store.index
         # Use the payload mode of the index. The section "stores" compares it with the settings.
         index.start(

@@ -72,7 +72,9 @@ def _look(context: DoctorContext, location: StoreLocation, layers: list[str]) ->
             )
             remedy = "Use a nearer or faster one: each page of a crawl waits for it about as long."
             yield ok(sentence) if took < _SLOW_S else warning(sentence, remedy)
-            if "index" in layers:
+            if "index" in layers and not store.has_index and context.is_store_given:
+                yield note(f"The store {location.shown} is a cluster, so it has no crawl index.")
+            elif "index" in layers:
                 yield from _index(context, store, location.shown)
                 if location.is_redis:
                     yield from _files_elsewhere(context)

@@ -2,7 +2,8 @@
 -- content_common.lua comes before this script.
 --
 -- KEYS: i
--- ARGV: 1 if this call may be a repetition; prefix; lifetime in milliseconds (0: unlimited); the step:
+-- ARGV: 1 if this call may be a repetition; prefix; lifetime in milliseconds (0: unlimited; buckets are never tidied, since
+-- their texts are in other shards); the step:
 --   "search", then bands                     answer: for each the text in its bucket, or nil
 --   "read", then for each text its reference, and URL key, URL and time (6 bytes) of the asking page
 --                                            answer: for each nil, or {row bytes with the rest of the digest, first
@@ -45,6 +46,7 @@ else
       local key = key_of('b', name)
       if step == 'fill' then
         run('HSET', key, name, value)
+        lifetime = 0
         make_room('b', key)
       elseif run('HGET', key, name) == value then
         run('HDEL', key, name)
