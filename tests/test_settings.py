@@ -38,6 +38,7 @@ WRONG = {
     "DEDUPE_NEAR_NUM_PERM": "many",
     "DEDUPE_NEAR_SHINGLE_SIZE": {"text/html": 1},
     "DEDUPE_NEAR_MIN_CHARS": 1.5,
+    "DEDUPE_NEAR_IDENTITY": "sometimes",
     "DEDUPE_TEMPLATE_GUARD": "never",
     "DEDUPE_CONTENT_TTL": "a month",
     "DEDUPE_CONTENT_MAX_BYTES": True,

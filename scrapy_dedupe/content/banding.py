@@ -73,6 +73,19 @@ class Banding:
             f" bands of one row find {best:.6g}. Use a smaller recall or more rows."
         )
 
+    def halved(self, threshold: float, recall: float) -> Banding:
+        """Return half as many bands, the longest that find at least *recall* of the pairs at *threshold*.
+
+        >>> Banding(16, 8).halved(0.85, 0.99)
+        Banding(bands=8, rows=5)
+        """
+        bands = max(1, self.bands // 2)
+        for rows in range(self.rows, 1, -1):
+            halved = Banding(bands, rows)
+            if halved.probability(threshold) >= recall:
+                return halved
+        return Banding(bands, 1)
+
     def probability(self, jaccard: float) -> float:
         """The probability that two texts of this Jaccard similarity share at least one band.
 

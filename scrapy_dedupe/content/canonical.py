@@ -80,6 +80,7 @@ def _tag_ids(names: Iterable[str]) -> dict[int, str]:
 
 # Comparing tag numbers is several times faster than comparing names or matching a CSS selector.
 _BLOCK_IDS: Final = frozenset(_tag_ids(_BLOCKS.split()))
+_NAME_IDS: Final = tuple(_tag_ids(("title", "h1")))
 _LINE_IDS: Final = frozenset(_tag_ids(("br", "hr")))  # empty, so that one space separates what is around them
 _REMOVED_IDS: Final = frozenset(_tag_ids(("script", "style", "template")))
 _LINK_IDS: Final = _tag_ids(_LINKS)
@@ -151,14 +152,17 @@ def canonical(kind: str, text: str, canonicalizer: str = "text") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Canonical:
-    """The canonical text of a page, and whether the page is a shell.
+    """The canonical text of a page, whether the page is a shell, and the names that an HTML page gives itself.
 
     A *shell* is a page that JavaScript fills: it has no text except in its title and ``<noscript>``, and at most 500
-    characters there.
+    characters there. ``title`` is the text of ``<title>``, ``heading`` that of the first ``<h1>``; both are empty if
+    there is none, and for other kinds of pages.
     """
 
     text: str
     is_shell: bool
+    title: str = ""
+    heading: str = ""
 
 
 def read(kind: str, text: str, canonicalizer: str = "text") -> Canonical:
@@ -168,15 +172,14 @@ def read(kind: str, text: str, canonicalizer: str = "text") -> Canonical:
     UTF-8: a lone surrogate becomes U+FFFD. Raises :class:`.HostileMarkup`; no text causes another exception.
 
     >>> read("html", "<title>App</title><div id=root></div><noscript>Enable JavaScript.</noscript>")
-    Canonical(text='App Enable JavaScript.', is_shell=True)
+    Canonical(text='App Enable JavaScript.', is_shell=True, title='App', heading='')
     """
     if kind in _PARSED and canonicalizer != "raw":
         return _read_html(kind, text, canonicalizer == "html")
     text = _without_surrogates(text)
     if canonicalizer == "raw":
-        return Canonical(
-            text, len(text) <= _LONGEST_SHELL and kind in _PARSED and _is_shell(_tree(kind, text))
-        )
+        is_shell = len(text) <= _LONGEST_SHELL and kind in _PARSED and _is_shell(_tree(kind, text))
+        return Canonical(text, is_shell, title_of(text) or "" if kind in _PARSED else "")
     if kind == "xml":
         text = _xml_text(text, canonicalizer == "html")
     return Canonical(_clean(text), False)
@@ -184,11 +187,13 @@ def read(kind: str, text: str, canonicalizer: str = "text") -> Canonical:
 
 def _read_html(kind: str, text: str, with_links: bool) -> Canonical:
     tree = _tree(kind, text)
-    result = _clean(_tree_text(tree, with_links))
+    names: dict[int, str] = {}
+    result = _clean(_tree_text(tree, with_links, names))
+    title, heading = (_clean(names.get(tag_id, "")[:_LONGEST_TITLE]) for tag_id in _NAME_IDS)
     if len(result) > _LONGEST_SHELL:
-        return Canonical(result, False)
+        return Canonical(result, False, title, heading)
     # _tree_text() has inserted the links as text, so the tree must be parsed again.
-    return Canonical(result, _is_shell(_tree(kind, text) if with_links else tree))
+    return Canonical(result, _is_shell(_tree(kind, text) if with_links else tree), title, heading)
 
 
 def version(canonicalizer: str) -> str:
@@ -262,7 +267,8 @@ def _tree(kind: str, text: str) -> LexborHTMLParser:
     return parse(source)
 
 
-def _tree_text(tree: LexborHTMLParser, with_links: bool) -> str:
+def _tree_text(tree: LexborHTMLParser, with_links: bool, names: dict[int, str]) -> str:
+    """The text of the tree, before the clean-up. Fills *names* with the texts of the first title and heading."""
     root = tree.root
     if root is None:
         return ""
@@ -271,6 +277,8 @@ def _tree_text(tree: LexborHTMLParser, with_links: bool) -> str:
     for node in [node for node in root.traverse() if node.tag_id in wanted]:
         tag_id = node.tag_id
         if tag_id in _BLOCK_IDS:
+            if tag_id in _NAME_IDS and tag_id not in names and _is_html(node):
+                names[tag_id] = node.text()
             _insert_before(node, " ")
             if tag_id not in _LINE_IDS:
                 _insert_after(node, " ")
@@ -279,6 +287,12 @@ def _tree_text(tree: LexborHTMLParser, with_links: bool) -> str:
         if with_links and tag_id in _LINK_IDS:
             _insert_before(node, _links_of(node))
     return root.text(separator="")
+
+
+def _is_html(node: LexborNode) -> bool:
+    # An <svg> may have a title, too.
+    parent = node.parent
+    return parent is None or parent.tag != "svg"
 
 
 def _is_shell(tree: LexborHTMLParser) -> bool:

@@ -52,6 +52,7 @@ class _Options:
     near_num_perm: int | Mapping[str, int] = _NEAR.num_perm
     near_shingle_size: int | Mapping[str, int] = _NEAR.shingle_size
     near_min_chars: int | Mapping[str, int] = _NEAR.min_chars
+    near_identity: bool = True
     template_guard: bool = True
     content_max_bytes: int = 4_000_000
     content_ttl: float | None = None
@@ -64,7 +65,7 @@ class Deduplicator:
 
     *options* are the settings of the content layer in lower case without their prefix: ``canonicalizer``,
     ``near_threshold``, ``near_recall``, ``near_num_perm``, ``near_shingle_size``, ``near_min_chars`` (each a number, or a
-    mapping of content types to numbers), ``template_guard``, ``content_max_bytes``, ``content_ttl`` (seconds),
+    mapping of content types to numbers), ``near_identity``, ``template_guard``, ``content_max_bytes``, ``content_ttl`` (seconds),
     ``crawl_id`` (the crawl under which the documents are stored) and ``store_timeout``. Raises
     :class:`~scrapy_dedupe.errors.SettingError` for an unknown option or a value that is not allowed, and
     :class:`~scrapy_dedupe.errors.StoreError` when the store is unusable. A missing SQLite file is created. Use an

@@ -5,8 +5,10 @@ the canonical text. The near layer (:mod:`.signature`) is used only for new text
 A text is compared only with kept texts, and a near copy is not kept. Therefore a chain of small changes never makes
 two dissimilar pages copies of each other.
 
-Text that a host shows on many of its pages does not make two pages near copies (:mod:`.template`): bands are computed
-from the rest of a text, and both the whole texts and their rests must be similar.
+Neither two pages of one template nor two pages whose common text is on many pages of their host (:mod:`.template`) are
+near copies: the whole texts must be similar, and the title, the URL and the rest of the texts must show that it is the
+same page (:mod:`.identity`; :class:`.Signature` has the rule). Bands are therefore hashed together with the title, or with
+the tail of the URL. If the title says nothing, bands are computed from the rest.
 
 A page without text, or with text only in its title and ``<noscript>``, is not judged: otherwise all shells of pages
 that JavaScript fills would be copies of each other. Its verdict is ``unknown`` with the reason ``no text``, and
@@ -29,10 +31,12 @@ import numpy as np
 
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.stores.base import NearAnswer, SeenText, Signature, TextMatch
+from scrapy_dedupe.stores.content_values import KEY_BYTES, NO_REST, NOTHING, SameKeys, compared
 
 from . import quarrycore, signature
 from .banding import Banding
 from .canonical import read, version
+from .identity import Identity, identity_of, key_of, names_of
 from .markup import HostileMarkup
 from .options import ALL_TYPES, JudgeOptions, NearOptions
 from .template import MIN_RARE, TemplateGuard
@@ -48,6 +52,9 @@ if TYPE_CHECKING:
 
 # If more texts than these are known, the store is asked for them first: a call takes less time than their signatures.
 _FEW_KNOWN = 0.2
+
+# The rests of two versions of a page may differ this much more than the whole texts if the titles are equal.
+_TITLED_MARGIN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,11 @@ class Verdict:
         ``unique`` and ``unknown``.
     ``pending``
         Whether the page with the original text is still being processed, and may fail.
+    ``rest_similarity``, ``same_title``, ``same_path``, ``same_words``
+        Why a page is ``near``: the estimated similarity of the texts without the templates of their hosts; whether the
+        titles are equal except for numbers; whether the last two segments of the paths, and the queries are equal;
+        whether the URLs contain the same words of the texts. Each is None for other verdicts, and if there is nothing to
+        compare.
     """
 
     kind: str
@@ -77,6 +89,10 @@ class Verdict:
     similarity: float | None = None
     reason: str | None = None
     pending: bool = False
+    rest_similarity: float | None = None
+    same_title: bool | None = None
+    same_path: bool | None = None
+    same_words: bool | None = None
 
     @property
     def is_duplicate(self) -> bool:
@@ -100,6 +116,10 @@ class Verdict:
             "similarity": None if self.similarity is None else round(self.similarity, 4),
             "reason": self.reason,
             "pending": self.pending,
+            "rest_similarity": None if self.rest_similarity is None else round(self.rest_similarity, 4),
+            "same_title": self.same_title,
+            "same_path": self.same_path,
+            "same_words": self.same_words,
         }
 
 
@@ -122,7 +142,8 @@ class Page:
 class PageReading:
     """The result of reading a page, before the store is used. Without ``capture`` the page is not judged: ``reason``.
 
-    ``imported`` are the keys that the text has if it was imported.
+    ``imported`` are the keys that the text has if it was imported. ``names`` are the title and the main heading, as far
+    as the page has them, without numbers.
     """
 
     text: str = ""
@@ -130,14 +151,15 @@ class PageReading:
     capture: SeenText | None = None
     reason: str | None = None
     imported: tuple[bytes, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """A verdict, and the capture to pass to :meth:`Judge.settle` when the page has succeeded or failed.
 
-    ``is_template``: without the template of its host the page would be a near copy. ``is_bare``: the page is new and
-    has hardly any other text.
+    ``is_template``: a known text is similar, but it belongs to another page made from the same template. ``is_bare``: the
+    page is new and has hardly any text outside the template of its host.
     """
 
     verdict: Verdict
@@ -190,7 +212,8 @@ class Judge:
         seen_ms = time.time_ns() // 1_000_000 if page.seen_ms is None else page.seen_ms
         capture = SeenText(text_digest(self._namespace, canonical.text), page.url, page.crawl, seen_ms)
         self._took("canonical", time.perf_counter() - start, 1)
-        return PageReading(canonical.text, page.mime, capture, imported=imported)
+        names = names_of(canonical.title, canonical.heading)
+        return PageReading(canonical.text, page.mime, capture, imported=imported, names=names)
 
     def decide(self, readings: Sequence[PageReading], *, pending: bool = True) -> list[Judgement]:
         """Return the verdict on each of *readings*, in their order, and remember new texts.
@@ -234,6 +257,15 @@ class Judge:
             return 0.0
         hashes = signature.shingle_hashes(reading.text, layer.options.shingle_size)
         return float(self._guard.template(f"{layer.namespace} {_host(url)}", hashes).mean())
+
+    def compared(self, verdict: Verdict, reading: PageReading, kept: PageReading) -> Verdict:
+        """The verdict ``near`` on a text with what was compared, by the templates as they are known now."""
+        assert reading.capture is not None
+        assert kept.capture is not None
+        one, other = self._candidate(reading, reading.capture), self._candidate(kept, kept.capture)
+        if one is None or other is None or one.signature is None or other.signature is None:
+            return verdict
+        return _with_parts(verdict, one, compared(one.signature, other.signature))
 
     def _decide(self, readings: Sequence[PageReading], pending: bool | None) -> list[Judgement]:
         judgements = [Judgement.unknown(reading.reason) for reading in readings]
@@ -309,17 +341,19 @@ class Judge:
     ) -> Judgement:
         if answer is None:
             # All of the text is template: the store was not asked.
-            answer = NearAnswer(is_template=True)
+            answer = NearAnswer()
         seen = answer.seen
         # A page that is near to its own previous version is the same page: it must not be counted twice.
         if self._guard is not None and is_claim and not (seen is not None and seen.had_this_url):
-            self._guard.count(candidate.host, candidate.hashes)
+            self._guard.count(candidate.host, candidate.counted)
         if seen is None:
-            return Judgement(Verdict("unique"), capture, answer.is_template, candidate.is_bare)
+            is_template = answer.is_template or not candidate.has_rest
+            return Judgement(Verdict("unique"), capture, is_template, candidate.is_bare)
         # The store returns the share of equal row bytes, which includes equality by chance.
         rows = candidate.layer.options.num_perm
         similarity = signature.similarity(round(seen.similarity * rows), rows)
-        return _judgement("near", capture, seen, similarity)
+        judgement = _judgement("near", capture, seen, similarity)
+        return replace(judgement, verdict=_with_parts(judgement.verdict, candidate, answer))
 
     def _candidate(self, reading: PageReading, capture: SeenText) -> _Candidate | None:
         layer = self._layer_of(reading.mime)
@@ -327,10 +361,27 @@ class Judge:
             return None
         hashes = signature.shingle_hashes(reading.text, layer.options.shingle_size)
         host = f"{layer.namespace} {_host(capture.url)}"
-        is_template, is_bare = None, False
+        is_template, is_bare, has_rest = None, False, True
         if self._guard is not None:
             is_template, is_bare = self._guard.classify(host, hashes)
-        return _Candidate(layer, host, hashes, layer.signature_of(capture, hashes, is_template), is_bare)
+            has_rest = len(hashes) - int(np.count_nonzero(is_template)) >= MIN_RARE
+            if not is_template.any() or not has_rest:
+                is_template = None
+        if not self._options.near_identity:
+            signed = layer.signature_of(capture, hashes, is_template) if has_rest else None
+            return _Candidate(layer, host, hashes, signed, is_bare, has_rest)
+        counted, title = hashes, next(iter(reading.names), "")
+        if self._guard is not None and reading.names:
+            # Titles are counted like shingles.
+            marks = np.array([_mark(name) for name in reading.names], np.uint32)
+            counted = np.append(hashes, marks)
+            is_common = self._guard.template(host, marks)
+            title = next(
+                (name for name, common in zip(reading.names, is_common, strict=True) if not common), ""
+            )
+        identity = identity_of(capture.url, title, reading.text, has_rest=has_rest)
+        signed = layer.signature_with(identity, capture, hashes, is_template)
+        return _Candidate(layer, host, counted, signed, is_bare, has_rest)
 
     def _layer_of(self, mime: str) -> _NearLayer | None:
         return self._layers.get(mime, self._layers[ALL_TYPES])
@@ -346,14 +397,22 @@ class Judge:
             banding = _banding(options, stored.get(f"near_bands{suffix}"))
             self._store.check_parameters(
                 {
+                    "near_identity": "on" if self._options.near_identity else "off",
                     f"near_shingle_size{suffix}": str(options.shingle_size),
                     f"near_num_perm{suffix}": str(options.num_perm),
                     f"near_bands{suffix}": f"{banding.bands} x {banding.rows}",
                     f"near_signature{suffix}": signature.VERSION,
                 }
             )
-            min_equal = signature.min_equal(options.threshold, options.num_perm)
-            layers[mime] = _NearLayer(options, banding, self._layer_namespace(options), min_equal)
+            layers[mime] = _NearLayer(
+                options=options,
+                banding=banding,
+                # Few texts have the same title or tail, so that short bands are enough.
+                keyed_banding=banding.halved(options.threshold, options.recall),
+                namespace=self._layer_namespace(options),
+                min_equal=signature.min_equal(options.threshold, options.num_perm),
+                min_equal_titled=signature.min_equal(options.threshold - _TITLED_MARGIN, options.num_perm),
+            )
         return layers
 
     def _layer_namespace(self, options: NearOptions) -> str:
@@ -371,50 +430,90 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class _NearLayer:
-    """The near layer for one content type."""
+    """The near layer for one content type. ``keyed_banding`` is for bands that are hashed with a title or tail."""
 
     options: NearOptions
     banding: Banding
+    keyed_banding: Banding
     namespace: str
     min_equal: int
+    min_equal_titled: int
 
     def signature_of(
         self, capture: SeenText, hashes: Hashes, is_template: NDArray[np.bool_] | None
-    ) -> Signature | None:
-        """The signature of a text for the store. None if hardly any of its shingles are not template."""
-        num_perm = self.options.num_perm
-        if is_template is None or not is_template.any():
-            rows = signature.rows_of(hashes, num_perm)
-            return Signature(
-                capture, self._bands(rows), signature.row_bytes(rows), self.min_equal, b"", self.min_equal
-            )
-        if len(hashes) - np.count_nonzero(is_template) < MIN_RARE:
-            return None
-        rare, rows = signature.rows_of_parts(hashes, is_template, num_perm)
+    ) -> Signature:
+        """The signature of a text for the store, without an identity."""
+        rare, rows = self._rows(hashes, is_template)
+        return self._signature(capture, rare, rows, *self._bands(rare, rows, self.banding))
+
+    def signature_with(
+        self, identity: Identity, capture: SeenText, hashes: Hashes, is_template: NDArray[np.bool_] | None
+    ) -> Signature:
+        """The signature of a text for the store, with its identity."""
+        rare, rows = self._rows(hashes, is_template)
+        half = self.keyed_banding
+        bands, more_bands = list[bytes](), list[bytes]()
+        if identity.title != NOTHING:
+            bands += self._hashes(rows, half, identity.title)
+        elif identity.words != NO_REST:
+            some, more_bands = self._bands(rare, rows, Banding(half.bands, self.banding.rows))
+            bands += some
+        if identity.tail != NOTHING:
+            # Other rows than those for the title.
+            bands += self._hashes(rows[half.bands * half.rows :], half, identity.tail, 2 * half.bands)
+        return self._signature(capture, rare, rows, bands, more_bands, bytes(identity))
+
+    def _rows(self, hashes: Hashes, is_template: NDArray[np.bool_] | None) -> tuple[Hashes, Hashes]:
+        """The rows of the rest, and of the whole text."""
+        if is_template is not None:
+            return signature.rows_of_parts(hashes, is_template, self.options.num_perm)
+        rows = signature.rows_of(hashes, self.options.num_perm)
+        return rows, rows
+
+    def _bands(self, rare: Hashes, rows: Hashes, banding: Banding) -> tuple[list[bytes], list[bytes]]:
+        if rare is rows:
+            return self._hashes(rows, banding), []
+        # Also look in the bands of texts that were kept before the template was known.
+        return self._hashes(rare, banding), self._hashes(rows, banding)
+
+    def _hashes(self, rows: Hashes, banding: Banding, key: bytes = b"", first: int = 0) -> list[bytes]:
+        return signature.band_hashes(rows, banding, self.namespace, key, first)
+
+    def _signature(
+        self,
+        capture: SeenText,
+        rare: Hashes,
+        rows: Hashes,
+        bands: Sequence[bytes],
+        more_bands: Sequence[bytes],
+        identity: bytes = b"",
+    ) -> Signature:
         return Signature(
             capture=capture,
-            bands=self._bands(rare),
+            bands=bands,
             rows=signature.row_bytes(rows),
             min_equal=self.min_equal,
-            rare_rows=signature.row_bytes(rare),
+            rare_rows=b"" if rare is rows else signature.row_bytes(rare),
             min_equal_rare=self.min_equal,
-            # Also look in the bands of texts that were kept before the template was known.
-            more_bands=self._bands(rows),
+            more_bands=more_bands,
+            identity=identity,
+            min_equal_titled=self.min_equal_titled,
         )
-
-    def _bands(self, rows: Hashes) -> list[bytes]:
-        return signature.band_hashes(rows, self.banding, self.namespace)
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A new text for the near layer. ``signature`` is None if all of it is template: it is not compared."""
+    """A new text for the near layer. ``signature`` is None if the text is not compared.
+
+    ``counted`` are its shingle hashes, and those of its names. ``has_rest``: it has enough text outside the template.
+    """
 
     layer: _NearLayer
     host: str
-    hashes: Hashes
+    counted: Hashes
     signature: Signature | None
     is_bare: bool
+    has_rest: bool
 
 
 def text_digest(namespace: str, canonical_text: str) -> bytes:
@@ -468,6 +567,27 @@ def _judgement(kind: str, capture: SeenText, seen: TextMatch, similarity: float)
         pending=seen.pending,
     )
     return Judgement(verdict, noted)
+
+
+def _with_parts(verdict: Verdict, candidate: _Candidate, answer: NearAnswer) -> Verdict:
+    """The verdict on a near copy, with what was compared."""
+    assert candidate.signature is not None
+    rows = candidate.layer.options.num_perm
+    same = SameKeys.of(candidate.signature.identity, answer.identity)
+    return replace(
+        verdict,
+        rest_similarity=None
+        if answer.rest is None
+        else signature.similarity(round(answer.rest * rows), rows),
+        same_title=same.title,
+        same_path=same.tail,
+        same_words=same.words,
+    )
+
+
+def _mark(name: str) -> int:
+    """A 32-bit hash of a title, of the same kind as shingle hashes."""
+    return int.from_bytes(key_of(name), "big") << 8 * (4 - KEY_BYTES)
 
 
 def _host(url: str) -> str:

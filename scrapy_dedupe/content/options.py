@@ -89,22 +89,25 @@ class NearOptions:
 class JudgeOptions:
     """How texts are compared. Raises :class:`SettingError` for a value that is not allowed.
 
-    ``near`` are the near options per content type, ``*`` those for all others. ``remember_for_s`` is how many seconds
-    a text is remembered after its first capture; None means permanently.
+    ``near`` are the near options per content type, ``*`` those for all others. ``near_identity`` is whether titles and
+    URLs decide together with the texts. ``remember_for_s`` is how many seconds a text is remembered after its first
+    capture; None means permanently.
     """
 
     canonicalizer: str = "text"
     near: Mapping[str, NearOptions] = field(default_factory=lambda: {ALL_TYPES: NearOptions()})
     template_guard: bool = True
     remember_for_s: float | None = None
+    near_identity: bool = True
 
     def __post_init__(self) -> None:
         if self.canonicalizer not in CANONICALIZERS:
             raise SettingError(
                 f"canonicalizer is {self.canonicalizer!r}. Allowed: {', '.join(map(repr, CANONICALIZERS))}."
             )
-        if not isinstance(self.template_guard, bool):
-            raise SettingError(f"template_guard is {self.template_guard!r}. Allowed: True or False.")
+        for name in ("template_guard", "near_identity"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise SettingError(f"{name} is {value!r}. Allowed: True or False.")
         if self.remember_for_s is not None:
             _check("remember_for", self.remember_for_s, 1, None, "a number of seconds of at least 1, or None")
 
@@ -113,7 +116,9 @@ class JudgeOptions:
         """Return the options with the attributes ``canonicalizer``, ``near_…`` and ``template_guard`` of *settings*."""
         names = [option.name for option in fields(NearOptions)]
         near = NearOptions.by_type(**{name: getattr(settings, f"near_{name}") for name in names})
-        return cls(settings.canonicalizer, near, settings.template_guard, remember_for_s)
+        return cls(
+            settings.canonicalizer, near, settings.template_guard, remember_for_s, settings.near_identity
+        )
 
     def near_for(self, mime: str) -> NearOptions:
         """The near options for a content type."""

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 ROWS: Final = 128
 SHINGLE_SIZE: Final = 7
-VERSION: Final = "affine32/1"
+VERSION: Final = "affine32/2"
 
 SHINGLE_SIZES: Final = range(2, 65)
 ROW_NUMBERS: Final = range(16, 513)
@@ -150,8 +150,12 @@ def base_hashes(text: str, size: int = SHINGLE_SIZE) -> Hashes:
     return hashes
 
 
-def band_hashes(rows: Hashes, banding: Banding, namespace: str) -> list[bytes]:
+def band_hashes(
+    rows: Hashes, banding: Banding, namespace: str, key: bytes = b"", first: int = 0
+) -> list[bytes]:
     """The band hashes of a signature, 8 bytes each.
+
+    ``first`` is the number of the first band. ``key``, at most 14 bytes, is hashed with each band.
 
     Equal bands of texts in different namespaces have different hashes; a namespace has at most 16 bytes in UTF-8.
     Rows after the last band are not used.
@@ -165,7 +169,7 @@ def band_hashes(rows: Hashes, banding: Banding, namespace: str) -> list[bytes]:
         blake2b(
             data[width * band : width * (band + 1)],
             digest_size=8,
-            salt=band.to_bytes(2, "little"),
+            salt=(first + band).to_bytes(2, "little") + key,
             person=person,
         ).digest()
         for band in range(banding.bands)

@@ -130,6 +130,9 @@ class ContentSettings:
     near_min_chars: Mapping[str, int] = setting("DEDUPE_NEAR_MIN_CHARS", 200, per_type(integer(0)),
         "The minimum length of a text for near duplicates. Shorter texts are only compared for"
         " equality.", "characters")
+    near_identity: bool = flag("DEDUPE_NEAR_IDENTITY", True,
+        "Whether titles and URLs decide together with the texts which pages are near duplicates, so that different"
+        " pages made from one template are not.")
     template_guard: bool = flag("DEDUPE_TEMPLATE_GUARD", True,
         "Whether the text that a host repeats on many of its pages is ignored in the comparison, so that pages"
         " that share only a template are not near duplicates.")

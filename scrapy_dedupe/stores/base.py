@@ -197,10 +197,20 @@ class Signature:
     text. ``rare_rows`` has the same for the rest of the text, without the template of its host; it is empty if no
     template is known.
 
-    Another text is near if at least ``min_equal`` rows are equal and the rests are near too, that is, at least
-    ``min_equal_rare`` of the rare rows are equal. If only one of the two texts has rare rows, the comparison uses the
-    rows in which its rare row equals its row, because these are determined by its rest: there must be at least 8 of
-    them, and the same share of them must be equal.
+    ``identity`` has four keys of 3 bytes that name the page: its URL, the tail of its URL, its title, and the words of
+    its URL. A key of zeros says nothing. It is empty if pages are compared by their texts only.
+
+    Another text is near if at least ``min_equal`` rows are equal, and
+
+    - both pages have the same URL, or the same tail and the same title, or
+    - both have the same tail, and at least ``min_equal_rare`` rows of the rests are equal, or
+    - both have the same title, no different words, and at least ``min_equal_titled`` equal rows of the rests, or
+    - the title of one of them says nothing, they have no different words, and at least ``min_equal_rare`` equal rows of
+      the rests. Without identities this applies to all texts.
+
+    The rows of a rest are its rare rows. If only one of the two texts has rare rows, the comparison uses the rows in which
+    its rare row equals its row, because these are determined by its rest: there must be at least 8 of them, and the same
+    share of them must be equal. If the key of the words is 0xFFFFFF, the page has no rest.
     """
 
     capture: SeenText
@@ -210,6 +220,8 @@ class Signature:
     rare_rows: bytes = b""
     min_equal_rare: int = 0
     more_bands: Sequence[bytes] = ()
+    identity: bytes = b""
+    min_equal_titled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +247,14 @@ class TextMatch:
 class NearAnswer:
     """The answer for a new text with a signature: the kept text that is near to it, if any.
 
-    ``is_template``: a whole text was near, but the rest of it without the template was not.
+    ``is_template``: a whole text was similar, but belongs to another page made from the same template. For a near text,
+    ``rest`` is the share of equal rows of the rests, None if they were not compared, and ``identity`` that of its page.
     """
 
     seen: TextMatch | None = None
     is_template: bool = False
+    rest: float | None = field(default=None, compare=False)
+    identity: bytes = field(default=b"", compare=False)
 
 
 class ContentStore(Protocol):

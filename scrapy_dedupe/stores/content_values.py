@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import compress
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -31,6 +32,11 @@ _DIGITS: Final = b"0" + 255 * b"1"
 # texts, one bucket in 7,000 is shared by accident: such a candidate is rejected, because its signature differs.
 BAND_BYTES: Final = 5
 REF_BYTES: Final = 5
+
+# The keys of an identity, which scrapy_dedupe/content/identity.py describes.
+KEY_BYTES: Final = 3
+NOTHING: Final = bytes(KEY_BYTES)
+NO_REST: Final = b"\xff" * KEY_BYTES
 
 _SCHEMES = ("https://", "http://", "")
 
@@ -87,7 +93,7 @@ def compare_in_order(
     """The near texts of *signatures*, and the signatures of the texts that are kept.
 
     ``places`` are the buckets of each signature; ``buckets`` has the references to the texts in them, ``kept`` the digests
-    and stored rows of these texts. Both are updated, so that a text is compared with the earlier ones.
+    and stored signatures of these texts. Both are updated, so that a text is compared with the earlier ones.
     """
     answers, new = [], []
     for signature, its_places in zip(signatures, places, strict=True):
@@ -97,7 +103,7 @@ def compare_in_order(
         answer = _nearest(signature, candidates, first_capture)
         if keep and answer.seen is None:
             ref = reference(digest)
-            kept[ref] = digest, packed_rows(signature.rows, signature.rare_rows)
+            kept[ref] = digest, packed_signature(signature)
             buckets.update(dict.fromkeys(its_places[: len(signature.bands)], ref))
             new.append(signature)
         answers.append(answer)
@@ -107,36 +113,59 @@ def compare_in_order(
 def _nearest(
     signature: Signature, candidates: Sequence[tuple[bytes, bytes]], first_capture: FirstCapture
 ) -> NearAnswer:
-    near, is_template = near_candidates(signature, candidates)
-    for equal, digest in near:
-        seen = first_capture(digest, signature.capture, equal / len(signature.rows))
+    near, is_other = near_candidates(signature, candidates)
+    for it in near:
+        seen = first_capture(it.digest, signature.capture, it.equal / len(signature.rows))
         if seen is not None:
-            return NearAnswer(seen)
-    return NearAnswer(None, is_template)
+            return NearAnswer(seen, rest=it.rest, identity=it.identity)
+    return NearAnswer(None, is_other)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NearText:
+    """A kept text that is near: the number of equal rows, its digest, its identity, and the share of equal rare rows."""
+
+    equal: int
+    digest: bytes
+    identity: bytes
+    rest: float | None
 
 
 def near_candidates(
     signature: Signature, candidates: Sequence[tuple[bytes, bytes]]
-) -> tuple[list[tuple[int, bytes]], bool]:
-    """The near candidates as (equal rows, digest), best first; and whether others were excluded because of templates.
+) -> tuple[list[NearText], bool]:
+    """The near candidates, best first; and whether another text was similar, but is another page.
 
-    ``candidates`` are digests with their stored rows, as of :func:`packed_rows`.
+    ``candidates`` are digests with their stored signatures, as of :func:`packed_signature`.
     """
-    near, is_template = [], False
-    width = len(signature.rows)
+    near, is_other = [], False
+    start, width = len(signature.identity), len(signature.rows)
+    end = start + width
     for digest, packed in candidates:
-        kept = packed[:width]
+        kept = packed[start:end]
         if len(kept) < width or (equal := equal_bytes(signature.rows, kept)) < signature.min_equal:
             continue
-        kept_rare = _unpacked(kept, packed[width:])
+        kept_rare = _unpacked(kept, packed[end:])
         if kept_rare is None:
             # A signature of another length shares the bucket by accident.
             continue
-        if _rests_are_near(signature, kept, kept_rare):
-            near.append((equal, digest))
+        rest = _equal_rest(signature, packed[:start], kept, kept_rare)
+        if _is_near(signature, packed[:start], rest):
+            near.append(NearText(equal, digest, packed[:start], rest and rest[0] / rest[1]))
         else:
-            is_template = True
-    return sorted(near, reverse=True), is_template
+            is_other = True
+    return sorted(near, reverse=True), is_other
+
+
+def compared(signature: Signature, kept: Signature) -> NearAnswer:
+    """What is compared of two signatures besides the whole texts."""
+    rest = _equal_rest(signature, kept.identity, kept.rows, kept.rare_rows)
+    return NearAnswer(rest=rest and rest[0] / rest[1], identity=kept.identity)
+
+
+def packed_signature(signature: Signature) -> bytes:
+    """A signature as it is stored: its identity, and its rows as of :func:`packed_rows`."""
+    return signature.identity + packed_rows(signature.rows, signature.rare_rows)
 
 
 def packed_rows(rows: bytes, rare_rows: bytes) -> bytes:
@@ -167,10 +196,47 @@ def _unpacked(rows: bytes, packed: bytes) -> bytes | None:
     return bytes(next(different) if bit == "1" else row for row, bit in zip(rows, bits, strict=False))
 
 
-def _rests_are_near(signature: Signature, kept: bytes, kept_rare: bytes) -> bool:
-    rows, rare, wanted = signature.rows, signature.rare_rows, signature.min_equal_rare
+@dataclass(frozen=True, slots=True)
+class SameKeys:
+    """Which keys of two identities are equal. None: at least one of the two pages says nothing."""
+
+    url: bool | None = None
+    tail: bool | None = None
+    title: bool | None = None
+    words: bool | None = None
+
+    @classmethod
+    def of(cls, own: bytes, kept: bytes) -> SameKeys:
+        same = []
+        for place in range(0, len(own), KEY_BYTES):
+            one, other = own[place : place + KEY_BYTES], kept[place : place + KEY_BYTES]
+            same.append(None if {one, other} & {NOTHING, NO_REST} else one == other)
+        return cls(*same)
+
+
+def _is_near(signature: Signature, kept_identity: bytes, rest: tuple[int, int] | None) -> bool:
+    """Whether a text whose whole is similar is near: see :class:`~.base.Signature`. Sync with content_claim.lua."""
+    same = SameKeys.of(signature.identity, kept_identity)
+    wanted = signature.min_equal_rare
+    if same.url or (same.tail and same.title):
+        return True
+    if not same.tail:
+        if same.title is False or same.words is False:
+            return False
+        if same.title:
+            wanted = signature.min_equal_titled
+    return rest is not None and rest[0] * len(signature.rows) >= wanted * rest[1]
+
+
+def _equal_rest(
+    signature: Signature, kept_identity: bytes, kept: bytes, kept_rare: bytes
+) -> tuple[int, int] | None:
+    """The number of equal rows of the rests, and of the compared ones. None: these are too few, or a page has no rest."""
+    if signature.identity.endswith(NO_REST) or kept_identity.endswith(NO_REST):
+        return None
+    rows, rare = signature.rows, signature.rare_rows
     if bool(rare) == bool(kept_rare):
-        return equal_bytes(rare or rows, kept_rare or kept) >= wanted
+        return equal_bytes(rare or rows, kept_rare or kept), len(rows)
     decided = [
         row == other
         for row, other, known, its_rare in zip(
@@ -178,7 +244,7 @@ def _rests_are_near(signature: Signature, kept: bytes, kept_rare: bytes) -> bool
         )
         if known == its_rare
     ]
-    return len(decided) >= FEWEST_DECIDED and sum(decided) * len(rows) >= wanted * len(decided)
+    return (sum(decided), len(decided)) if len(decided) >= FEWEST_DECIDED else None
 
 
 def equal_bytes(one: bytes, other: bytes) -> int:

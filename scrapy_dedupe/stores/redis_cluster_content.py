@@ -101,8 +101,8 @@ class ClusterContent(RedisContent):
         firsts: dict[tuple[bytes, SeenText], list[Any]] = {}
         for (ref, capture), value in zip(asked, values, strict=True):
             if value is not None:
-                rows, digest = value[0][:_TAIL], ref + value[0][_TAIL:]
-                kept[ref] = digest, rows
+                packed, digest = value[0][:_TAIL], ref + value[0][_TAIL:]
+                kept[ref] = digest, packed
                 firsts[digest, capture] = value[1:]
         is_claim = operation != b"find"
         claimed = {it.capture.digest: it.capture for it in signatures} if is_claim else {}

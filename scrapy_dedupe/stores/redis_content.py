@@ -11,8 +11,8 @@ big-endian.
 ``t`` + number  hashes: digest of a text (16 bytes) to its first capture: the state, ``p`` (pending) or ``c``
                 (confirmed); the time in milliseconds (6 bytes); the position of the crawl (3 bytes); the URL, whose
                 scheme is one digit (0 for ``https://``, 1 for ``http://``, 2 for anything else)
-``s`` + number  hashes: the first 5 bytes of the digest of a kept text to its row bytes
-                (:func:`.content_values.packed_rows`) and the other 11 bytes of the digest
+``s`` + number  hashes: the first 5 bytes of the digest of a kept text to its signature
+                (:func:`.content_values.packed_signature`) and the other 11 bytes of the digest
 ``b`` + number  hashes: the first 5 bytes of a band hash to the first 5 bytes of the digest of the last text that was
                 kept in this bucket
 ``c`` + number  hashes: the URL key (8 bytes) and the digest of another text of this URL, to the letter of the verdict,
@@ -306,7 +306,8 @@ class RedisContent:
         for number, it in enumerate(signatures, 1):
             if it is not None:
                 arguments += (
-                    b"%d" % number, b"%d" % it.min_equal, b"%d" % it.min_equal_rare, it.rows,
+                    b"%d" % number, b"%d" % it.min_equal, b"%d" % it.min_equal_rare,
+                    b"%d" % it.min_equal_titled, it.identity, it.rows,
                     packed_rows(it.rows, it.rare_rows)[len(it.rows) :], _joined(it.bands), _joined(it.more_bands),
                 )  # fmt: skip
         calls = [(self._shards[0], (operation, b"%d" % len(captures), *arguments))]
@@ -443,8 +444,12 @@ def answer_of(capture: SeenText, signature: Signature | None, found: Any) -> Tex
     if len(found) == 3:
         return match_of(capture.digest, *found)
     assert signature is not None
-    first, crawl, had_this_url, equal, digest = found
-    return NearAnswer(match_of(digest, first, crawl, had_this_url, equal / len(signature.rows)))
+    first, crawl, had_this_url, equal, digest, equal_rest, compared, identity = found
+    return NearAnswer(
+        seen=match_of(digest, first, crawl, had_this_url, equal / len(signature.rows)),
+        rest=equal_rest / compared if compared else None,
+        identity=identity,
+    )
 
 
 def match_of(

@@ -11,10 +11,10 @@
                            (``kind``, the original's digest if it differs, similarity), crawl and time. The first
                            capture of a text is here too if it is a copy of another text
 ``content_signatures``     reference of each kept text (the first 5 bytes of its digest as a number), its digest, and its
-                           row bytes (:func:`.content_values.packed_rows`)
+                           signature (:func:`.content_values.packed_signature`)
 ``content_bands``          the first 5 bytes of a band hash as a number (big-endian), and the reference of the last text
                            that was kept in this bucket
-``content_recent``         number, digest, row bytes and bands of the texts that were kept last, which are not yet in the
+``content_recent``         number, digest, signature and bands of the texts that were kept last, which are not yet in the
                            two tables above (:mod:`.sqlite_content_signatures`)
 ``content_templates``      host, and its template (:mod:`scrapy_dedupe.content.template`)
 =========================  ====================================================================================

@@ -113,11 +113,15 @@ async def test_each_verdict_is_explained(
         "It was new: no text known at that time was equal, or similar outside the template of the host."
     ]
     assert texts["/b"]["why"] == ["The canonical text is exactly that of the original."]
-    (why,) = texts["/c"]["why"]
+    why, compared = texts["/c"]["why"]
     similarity = texts["/c"]["similarity"]
     equal = round(128 * (similarity * 255 / 256 + 1 / 256))
     assert why.startswith(f"{equal} of 128 rows of the signatures are equal, an estimated similarity of 0.")
     assert "texts are near from 0.85" in why
+    assert compared.startswith(
+        "Compared as well: titles without numbers: equal; last two path segments and query: different; estimated"
+        " similarity without templates: 0."
+    )
     assert [texts["/a"]["diff"], texts["/b"]["diff"]] == [None, None]
     diff = texts["/c"]["diff"]
     assert diff["lines"] == [
@@ -141,7 +145,7 @@ async def test_an_explanation_reads_well(
         web.url("/c"),
         f"near       {text['seen']}, crawl first",
         f"           of {web.url('/a')}, {text['original']['seen']}, crawl first",
-        f"           {text['why'][0]}",
+        *(f"           {line}" for line in text["why"]),
         *(f"           {line}" for line in text["diff"]["lines"]),
     ]
 
@@ -372,7 +376,7 @@ def test_what_a_template_kept_out_is_told(call: Callable[..., Any], settings: di
         "A known text is similar, but only in the template of the host; the rest is not similar.",
         f"{known['template_share']:.0%} of the text is the template of the host.",
     ]
-    other = call(*words, "--url", "http://elsewhere/41").json
+    other = call(*words, "--url", "http://elsewhere/").json
     assert (other["verdict"]["kind"], other["template"], other["template_share"]) == ("near", False, 0)
 
 

@@ -107,7 +107,8 @@ def test_stats_as_json(call: Callable[..., Any], store_url: str) -> None:
             "near_bands": "16 x 8",
             "near_num_perm": "128",
             "near_shingle_size": "7",
-            "near_signature": "affine32/1",
+            "near_identity": "on",
+            "near_signature": "affine32/2",
         },
     }
 

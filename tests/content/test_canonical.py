@@ -253,8 +253,8 @@ def test_only_html_has_shells() -> None:
 
 
 def test_looking_for_a_shell_changes_no_text() -> None:
-    assert read("html", "<title>App</title><body><noscript>b</noscript>") == Canonical("App b", True)
-    assert read("html", "<title>App</title><a href=/x></a>", "html") == Canonical("App <a /x>", True)
+    assert read("html", "<title>App</title><body><noscript>b</noscript>") == Canonical("App b", True, "App")
+    assert read("html", "<title>App</title><a href=/x></a>", "html") == Canonical("App <a /x>", True, "App")
 
 
 anything = st.text(st.characters(), max_size=200)

@@ -316,6 +316,10 @@ def test_a_verdict_has_a_plain_form_for_logs_and_can_be_pickled_with_the_request
         "similarity": 1.0,
         "reason": None,
         "pending": False,
+        "rest_similarity": None,
+        "same_title": None,
+        "same_path": None,
+        "same_words": None,
     }
     assert pickle.loads(pickle.dumps(verdict)) == verdict
     assert not Verdict("unknown", reason="store").is_duplicate

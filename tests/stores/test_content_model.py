@@ -29,7 +29,7 @@ from scrapy_dedupe.content import JudgeOptions
 from scrapy_dedupe.content.judge import Judge, Judgement, Page
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import NearAnswer, SeenText, Signature, TextMatch
-from scrapy_dedupe.stores.content_values import near_candidates, packed_rows
+from scrapy_dedupe.stores.content_values import near_candidates, packed_signature
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ class Model:
             if answers[number] is None and it is not None:
                 answers[number] = answer = self._nearest(it)
                 if answer.seen is None:
-                    self.kept[it.capture.digest] = packed_rows(it.rows, it.rare_rows)
+                    self.kept[it.capture.digest] = packed_signature(it)
                     self.buckets.update(dict.fromkeys(it.bands, it.capture.digest))
         return answers
 
@@ -89,8 +89,8 @@ class Model:
     def _nearest(self, it: Signature) -> NearAnswer:
         names = {self.buckets[band] for band in it.bands if band in self.buckets} - {it.capture.digest}
         candidates, is_template = near_candidates(it, [(n, self.kept[n]) for n in names if n in self.kept])
-        for equal, name in candidates:
-            found = self.look(name, it.capture, equal / len(it.rows))
+        for near in candidates:
+            found = self.look(near.digest, it.capture, near.equal / len(it.rows))
             if found is not None:
                 return NearAnswer(found)
         return NearAnswer(None, is_template)

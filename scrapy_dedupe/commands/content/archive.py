@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.content.canonical import CANONICALIZERS, read, version
+from scrapy_dedupe.content.identity import names_of
 from scrapy_dedupe.content.judge import text_digest
 from scrapy_dedupe.content.markup import HostileMarkup
 from scrapy_dedupe.crawls.crawl_files import CrawlArchive
@@ -40,10 +41,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedText:
-    """A canonical text, and the Content-Type of its page without parameters."""
+    """A canonical text, the Content-Type of its page without parameters, and the names of the page."""
 
     text: str
     mime: str
+    names: tuple[str, ...] = ()
 
 
 class Archive:
@@ -122,10 +124,11 @@ class Archive:
             return
         for canonicalizer in CANONICALIZERS:
             try:
-                text = read(page.kind, page.text, canonicalizer).text
+                canonical = read(page.kind, page.text, canonicalizer)
             except HostileMarkup:
                 continue
-            yield text_digest(version(canonicalizer), text), ArchivedText(text, page.mime)
+            text, names = canonical.text, names_of(canonical.title, canonical.heading)
+            yield text_digest(version(canonicalizer), text), ArchivedText(text, page.mime, names)
 
     def _note(self, sentence: str) -> None:
         if sentence not in self.notes:

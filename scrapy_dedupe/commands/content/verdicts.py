@@ -17,7 +17,7 @@ from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import WARC_DIR, Option, flag
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.content.difference import unified_diff
-from scrapy_dedupe.content.judge import PageReading
+from scrapy_dedupe.content.judge import PageReading, Verdict
 from scrapy_dedupe.content.options import ALL_TYPES
 from scrapy_dedupe.content.quarrycore import PARAMETERS
 from scrapy_dedupe.content.signature import CHANCE
@@ -25,6 +25,7 @@ from scrapy_dedupe.downloadermiddlewares import judge_options
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.live.responses import PageReader
 from scrapy_dedupe.reports.wording import number
+from scrapy_dedupe.stores.base import SeenText
 from scrapy_dedupe.tasks.state import reading
 
 from . import read_only_judge
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.commands.stores import CommandStores
     from scrapy_dedupe.content import Judge, JudgeOptions
     from scrapy_dedupe.content.judge import Judgement
-    from scrapy_dedupe.stores.base import ContentStore, SeenText, TextMatch
+    from scrapy_dedupe.stores.base import ContentStore, TextMatch
 _INDENT: Final = " " * 11
 _SHORT_DIFF: Final = 12
 _STDIN: Final = "-"
@@ -47,6 +48,10 @@ _WAS_IMPORTED: Final = "QuarryCore had read a page with the same text; its hash 
 _WHY_EQUAL: Final = {
     "unchanged": "The canonical text is exactly the same as when this URL was read before.",
     "exact": "The canonical text is exactly that of the original.",
+}
+_OTHER_PAGE: Final = {
+    False: "A known text is similar, but only in the template of the host; the rest is not similar.",
+    True: "A known text is similar, but is that of another page: the title, the URL or the rest of the text is different.",
 }
 _NOT_JUDGED: Final = {
     "no text": "it has no text, or only in its title and <noscript>, like a page that JavaScript fills",
@@ -113,7 +118,7 @@ class _Explainer:
             is_imported = capture.original not in (None, capture.digest)
             why = [_WAS_IMPORTED if is_imported else _WHY_EQUAL[capture.kind]]
         else:
-            why = list(self._why_near(capture, self.archived[_wanted(capture)]))
+            why = list(self._why_near(capture, original))
             if original is not None:
                 old, new = (
                     (f"{text.url}  {_time(text.seen_ms)}", self.archived[_wanted(text)])
@@ -133,13 +138,19 @@ class _Explainer:
             "diff": diff,
         }
 
-    def _why_near(self, capture: SeenText, own: ArchivedText | str) -> Iterator[str]:
+    def _why_near(self, capture: SeenText, original: TextMatch | None) -> Iterator[str]:
         assert capture.similarity is not None
+        own = self.archived[_wanted(capture)]
         mime = own.mime if isinstance(own, ArchivedText) else None
         yield _why_near(capture.similarity, self.options, self.parameters, mime)
         if self.judge is None or not isinstance(own, ArchivedText):
             return
-        if share := self.judge.template_share(PageReading(own.text, own.mime), capture.url):
+        reading = PageReading(own.text, own.mime, capture, names=own.names)
+        if original is not None and isinstance(kept := self.archived[_wanted(original)], ArchivedText):
+            first = SeenText(original.digest, original.url, original.crawl, original.seen_ms)
+            its_reading = PageReading(kept.text, kept.mime, first, names=kept.names)
+            yield from _why_same_page(self.judge.compared(Verdict("near"), reading, its_reading))
+        if share := self.judge.template_share(reading, capture.url):
             yield f"{share:.0%} of the text is the template of the host; the rest without the template had to be similar too."
 
 
@@ -226,9 +237,10 @@ def _why(
     elif verdict.kind == "near":
         assert verdict.similarity is not None
         yield _why_near(verdict.similarity, options, parameters, reading.mime)
+        yield from _why_same_page(verdict)
     elif verdict.kind == "unique":
         yield (
-            "A known text is similar, but only in the template of the host; the rest is not similar."
+            _OTHER_PAGE[bool(options.near_identity and reading.names)]
             if judged.is_template
             else "No known text is equal or similar."
         )
@@ -296,6 +308,24 @@ def _why_near(
         f"{equal} of {rows} rows of the signatures are equal, an estimated similarity of {similarity:.3f}; texts are near"
         f" from {near.threshold:g} (DEDUPE_NEAR_THRESHOLD)."
     )
+
+
+def _why_same_page(verdict: Verdict) -> Iterator[str]:
+    """What was compared besides the whole texts, as far as both pages have it."""
+    words = {True: "equal", False: "different"}
+    parts = [
+        f"{name} {words[same]}"
+        for name, same in (
+            ("titles without numbers:", verdict.same_title),
+            ("last two path segments and query:", verdict.same_path),
+            ("words of the URLs:", verdict.same_words),
+        )
+        if same is not None
+    ]
+    if verdict.rest_similarity is not None:
+        parts.append(f"estimated similarity without templates: {verdict.rest_similarity:.3f}")
+    if parts:
+        yield f"Compared as well: {'; '.join(parts)}."
 
 
 def _difference(

@@ -5,12 +5,12 @@
 -- ARGV: 1 if this call may be a repetition; prefix; lifetime in milliseconds (0: unlimited); "claim", "sure" (a claim
 -- that is not pending), "find", or "look" (like "find", without regard to time and pending texts); the number of texts;
 -- for each text its digest, URL key, URL, time (6 bytes) and crawl id; then for each signature the number of its text,
--- counted from 1, the smallest numbers of equal rows (of the whole text, of the text without the template), row bytes,
--- packed rare rows, its bands in one string, and the bands that are only searched
+-- counted from 1, the smallest numbers of equal rows (of the whole texts, of the rests, of the rests of texts with the
+-- same title), its identity, row bytes, packed rare rows, its bands in one string, and the bands that are only searched
 -- Answer: for each known text {first capture, its crawl id, 1 if this URL had the text before}; for a new text without
--- a signature nil; for a new text with a signature 0 if there is no near text (1: if only a template was similar), else
--- {first capture of the near text, its crawl id, 1 if this URL had that text before, number of equal row bytes, digest
--- of the near text}
+-- a signature nil; for a new text with a signature 0 if there is no near text (1: if only another page was similar),
+-- else {first capture of the near text, its crawl id, 1 if this URL had that text before, number of equal row bytes,
+-- digest of the near text, number of equal rows of the rests, number of compared rows (0: none), identity of the near text}
 
 local operation, texts = ARGV[4], tonumber(ARGV[5])
 local is_claim = operation == 'claim' or operation == 'sure'
@@ -18,6 +18,9 @@ local state = operation == 'sure' and 'c' or 'p'
 local BAND = 5
 local TAIL = 16 - REF
 local FEWEST_DECIDED = 8
+local KEY = 3
+local NOTHING = '\0\0\0'
+local NO_REST = '\255\255\255'
 
 -- Texts that earlier items of this call claimed: an equal later item does not mean that the call is a repetition.
 local claimed = {}
@@ -70,10 +73,40 @@ local function unpacked(rows, packed)
   return last == #packed and table.concat(rare) or nil
 end
 
--- See Signature in stores/base.py.
-local function rests_are_near(rows, rare, kept, kept_rare, wanted)
+-- Whether a key of two identities is equal; nil if at least one of the two pages says nothing.
+local function same_key(number, own, kept)
+  local one, other = sub(own, number * KEY - 2, number * KEY), sub(kept, number * KEY - 2, number * KEY)
+  if one == NOTHING or other == NOTHING or one == NO_REST or other == NO_REST or one == '' then
+    return nil
+  end
+  return one == other
+end
+
+-- The rule of Signature in stores/base.py, for two texts whose wholes are similar.
+local function is_near(own, kept, equal, compared, width, min_rare, min_titled)
+  local tail, title = same_key(2, own, kept), same_key(3, own, kept)
+  local wanted = min_rare
+  if same_key(1, own, kept) or (tail and title) then
+    return true
+  end
+  if not tail then
+    if title == false or same_key(4, own, kept) == false then
+      return false
+    end
+    if title then
+      wanted = min_titled
+    end
+  end
+  return compared > 0 and equal * width >= wanted * compared
+end
+
+-- The number of equal rows of the rests, and of the compared ones: 0 if these are too few, or a page has no rest.
+local function equal_rest(own, rows, rare, kept_identity, kept, kept_rare)
+  if sub(own, -KEY) == NO_REST or sub(kept_identity, -KEY) == NO_REST then
+    return 0, 0
+  end
   if (rare == '') == (kept_rare == '') then
-    return equal_bytes(rare ~= '' and rare or rows, kept_rare ~= '' and kept_rare or kept) >= wanted
+    return equal_bytes(rare ~= '' and rare or rows, kept_rare ~= '' and kept_rare or kept), #rows
   end
   local known, its_rare = rows, rare
   if rare == '' then
@@ -88,7 +121,10 @@ local function rests_are_near(rows, rare, kept, kept_rare, wanted)
       end
     end
   end
-  return decided >= FEWEST_DECIDED and equal * #rows >= wanted * decided
+  if decided < FEWEST_DECIDED then
+    return 0, 0
+  end
+  return equal, decided
 end
 
 -- Lua's own comparison depends on the locale of the server.
@@ -103,15 +139,15 @@ local function is_above(one, other)
 end
 
 -- Finds the most similar near text of a new text, or keeps the text.
-local function near_answer(first_of_text, min_equal, min_rare, rows, packed, bands, more_bands)
+local function near_answer(first_of_text, min_equal, min_rare, min_titled, own, rows, packed, bands, more_bands)
   local digest, url_key, url = ARGV[first_of_text], ARGV[first_of_text + 1], ARGV[first_of_text + 2]
   local ms = number_in(ARGV[first_of_text + 3], 1, 6)
   local all_bands = bands .. more_bands
-  local width = #rows
+  local start, width = #own, #rows
   local ref = sub(digest, 1, REF)
   local seen = {[ref] = true}
   local keys, hashes = {}, numbers.b
-  local rare_rows, best, best_equal, best_answer
+  local rare_rows, best, best_equal, best_rest, best_compared, best_identity, best_answer
   local answer = 0
 
   for place = 1, #all_bands, BAND do
@@ -122,21 +158,24 @@ local function near_answer(first_of_text, min_equal, min_rare, rows, packed, ban
       seen[candidate] = true
       local other = get('s', candidate)
       local length = other and #other - TAIL or 0
-      local other_rows = other and sub(other, 1, width)
-      local equal = length >= width and equal_bytes(rows, other_rows) or 0
-      if equal >= min_equal and length >= width then
-        local other_rare = unpacked(other_rows, sub(other, width + 1, length))
+      local other_rows = other and sub(other, start + 1, start + width)
+      local equal = length >= start + width and equal_bytes(rows, other_rows) or 0
+      if equal >= min_equal and length >= start + width then
+        local other_rare = unpacked(other_rows, sub(other, start + width + 1, length))
         -- A signature of another length shares the bucket by accident.
         if other_rare then
           local its_digest = candidate .. sub(other, length + 1)
           rare_rows = rare_rows or unpacked(rows, packed)
-          if not rests_are_near(rows, rare_rows, other_rows, other_rare, min_rare) then
+          local identity = sub(other, 1, start)
+          local rest, compared = equal_rest(own, rows, rare_rows, identity, other_rows, other_rare)
+          if not is_near(own, identity, rest, compared, width, min_rare, min_titled) then
             answer = 1
           elseif not best or equal > best_equal or (equal == best_equal and is_above(its_digest, best)) then
             local first = get('t', its_digest)
             local found = first and answer_of(its_digest, first, url_key, url, ms)
             if found then
               best, best_equal, best_answer = its_digest, equal, found
+              best_rest, best_compared, best_identity = rest, compared, identity
             end
           end
         end
@@ -146,9 +185,10 @@ local function near_answer(first_of_text, min_equal, min_rare, rows, packed, ban
 
   if best then
     best_answer[4], best_answer[5] = best_equal, best
+    best_answer[6], best_answer[7], best_answer[8] = best_rest, best_compared, best_identity
     answer = best_answer
   elseif is_claim then
-    put('s', ref, rows .. packed .. sub(digest, REF + 1))
+    put('s', ref, own .. rows .. packed .. sub(digest, REF + 1))
     for place = 1, #bands, BAND do
       local band = sub(bands, place, place + BAND - 1)
       -- A new hash may have taken over the bucket.
@@ -163,10 +203,12 @@ local function near_answer(first_of_text, min_equal, min_rare, rows, packed, ban
   return answer
 end
 
-for item = 6 + 5 * texts, #ARGV, 7 do
-  local number, min_equal, min_rare = tonumber(ARGV[item]), tonumber(ARGV[item + 1]), tonumber(ARGV[item + 2])
+for item = 6 + 5 * texts, #ARGV, 9 do
+  local number, min_equal = tonumber(ARGV[item]), tonumber(ARGV[item + 1])
+  local min_rare, min_titled = tonumber(ARGV[item + 2]), tonumber(ARGV[item + 3])
   if not answers[number] then
-    answers[number] = near_answer(1 + 5 * number, min_equal, min_rare, unpack(ARGV, item + 3, item + 6))
+    answers[number] =
+      near_answer(1 + 5 * number, min_equal, min_rare, min_titled, unpack(ARGV, item + 4, item + 8))
   end
 end
 return answers

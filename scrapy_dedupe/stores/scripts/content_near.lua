@@ -6,10 +6,10 @@
 -- their texts are in other shards); the step:
 --   "search", then bands                     answer: for each the text in its bucket, or nil
 --   "read", then for each text its reference, and URL key, URL and time (6 bytes) of the asking page
---                                            answer: for each nil, or {row bytes with the rest of the digest, first
+--                                            answer: for each nil, or {signature with the rest of the digest, first
 --                                            capture, its crawl id, 1 if this URL had the text before}; the latter
 --                                            three are missing if there is no such capture
---   "keep", then digests and row bytes       keeps these texts
+--   "keep", then digests and signatures      keeps these texts
 --   "fill", then bands and references        puts texts into buckets
 --   "known", then references                 answer: for each 1 if this text is kept
 --   "empty", then bands and references       empties these buckets if these texts are still in them

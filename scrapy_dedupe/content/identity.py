@@ -1,0 +1,134 @@
+"""What names a page, apart from its text: its title and its URL.
+
+A later version of a page is similar to it, and so is another page made from the same template. The texts do not always
+tell them apart, because two versions may differ in more words than two neighbours. But a version usually keeps the path
+of the page, or its title except for a version number, while a neighbour has another title and another path.
+
+An identity has four keys of 3 bytes, in this order. A key is a hash, or zeros if the page says nothing.
+
+url
+    The whole URL, without its fragment.
+tail
+    The last two segments of the path, and the query. Segments that are a version number (``3.11``, ``v2.0``) are left
+    out. A file name such as ``index.html`` comes after these segments.
+title
+    The title without numbers. If many pages of the host have the same title, the main heading replaces it. If they have
+    the same heading too, the page says nothing.
+words
+    The words of the last segment of the path and of the values of the query that occur in the text. An opaque id does
+    not occur there. 0xFFFFFF means that the page has hardly any text outside the template of its host: then only its
+    path can show that it is the same page.
+
+:func:`scrapy_dedupe.stores.content_values.near_candidates` compares two identities.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+from urllib.parse import unquote
+
+from scrapy_dedupe.stores.content_values import KEY_BYTES, NO_REST, NOTHING
+
+# The number of places at which a word is looked for, so that no page takes long.
+_MOST_TRIES: Final = 100
+
+_NUMBERS: Final = re.compile(r"\d+(?:[.,:/_-]\d+)*")
+_VERSION: Final = re.compile(r"v?\d+(?:[._]\d+)+", re.IGNORECASE)
+_INDEX: Final = re.compile(r"(?:index|default)(?:\.\w+)?", re.IGNORECASE)
+_EXTENSION: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,4}\Z")
+_WORD: Final = re.compile(r"[^\W_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The keys of a page."""
+
+    url: bytes
+    tail: bytes
+    title: bytes
+    words: bytes
+
+    def __bytes__(self) -> bytes:
+        return self.url + self.tail + self.title + self.words
+
+
+def identity_of(url: str, title: str, text: str, *, has_rest: bool) -> Identity:
+    """The identity of a page with this canonical text. *title* comes from :func:`without_numbers`."""
+    url = url.partition("#")[0]
+    tail, names = _tail_and_names(url)
+    words = key_of(_words_in(text, names)) if has_rest else NO_REST
+    return Identity(key_of(url), key_of(tail), key_of(title), words)
+
+
+def key_of(name: str) -> bytes:
+    """The key of a name; zeros for an empty name."""
+    if not name:
+        return NOTHING
+    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES).digest()
+
+
+def names_of(title: str, heading: str) -> tuple[str, ...]:
+    """The title and the main heading without numbers, as far as something is left.
+
+    >>> names_of("any - Boost 1.81.0", "5.")
+    ('any - Boost', '.')
+    """
+    return tuple(name for given in (title, heading) if (name := without_numbers(given)))
+
+
+def without_numbers(title: str) -> str:
+    """A title without its numbers and dates.
+
+    >>> without_numbers("any - Boost 1.81.0"), without_numbers("Report of 2024-05-01"), without_numbers("2024")
+    ('any - Boost', 'Report of', '')
+    """
+    return " ".join(_NUMBERS.sub(" ", title).split())
+
+
+def _tail_and_names(url: str) -> tuple[str, list[str]]:
+    """The tail of a URL, and the last segment of its path and the values of its query.
+
+    >>> _tail_and_names("https://a.example/docs/3.11/library/os.html")
+    ('library/os.html', ['os'])
+    >>> _tail_and_names("https://a.example/a/b/c/index.html?page=2")
+    ('b/c/index.html?page=2', ['c', '2'])
+    """
+    path, _, query = url.partition("://")[2].partition("?")
+    segments = [segment for segment in path.split("/")[1:] if segment and not _VERSION.fullmatch(segment)]
+    file = segments.pop() if segments and _INDEX.fullmatch(segments[-1]) else ""
+    names = [_EXTENSION.sub("", segments[-1])] if segments else []
+    tail = "/".join([*segments[-2:], file] if file else segments[-2:])
+    if query:
+        tail += f"?{query}"
+        names += [value for pair in query.split("&") if (value := pair.partition("=")[2])]
+    return tail, names
+
+
+def _words_in(text: str, names: list[str]) -> str:
+    """The words of *names* that occur in *text*, regardless of case. A single letter is not a word."""
+    words = {word for name in names for word in _WORD.findall(unquote(name).lower())}
+    words = {word for word in words if len(word) > 1 or word.isdigit()}
+    if not words:
+        return ""
+    # Lowering only ASCII letters takes a quarter of the time.
+    encoded = text.encode().lower()
+    return " ".join(sorted(word for word in words if _has_word(encoded, word)))
+
+
+def _has_word(text: bytes, word: str) -> bool:
+    if not word.isascii():
+        # Not all scripts separate words.
+        return any(form.encode().lower() in text for form in (word, word.capitalize(), word.upper()))
+    wanted = word.encode()
+    place = text.find(wanted)
+    for _ in range(_MOST_TRIES):
+        if place < 0:
+            return False
+        end = place + len(wanted)
+        if not (text[place - 1 : place].isalnum() or text[end : end + 1].isalnum()):
+            return True
+        place = text.find(wanted, end)
+    return False
