@@ -5,13 +5,18 @@ from __future__ import annotations
 import errno
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Not the one that tests of examples set to the same start in each process.
 _chance = random.SystemRandom()
@@ -81,6 +86,16 @@ class RedisServer:
             self._process.terminate()
             self._process.wait(240)
             self._process = None
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """The server hangs meanwhile."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def flush(self) -> None:
         with redis.Redis.from_url(self.url) as client:

@@ -82,6 +82,7 @@ class ClusterScriptCaller:
         self._url = url
         self._lock = threading.Lock()
         self._clients: dict[str, Any] = {}
+        self._is_outdated = False
 
     def run(self, script: Script, key: bytes, *arguments: bytes) -> Any:
         """Run the script and return its answer. Raises the two store errors."""
@@ -94,7 +95,15 @@ class ClusterScriptCaller:
     def run_many(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """The answers of several calls, which take one round trip for each master."""
         with self._lock, redis_faults(self._url):
-            answers = self._sent(calls)
+            if self._is_outdated:
+                self._cluster.nodes_manager.initialize()
+                self._is_outdated = False
+            try:
+                answers = self._sent(calls)
+            except redis.TimeoutError:
+                # A replica may replace the master.
+                self._is_outdated = True
+                raise
             for number, answer in enumerate(answers):
                 if isinstance(answer, (RedisConnectionError, *_REDIRECTIONS)):
                     answers[number] = self._repeated(*calls[number])

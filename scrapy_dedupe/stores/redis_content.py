@@ -278,10 +278,12 @@ class RedisContent:
     def _shard(self, name: bytes) -> bytes:
         """The prefix of the shard of a digest, a reference to it, or a band."""
         # The number of a hash depends on the first four bytes.
-        return self._shards[name[4] % len(self._shards)] if len(self._shards) > 1 else self._shards[0]
+        return self._shards[name[4] % len(self._shards)]
 
     def _by_shard(self, items: Iterable[T], name_of: Callable[[T], bytes]) -> dict[bytes, list[T]]:
         """The items in each shard; *name_of* an item is a name as of :meth:`_shard`."""
+        if len(self._shards) == 1:
+            return {self._shards[0]: [*items]}
         by_shard: dict[bytes, list[T]] = {}
         for item in items:
             by_shard.setdefault(self._shard(name_of(item)), []).append(item)

@@ -270,13 +270,13 @@ class SharedBloomFilter:
     @property
     def wants_renewal(self) -> bool:
         """Whether a third of the lease has passed since it was last renewed."""
-        if self.generation is None or self._is_guest:
+        if not self._is_attached or self._is_guest:
             return False
         return time.monotonic() - self._renewed > self.lease_s / 3
 
     def renew(self) -> None:
         """Renew the lease of a process that makes no calls for a while."""
-        if self.generation is not None and not self._is_guest:
+        if self._is_attached and not self._is_guest:
             self._run_on(self._parts, lambda part: ("renew", self.token, self._lease_ms))
             self._renewed = time.monotonic()
 
@@ -469,8 +469,12 @@ class SharedBloomFilter:
             f"{self.url}."
         )
 
+    @property
+    def _is_attached(self) -> bool:
+        return self._parts[0].generation is not None
+
     def _get_ready(self) -> None:
-        if self._parts[0].generation is None:
+        if not self._is_attached:
             self.attach()
         elif self.wants_renewal:
             self.renew()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -36,8 +37,8 @@ def cluster(tmp_path: Path) -> Iterator[RedisCluster]:
     cluster.stop()
 
 
-def shared_filter(cluster: RedisCluster, **options: Any) -> SharedBloomFilter:
-    client = open_client(parse_store_url(cluster.url), 30.0)
+def shared_filter(cluster: RedisCluster, timeout_s: float = 30.0, **options: Any) -> SharedBloomFilter:
+    client = open_client(parse_store_url(cluster.url), timeout_s)
     return SharedBloomFilter(client, "spider", 5_000, 1e-6, cache_size=0, **options)
 
 
@@ -202,6 +203,20 @@ async def test_one_master_is_restarted_during_a_crawl(
     assert kinds[-10:] == ["unique"] * 10
     assert "unknown" in kinds
     assert crawler.stats.get_value("dedupe/errors/store") > 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot suspend a process")
+def test_a_master_that_hangs_is_unavailable_until_it_answers(cluster: RedisCluster) -> None:
+    shared = shared_filter(cluster, timeout_s=0.2)
+    items = fingerprints(300)
+    assert all(shared.add_many(items[:200]))
+    with cluster.masters[1].suspended():
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="The server cannot be reached from here, or is busy"):
+                shared.add_many(items)
+    assert not any(shared.add_many(items[:200]))
+    # The late answers are not taken for those of other calls.
+    assert [shared.contains_many([item, b"unknown"]) for item in items[:50]] == 50 * [[True, False]]
 
 
 @pytest.mark.exhaustive
