@@ -103,28 +103,41 @@ class RedisServer:
 
 
 class RedisCluster:
-    """A cluster of three masters without replicas."""
+    """A cluster of three masters."""
 
     def __init__(self, folder: Path) -> None:
-        self.masters: list[RedisServer] = []
+        self._folder = folder
         self._moved: dict[int, RedisServer] = {}
-        for name in "abc":
-            (folder / name).mkdir(parents=True)
-            # Without its own, the port of the cluster's bus is 10,000 higher, and may not exist.
-            bus = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
-            self.masters.append(RedisServer(folder / name, *bus, "--cluster-node-timeout", "2000"))
+        self._replicas: list[RedisServer] = []
+        self.masters = [self._node(name) for name in "abc"]
         self.url = self.masters[0].url
         for number, master in enumerate(self.masters):
             first, last = 16_384 * number // 3, 16_384 * (number + 1) // 3 - 1
             self.ask(master, "CLUSTER ADDSLOTSRANGE", first, last)
             self.ask(master, "CLUSTER SET-CONFIG-EPOCH", number + 1)
         for master in self.masters[1:]:
-            self.ask(self.masters[0], "CLUSTER MEET", "127.0.0.1", master.port, self._bus_port(master))
+            self._meet(master)
         self.wait()
 
-    @staticmethod
-    def _bus_port(master: RedisServer) -> int:
-        return int(master._options[3])
+    def _node(self, name: str) -> RedisServer:
+        folder = self._folder / name
+        folder.mkdir(parents=True)
+        # Without its own, the port of the cluster's bus is 10,000 higher, and may not exist.
+        bus = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+        return RedisServer(folder, *bus, "--cluster-node-timeout", "2000")
+
+    def _meet(self, node: RedisServer) -> None:
+        self.ask(self.masters[0], "CLUSTER MEET", "127.0.0.1", node.port, int(node._options[3]))
+
+    def add_replica(self, master: RedisServer) -> None:
+        """Add a replica, which replaces the master a few seconds after that stopped."""
+        replica = self._node("replica")
+        self._meet(replica)
+        self._replicas.append(replica)
+        self.wait()
+        self.ask(replica, "CLUSTER REPLICATE", self.ask(master, "CLUSTER MYID"))
+        while self.ask(replica, "INFO", "replication").get("master_link_status") != "up":
+            time.sleep(0.02)
 
     @staticmethod
     def ask(master: RedisServer, *command: str | int | bytes) -> Any:
@@ -134,11 +147,11 @@ class RedisCluster:
     def wait(self) -> None:
         """Wait until all masters know that all slots are served."""
         deadline = time.monotonic() + 240
+        nodes = self.masters + self._replicas
         while True:
-            states = [self.ask(master, "CLUSTER INFO") for master in self.masters]
-            if all(
-                state["cluster_state"] == "ok" and state["cluster_known_nodes"] == "3" for state in states
-            ):
+            states = [self.ask(node, "CLUSTER INFO") for node in nodes]
+            known = {state["cluster_known_nodes"] for state in states}
+            if known == {str(len(nodes))} and {state["cluster_state"] for state in states} == {"ok"}:
                 return
             assert time.monotonic() < deadline, states
             time.sleep(0.02)
@@ -176,5 +189,5 @@ class RedisCluster:
             master.flush()
 
     def stop(self) -> None:
-        for master in self.masters:
-            master.stop()
+        for node in self.masters + self._replicas:
+            node.stop()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -217,6 +219,26 @@ def test_a_master_that_hangs_is_unavailable_until_it_answers(cluster: RedisClust
     assert not any(shared.add_many(items[:200]))
     # The late answers are not taken for those of other calls.
     assert [shared.contains_many([item, b"unknown"]) for item in items[:50]] == 50 * [[True, False]]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_replica_takes_over(cluster: RedisCluster, hangs: bool) -> None:
+    cluster.add_replica(cluster.masters[1])
+    shared = shared_filter(cluster, timeout_s=1.0)
+    items = fingerprints(300)
+    assert all(shared.add_many(items))
+    with cluster.masters[1].suspended() if hangs else nullcontext(cluster.masters[1].stop()):
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                assert not any(shared.add_many(items))
+                break
+            except StoreUnavailable:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        assert all(shared.add_many(fingerprints(100, 300)))
+    assert shared.times_lost == 0
 
 
 @pytest.mark.exhaustive
