@@ -4,7 +4,7 @@ A later version of a page is similar to it, and so is another page made from the
 tell them apart, because two versions may differ in more words than two neighbours. But a version usually keeps the path
 of the page, or its title except for a version number, while a neighbour has another title and another path.
 
-An identity has four keys of 3 bytes, in this order. A key is a hash, or zeros if the page says nothing.
+An identity has five keys of 3 bytes, in this order. A key is a hash, or zeros if the page says nothing.
 
 url
     The whole URL, without its fragment.
@@ -14,10 +14,11 @@ tail
 title
     The title without numbers. If many pages of the host have the same title, the main heading replaces it. If they have
     the same heading too, the page says nothing.
+name
+    The words of the last segment of the path that occur in the text, because an opaque id does not occur there.
 words
-    The words of the last segment of the path and of the values of the query that occur in the text. An opaque id does
-    not occur there. 0xFFFFFF means that the page has hardly any text outside the template of its host: then only its
-    path can show that it is the same page.
+    The same words, and those of the values of the query, where small numbers always count. 0xFFFFFF means that the page
+    has hardly any text outside the template of its host: then only its path can show that it is the same page.
 
 :func:`scrapy_dedupe.stores.content_values.near_candidates` compares two identities.
 """
@@ -25,6 +26,7 @@ words
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -35,11 +37,15 @@ from scrapy_dedupe.stores.content_values import KEY_BYTES, NO_REST, NOTHING
 # The number of places at which a word is looked for, so that no page takes long.
 _MOST_TRIES: Final = 100
 
+# Numbers with so many digits at most are numbers of pages and entries rather than opaque ids.
+_SMALL_DIGITS: Final = 4
+
 _NUMBERS: Final = re.compile(r"\d+(?:[.,:/_-]\d+)*")
 _VERSION: Final = re.compile(r"v?\d+(?:[._]\d+)+", re.IGNORECASE)
 _INDEX: Final = re.compile(r"(?:index|default)(?:\.\w+)?", re.IGNORECASE)
 _EXTENSION: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,4}\Z")
-_WORD: Final = re.compile(r"[^\W_]+")
+# Doxygen writes numbers for punctuation: classGtk_1_1Window.
+_WORD: Final = re.compile(r"\d+(?=[^\W\d_]{3})|[^\W_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +55,20 @@ class Identity:
     url: bytes
     tail: bytes
     title: bytes
+    name: bytes
     words: bytes
 
     def __bytes__(self) -> bytes:
-        return self.url + self.tail + self.title + self.words
+        return self.url + self.tail + self.title + self.name + self.words
 
 
 def identity_of(url: str, title: str, text: str, *, has_rest: bool) -> Identity:
     """The identity of a page with this canonical text. *title* comes from :func:`without_numbers`."""
     url = url.partition("#")[0]
-    tail, names = _tail_and_names(url)
-    words = key_of(_words_in(text, names)) if has_rest else NO_REST
-    return Identity(key_of(url), key_of(tail), key_of(title), words)
+    tail, name, values = _parts_of(url)
+    in_name, in_values = _words_in(text, name, values) if has_rest else ([], [])
+    words = key_of(" ".join(sorted({*in_name, *in_values}))) if has_rest else NO_REST
+    return Identity(key_of(url), key_of(tail), key_of(title), key_of(" ".join(in_name)), words)
 
 
 def key_of(name: str) -> bytes:
@@ -68,6 +76,12 @@ def key_of(name: str) -> bytes:
     if not name:
         return NOTHING
     return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES).digest()
+
+
+def marks_of(name: str) -> list[int]:
+    """Three 32-bit hashes of a name, to count how many pages have it."""
+    hashed = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=12).digest()
+    return list(struct.unpack("<3I", hashed))
 
 
 def names_of(title: str, heading: str) -> tuple[str, ...]:
@@ -88,34 +102,47 @@ def without_numbers(title: str) -> str:
     return " ".join(_NUMBERS.sub(" ", title).split())
 
 
-def _tail_and_names(url: str) -> tuple[str, list[str]]:
-    """The tail of a URL, and the last segment of its path and the values of its query.
+def _parts_of(url: str) -> tuple[str, str, list[str]]:
+    """The tail of a URL, the last segment of its path, and the values of its query.
 
-    >>> _tail_and_names("https://a.example/docs/3.11/library/os.html")
-    ('library/os.html', ['os'])
-    >>> _tail_and_names("https://a.example/a/b/c/index.html?page=2")
-    ('b/c/index.html?page=2', ['c', '2'])
+    >>> _parts_of("https://a.example/docs/3.11/library/os.html")
+    ('library/os.html', 'os', [])
+    >>> _parts_of("https://a.example/a/b/c/index.html?page=2")
+    ('b/c/index.html?page=2', 'c', ['2'])
     """
     path, _, query = url.partition("://")[2].partition("?")
     segments = [segment for segment in path.split("/")[1:] if segment and not _VERSION.fullmatch(segment)]
     file = segments.pop() if segments and _INDEX.fullmatch(segments[-1]) else ""
-    names = [_EXTENSION.sub("", segments[-1])] if segments else []
+    name = _EXTENSION.sub("", segments[-1]) if segments else ""
+    if file and name.isdigit():
+        # Rather a version than the name of a page.
+        name = ""
     tail = "/".join([*segments[-2:], file] if file else segments[-2:])
-    if query:
-        tail += f"?{query}"
-        names += [value for pair in query.split("&") if (value := pair.partition("=")[2])]
-    return tail, names
+    if not query:
+        return tail, name, []
+    return f"{tail}?{query}", name, [it for pair in query.split("&") if (it := pair.partition("=")[2])]
 
 
-def _words_in(text: str, names: list[str]) -> str:
-    """The words of *names* that occur in *text*, regardless of case. A single letter is not a word."""
-    words = {word for name in names for word in _WORD.findall(unquote(name).lower())}
-    words = {word for word in words if len(word) > 1 or word.isdigit()}
-    if not words:
-        return ""
+def _words_in(text: str, name: str, values: list[str]) -> tuple[list[str], list[str]]:
+    """The words of *name* and of *values* that occur in *text*, regardless of case."""
+    in_name, in_values = _words_of(name), {word for value in values for word in _words_of(value)}
+    if not in_name and not in_values:
+        return [], []
     # Lowering only ASCII letters takes a quarter of the time.
     encoded = text.encode().lower()
-    return " ".join(sorted(word for word in words if _has_word(encoded, word)))
+    return (
+        sorted(word for word in in_name if _has_word(encoded, word)),
+        sorted(word for word in in_values if _is_small(word) or _has_word(encoded, word)),
+    )
+
+
+def _words_of(name: str) -> set[str]:
+    """The words of a part of a URL. A single letter is not a word."""
+    return {word for word in _WORD.findall(unquote(name).lower()) if len(word) > 1 or word.isdigit()}
+
+
+def _is_small(word: str) -> bool:
+    return len(word) <= _SMALL_DIGITS and word.isdigit()
 
 
 def _has_word(text: bytes, word: str) -> bool:

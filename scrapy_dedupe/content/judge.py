@@ -31,12 +31,12 @@ import numpy as np
 
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.stores.base import NearAnswer, SeenText, Signature, TextMatch
-from scrapy_dedupe.stores.content_values import KEY_BYTES, NO_REST, NOTHING, SameKeys, compared
+from scrapy_dedupe.stores.content_values import NO_REST, NOTHING, SameKeys, compared
 
 from . import quarrycore, signature
 from .banding import Banding
 from .canonical import read, version
-from .identity import Identity, identity_of, key_of, names_of
+from .identity import Identity, identity_of, marks_of, names_of
 from .markup import HostileMarkup
 from .options import ALL_TYPES, JudgeOptions, NearOptions
 from .template import MIN_RARE, TemplateGuard
@@ -55,6 +55,9 @@ _FEW_KNOWN = 0.2
 
 # The rests of two versions of a page may differ this much more than the whole texts if the titles are equal.
 _TITLED_MARGIN = 0.1
+
+# And this much more if the words of the URLs are equal, too.
+_NAMED_MARGIN = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,10 +375,10 @@ class Judge:
             return _Candidate(layer, host, hashes, signed, is_bare, has_rest)
         counted, title = hashes, next(iter(reading.names), "")
         if self._guard is not None and reading.names:
-            # Titles are counted like shingles.
-            marks = np.array([_mark(name) for name in reading.names], np.uint32)
+            # Names are counted like shingles. With three counters a name is rarely taken for a shingle of the template.
+            marks = np.array([mark for name in reading.names for mark in marks_of(name)], np.uint32)
             counted = np.append(hashes, marks)
-            is_common = self._guard.template(host, marks)
+            is_common = self._guard.template(host, marks).reshape(-1, 3).all(axis=1)
             title = next(
                 (name for name, common in zip(reading.names, is_common, strict=True) if not common), ""
             )
@@ -412,6 +415,7 @@ class Judge:
                 namespace=self._layer_namespace(options),
                 min_equal=signature.min_equal(options.threshold, options.num_perm),
                 min_equal_titled=signature.min_equal(options.threshold - _TITLED_MARGIN, options.num_perm),
+                min_equal_named=signature.min_equal(options.threshold - _NAMED_MARGIN, options.num_perm),
             )
         return layers
 
@@ -438,6 +442,7 @@ class _NearLayer:
     namespace: str
     min_equal: int
     min_equal_titled: int
+    min_equal_named: int
 
     def signature_of(
         self, capture: SeenText, hashes: Hashes, is_template: NDArray[np.bool_] | None
@@ -498,6 +503,7 @@ class _NearLayer:
             more_bands=more_bands,
             identity=identity,
             min_equal_titled=self.min_equal_titled,
+            min_equal_named=self.min_equal_named,
         )
 
 
@@ -583,11 +589,6 @@ def _with_parts(verdict: Verdict, candidate: _Candidate, answer: NearAnswer) -> 
         same_path=same.tail,
         same_words=same.words,
     )
-
-
-def _mark(name: str) -> int:
-    """A 32-bit hash of a title, of the same kind as shingle hashes."""
-    return int.from_bytes(key_of(name), "big") << 8 * (4 - KEY_BYTES)
 
 
 def _host(url: str) -> str:

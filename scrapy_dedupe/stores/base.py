@@ -197,16 +197,21 @@ class Signature:
     text. ``rare_rows`` has the same for the rest of the text, without the template of its host; it is empty if no
     template is known.
 
-    ``identity`` has four keys of 3 bytes that name the page: its URL, the tail of its URL, its title, and the words of
-    its URL. A key of zeros says nothing. It is empty if pages are compared by their texts only.
+    ``identity`` has five keys of 3 bytes that name the page: its URL, the tail of its URL, its title, and the words of its
+    URL without and with the query. A key of zeros says nothing. The words are the same if they are equal with the query,
+    or if they are equal without it and one page has none. ``identity`` is empty if pages are compared by their texts only.
 
     Another text is near if at least ``min_equal`` rows are equal, and
 
-    - both pages have the same URL, or the same tail and the same title, or
-    - both have the same tail, and at least ``min_equal_rare`` rows of the rests are equal, or
-    - both have the same title, no different words, and at least ``min_equal_titled`` equal rows of the rests, or
-    - the title of one of them says nothing, they have no different words, and at least ``min_equal_rare`` equal rows of
-      the rests. Without identities this applies to all texts.
+    - both pages have the same URL, or the same tail and title, or
+    - they have the same title and words, or the same tail and one title says nothing; and at least ``min_equal_named``
+      rows of the rests are equal, or
+    - they have the same title and one page has no words, or the same words and one title says nothing; and at least
+      ``min_equal_titled`` rows of the rests are equal, or
+    - they have the same tail and different titles, or neither their titles nor their words can be compared; and at least
+      ``min_equal_rare`` rows of the rests are equal. Without identities this applies to all texts.
+
+    Of several near texts, those that need the fewest equal rows of the rests come first, then the most similar one.
 
     The rows of a rest are its rare rows. If only one of the two texts has rare rows, the comparison uses the rows in which
     its rare row equals its row, because these are determined by its rest: there must be at least 8 of them, and the same
@@ -222,6 +227,7 @@ class Signature:
     more_bands: Sequence[bytes] = ()
     identity: bytes = b""
     min_equal_titled: int = 0
+    min_equal_named: int = 0
 
 
 @dataclass(frozen=True, slots=True)

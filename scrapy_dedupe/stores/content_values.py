@@ -123,8 +123,12 @@ def _nearest(
 
 @dataclass(frozen=True, slots=True, order=True)
 class NearText:
-    """A kept text that is near: the number of equal rows, its digest, its identity, and the share of equal rare rows."""
+    """A kept text that is near: the number of equal rows, its digest, its identity, and the share of equal rare rows.
 
+    ``certainty`` is greater if fewer equal rows of the rests are enough.
+    """
+
+    certainty: int
     equal: int
     digest: bytes
     identity: bytes
@@ -149,9 +153,11 @@ def near_candidates(
         if kept_rare is None:
             # A signature of another length shares the bucket by accident.
             continue
-        rest = _equal_rest(signature, packed[:start], kept, kept_rare)
-        if _is_near(signature, packed[:start], rest):
-            near.append(NearText(equal, digest, packed[:start], rest and rest[0] / rest[1]))
+        identity = packed[:start]
+        least = _least_rest(signature, identity)
+        rest = _equal_rest(signature, identity, kept, kept_rare)
+        if least == 0 or (least is not None and rest is not None and rest[0] * width >= least * rest[1]):
+            near.append(NearText(-least, equal, digest, identity, rest and rest[0] / rest[1]))
         else:
             is_other = True
     return sorted(near, reverse=True), is_other
@@ -207,25 +213,39 @@ class SameKeys:
 
     @classmethod
     def of(cls, own: bytes, kept: bytes) -> SameKeys:
-        same = []
-        for place in range(0, len(own), KEY_BYTES):
-            one, other = own[place : place + KEY_BYTES], kept[place : place + KEY_BYTES]
-            same.append(None if {one, other} & {NOTHING, NO_REST} else one == other)
-        return cls(*same)
+        if not own:
+            return cls()
+        ours, its = _keys(own), _keys(kept)
+        url, tail, title, name, words = map(_same_key, ours, its)
+        # A page without a query may be the same as one with a query.
+        if words is False and name and (ours[3] == ours[4] or its[3] == its[4]):
+            words = True
+        return cls(url, tail, title, words)
 
 
-def _is_near(signature: Signature, kept_identity: bytes, rest: tuple[int, int] | None) -> bool:
-    """Whether a text whose whole is similar is near: see :class:`~.base.Signature`. Sync with content_claim.lua."""
+def _keys(identity: bytes) -> list[bytes]:
+    return [identity[place : place + KEY_BYTES] for place in range(0, len(identity), KEY_BYTES)]
+
+
+def _same_key(own: bytes, kept: bytes) -> bool | None:
+    return None if {own, kept} & {NOTHING, NO_REST} else own == kept
+
+
+def _least_rest(signature: Signature, kept_identity: bytes) -> int | None:
+    """How many rows of the rests must be equal so that a text whose whole is similar is near; None if it never is.
+
+    See :class:`~.base.Signature`. Sync with content_claim.lua.
+    """
     same = SameKeys.of(signature.identity, kept_identity)
-    wanted = signature.min_equal_rare
     if same.url or (same.tail and same.title):
-        return True
-    if not same.tail:
-        if same.title is False or same.words is False:
-            return False
-        if same.title:
-            wanted = signature.min_equal_titled
-    return rest is not None and rest[0] * len(signature.rows) >= wanted * rest[1]
+        return 0
+    if same.tail:
+        return signature.min_equal_named if same.title is None else signature.min_equal_rare
+    if same.title is False or same.words is False:
+        return None
+    if same.title:
+        return signature.min_equal_named if same.words else signature.min_equal_titled
+    return signature.min_equal_titled if same.words else signature.min_equal_rare
 
 
 def _equal_rest(

@@ -5,8 +5,8 @@
 -- ARGV: 1 if this call may be a repetition; prefix; lifetime in milliseconds (0: unlimited); "claim", "sure" (a claim
 -- that is not pending), "find", or "look" (like "find", without regard to time and pending texts); the number of texts;
 -- for each text its digest, URL key, URL, time (6 bytes) and crawl id; then for each signature the number of its text,
--- counted from 1, the smallest numbers of equal rows (of the whole texts, of the rests, of the rests of texts with the
--- same title), its identity, row bytes, packed rare rows, its bands in one string, and the bands that are only searched
+-- counted from 1, the smallest numbers of equal rows (see Signature in stores/base.py: of the whole texts, rare,
+-- titled, named), its identity, row bytes, packed rare rows, its bands in one string, and the bands that are only searched
 -- Answer: for each known text {first capture, its crawl id, 1 if this URL had the text before}; for a new text without
 -- a signature nil; for a new text with a signature 0 if there is no near text (1: if only another page was similar),
 -- else {first capture of the near text, its crawl id, 1 if this URL had that text before, number of equal row bytes,
@@ -82,22 +82,31 @@ local function same_key(number, own, kept)
   return one == other
 end
 
--- The rule of Signature in stores/base.py, for two texts whose wholes are similar.
-local function is_near(own, kept, equal, compared, width, min_rare, min_titled)
-  local tail, title = same_key(2, own, kept), same_key(3, own, kept)
-  local wanted = min_rare
+-- See SameKeys in stores/content_values.py.
+local function same_words(own, kept)
+  local words = same_key(5, own, kept)
+  if words == false and same_key(4, own, kept) then
+    return sub(own, 10, 12) == sub(own, 13, 15) or sub(kept, 10, 12) == sub(kept, 13, 15)
+  end
+  return words
+end
+
+-- How many rows of the rests must be equal: see _least_rest() in stores/content_values.py.
+local function least_rest(own, kept, min_rare, min_titled, min_named)
+  local tail, title, words = same_key(2, own, kept), same_key(3, own, kept), same_words(own, kept)
   if same_key(1, own, kept) or (tail and title) then
-    return true
+    return 0
   end
-  if not tail then
-    if title == false or same_key(4, own, kept) == false then
-      return false
-    end
-    if title then
-      wanted = min_titled
-    end
+  if tail then
+    return title == nil and min_named or min_rare
   end
-  return compared > 0 and equal * width >= wanted * compared
+  if title == false or words == false then
+    return nil
+  end
+  if title then
+    return words and min_named or min_titled
+  end
+  return words and min_titled or min_rare
 end
 
 -- The number of equal rows of the rests, and of the compared ones: 0 if these are too few, or a page has no rest.
@@ -138,8 +147,18 @@ local function is_above(one, other)
   return false
 end
 
+local function is_better(one, other)
+  if one.wanted ~= other.wanted then
+    return one.wanted < other.wanted
+  end
+  if one.equal ~= other.equal then
+    return one.equal > other.equal
+  end
+  return is_above(one.digest, other.digest)
+end
+
 -- Finds the most similar near text of a new text, or keeps the text.
-local function near_answer(first_of_text, min_equal, min_rare, min_titled, own, rows, packed, bands, more_bands)
+local function near_answer(first_of_text, least, own, rows, packed, bands, more_bands)
   local digest, url_key, url = ARGV[first_of_text], ARGV[first_of_text + 1], ARGV[first_of_text + 2]
   local ms = number_in(ARGV[first_of_text + 3], 1, 6)
   local all_bands = bands .. more_bands
@@ -147,7 +166,7 @@ local function near_answer(first_of_text, min_equal, min_rare, min_titled, own, 
   local ref = sub(digest, 1, REF)
   local seen = {[ref] = true}
   local keys, hashes = {}, numbers.b
-  local rare_rows, best, best_equal, best_rest, best_compared, best_identity, best_answer
+  local rare_rows, best, best_answer
   local answer = 0
 
   for place = 1, #all_bands, BAND do
@@ -160,7 +179,7 @@ local function near_answer(first_of_text, min_equal, min_rare, min_titled, own, 
       local length = other and #other - TAIL or 0
       local other_rows = other and sub(other, start + 1, start + width)
       local equal = length >= start + width and equal_bytes(rows, other_rows) or 0
-      if equal >= min_equal and length >= start + width then
+      if equal >= least[1] and length >= start + width then
         local other_rare = unpacked(other_rows, sub(other, start + width + 1, length))
         -- A signature of another length shares the bucket by accident.
         if other_rare then
@@ -168,14 +187,16 @@ local function near_answer(first_of_text, min_equal, min_rare, min_titled, own, 
           rare_rows = rare_rows or unpacked(rows, packed)
           local identity = sub(other, 1, start)
           local rest, compared = equal_rest(own, rows, rare_rows, identity, other_rows, other_rare)
-          if not is_near(own, identity, rest, compared, width, min_rare, min_titled) then
+          local wanted = least_rest(own, identity, least[2], least[3], least[4])
+          local it = {wanted = wanted, equal = equal, digest = its_digest}
+          if not wanted or (wanted > 0 and (compared == 0 or rest * width < wanted * compared)) then
             answer = 1
-          elseif not best or equal > best_equal or (equal == best_equal and is_above(its_digest, best)) then
+          elseif not best or is_better(it, best) then
             local first = get('t', its_digest)
             local found = first and answer_of(its_digest, first, url_key, url, ms)
             if found then
-              best, best_equal, best_answer = its_digest, equal, found
-              best_rest, best_compared, best_identity = rest, compared, identity
+              best, best_answer = it, found
+              found[4], found[5], found[6], found[7], found[8] = equal, its_digest, rest, compared, identity
             end
           end
         end
@@ -184,8 +205,6 @@ local function near_answer(first_of_text, min_equal, min_rare, min_titled, own, 
   end
 
   if best then
-    best_answer[4], best_answer[5] = best_equal, best
-    best_answer[6], best_answer[7], best_answer[8] = best_rest, best_compared, best_identity
     answer = best_answer
   elseif is_claim then
     put('s', ref, own .. rows .. packed .. sub(digest, REF + 1))
@@ -203,12 +222,13 @@ local function near_answer(first_of_text, min_equal, min_rare, min_titled, own, 
   return answer
 end
 
-for item = 6 + 5 * texts, #ARGV, 9 do
-  local number, min_equal = tonumber(ARGV[item]), tonumber(ARGV[item + 1])
-  local min_rare, min_titled = tonumber(ARGV[item + 2]), tonumber(ARGV[item + 3])
+for item = 6 + 5 * texts, #ARGV, 10 do
+  local number, least = tonumber(ARGV[item]), {}
+  for place = 1, 4 do
+    least[place] = tonumber(ARGV[item + place])
+  end
   if not answers[number] then
-    answers[number] =
-      near_answer(1 + 5 * number, min_equal, min_rare, min_titled, unpack(ARGV, item + 4, item + 8))
+    answers[number] = near_answer(1 + 5 * number, least, unpack(ARGV, item + 5, item + 9))
   end
 end
 return answers
