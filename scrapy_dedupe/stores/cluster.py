@@ -54,7 +54,7 @@ def hash_tags(client: redis.Redis | redis.RedisCluster, name: str) -> list[str]:
     for number in count():
         tag = f"{name}:{number}"
         place, offset = divmod(key_slot(tag.encode()), width)
-        # Slots in the middle of a sixteenth: masters often end near its ends.
+        # In the middle of each sixteenth, so that each of three masters has five or six shards.
         if abs(offset - width // 2) < width // 8:
             tags.setdefault(place, tag)
         if len(tags) == SHARDS:
@@ -72,9 +72,9 @@ def script_caller(client: redis.Redis | redis.RedisCluster, url: str) -> ScriptC
 class ClusterScriptCaller:
     """A :class:`~.scripting.ScriptCaller` for a cluster. Thread-safe.
 
-    The calls for one master are sent together, and those for all masters before the first answer is read. Calls that a
-    master has not answered, because its slots have moved or the connection broke, are left to redis-py's cluster client.
-    It repeats calls without reporting it, so that each of them counts as a repetition.
+    The calls for one master are sent together, and the calls for all masters before the first answer is read. If a slot
+    has moved or a connection broke, the call is repeated by redis-py's cluster client. This client may send a call more
+    than once, so each of its calls counts as a repetition.
     """
 
     def __init__(self, cluster: redis.RedisCluster, url: str) -> None:
@@ -101,7 +101,7 @@ class ClusterScriptCaller:
             try:
                 answers = self._sent(calls)
             except redis.TimeoutError:
-                # A replica may replace the master.
+                # A replica may replace the master. redis-py only notices this for its own calls.
                 self._is_outdated = True
                 raise
             for number, answer in enumerate(answers):

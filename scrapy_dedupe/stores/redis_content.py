@@ -37,7 +37,7 @@ Each call is one script for any number of texts; it is atomic and takes one roun
 ``dedupe:{content:17}:v3:``, except for ``p`` and ``h``. The fifth byte of a digest or band hash, modulo 16, selects the
 shard, so the data of a text is in one shard, and its buckets are in several. The field ``shards`` of ``p`` is the number
 of shards. Whether a text is new is still decided by one atomic script. The comparison with near texts takes up to two more
-round trips for a batch: :mod:`.redis_cluster_content`.
+round trips for a batch: :mod:`.redis_cluster_content`. Buckets of expired texts are only emptied by a purge.
 """
 
 from __future__ import annotations

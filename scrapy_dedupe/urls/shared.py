@@ -1,8 +1,8 @@
 """The growing filter of request fingerprints in Redis or Valkey, shared by several processes.
 
 It has the same error bound as :class:`~scrapy_dedupe.urls.bloom.GrowingBloomFilter`, for all processes together, and a
-fingerprint is new to exactly one of them. A batch is one call of a Lua script, so the answers are atomic and only
-the script adds layers. Only core commands are used.
+fingerprint is new to exactly one of them. A batch is one call of a Lua script (in a cluster one for each part), so
+the answers are atomic and only the script adds layers. Only core commands are used.
 
 **Keys.** On a single server::
 
@@ -91,9 +91,9 @@ _BATCH_SCRIPT, _MEMBER_SCRIPT = Script("bloom"), Script("bloom_members")
 class SharedBloomFilter:
     """A set of fingerprints in Redis. A new fingerprint is reported as seen with at most the probability ``error_rate``.
 
-    ``redis`` is a client of redis-py for a server or a cluster. All processes with the same ``key`` share a filter. ``capacity`` and
-    ``error_rate`` are used if the filter must be created. ``cache_size`` is the number of seen fingerprints that
-    are cached in this process, so that they need no call; answers of "new" are never cached. ``url`` is the location
+    ``redis`` is a client of redis-py for a server or a cluster. All processes with the same ``key`` share a filter.
+    ``capacity`` and ``error_rate`` are used if the filter must be created. ``cache_size`` is the number of seen
+    fingerprints that are cached in this process, so that they need no call; answers of "new" are never cached. ``url`` is the location
     of the store, for messages. ``keep`` is the :attr:`generation` of a filter that may be kept although no process is
     attached, or ``"*"`` for any. ``gone`` are tokens of processes that are known to have ended. All methods may raise
     :class:`~scrapy_dedupe.errors.StoreUnavailable`.
