@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import crawling
 import pytest
 from hypothesis import settings as hypothesis_settings
-from servers import RedisServer
+from servers import RedisCluster, RedisServer
 from webserver import WebServer
 
 if TYPE_CHECKING:
@@ -81,6 +81,20 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
     server = RedisServer(folder)
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def _shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    cluster = RedisCluster(tmp_path_factory.mktemp("cluster"))
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def redis_cluster(_shared_cluster: RedisCluster) -> RedisCluster:
+    """An empty cluster of three masters."""
+    _shared_cluster.flush()
+    return _shared_cluster
 
 
 @pytest.fixture(params=["sqlite", "redis"])

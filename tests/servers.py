@@ -5,12 +5,18 @@ from __future__ import annotations
 import errno
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import redis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Not the one that tests of examples set to the same start in each process.
 _chance = random.SystemRandom()
@@ -48,9 +54,10 @@ def free_port() -> int:
 class RedisServer:
     """A server process of its own on 127.0.0.1, which a test may stop and start; it keeps its data."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
         self.port = free_port()
+        self._options = options
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -59,7 +66,7 @@ class RedisServer:
         log = self.folder / "server.log"
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                _server_command(self.port, self.folder), stdout=file, stderr=file
+                [*_server_command(self.port, self.folder), *self._options], stdout=file, stderr=file
             )
         deadline = time.monotonic() + 240
         with redis.Redis.from_url(self.url) as client:
@@ -80,6 +87,107 @@ class RedisServer:
             self._process.wait(240)
             self._process = None
 
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """The server hangs meanwhile."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def flush(self) -> None:
         with redis.Redis.from_url(self.url) as client:
             client.flushall()
+
+
+class RedisCluster:
+    """A cluster of three masters."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._moved: dict[int, RedisServer] = {}
+        self._replicas: list[RedisServer] = []
+        self.masters = [self._node(name) for name in "abc"]
+        self.url = self.masters[0].url
+        for number, master in enumerate(self.masters):
+            first, last = 16_384 * number // 3, 16_384 * (number + 1) // 3 - 1
+            self.ask(master, "CLUSTER ADDSLOTSRANGE", first, last)
+            self.ask(master, "CLUSTER SET-CONFIG-EPOCH", number + 1)
+        for master in self.masters[1:]:
+            self._meet(master)
+        self.wait()
+
+    def _node(self, name: str) -> RedisServer:
+        folder = self._folder / name
+        folder.mkdir(parents=True)
+        # Without its own, the port of the cluster's bus is 10,000 higher, and may not exist.
+        bus = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+        return RedisServer(folder, *bus, "--cluster-node-timeout", "2000")
+
+    def _meet(self, node: RedisServer) -> None:
+        self.ask(self.masters[0], "CLUSTER MEET", "127.0.0.1", node.port, int(node._options[3]))
+
+    def add_replica(self, master: RedisServer) -> None:
+        """Add a replica, which replaces the master a few seconds after that stopped."""
+        replica = self._node("replica")
+        self._meet(replica)
+        self._replicas.append(replica)
+        self.wait()
+        self.ask(replica, "CLUSTER REPLICATE", self.ask(master, "CLUSTER MYID"))
+        while self.ask(replica, "INFO", "replication").get("master_link_status") != "up":
+            time.sleep(0.02)
+
+    @staticmethod
+    def ask(master: RedisServer, *command: str | int | bytes) -> Any:
+        with redis.Redis.from_url(master.url) as client:
+            return client.execute_command(*command)
+
+    def wait(self) -> None:
+        """Wait until all masters know that all slots are served."""
+        deadline = time.monotonic() + 240
+        nodes = self.masters + self._replicas
+        while True:
+            states = [self.ask(node, "CLUSTER INFO") for node in nodes]
+            known = {state["cluster_known_nodes"] for state in states}
+            if known == {str(len(nodes))} and {state["cluster_state"] for state in states} == {"ok"}:
+                return
+            assert time.monotonic() < deadline, states
+            time.sleep(0.02)
+
+    def master_of(self, slot: int) -> RedisServer:
+        if slot in self._moved:
+            return self._moved[slot]
+        return self.masters[(3 * slot + 2) // 16_384]
+
+    def other_master(self, slot: int) -> RedisServer:
+        """The master after that of the slot."""
+        return self.masters[(self.masters.index(self.master_of(slot)) + 1) % len(self.masters)]
+
+    def begin_move(self, slot: int, target: RedisServer) -> None:
+        source = self.master_of(slot)
+        self.ask(target, "CLUSTER SETSLOT", slot, "IMPORTING", self.ask(source, "CLUSTER MYID"))
+        self.ask(source, "CLUSTER SETSLOT", slot, "MIGRATING", self.ask(target, "CLUSTER MYID"))
+
+    def move_keys(self, slot: int, target: RedisServer, most: int = 1_000_000) -> list[str]:
+        """Move at most this many keys of the slot; their names."""
+        source = self.master_of(slot)
+        keys: list[str] = self.ask(source, "CLUSTER GETKEYSINSLOT", slot, most)
+        for key in keys:
+            self.ask(source, "MIGRATE", "127.0.0.1", target.port, key, 0, 60_000)
+        return keys
+
+    def end_move(self, slot: int, target: RedisServer) -> None:
+        source, node = self.master_of(slot), self.ask(target, "CLUSTER MYID")
+        for master in (target, source):
+            self.ask(master, "CLUSTER SETSLOT", slot, "NODE", node)
+        self._moved[slot] = target
+
+    def flush(self) -> None:
+        for master in self.masters:
+            master.flush()
+
+    def stop(self) -> None:
+        for node in self.masters + self._replicas:
+            node.stop()

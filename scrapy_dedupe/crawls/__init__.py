@@ -6,6 +6,7 @@ import re
 import secrets
 from datetime import UTC, datetime
 
+from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.crawl_index import CrawlIndex
 
@@ -19,8 +20,13 @@ def open_index(url: str, *, timeout_s: float = 5.0, create: bool = True) -> Craw
     exceptions of :func:`~scrapy_dedupe.stores.open_store`.
     """
     store = open_store(url, timeout_s=timeout_s, create=create)
-    store.index.on_close = store.close
-    return store.index
+    try:
+        index = store.index
+    except StoreRefused:
+        store.close()
+        raise
+    index.on_close = store.close
+    return index
 
 
 def new_crawl_id(spider_name: str) -> str:

@@ -104,8 +104,8 @@ def stored_report(
     """
     from scrapy_dedupe.crawls.dependencies import Dependencies
 
-    dependencies = Dependencies(stores[0].index, wacz_folder)
-    known = dependencies.crawls
+    dependencies = Dependencies(stores[0].index, wacz_folder) if stores[0].has_index else None
+    known = {} if dependencies is None else dependencies.crawls
     store_of: dict[str, Store] = {}
     for store in stores:
         for crawl in store.reports.crawls():
@@ -154,7 +154,9 @@ def stored_report(
             f"The observations of {', '.join(unreadable[:5])} cannot be read: they are damaged, or of a newer"
             " version. They were not changed."
         )
-    graph = graph_of(dependencies, [crawl.id for crawl in seen if crawl.info is not None])
+    graph = NO_GRAPH
+    if dependencies is not None:
+        graph = graph_of(dependencies, [crawl.id for crawl in seen if crawl.info is not None])
     return report_of(seen, graph=graph, notes=notes), unreadable
 
 

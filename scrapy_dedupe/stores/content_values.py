@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import compress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from scrapy_dedupe.errors import StoreRefused
 
@@ -13,9 +13,15 @@ from .base import NearAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import TypeAlias
 
     from .base import SeenText, Signature, TextMatch
 
+    FirstCapture: TypeAlias = Callable[[bytes, SeenText, float], TextMatch | None]
+    """The first capture of a text for the answer to a capture, with the given similarity; None if it has none."""
+
+B = TypeVar("B")
+R = TypeVar("R")
 
 # With fewer rows the share of equal rows says too little.
 FEWEST_DECIDED: Final = 8
@@ -72,6 +78,47 @@ def raw(text: str) -> bytes:
     True
     """
     return text.encode("utf-8", "surrogatepass")
+
+
+def compare_in_order(
+    signatures: Sequence[Signature],
+    places: Sequence[Sequence[B]],
+    buckets: dict[B, R],
+    kept: dict[R, tuple[bytes, bytes]],
+    reference: Callable[[bytes], R],
+    first_capture: FirstCapture,
+    *,
+    keep: bool,
+) -> tuple[list[NearAnswer], list[Signature]]:
+    """The near texts of *signatures*, and the signatures of the texts that are kept.
+
+    ``places`` are the buckets of each signature; ``buckets`` has the references to the texts in them, ``kept`` the digests
+    and stored signatures of these texts. Both are updated, so that a text is compared with the earlier ones.
+    """
+    answers, new = [], []
+    for signature, its_places in zip(signatures, places, strict=True):
+        digest = signature.capture.digest
+        refs = {buckets[place] for place in its_places if place in buckets}
+        candidates = [kept[ref] for ref in refs if ref in kept and kept[ref][0] != digest]
+        answer = _nearest(signature, candidates, first_capture)
+        if keep and answer.seen is None:
+            ref = reference(digest)
+            kept[ref] = digest, packed_signature(signature)
+            buckets.update(dict.fromkeys(its_places[: len(signature.bands)], ref))
+            new.append(signature)
+        answers.append(answer)
+    return answers, new
+
+
+def _nearest(
+    signature: Signature, candidates: Sequence[tuple[bytes, bytes]], first_capture: FirstCapture
+) -> NearAnswer:
+    near, is_other = near_candidates(signature, candidates)
+    for it in near:
+        seen = first_capture(it.digest, signature.capture, it.equal / len(signature.rows))
+        if seen is not None:
+            return NearAnswer(seen, rest=it.rest, identity=it.identity)
+    return NearAnswer(None, is_other)
 
 
 @dataclass(frozen=True, slots=True, order=True)

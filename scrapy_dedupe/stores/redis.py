@@ -8,22 +8,52 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from scrapy_dedupe.errors import SettingError, StoreUnavailable
+from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable
 
 from . import redis_index_keys as keys_of
-from .redis_content import RedisContent
+from .redis_cluster_content import open_content
 from .redis_faults import redis_faults
 from .redis_index import RedisIndex
 from .redis_index_base import text_of
 
 if TYPE_CHECKING:
     from .location import StoreLocation
+
+
+def open_client(
+    location: StoreLocation, timeout_s: float = 5.0, *, is_used_by_one_thread: bool = False
+) -> redis.Redis | redis.RedisCluster:
+    """Connect to a server, or to the cluster that it belongs to. Arguments are those of :func:`connect`.
+
+    Raises the two store errors.
+    """
+    with redis_faults(location.shown):
+        client = connect(location, timeout_s, is_used_by_one_thread=is_used_by_one_thread)
+        try:
+            if not _is_in_cluster(client):
+                return client
+        except BaseException:
+            client.close()
+            raise
+        client.close()
+        if location.url.startswith("unix:"):
+            raise SettingError(
+                f"The server {location.shown} is part of a cluster, whose other servers are not on this socket. Write"
+                " redis://host:port/0 instead."
+            )
+        # redis-py 5 has another name for the number of retries; later versions warn about that name.
+        retries = (
+            {"cluster_error_retry_attempts": 1} if redis.VERSION[0] < 6 else {"retry": Retry(NoBackoff(), 1)}
+        )
+        return redis.RedisCluster.from_url(
+            location.url, **_timeouts(timeout_s), **retries, require_full_coverage=False
+        )
 
 
 def connect(
@@ -40,8 +70,7 @@ def connect(
     try:
         client: redis.Redis = redis.Redis.from_url(
             location.url,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
+            **_timeouts(timeout_s),
             retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
             # redis-py 5 ignores retry without this.
             retry_on_error=[redis.ConnectionError],
@@ -60,17 +89,47 @@ def connect(
     return client
 
 
+def _timeouts(timeout_s: float) -> dict[str, Any]:
+    return {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+
+
+def _is_in_cluster(client: redis.Redis) -> bool:
+    try:
+        # INFO would need a permission that users of crawls may lack.
+        answer = client.execute_command("HELLO")
+    except redis.ResponseError:
+        # Redis 5, or a proxy.
+        return False
+    fields = answer.items() if isinstance(answer, dict) else zip(answer[::2], answer[1::2], strict=False)
+    return (b"mode", b"cluster") in fields
+
+
 class RedisStore:
     """An open Redis store. Raises :class:`StoreUnavailable` or :class:`StoreRefused` if it is unusable."""
 
     def __init__(self, location: StoreLocation, *, timeout_s: float = 5.0) -> None:
         self.url = location.shown
-        with redis_faults(self.url):
-            self._client = connect(location, timeout_s, is_used_by_one_thread=True)
-            self._client.ping()
-        self.content = RedisContent(self._client, self.url)
-        self.index = RedisIndex(self._client, self.url)
+        self._client = open_client(location, timeout_s, is_used_by_one_thread=True)
+        self.content = open_content(self._client, self.url)
         self.reports = RedisReports(self._client, self.url)
+        self._index = (
+            None if isinstance(self._client, redis.RedisCluster) else RedisIndex(self._client, self.url)
+        )
+
+    @property
+    def has_index(self) -> bool:
+        """Whether the crawl index can be in this store."""
+        return self._index is not None
+
+    @property
+    def index(self) -> RedisIndex:
+        """The crawl index. Raises :class:`StoreRefused` if the server is part of a cluster."""
+        if self._index is None:
+            raise StoreRefused(
+                f"The crawl index cannot be in the cluster {self.url}: its keys, which Browsertrix shares, must be on one"
+                " server. Name a server outside of a cluster, or an SQLite file, in DEDUPE_INDEX_URL."
+            )
+        return self._index
 
     def probe(self) -> None:
         """Write, read and delete a value. Fails on a read-only replica and on a full server."""
@@ -87,7 +146,8 @@ class RedisStore:
     def close(self) -> None:
         """Close the connections. Safe to repeat."""
         self.content.close()
-        self.index.release_connection()
+        if self._index is not None:
+            self._index.release_connection()
         with redis_faults(self.url):
             self._client.close()
 
@@ -98,7 +158,7 @@ class RedisReports:
     The crawl need not be in the index.
     """
 
-    def __init__(self, client: redis.Redis, url: str) -> None:
+    def __init__(self, client: redis.Redis | redis.RedisCluster, url: str) -> None:
         self._client = client
         self._url = url
 

@@ -1,7 +1,7 @@
 """Seen texts in Redis or Valkey.
 
-All keys start with a prefix, by default ``dedupe:{content}:v3:``. The part in braces keeps them in one slot of a
-cluster; ``v3`` is the version of the format below. Numbers are big-endian.
+All keys start with a prefix, by default ``dedupe:{content}:v3:``; ``v3`` is the version of the format below. Numbers are
+big-endian.
 
 ==============  =================================================================================================
 ``p``           hash: the parameters of the near layer
@@ -33,18 +33,26 @@ the hash, or the one from which it will be split off if it does not exist yet.
 With a lifetime, expired entries are deleted when their hash is full, and at the latest by a purge.
 
 Each call is one script for any number of texts; it is atomic and takes one round trip.
+
+**Clusters.** In a cluster the texts are in 16 shards (:mod:`.cluster`). Each has its own keys with a prefix such as
+``dedupe:{content:17}:v3:``, except for ``p`` and ``h``. The fifth byte of a digest or band hash, modulo 16, selects the
+shard, so the data of a text is in one shard, and its buckets are in several. The field ``shards`` of ``p`` is the number
+of shards. Whether a text is new is still decided by one atomic script. The comparison with near texts takes up to two more
+round trips for a batch: :mod:`.redis_cluster_content`. Buckets of expired texts are only emptied by a purge. There are no
+``m`` hashes, so pages that were not modified are read again.
 """
 
 from __future__ import annotations
 
 import struct
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, starmap
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from scrapy_dedupe.errors import StoreRefused
 
 from .base import NearAnswer, SeenText, TextMatch
+from .cluster import hash_tags, script_caller
 from .content_values import (
     BAND_BYTES,
     REF_BYTES,
@@ -58,7 +66,7 @@ from .content_values import (
     with_originals,
 )
 from .redis_faults import redis_faults
-from .scripting import Script, ScriptCaller, script_text
+from .scripting import Script, script_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -66,6 +74,7 @@ if TYPE_CHECKING:
     import redis
 
     from .base import OnForgotten, Signature
+    from .scripting import ScriptCall
 
 PREFIX = "dedupe:{content}:v3:"
 
@@ -74,13 +83,13 @@ _OLD_PREFIX = b"dedupe:{content}:v2:"
 
 T = TypeVar("T")
 
-_CLAIM, _SETTLE, _FORGET = (
-    Script(name, before=script_text("content_common"))
-    for name in ("content_claim", "content_settle", "content_forget")
+COMMON: Final = script_text("content_common")
+CLAIM, _SETTLE, _FORGET = (
+    Script(name, before=COMMON) for name in ("content_claim", "content_settle", "content_forget")
 )
 
 _PIECE_BYTES: Final = 64
-_NAME_BYTES: Final = {b"t": 16, b"s": REF_BYTES, b"c": 24, b"m": 16}
+_NAME_BYTES: Final = {b"t": 16, b"s": REF_BYTES, b"c": 24, b"m": 16, b"b": BAND_BYTES}
 _LETTERS: Final = {"unique": b"u", "unchanged": b"s", "exact": b"e", "near": b"n"}
 _KINDS: Final = {letter: kind for kind, letter in _LETTERS.items()}
 
@@ -95,12 +104,14 @@ _HASHES_AT_ONCE = 20
 class RedisContent:
     """The :class:`~.base.ContentStore` of an open Redis store."""
 
-    def __init__(self, client: redis.Redis, url: str, prefix: str = PREFIX) -> None:
+    def __init__(self, client: redis.Redis | redis.RedisCluster, url: str, prefix: str = PREFIX) -> None:
         self._client = client
         self._url = url
         self._prefix = prefix.encode()
-        self._crawls = self._prefix + b"i"
-        self._scripts = ScriptCaller(client, url)
+        name = prefix[prefix.index("{") + 1 : prefix.index("}")]
+        # The prefixes of the shards.
+        self._shards = [prefix.replace(name, tag, 1).encode() for tag in hash_tags(client, name)]
+        self._scripts = script_caller(client, url)
         self._lifetime_ms: int | None = None
 
     def parameters(self) -> dict[str, str]:
@@ -111,11 +122,20 @@ class RedisContent:
                     " only. Delete them: scrapy dedupe content purge --all"
                 )
             stored = cast("dict[bytes, bytes]", self._client.hgetall(self._key(b"p")))
+        shards = int(stored.pop(b"shards", 1))
+        if stored and shards != len(self._shards):
+            raise StoreRefused(
+                f"The texts in the store {self._url} are in {shards} shards, not in {len(self._shards)}: they were copied from"
+                " or to a cluster, or written by another version. Delete them: scrapy dedupe content purge --all"
+            )
         return {name.decode(): value.decode() for name, value in stored.items()}
 
     def check_parameters(self, parameters: Mapping[str, str]) -> None:
         with redis_faults(self._url):
-            pipeline = self._client.pipeline()
+            # redis-py 5 has no transactions in a cluster.
+            pipeline = self._client.pipeline(transaction=len(self._shards) == 1)
+            if len(self._shards) > 1:
+                pipeline.hsetnx(self._key(b"p"), "shards", str(len(self._shards)))
             for name, value in parameters.items():
                 pipeline.hsetnx(self._key(b"p"), name, value)
             pipeline.execute()
@@ -150,15 +170,10 @@ class RedisContent:
         outcomes = ((b"+", passed), (b"-", failed), (b"=", dropped))
         pages = [(outcome, capture) for outcome, captures in outcomes for capture in captures]
         for some in batches(pages, _SETTLE_AT_ONCE):
-            arguments: list[bytes] = []
-            for operation, capture in some:
-                original = capture.original if capture.original != capture.digest else None
-                similarity = b"" if capture.similarity is None else struct.pack(">d", capture.similarity)
-                arguments += (
-                    operation, *_origin(capture), capture.crawl.encode(), _LETTERS[capture.kind], similarity,
-                    original or b"",
-                )  # fmt: skip
-            self._run(_SETTLE, *arguments)
+            by_shard = self._by_shard(some, lambda page: page[1].digest)
+            self._run_many(
+                _SETTLE, [(shard, [*chain(*starmap(_outcome, its))]) for shard, its in by_shard.items()]
+            )
 
     def captures(self, url: str) -> list[tuple[SeenText, TextMatch | None]]:
         captures = self.captures_of([url]).get(url, ())
@@ -173,13 +188,13 @@ class RedisContent:
         with redis_faults(self._url):
             for digest, value in self._records(b"t"):
                 if (its_url := by_stored.get(value[10:])) is not None:
-                    captures.add_first(SeenText(digest, its_url, *self._crawl_and_time(value)))
+                    captures.add_first(SeenText(digest, its_url, *self._crawl_and_time(digest, value)))
             for name, value in self._records(b"c"):
                 if (its_url := by_key.get(name[:8])) is not None:
                     rest = value[10:]
                     similarity = struct.unpack(">d", rest[:8])[0] if len(rest) % 16 else None
                     original = rest[len(rest) % 16 :] or None
-                    crawl, seen_ms = self._crawl_and_time(value)
+                    crawl, seen_ms = self._crawl_and_time(name[8:], value)
                     kind = _KINDS[value[:1]]
                     captures.add_noted(
                         SeenText(name[8:], its_url, crawl, seen_ms, kind, original, similarity)
@@ -203,17 +218,20 @@ class RedisContent:
         report = on_forgotten or (lambda what, count: None)
         with redis_faults(self._url):
             is_meant = self._first_captures(before_ms, crawl)
-            texts = ((b"t", *text) for text in self._records(b"t") if is_meant(text[1]))
-            purged = self._forget(texts, on_some=partial(report, "texts"))
+            texts = ((b"t", *text) for text in self._records(b"t") if is_meant(*text))
+            purged = self._forget(texts, partial(report, "texts"))
             signatures = ((b"s", ref + value[REF_BYTES - 16 :], b"") for ref, value in self._records(b"s"))
-            self._forget(signatures, on_some=partial(report, "signatures"))
-            notes = ((b"c" if is_meant(value) else b"o", name, value) for name, value in self._records(b"c"))
-            self._forget(notes, on_some=partial(report, "captures"))
+            self._forget(signatures, partial(report, "signatures"))
+            notes = (
+                (b"c" if is_meant(name[8:], value) else b"o", name, value)
+                for name, value in self._records(b"c")
+            )
+            self._forget(notes, partial(report, "captures"))
             sources = ((b"m", *source) for source in self._records(b"m"))
-            self._forget(sources, on_some=partial(report, "sources"))
-            bands = ((b"b", b"%d" % number, b"") for number in range(self._hashes(b"b")))
-            self._forget(bands, _HASHES_AT_ONCE, partial(report, "bands"))
-            self._forget((b"g", kind, b"") for kind in (b"t", b"s", b"b", b"c", b"m"))
+            self._forget(sources, partial(report, "sources"))
+            self._forget_buckets(partial(report, "bands"))
+            emptied = [word for kind in (b"t", b"s", b"b", b"c", b"m") for word in (b"g", kind, b"")]
+            self._run_many(_FORGET, [(shard, emptied) for shard in self._shards])
             if before_ms is None and crawl is None:
                 self._client.delete(self._key(b"h"), self._key(b"p"))
                 old = self._client.scan_iter(match=_OLD_PREFIX + b"*", count=1_000)
@@ -225,7 +243,7 @@ class RedisContent:
         with redis_faults(self._url):
             is_meant = self._first_captures(before_ms, crawl)
             # A text is read twice if it is moved to another hash meanwhile.
-            return len({digest for digest, value in self._records(b"t") if is_meant(value)})
+            return len({digest for digest, value in self._records(b"t") if is_meant(digest, value)})
 
     def load_template(self, host: str) -> bytes | None:
         with redis_faults(self._url):
@@ -245,6 +263,12 @@ class RedisContent:
                 "templates": self._client.hlen(self._name(b"h")),
             }
 
+    def forget_crawls(self) -> None:
+        """Delete the ids of all crawls, when no text is left."""
+        with redis_faults(self._url):
+            for shard in self._shards:
+                self._client.delete(shard + b"n", shard + b"i")
+
     def flush(self) -> None:
         """Do nothing: the configuration of the server decides when it writes to disk."""
 
@@ -258,18 +282,36 @@ class RedisContent:
     def _name(self, kind: bytes) -> str:
         return cast("str", self._key(kind))
 
-    def _run(self, script: Script, *arguments: bytes) -> Any:
+    def _shard(self, name: bytes) -> bytes:
+        """The prefix of the shard of a digest, a reference to it, or a band."""
+        # The number of a hash depends on the first four bytes.
+        return self._shards[name[4] % len(self._shards)]
+
+    def _by_shard(self, items: Iterable[T], name_of: Callable[[T], bytes]) -> dict[bytes, list[T]]:
+        """The items in each shard; *name_of* an item is a name as of :meth:`_shard`."""
+        if len(self._shards) == 1:
+            return {self._shards[0]: [*items]}
+        by_shard: dict[bytes, list[T]] = {}
+        for item in items:
+            by_shard.setdefault(self._shard(name_of(item)), []).append(item)
+        return by_shard
+
+    def _run_many(self, script: Script, calls: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Any]:
+        """The answers of the script for the arguments of each shard."""
+        return self._scripts.run_many(self._script_calls(script, calls))
+
+    def _script_calls(
+        self, script: Script, calls: Iterable[tuple[bytes, Sequence[bytes]]]
+    ) -> list[ScriptCall]:
         lifetime = b"%d" % (self._lifetime_ms or 0)
-        return self._scripts.run(script, self._crawls, self._prefix, lifetime, *arguments)
+        return [(script, shard + b"i", (shard, lifetime, *arguments)) for shard, arguments in calls]
 
     def _ask(
         self, operation: bytes, captures: Sequence[SeenText], signatures: Sequence[Signature | None] = ()
     ) -> list[TextMatch | NearAnswer | None]:
         if not captures:
             return []
-        arguments: list[bytes] = []
-        for capture in captures:
-            arguments += (*_origin(capture), capture.crawl.encode(), capture.source)
+        arguments = texts_words(captures)
         for number, it in enumerate(signatures, 1):
             if it is not None:
                 arguments += (
@@ -277,9 +319,10 @@ class RedisContent:
                     b"%d" % it.min_equal_titled, b"%d" % it.min_equal_named, it.identity, it.rows,
                     packed_rows(it.rows, it.rare_rows)[len(it.rows) :], _joined(it.bands), _joined(it.more_bands),
                 )  # fmt: skip
-        found = self._run(_CLAIM, operation, b"%d" % len(captures), *arguments)
+        calls = [(self._shards[0], (operation, b"%d" % len(captures), *arguments))]
+        (found,) = self._run_many(CLAIM, calls)
         asked = zip(captures, signatures or [None] * len(captures), found, strict=True)
-        return [_answer(*each) for each in asked]
+        return [answer_of(*each) for each in asked]
 
     def _original(self, capture: SeenText) -> TextMatch | None:
         asked = SeenText(capture.original or capture.digest, capture.url, capture.crawl, capture.seen_ms)
@@ -288,52 +331,90 @@ class RedisContent:
 
     # Scans over all texts. Other processes may write meanwhile: a value is deleted only if it is still the one read.
 
-    def _first_captures(self, before_ms: int | None, crawl: str | None) -> Callable[[bytes], bool]:
-        """Return a function that tests whether a capture with this stored value is selected."""
-        place = None
+    def _first_captures(self, before_ms: int | None, crawl: str | None) -> Callable[[bytes, bytes], bool]:
+        """Return a function that tests whether a capture of this digest with this stored value is selected."""
+        places = {}
         if crawl is not None:
-            # An unknown crawl has no texts, and no position is negative.
-            place = int(cast("bytes | None", self._client.hget(self._name(b"i"), crawl)) or -1)
-        return lambda value: (
-            (before_ms is None or _seen_ms(value) < before_ms) and (place is None or _place(value) == place)
+            for shard in self._shards:
+                place = cast("bytes | None", self._client.hget(cast("str", shard + b"i"), crawl))
+                # An unknown crawl has no texts, and no position is negative.
+                places[shard] = int(place or -1)
+        return lambda digest, value: (
+            (before_ms is None or _seen_ms(value) < before_ms)
+            and (crawl is None or _place(value) == places[self._shard(digest)])
         )
 
-    def _hashes(self, kind: bytes) -> int:
-        return int(cast("bytes | None", self._client.hget(self._name(b"g"), cast("str", kind))) or 1)
+    def _hashes(self, shard: bytes, kind: bytes) -> int:
+        return int(cast("bytes | None", self._client.hget(cast("str", shard + b"g"), cast("str", kind))) or 1)
 
     def _records(self, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All names and values of this kind. Those that are moved to a new hash meanwhile may come twice."""
+        for shard in self._shards:
+            yield from self._records_in(shard, kind)
+
+    def _records_in(self, shard: bytes, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
         width = _NAME_BYTES[kind]
         number = 0
-        while number < (count := self._hashes(kind)):
+        while number < (count := self._hashes(shard, kind)):
             for some in batches(range(number, count), _SCAN_AT_ONCE):
                 pipeline = self._client.pipeline(transaction=False)
                 for number in some:
-                    pipeline.hgetall(cast("str", self._key(kind + b"%d" % number)))
+                    pipeline.hgetall(cast("str", shard + kind + b"%d" % number))
                 for found in cast("list[dict[bytes, bytes]]", pipeline.execute()):
                     for name, value in found.items():
                         if len(name) == width:
                             yield name, _whole(found, name, value)
             number = count
 
-    def _crawl_and_time(self, value: bytes) -> tuple[str, int]:
-        crawl = cast("bytes", self._client.lindex(self._name(b"n"), _place(value)))
+    def _crawl_and_time(self, digest: bytes, value: bytes) -> tuple[str, int]:
+        crawls = cast("str", self._shard(digest) + b"n")
+        crawl = cast("bytes", self._client.lindex(crawls, _place(value)))
         return crawl.decode(), _seen_ms(value)
 
     def _forget(
         self,
         things: Iterable[tuple[bytes, bytes, bytes]],
-        at_once: int | None = None,
         on_some: Callable[[int], None] = lambda count: None,
     ) -> int:
+        """Forget things whose names end with a digest."""
         forgotten = 0
-        for some in batches(things, at_once or _FORGET_AT_ONCE):
-            forgotten += self._run(_FORGET, *(word for thing in some for word in thing))
+        for some in batches(things, _FORGET_AT_ONCE):
+            by_shard = self._by_shard(some, lambda thing: thing[1][-16:])
+            forgotten += sum(
+                self._run_many(_FORGET, [(shard, [*chain(*its)]) for shard, its in by_shard.items()])
+            )
             on_some(len(some))
         return forgotten
 
+    def _forget_buckets(self, on_some: Callable[[int], None]) -> None:
+        """Empty the buckets of texts that are not kept any more."""
+        numbers = range(self._hashes(self._shards[0], b"b"))
+        for some in batches(numbers, _HASHES_AT_ONCE):
+            words = [word for number in some for word in (b"b", b"%d" % number, b"")]
+            self._run_many(_FORGET, [(self._shards[0], words)])
+            on_some(len(some))
 
-def _origin(capture: SeenText) -> tuple[bytes, bytes, bytes, bytes]:
+
+def _outcome(outcome: bytes, capture: SeenText) -> tuple[bytes, ...]:
+    """Arguments of the script for the outcome of a page."""
+    original = capture.original if capture.original != capture.digest else None
+    similarity = b"" if capture.similarity is None else struct.pack(">d", capture.similarity)
+    return (
+        outcome, *origin_words(capture), capture.crawl.encode(), _LETTERS[capture.kind], similarity,
+        original or b"",
+    )  # fmt: skip
+
+
+def texts_words(captures: Iterable[SeenText], *, with_sources: bool = True) -> list[bytes]:
+    """Arguments of the script for texts."""
+    arguments: list[bytes] = []
+    for capture in captures:
+        source = capture.source if with_sources else b""
+        arguments += (*origin_words(capture), capture.crawl.encode(), source)
+    return arguments
+
+
+def origin_words(capture: SeenText) -> tuple[bytes, bytes, bytes, bytes]:
     """Arguments of the scripts: digest, URL key, URL and time of a capture."""
     url = capture.url
     return capture.digest, url_key(url), _stored_url(url), capture.seen_ms.to_bytes(6, "big")
@@ -364,27 +445,27 @@ def _joined(bands: Sequence[bytes]) -> bytes:
     return b"".join(band[:BAND_BYTES] for band in bands)
 
 
-def _answer(capture: SeenText, signature: Signature | None, found: Any) -> TextMatch | NearAnswer | None:
+def answer_of(capture: SeenText, signature: Signature | None, found: Any) -> TextMatch | NearAnswer | None:
     """The answer of the script for a text."""
     if found is None:
         return None
     if isinstance(found, int):
         return NearAnswer(None, bool(found))
     if len(found) == 3:
-        return _match(capture.digest, *found)
+        return match_of(capture.digest, *found)
     if len(found) == 4:
         first, crawl, had_this_url, digest = found
-        return _match(digest, first, crawl, had_this_url)
+        return match_of(digest, first, crawl, had_this_url)
     assert signature is not None
     first, crawl, had_this_url, equal, digest, equal_rest, compared, identity = found
     return NearAnswer(
-        seen=_match(digest, first, crawl, had_this_url, equal / len(signature.rows)),
+        seen=match_of(digest, first, crawl, had_this_url, equal / len(signature.rows)),
         rest=equal_rest / compared if compared else None,
         identity=identity,
     )
 
 
-def _match(
+def match_of(
     digest: bytes, first: bytes, crawl: bytes, had_this_url: object, similarity: float = 1.0
 ) -> TextMatch:
     """A text match from the stored form of a first capture."""

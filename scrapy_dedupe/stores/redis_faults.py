@@ -26,7 +26,7 @@ _TLS = "If the server requires TLS, write rediss:// in the URL."
 _REMEDIES = (
     (
         "index is out of range",
-        "The server has fewer databases (16 by default): use a smaller number in the URL.",
+        "The server has fewer databases (16 by default, 1 in a cluster): use a smaller number in the URL.",
     ),
     ("noauth", _NO_CREDENTIALS),
     ("hello must be called with the client already authenticated", _NO_CREDENTIALS),
@@ -51,6 +51,12 @@ _REMEDIES = (
         "command not allowed when used memory",
         "Raise maxmemory (CONFIG SET maxmemory, and in its configuration file), or delete unneeded data.",
     ),
+    ("not allowed in cluster mode", "A cluster has only database 0: end the URL with /0."),
+    (
+        "clusterdown",
+        "A master of the cluster is down, or has not joined it: see CLUSTER INFO and CLUSTER NODES.",
+    ),
+    ("ttl exhausted", "The cluster is moving these keys to another master."),
     ("misconf", "Check the disk of the server: its log says why it cannot save."),
     ("connection closed by server", _TLS),
     ("connection reset by peer", _TLS),
@@ -77,7 +83,7 @@ def redis_faults(url: str) -> Iterator[None]:
         raise StoreUnavailable(
             f"The store {url} rejected a command: {_reason(error)}.{_remedy(error, url)}"
         ) from error
-    except (redis.RedisError, OSError) as error:
+    except (redis.RedisError, redis.exceptions.RedisClusterException, OSError) as error:
         raise StoreUnavailable(
             f"The store {url} does not answer: {_reason(error)}.{_remedy(error, url)}"
         ) from error

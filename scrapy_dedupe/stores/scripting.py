@@ -1,4 +1,4 @@
-"""Calls of Lua scripts on one connection, with low overhead.
+"""Calls of Lua scripts on one connection, with low overhead. :mod:`.cluster` has those on a cluster.
 
 A call through redis-py's pool, retries and encoding of arguments takes two to three times as long as the round trip
 itself. This module builds the command in one step and uses one connection, which it takes from the client's pool and
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
@@ -18,7 +18,12 @@ from redis.exceptions import NoScriptError, RedisError
 from .redis_faults import redis_faults
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from redis import Redis
+
+ScriptCall: TypeAlias = "tuple[Script, bytes, Sequence[bytes]]"
+"""A script, its key and its arguments."""
 
 
 def script_text(name: str) -> bytes:
@@ -47,7 +52,7 @@ class PreparedCall:
         self.script = script
         self.key = key
         self.arguments = arguments
-        whole = _pack(b"EVALSHA", script.sha, b"1", key, b"0", *arguments, b"", b"")
+        whole = packed_command(b"EVALSHA", script.sha, b"1", key, b"0", *arguments, b"", b"")
         self.packed = whole[: -2 * len(b"$0\r\n\r\n")]
 
 
@@ -55,7 +60,7 @@ class ScriptCaller:
     """Runs scripts for ``redis``. Error messages contain ``url``. Thread-safe.
 
     A broken connection is reopened once, as by :func:`~scrapy_dedupe.stores.redis.connect`; a call that times out is
-    not retried. A cluster client runs the commands itself. Answers are bytes, numbers and lists of them.
+    not retried. Answers are bytes, numbers and lists of them.
     """
 
     def __init__(self, redis: Redis, url: str) -> None:
@@ -67,8 +72,8 @@ class ScriptCaller:
 
     def run(self, script: Script, key: bytes, *arguments: bytes) -> Any:
         """Run the script and return its answer. Raises the two store errors."""
-        packed = _pack(b"EVALSHA", script.sha, b"1", key, b"0", *arguments)
-        return self._run(packed, script, key, arguments)
+        command = packed_command(b"EVALSHA", script.sha, b"1", key, b"0", *arguments)
+        return self._run(command, script, key, arguments)
 
     def run_prepared(self, call: PreparedCall, one: bytes, two: bytes) -> Any:
         """Like :meth:`run`, with two arguments after the prepared ones."""
@@ -78,18 +83,22 @@ class ScriptCaller:
     def _run(self, packed: bytes, script: Script, key: bytes, arguments: tuple[bytes, ...]) -> Any:
         try:
             with self._lock:
-                if self._connection is None and not self._connect():
-                    return self._run_in_cluster(script, key, arguments)
+                if self._connection is None:
+                    self._connect()
                 try:
                     return self._send(packed, script, key, arguments)
                 except NoScriptError:
                     # The script was not run: first call, SCRIPT FLUSH, or another server with this name.
-                    packed = _pack(b"EVAL", script.text, b"1", key, b"0", *arguments)
+                    packed = packed_command(b"EVAL", script.text, b"1", key, b"0", *arguments)
                     return self._send(packed, script, key, arguments)
         except (RedisError, OSError):
             # A context manager around each call would take as long as computing a fingerprint.
             with redis_faults(self._url):
                 raise
+
+    def run_many(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        """The answers of several calls."""
+        return [self.run(script, key, *arguments) for script, key, arguments in calls]
 
     def close(self) -> None:
         """Return the connection to the pool. The next call takes a new one."""
@@ -98,12 +107,9 @@ class ScriptCaller:
                 self._client.close()
             self._client = self._connection = None
 
-    def _connect(self) -> bool:
-        if not hasattr(self._redis, "client"):
-            return False
+    def _connect(self) -> None:
         self._client = self._redis.client()
         self._connection = self._client.connection
-        return True
 
     def _send(self, packed: bytes, script: Script, key: bytes, arguments: tuple[bytes, ...]) -> Any:
         connection = self._connection
@@ -113,21 +119,14 @@ class ScriptCaller:
         except RedisConnectionError:
             connection.disconnect()
         # Send the text of the script: the server may have been restarted since it ran the call.
-        connection.send_packed_command([_pack(b"EVAL", script.text, b"1", key, b"1", *arguments)])
+        connection.send_packed_command([packed_command(b"EVAL", script.text, b"1", key, b"1", *arguments)])
         return connection.read_response(disable_decoding=True)
 
-    def _run_in_cluster(self, script: Script, key: bytes, arguments: tuple[bytes, ...]) -> Any:
-        # A cluster client repeats calls on its own and does not report it, so each call may be a repetition.
-        try:
-            return self._redis.execute_command("EVALSHA", script.sha, 1, key, b"1", *arguments)
-        except NoScriptError:
-            return self._redis.execute_command("EVAL", script.text, 1, key, b"1", *arguments)
 
-
-def _pack(*arguments: bytes) -> bytes:
+def packed_command(*arguments: bytes) -> bytes:
     r"""A command in the protocol of Redis (RESP): an array of strings.
 
-    >>> _pack(b"GET", b"name")
+    >>> packed_command(b"GET", b"name")
     b'*2\r\n$3\r\nGET\r\n$4\r\nname\r\n'
     """
     parts = [b"*%d\r\n" % len(arguments)]

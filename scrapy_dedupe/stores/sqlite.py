@@ -47,6 +47,8 @@ class SqliteStore:
     With ``create=False`` a missing file is an error. Several threads may use the connection, but only one at a time.
     """
 
+    has_index = True
+
     def __init__(self, location: StoreLocation, *, timeout_s: float = 5.0, create: bool = True) -> None:
         assert location.path is not None
         self.url = location.url

@@ -15,15 +15,14 @@ from __future__ import annotations
 from struct import unpack
 from typing import TYPE_CHECKING
 
-from .base import NearAnswer
-from .content_values import BAND_BYTES, REF_BYTES, near_candidates, packed_signature
+from .content_values import BAND_BYTES, REF_BYTES, compare_in_order
 from .sqlite_calls import rows_of
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Collection, Sequence
 
-    from .base import SeenText, Signature, TextMatch
+    from .base import NearAnswer, SeenText, Signature, TextMatch
 
 # Moving this many takes about 30 ms, in which other processes cannot write.
 _MOST = 1_024
@@ -65,18 +64,11 @@ class KeptSignatures:
             for ref, digest, row_bytes in rows_of(self._connection, _SIGNATURES, [*refs])
         }
         kept.update((ref, self._kept[ref]) for ref in refs if ref in self._kept)
-        answers = []
-        for signature, its_numbers in zip(signatures, numbers, strict=True):
-            digest = signature.capture.digest
-            its_refs = {buckets[it] for it in its_numbers if it in buckets}
-            candidates = [kept[ref] for ref in its_refs if ref in kept and kept[ref][0] != digest]
-            answer = self._nearest(signature, candidates)
-            if keep and answer.seen is None:
-                ref = _reference(digest)
-                kept[ref] = digest, packed_signature(signature)
-                buckets.update(dict.fromkeys(its_numbers[: len(signature.bands)], ref))
-                self._append(*kept[ref], b"".join(signature.bands))
-            answers.append(answer)
+        answers, new = compare_in_order(
+            signatures, numbers, buckets, kept, _reference, self._first_capture, keep=keep
+        )
+        for signature in new:
+            self._append(*kept[_reference(signature.capture.digest)], b"".join(signature.bands))
         if keep and len(self._rows) >= _MOST:
             self.move()
         return answers
@@ -117,14 +109,6 @@ class KeptSignatures:
         self._rows.clear()
         self._buckets.clear()
         self._kept.clear()
-
-    def _nearest(self, signature: Signature, candidates: list[tuple[bytes, bytes]]) -> NearAnswer:
-        near, is_other = near_candidates(signature, candidates)
-        for it in near:
-            seen = self._first_capture(it.digest, signature.capture, it.equal / len(signature.rows))
-            if seen is not None:
-                return NearAnswer(seen, rest=it.rest, identity=it.identity)
-        return NearAnswer(None, is_other)
 
     @property
     def _last(self) -> int:

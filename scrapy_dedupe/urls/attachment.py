@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from redis import Redis
+    from redis import Redis, RedisCluster
 
 # Tokens with which this process is attached.
 own_tokens: set[str] = set()
@@ -46,7 +46,7 @@ def is_gone(token: str) -> bool:
     return False
 
 
-def was_cut(redis: Redis, name: str) -> bool:
+def was_cut(redis: Redis | RedisCluster, name: str) -> bool:
     """Whether no process uses the filter with this key prefix, and one of its processes ended without detaching.
 
     A process on another machine counts as running until its lease expires.

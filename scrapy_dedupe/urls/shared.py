@@ -1,10 +1,10 @@
 """The growing filter of request fingerprints in Redis or Valkey, shared by several processes.
 
 It has the same error bound as :class:`~scrapy_dedupe.urls.bloom.GrowingBloomFilter`, for all processes together, and a
-fingerprint is new to exactly one of them. A batch is one call of a Lua script, so the answers are atomic and only
-the script adds layers. Only core commands are used.
+fingerprint is new to exactly one of them. A batch is one call of a Lua script (in a cluster one for each part), so
+the answers are atomic and only the script adds layers. Only core commands are used.
 
-**Keys.** All keys have the hash tag of the filter, so that they are in one slot of a cluster::
+**Keys.** On a single server::
 
     dedupe:urls:2:{KEY}:meta        hash    version, hash, fingerprinter, capacity, error_rate (as Python
                                             writes it), born (name of this generation), used (a line for each
@@ -17,6 +17,11 @@ the script adds layers. Only core commands are used.
     dedupe:urls:2:{KEY}:attached    sorted set  token of each attached process, scored with the end of its lease
     dedupe:urls:2:{KEY}:forgotten   set     the first 16 bytes of the words of each forgotten fingerprint
     dedupe:urls:2:{KEY}:starts      set     the same for start requests, until a redirect to them passes
+
+In a cluster the filter has 16 parts (:mod:`scrapy_dedupe.stores.cluster`). The keys of a part have ``{KEY:NUMBER}`` in
+place of ``{KEY}``. Each part is a filter for a sixteenth of the fingerprints with some room for chance, and has the
+error rate of the whole filter. The last byte of the words modulo 16 selects the part. The first part decides which
+processes are attached, and the generation that new parts get. A part whose master has lost it is recreated.
 
 **Words.** The words of a fingerprint are its BLAKE2b digest of 64 bytes, read as 16 words of 4 bytes, big-endian.
 Word 0 modulo the number of shards selects the shard. Word 1 modulo the number of buckets *B* is the first bucket. The
@@ -57,16 +62,17 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from scrapy_dedupe.errors import SettingError, StoreRefused, StoreUnavailable
+from scrapy_dedupe.stores.cluster import hash_tags, script_caller
 from scrapy_dedupe.stores.redis_faults import redis_faults
-from scrapy_dedupe.stores.scripting import PreparedCall, Script, ScriptCaller
-from scrapy_dedupe.urls.attachment import Attachment, is_gone, new_token, own_tokens
+from scrapy_dedupe.stores.scripting import PreparedCall, Script
+from scrapy_dedupe.urls.attachment import Attachment, is_gone, new_token, own_tokens, was_cut
 from scrapy_dedupe.urls.bloom import check_parameters
-from scrapy_dedupe.urls.shared_layers import Description, plan
+from scrapy_dedupe.urls.shared_layers import Description, part_capacity, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from redis import Redis
+    from redis import Redis, RedisCluster
 
 VERSION = "2"
 HASH = "blake2b-32"
@@ -79,13 +85,15 @@ _GUEST = "guest"
 _MAX_GENERATIONS = 5
 SEEN, NEW, AGAIN = b"012"
 
+_BATCH_SCRIPT, _MEMBER_SCRIPT = Script("bloom"), Script("bloom_members")
+
 
 class SharedBloomFilter:
     """A set of fingerprints in Redis. A new fingerprint is reported as seen with at most the probability ``error_rate``.
 
-    ``redis`` is a client of redis-py. All processes with the same ``key`` share a filter. ``capacity`` and
-    ``error_rate`` are used if the filter must be created. ``cache_size`` is the number of seen fingerprints that
-    are cached in this process, so that they need no call; answers of "new" are never cached. ``url`` is the location
+    ``redis`` is a client of redis-py for a server or a cluster. All processes with the same ``key`` share a filter.
+    ``capacity`` and ``error_rate`` are used if the filter must be created. ``cache_size`` is the number of seen
+    fingerprints that are cached in this process, so that they need no call; answers of "new" are never cached. ``url`` is the location
     of the store, for messages. ``keep`` is the :attr:`generation` of a filter that may be kept although no process is
     attached, or ``"*"`` for any. ``gone`` are tokens of processes that are known to have ended. All methods may raise
     :class:`~scrapy_dedupe.errors.StoreUnavailable`.
@@ -96,7 +104,7 @@ class SharedBloomFilter:
 
     def __init__(
         self,
-        redis: Redis,
+        redis: Redis | RedisCluster,
         key: str,
         capacity: int,
         error_rate: float,
@@ -115,15 +123,10 @@ class SharedBloomFilter:
         self.fingerprinter = fingerprinter
         self.lease_s = lease_s
         self.name = _name_of(key)
-        self._meta = f"{self.name}:meta"
-        self._key = self._meta.encode()
         self.url = url
         self._redis = redis
-        self._caller = ScriptCaller(redis, url)
-        self._batch_script = Script("bloom")
-        self._member_script = Script("bloom_members")
+        self._caller = script_caller(redis, url)
         self.token = new_token()
-        self._keep = keep
         self._gone = tuple(gone)
         self._is_guest = False
         # Calls of two threads or two tools must not have the same name.
@@ -132,18 +135,20 @@ class SharedBloomFilter:
         self._lock = threading.Lock()
         self._seen: dict[bytes, None] = {}
         self._asked_again: list[bytes] = []
-        # How often the server lost the filter during this run, and the last lost generation.
+        # How often a server lost the filter, or a part of it, during this run.
         self.times_lost = 0
-        self._lost: str | None = None
         self._cache_size = cache_size
-        # The name of the generation in use; None while not attached.
-        self.generation: str | None = None
-        self._prepared: dict[bytes, PreparedCall] = {}
+        self._parts = [_Part(_name_of(tag)) for tag in hash_tags(redis, key)]
+        kept = keep.split(",")
+        for number, part in enumerate(self._parts):
+            part.keep = kept[number % len(kept)]
         self._renewed = 0.0
         self.last_description = Description()
 
     @classmethod
-    def existing(cls, redis: Redis, key: str, *, url: str = "in Redis") -> SharedBloomFilter | None:
+    def existing(
+        cls, redis: Redis | RedisCluster, key: str, *, url: str = "in Redis"
+    ) -> SharedBloomFilter | None:
         """The existing filter with this ``key``, for a tool; None if there is none.
 
         It is opened with its stored parameters. The tool is not attached: it does not count as a process and does not
@@ -151,29 +156,35 @@ class SharedBloomFilter:
         cannot read the filter.
         """
         with redis_faults(url):
-            head = _read_head(redis, f"{_name_of(key)}:meta")
-        if not head:
+            heads = [_read_head(redis, f"{_name_of(tag)}:meta") for tag in hash_tags(redis, key)]
+        if not heads[0]:
             return None
         for field, ours in (("version", VERSION), ("hash", HASH)):
-            if head.get(field) != ours:
+            if heads[0].get(field) != ours:
                 raise StoreRefused(
-                    f"The shared URL filter {_name_of(key)} cannot be read: its {field} is {head.get(field)}, but this "
+                    f"The shared URL filter {_name_of(key)} cannot be read: its {field} is {heads[0].get(field)}, but this "
                     f"version reads {ours}. Use the version of scrapy-dedupe that created it."
                 )
+        if not all(heads):
+            raise StoreUnavailable(
+                f"The shared URL filter {_name_of(key)} in {url} is incomplete, because a master of the cluster has lost its"
+                " part. The next crawl that uses the filter recreates this part."
+            )
         self = cls(
             redis,
             key,
-            int(head["capacity"]),
-            float(head["error_rate"]),
+            int(heads[0]["capacity"]),
+            float(heads[0]["error_rate"]),
             url=url,
-            fingerprinter=head["fingerprinter"],
+            fingerprinter=heads[0]["fingerprinter"],
             cache_size=0,
         )
         self._is_guest = True
         self.token, tool = _GUEST, uuid.uuid4().hex
-        self._use(head["born"])
+        for part, head in zip(self._parts, heads, strict=True):
+            part.use(head["born"], self.token)
         self._call_prefix = f"{tool}-".encode()
-        self.last_description = Description.of(head)
+        self.last_description = Description.of(heads)
         return self
 
     def attach(self) -> Attachment:
@@ -184,15 +195,54 @@ class SharedBloomFilter:
         """
         if self._is_guest:
             raise RuntimeError("a filter that was opened with existing() cannot be attached to")
-        first, _, following = plan(self.capacity, self.error_rate).partition("\n")
         # Add the token first. Otherwise another thread could mistake it for the token of an ended process.
         own_tokens.add(self.token)
-        values, others, discarded, cut = self._run(
-            self._member_script, "attach", self.token, self._lease_ms, VERSION, HASH, self.fingerprinter, self.capacity,
-            repr(self.error_rate), first, following, uuid.uuid4().hex, self.generation or "",
-            self._keep, *self._tokens_gone(),
+        gone = self._tokens_gone()
+        # The other parts get the generation of the first one, unless another process has created them already.
+        head, others, discarded, cut = self._attach_parts(self._parts[:1], uuid.uuid4().hex, gone)[0]
+        answers = self._attach_parts(self._parts[1:], head["born"], gone)
+        with self._lock:
+            self._seen.clear()
+        self._renewed = time.monotonic()
+        self.last_description = found = Description.of([head, *(answer[0] for answer in answers)])
+        return Attachment(
+            self.name,
+            found.seen,
+            others,
+            discarded + sum(answer[2] for answer in answers),
+            was_cut=bool(cut),
+            is_other_filter=any(part.keep not in {"", "*", part.generation} for part in self._parts),
+            capacities=(int(head["capacity"]), self.capacity),
+        )
+
+    def _attach_parts(
+        self, parts: Sequence[_Part], born: str, gone: Sequence[str] = ()
+    ) -> list[tuple[dict[str, str], int, int, int]]:
+        """Attach to parts; *born* is the generation of new ones.
+
+        For each part: its head, the number of other processes, the number of discarded fingerprints, and whether it was
+        cut.
+        """
+        first, _, following = plan(part_capacity(self.capacity, len(self._parts)), self.error_rate).partition(
+            "\n"
+        )
+        replies = self._run_on(
+            parts,
+            lambda part: (
+                "attach", self.token, self._lease_ms, VERSION, HASH, self.fingerprinter, self.capacity,
+                repr(self.error_rate), first, following, born, part.generation or "", part.keep, *gone,
+            ),
         )  # fmt: skip
-        head = _head_of(values)
+        answers = []
+        for part, (values, *rest) in zip(parts, replies, strict=True):
+            head = _head_of(values)
+            self._refuse_other_filter(head)
+            self._note_loss(part, head["born"])
+            part.use(head["born"], self.token)
+            answers.append((head, *rest))
+        return answers
+
+    def _refuse_other_filter(self, head: dict[str, str]) -> None:
         for field, ours, what in (
             ("version", VERSION, "the format version"),
             ("hash", HASH, "the hash"),
@@ -205,33 +255,29 @@ class SharedBloomFilter:
                     f"{head.get(field)}, but this process has {ours}. Use {head.get(field)}, or another filter with "
                     "DEDUPE_URL_KEY."
                 )
-        with self._lock:
-            self._seen.clear()
-        self._note_loss(head["born"])
-        self._use(head["born"])
-        self._renewed = time.monotonic()
-        self.last_description = found = Description.of(head)
-        return Attachment(
-            self.name,
-            found.seen,
-            others,
-            discarded,
-            was_cut=bool(cut),
-            is_other_filter=self._keep not in {"", "*", head["born"]},
-            capacities=(int(head["capacity"]), self.capacity),
-        )
+
+    @property
+    def generation(self) -> str | None:
+        """The name of the generation in use; None while not attached.
+
+        If the parts of a filter in a cluster have different generations, it is all of them, separated by commas.
+        """
+        names = [part.generation for part in self._parts if part.generation is not None]
+        if not names:
+            return None
+        return names[0] if len(set(names)) == 1 else ",".join(names)
 
     @property
     def wants_renewal(self) -> bool:
         """Whether a third of the lease has passed since it was last renewed."""
-        if self.generation is None or self._is_guest:
+        if not self._is_attached or self._is_guest:
             return False
         return time.monotonic() - self._renewed > self.lease_s / 3
 
     def renew(self) -> None:
         """Renew the lease of a process that makes no calls for a while."""
-        if self.generation is not None and not self._is_guest:
-            self._run(self._member_script, "renew", self.token, self._lease_ms)
+        if self._is_attached and not self._is_guest:
+            self._run_on(self._parts, lambda part: ("renew", self.token, self._lease_ms))
             self._renewed = time.monotonic()
 
     def detach(self, *, delete: bool = False, cut: bool = False, of_all: bool = False) -> bool:
@@ -241,11 +287,15 @@ class SharedBloomFilter:
         it is marked as if this process had ended without detaching. Does nothing on the server for a tool.
         """
         deletes = 2 if of_all else int(delete)
-        deleted = not self._is_guest and bool(
-            self._run(self._member_script, "detach", self.token, 0, deletes, int(cut), *self._tokens_gone())
-        )
+        deleted = False
+        if not self._is_guest:
+            gone = self._tokens_gone()
+            deleted = all(
+                self._run_on(self._parts, lambda part: ("detach", self.token, 0, deletes, int(cut), *gone))
+            )
         own_tokens.discard(self.token)
-        self.generation = None
+        for part in self._parts:
+            part.generation = None
         with self._lock:
             self._seen.clear()
         self._caller.close()
@@ -259,7 +309,7 @@ class SharedBloomFilter:
         """Record the fingerprint; :data:`SEEN`, :data:`NEW`, or :data:`AGAIN` if it is new because it was forgotten."""
         if fingerprint in self._seen:
             return SEEN
-        answer = self._ask_batch(b"add", words(fingerprint))
+        answer = self._ask_one(b"add", fingerprint)
         self._cache((fingerprint,), answer)
         return answer[0]
 
@@ -289,15 +339,20 @@ class SharedBloomFilter:
 
     def note_starts(self, fingerprints: Iterable[bytes]) -> None:
         """Record that a redirect to each of these fingerprints may pass in one of the processes."""
-        items = [words(fingerprint)[:16] for fingerprint in fingerprints]
+        by_part: dict[str, list[bytes]] = {}
+        for fingerprint in fingerprints:
+            item = words(fingerprint)
+            by_part.setdefault(self._part_of(item).name, []).append(item[:16])
         with redis_faults(self.url):
-            for start in range(0, len(items), _BATCH):
-                self._redis.sadd(f"{self.name}:starts", *items[start : start + _BATCH])
+            for name, items in by_part.items():
+                for start in range(0, len(items), _BATCH):
+                    self._redis.sadd(f"{name}:starts", *items[start : start + _BATCH])
 
     def take_start(self, fingerprint: bytes) -> bool:
         """Take a fingerprint that was noted as a start; True if no process has taken it since."""
+        item = words(fingerprint)
         with redis_faults(self.url):
-            return bool(self._redis.srem(f"{self.name}:starts", words(fingerprint)[:16]))
+            return bool(self._redis.srem(f"{self._part_of(item).name}:starts", item[:16]))
 
     def take_asked_again(self) -> list[bytes]:
         """Fingerprints that were new since the last call because they were forgotten or the filter was lost.
@@ -314,12 +369,12 @@ class SharedBloomFilter:
         """For each fingerprint, whether it is forgotten and no process has asked for it since."""
         with redis_faults(self.url):
             pipeline = self._redis.pipeline(transaction=False)
-            for fingerprint in fingerprints:
-                pipeline.sismember(f"{self.name}:forgotten", words(fingerprint)[:16])  # type: ignore[arg-type]
+            for item in map(words, fingerprints):
+                pipeline.sismember(f"{self._part_of(item).name}:forgotten", item[:16])  # type: ignore[arg-type]
             return [bool(answer) for answer in pipeline.execute()]
 
     def __contains__(self, fingerprint: bytes) -> bool:
-        return fingerprint in self._seen or self._ask_batch(b"has", words(fingerprint)) == b"1"
+        return fingerprint in self._seen or self._ask_one(b"has", fingerprint) == b"1"
 
     def contains_many(self, fingerprints: Sequence[bytes]) -> list[bool]:
         """For each fingerprint, whether it was recorded; with one call for each batch."""
@@ -334,13 +389,19 @@ class SharedBloomFilter:
     def describe(self) -> Description:
         """Read the layers and their counts into :attr:`last_description`; empty if there is no filter."""
         with redis_faults(self.url):
-            head = _read_head(self._redis, self._meta)
-        if head.get("born") != self.generation:
-            self._note_loss(head.get("born"))
-            with self._lock:
-                self._seen.clear()
-        self.last_description = Description.of(head)
+            heads = [_read_head(self._redis, f"{part.name}:meta") for part in self._parts]
+        for part, head in zip(self._parts, heads, strict=True):
+            if head.get("born") != part.generation:
+                self._note_loss(part, head.get("born"))
+                with self._lock:
+                    self._seen.clear()
+        self.last_description = Description.of(heads)
         return self.last_description
+
+    def was_cut(self) -> bool:
+        """Whether no process uses the filter, and one of its processes ended without detaching."""
+        with redis_faults(self.url):
+            return was_cut(self._redis, self._parts[0].name)
 
     @property
     def _lease_ms(self) -> int:
@@ -348,61 +409,107 @@ class SharedBloomFilter:
 
     def _tokens_gone(self) -> list[str]:
         with redis_faults(self.url):
-            tokens = cast("list[str | bytes]", self._redis.zrange(f"{self.name}:attached", 0, -1))
+            key = f"{self._parts[0].name}:attached"
+            tokens = cast("list[str | bytes]", self._redis.zrange(key, 0, -1))
         attached = [_text(token) for token in tokens]
         return [token for token in attached if token in self._gone or is_gone(token)]
 
-    def _note_loss(self, generation: str | None) -> None:
+    def _note_loss(self, part: _Part, generation: str | None) -> None:
         """Count a loss if the generation in use was replaced by ``generation``."""
-        if self.generation not in {None, generation, self._lost}:
-            self._lost = self.generation
+        if part.generation not in {None, generation, part.lost}:
+            part.lost = part.generation
             self.times_lost += 1
 
-    def _use(self, generation: str) -> None:
-        """Use this generation in further calls."""
-        self.generation = generation
-        self._prepared = {
-            operation: PreparedCall(
-                self._batch_script, self._key, operation, self.token.encode(), b"0", generation.encode()
-            )
-            for operation in (b"add", b"has", b"forget")
-        }
+    def _part_of(self, item: bytes) -> _Part:
+        """The part for a fingerprint with these words."""
+        return self._parts[item[-1] % len(self._parts)]
 
     def _ask(self, operation: bytes, fingerprints: Sequence[bytes]) -> bytes:
         """The script's answer for each fingerprint: one digit each."""
         starts = range(0, len(fingerprints), _BATCH)
-        parts = (fingerprints[start : start + _BATCH] for start in starts)
-        return b"".join([self._ask_batch(operation, b"".join(map(words, part))) for part in parts])
+        batches = ([*map(words, fingerprints[start : start + _BATCH])] for start in starts)
+        return b"".join([self._ask_batch(operation, items) for items in batches])
 
-    def _ask_batch(self, operation: bytes, data: bytes) -> bytes:
-        # next() is atomic, so two threads never get the same number.
-        call = b"%b%d" % (self._call_prefix, next(self._calls))
+    def _ask_one(self, operation: bytes, fingerprint: bytes) -> bytes:
+        item = words(fingerprint)
+        return self._ask_part(self._part_of(item), operation, item)
+
+    def _ask_batch(self, operation: bytes, items: Sequence[bytes]) -> bytes:
+        if len(self._parts) == 1:
+            return self._ask_part(self._parts[0], operation, b"".join(items))
+        self._get_ready()
+        places: dict[int, list[int]] = {}
+        for place, item in enumerate(items):
+            places.setdefault(item[-1] % len(self._parts), []).append(place)
+        data = {number: b"".join([items[place] for place in its]) for number, its in places.items()}
+        calls = []
+        for number in places:
+            call = self._parts[number].prepared[operation]
+            calls.append((call.script, call.key, (*call.arguments, self._call_name(), data[number])))
+        answers = bytearray(len(items))
+        for number, reply in zip(places, self._caller.run_many(calls), strict=True):
+            if isinstance(reply, list):
+                self._attach_again(self._parts[number])
+                reply = self._ask_part(self._parts[number], operation, data[number])
+            # "forget" has no answers.
+            for place, digit in zip(places[number], reply, strict=False):
+                answers[place] = digit
+        return bytes(answers)
+
+    def _ask_part(self, part: _Part, operation: bytes, data: bytes) -> bytes:
+        self._get_ready()
+        call = self._call_name()
         for _ in range(_MAX_GENERATIONS):
-            if self.generation is None:
-                self.attach()
-            if self.wants_renewal:
-                lease = (self.token, self._lease_ms, self.generation or "")
-                reply = self._run(self._batch_script, operation, *lease, call, data)
-                self._renewed = time.monotonic()
-            else:
-                reply = self._caller.run_prepared(self._prepared[operation], call, data)
+            reply = self._caller.run_prepared(part.prepared[operation], call, data)
             if not isinstance(reply, list):
                 return cast("bytes", reply)
-            # The database was emptied, or the filter was recreated after the lease of this process had expired. The
-            # cache belongs to the old generation; attach() clears it.
-            if self._is_guest:
-                raise StoreUnavailable(
-                    f"The shared URL filter {self.name} was deleted or recreated meanwhile. Open it again."
-                )
-            self.attach()
+            self._attach_again(part)
         raise StoreUnavailable(
             f"The shared URL filter {self.name} is deleted repeatedly. Find out which process empties the store "
             f"{self.url}."
         )
 
-    def _run(self, script: Script, *arguments: str | int | bytes) -> Any:
-        return self._caller.run(
-            script, self._key, *[a if isinstance(a, bytes) else str(a).encode() for a in arguments]
+    @property
+    def _is_attached(self) -> bool:
+        return self._parts[0].generation is not None
+
+    def _get_ready(self) -> None:
+        if not self._is_attached:
+            self.attach()
+        elif self.wants_renewal:
+            self.renew()
+
+    def _call_name(self) -> bytes:
+        # next() is atomic, so two threads never get the same number.
+        return b"%b%d" % (self._call_prefix, next(self._calls))
+
+    def _attach_again(self, part: _Part) -> None:
+        # The database was emptied, or the filter was recreated after the lease of this process had expired. The cache
+        # belongs to the old generation.
+        if self._is_guest:
+            raise StoreUnavailable(
+                f"The shared URL filter {self.name} was deleted or recreated meanwhile. Open it again."
+            )
+        if len(self._parts) == 1:
+            self.attach()
+            return
+        self._attach_parts([part], uuid.uuid4().hex)
+        with self._lock:
+            self._seen.clear()
+
+    def _run_on(
+        self, parts: Sequence[_Part], arguments: Callable[[_Part], Iterable[str | int | bytes]]
+    ) -> list[Any]:
+        """The answers of ``bloom_members.lua`` for each part."""
+        return self._caller.run_many(
+            [
+                (
+                    _MEMBER_SCRIPT,
+                    part.key,
+                    [a if isinstance(a, bytes) else str(a).encode() for a in arguments(part)],
+                )
+                for part in parts
+            ]
         )
 
     def _drop_from_cache(self, fingerprints: Iterable[bytes]) -> None:
@@ -427,6 +534,26 @@ class SharedBloomFilter:
                 del seen[next(iter(seen))]
 
 
+class _Part:
+    """A part of a filter. ``generation`` is the one in use, ``keep`` the one that may be kept, ``lost`` the last lost."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.key = f"{name}:meta".encode()
+        self.generation: str | None = None
+        self.keep = ""
+        self.lost: str | None = None
+        self.prepared: dict[bytes, PreparedCall] = {}
+
+    def use(self, generation: str, token: str) -> None:
+        """Use this generation in further calls."""
+        self.generation = generation
+        self.prepared = {
+            operation: PreparedCall(_BATCH_SCRIPT, self.key, operation, token.encode(), generation.encode())
+            for operation in (b"add", b"has", b"forget")
+        }
+
+
 def words(fingerprint: bytes) -> bytes:
     """The 16 words of a fingerprint, 4 bytes each.
 
@@ -446,7 +573,7 @@ def _name_of(key: str) -> str:
     return f"dedupe:urls:{VERSION}:{{{key}}}"
 
 
-def _read_head(redis: Redis, meta: str) -> dict[str, str]:
+def _read_head(redis: Redis | RedisCluster, meta: str) -> dict[str, str]:
     """The fields of the hash ``meta``; empty if there is no filter."""
     return _head_of(redis.hmget(meta, list(_FIELDS)))
 

@@ -20,7 +20,7 @@ randomly, so each shard has room for four standard deviations more than the mean
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,8 @@ from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.urls.bloom import expected_figures, layer_capacity, layer_share
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scrapy_dedupe.urls.bloom import Figures
 
 SHARD_BYTES = 1 << 24
@@ -115,15 +117,29 @@ class Description:
     forgotten: int = 0
 
     @classmethod
-    def of(cls, head: dict[str, str]) -> Description:
-        """The description in the head of a filter; empty if there is no filter."""
-        if not head:
-            return cls()
-        return cls(
-            tuple(map(parse_layer, head["used"].split("\n"))),
-            (*map(int, head["full"].split()), int(head["count"])),
-            int(head.get("forgotten", 0)),
-        )
+    def of(cls, heads: Sequence[dict[str, str]]) -> Description:
+        """The description in the heads of all parts of a filter; empty if there is no filter.
+
+        Parts have the same layers as long as they have the same capacity, so together they are one layer with the shards
+        of all of them.
+        """
+        layers: list[TagLayer] = []
+        counts: list[int] = []
+        for head in filter(None, heads):
+            its_counts = (*map(int, head["full"].split()), int(head["count"]))
+            for number, (line, count) in enumerate(zip(head["used"].split("\n"), its_counts, strict=True)):
+                layer = parse_layer(line)
+                if number == len(layers):
+                    layers.append(layer)
+                    counts.append(count)
+                else:
+                    known = layers[number]
+                    layers[number] = replace(
+                        known, capacity=known.capacity + layer.capacity, shards=known.shards + layer.shards
+                    )
+                    counts[number] += count
+        forgotten = sum(int(head.get("forgotten", 0)) for head in heads)
+        return cls(tuple(layers), tuple(counts), forgotten)
 
     @property
     def seen(self) -> int:
@@ -135,6 +151,19 @@ class Description:
         return expected_figures(self.layers, self.counts)
 
 
+def part_capacity(capacity: int, parts: int) -> int:
+    """The capacity of each of *parts* parts of a filter, with room for random variation.
+
+    >>> part_capacity(1_000_000, 1), part_capacity(1_000_000, 16)
+    (1000000, 63500)
+    """
+    return capacity if parts == 1 else _with_room(math.ceil(capacity / parts))
+
+
+def _with_room(mean: int) -> int:
+    return mean + math.ceil(4 * math.sqrt(mean))
+
+
 def _spread(holds: int, size_bytes: float) -> tuple[int, int]:
     """Number of shards for a layer of ``size_bytes``, and the capacity of each shard in fingerprints."""
     shards = math.ceil(size_bytes / SHARD_BYTES)
@@ -142,5 +171,4 @@ def _spread(holds: int, size_bytes: float) -> tuple[int, int]:
         return 1, holds
     # Two percent more shards, so that they stay below the limit with the extra room for random variation.
     shards = math.ceil(1.02 * size_bytes / SHARD_BYTES)
-    most = math.ceil(holds / shards)
-    return shards, most + math.ceil(4 * math.sqrt(most))
+    return shards, _with_room(math.ceil(holds / shards))

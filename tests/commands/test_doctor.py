@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from servers import RedisServer
+    from servers import RedisCluster, RedisServer
 
 COMPRESSION = "scrapy.downloadermiddlewares.httpcompression.HttpCompressionMiddleware"
 
@@ -435,6 +435,23 @@ def test_an_index_on_a_server_and_files_that_only_one_machine_sees(
     assert words not in str(project(f"{settings}DEDUPE_WARC_CHECK_FILES = False\n"))
     assert words not in str(project(f"{settings}DEDUPE_WARC_ENABLED = False\n"))
     assert words not in str(project())
+
+
+def test_a_cluster_is_a_store_for_all_but_the_index(
+    project: Callable[..., Any], call: Callable[..., Any], redis_cluster: RedisCluster
+) -> None:
+    url = redis_cluster.url
+    findings = project(f'{ADDON}DEDUPE_STORE_URL = "{url}"\nDEDUPE_INDEX_URL = "sqlite:///index.sqlite"\n')
+    assert f"The store {url} is a cluster of 3 masters." in of(findings, "ok")
+    assert of(findings, "problem") == ""
+    assert "in DEDUPE_INDEX_URL." in of(project(f'{ADDON}DEDUPE_STORE_URL = "{url}"\n', code=3), "problem")
+    called = call("doctor", "--store", url)
+    assert (called.code, called.err) == (0, "")
+    assert "is a cluster, so it has no crawl index." in called.out
+    assert not any(redis_cluster.ask(master, "DBSIZE") for master in redis_cluster.masters)
+    for words in ("content purge --all", "report"):
+        assert call(*words.split(), "--store", url).code == 0
+    assert "in DEDUPE_INDEX_URL." in call("crawls", "--store", url).err
 
 
 def test_the_passage_index_is_opened(project: Callable[..., Any], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from scrapy_dedupe.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from scrapy_dedupe.stores import Store
     from scrapy_dedupe.stores.base import ContentStore
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 @pytest.fixture
 def store_url(each_store_url: str) -> str:
     return each_store_url
+
+
+@pytest.fixture(params=["sqlite", "redis", "cluster"])
+def content_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty store of texts, once for each kind."""
+    if request.param == "cluster":
+        return str(request.getfixturevalue("redis_cluster").url)
+    if request.param == "redis":
+        return str(request.getfixturevalue("redis_url"))
+    return f"sqlite:///{tmp_path / 'store.sqlite'}"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What every content store has to do; each test runs on SQLite and on a Redis-protocol server."""
+"""What every content store has to do; each test runs on SQLite, on a Redis-protocol server and on a cluster."""
 
 from __future__ import annotations
 
@@ -35,6 +35,11 @@ from scrapy_dedupe.stores.content_values import equal_bytes, joined_url, split_u
 if TYPE_CHECKING:
     from scrapy_dedupe.stores import Store
     from scrapy_dedupe.stores.base import ContentStore
+
+
+@pytest.fixture
+def store_url(content_store_url: str) -> str:
+    return content_store_url
 
 
 # The exact layer

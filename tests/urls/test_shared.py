@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 import redis
-import servers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sampling import examples
@@ -28,7 +27,6 @@ from scrapy_dedupe.urls.shared_layers import TagLayer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 def fingerprints(count: int, salt: str = "") -> list[bytes]:
@@ -774,35 +772,3 @@ def test_the_last_figures_are_known_while_the_server_is_away(redis_server: Any) 
         shared.describe()
     assert shared.last_description == found
     assert found.seen == 2
-
-
-def test_in_a_cluster_all_keys_lie_in_one_slot(tmp_path: Path) -> None:
-    port = servers.free_port()
-    # Without its own, the port of the cluster's bus is 10,000 higher, and may not exist.
-    bus = ["--cluster-enabled", "yes", "--cluster-port", str(servers.free_port())]
-    command = [*servers._server_command(port, tmp_path), *bus]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            deadline = time.monotonic() + 240
-            with redis.Redis("127.0.0.1", port) as node:
-                while True:
-                    try:
-                        node.ping()
-                        break
-                    except redis.ConnectionError:
-                        assert time.monotonic() < deadline
-                        time.sleep(0.02)
-                node.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
-                while node.execute_command("CLUSTER INFO")["cluster_state"] != "ok":
-                    assert time.monotonic() < deadline
-                    time.sleep(0.02)
-            with redis.RedisCluster("127.0.0.1", port) as cluster:
-                shared = SharedBloomFilter(cluster, "spider", 50, 1e-6, cache_size=0)
-                items = fingerprints(300)
-                assert all(shared.add_many(items))
-                shared.forget(items[:2])
-                assert shared.add_many(items) == [True] * 2 + [False] * 298
-                assert shared.describe().forgotten == 0
-                assert shared.detach(delete=True)
-        finally:
-            process.terminate()

@@ -176,7 +176,7 @@ def forget_reports(store: Store, *, before: datetime | None = None, crawl: str |
     Crawls in the index of the store are skipped, and with ``before`` also those whose end time cannot be read. Returns
     the number of crawls.
     """
-    known = {info.id for info in store.index.crawls()}
+    known = {info.id for info in store.index.crawls()} if store.has_index else set()
     wanted = [
         kept
         for kept in store.reports.crawls()

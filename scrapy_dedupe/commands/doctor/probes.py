@@ -22,9 +22,8 @@ from scrapy_dedupe.pipelines import check_folders, checked_storage
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.base import Counts, Original, SeenText
-from scrapy_dedupe.stores.redis import connect
-from scrapy_dedupe.stores.redis_content import RedisContent
-from scrapy_dedupe.stores.redis_faults import redis_faults
+from scrapy_dedupe.stores.redis import open_client
+from scrapy_dedupe.stores.redis_cluster_content import open_content
 from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.folder import FilterFolder
 from scrapy_dedupe.urls.rule_file import read_rules
@@ -70,7 +69,7 @@ def _url_filter(context: DoctorContext, settings: Settings) -> Iterator[Finding]
     fingerprint, url = secrets.token_bytes(20), settings.urls.store_url
     if url is not None:
         location = parse_store_url(url)
-        with redis_faults(location.shown), closing(connect(location, context.timeout_s)) as client:
+        with closing(open_client(location, context.timeout_s)) as client:
             name = f"doctor-{secrets.token_hex(8)}"
             shared = SharedBloomFilter(client, name, 1_000, 1e-6, url=location.shown, fingerprinter="doctor")
             shared.attach()
@@ -109,6 +108,8 @@ def _content(url: str, timeout_s: float) -> Iterator[Finding]:
 def _index(url: str, timeout_s: float) -> Iterator[Finding]:
     crawl, digest = f"doctor-{secrets.token_hex(8)}", sha256(secrets.token_bytes(16)).hexdigest()
     with _opened(url, timeout_s) as (store, where):
+        if not store.has_index:
+            return  # the section "stores" reports this
         index = store.index
         # Use the payload mode of the index. The section "stores" compares it with the settings.
         index.start(
@@ -140,11 +141,12 @@ def _opened_content(url: str, timeout_s: float) -> Iterator[tuple[ContentStore, 
             yield store.content, where
         return
     prefix = f"dedupe:{{doctor-{secrets.token_hex(8)}}}:"
-    with redis_faults(location.shown), closing(connect(location, timeout_s)) as client:
+    with closing(open_client(location, timeout_s)) as client:
+        content = open_content(client, location.shown, prefix)
         try:
-            yield RedisContent(client, location.shown, prefix), location.shown
+            yield content, location.shown
         finally:
-            client.delete(f"{prefix}n", f"{prefix}i")
+            content.forget_crawls()
 
 
 @contextmanager

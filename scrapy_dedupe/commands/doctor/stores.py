@@ -15,11 +15,11 @@ import redis
 
 from scrapy_dedupe.commands.content import read_only_judge
 from scrapy_dedupe.commands.output import listed
-from scrapy_dedupe.errors import DedupeError, StoreUnavailable
+from scrapy_dedupe.errors import DedupeError, StoreError, StoreUnavailable
 from scrapy_dedupe.reports.wording import counted, moment, size
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.index_values import payload_mode_message
-from scrapy_dedupe.stores.redis import connect
+from scrapy_dedupe.stores.redis import open_client
 from scrapy_dedupe.stores.redis_faults import redis_faults
 from scrapy_dedupe.warc.files import OPEN_SUFFIX, warc_files
 from scrapy_dedupe.warc.salvage import is_held
@@ -52,7 +52,7 @@ def check(context: DoctorContext) -> Iterator[Finding]:
     for url, layers in layers_of.items():
         location = parse_store_url(url)
         if location.is_redis:
-            yield from _check_server(location, context.timeout_s)
+            yield from _check_servers(location, context.timeout_s)
         else:
             assert location.path is not None
             result = file_state(location.path, location.shown)
@@ -82,7 +82,9 @@ def _look(context: DoctorContext, location: StoreLocation, layers: list[str]) ->
             )
             remedy = "Use a nearer or faster one: each page of a crawl waits for it about as long."
             yield ok(sentence) if took < _SLOW_S else warning(sentence, remedy)
-            if "index" in layers:
+            if "index" in layers and not store.has_index and context.is_store_given:
+                yield note(f"The store {location.shown} is a cluster, so it has no crawl index.")
+            elif "index" in layers:
                 yield from _index(context, store, location.shown)
                 if location.is_redis:
                     yield from _files_elsewhere(context)
@@ -151,32 +153,39 @@ def _content(context: DoctorContext, store: Store, location: StoreLocation) -> I
     yield ok(f"The content layer has {texts}, and compares them with the parameters of the settings.")
 
 
-def _check_server(location: StoreLocation, timeout_s: float) -> Iterator[Finding]:
-    """Check the server. Yields nothing if it does not answer, since opening the store reports that."""
-    shown = location.shown
+def _check_servers(location: StoreLocation, timeout_s: float) -> Iterator[Finding]:
+    """Check the server, or the masters of a cluster. Yields nothing if the server does not answer.
+
+    Opening the store reports that.
+    """
     try:
-        client = connect(location, timeout_s, is_used_by_one_thread=True)
-    except (redis.RedisError, OSError, ValueError):
+        client = open_client(location, timeout_s, is_used_by_one_thread=True)
+    except StoreError:
         return
-    try:
-        with redis_faults(shown):
-            took = statistics.median(_seconds(client.ping) for _ in range(_PINGS))
-        round_trip = f"A round trip to {shown} takes {1000 * took:.2f} ms."
-        remedy = "Use a server nearer to the crawler: each page waits for several round trips."
-        yield ok(round_trip) if took < _SLOW_PING_S else warning(round_trip, remedy)
-        try:
-            info: Mapping[str, Any] = client.info()
-        except redis.RedisError as error:
-            yield note(
-                f"The server {shown} does not allow INFO ({error}), so its memory and persistence are unknown.",
-                "Give the user the permission to call INFO, or check that maxmemory-policy is noeviction.",
-            )
+    with closing(client), suppress(StoreUnavailable), redis_faults(location.shown):
+        if not isinstance(client, redis.RedisCluster):
+            yield from _check_server(client, location.shown)
             return
-        yield from _configuration(info, client, shown)
-    except StoreUnavailable:
+        masters = client.get_primaries()
+        yield ok(f"The store {location.shown} is a cluster of {counted(len(masters), 'master')}.")
+        for node in masters:
+            yield from _check_server(client.get_redis_connection(node), node.name)
+
+
+def _check_server(client: redis.Redis, shown: str) -> Iterator[Finding]:
+    took = statistics.median(_seconds(client.ping) for _ in range(_PINGS))
+    round_trip = f"A round trip to {shown} takes {1000 * took:.2f} ms."
+    remedy = "Use a server nearer to the crawler: each page waits for several round trips."
+    yield ok(round_trip) if took < _SLOW_PING_S else warning(round_trip, remedy)
+    try:
+        info: Mapping[str, Any] = client.info()
+    except redis.ResponseError as error:
+        yield note(
+            f"The server {shown} does not allow INFO ({error}), so its memory and persistence are unknown.",
+            "Give the user the permission to call INFO, or check that maxmemory-policy is noeviction.",
+        )
         return
-    finally:
-        client.close()
+    yield from _configuration(info, client, shown)
 
 
 def _configuration(info: Mapping[str, Any], client: redis.Redis, shown: str) -> Iterator[Finding]:
@@ -191,11 +200,6 @@ def _configuration(info: Mapping[str, Any], client: redis.Redis, shown: str) -> 
         yield problem(
             f"The server {shown} is a read-only replica of {info.get('master_host')}.",
             "Name the primary server in the URL.",
-        )
-    if info.get("cluster_enabled"):
-        yield problem(
-            f"The server {shown} is part of a cluster. The texts and the crawl index need a single server with all keys.",
-            "Name a server that is not in a cluster.",
         )
     yield from _memory(info, shown)
     yield _persistence(info, client, shown)

@@ -16,9 +16,7 @@ from scrapy_dedupe.commands.stores import crawler_of, loading_settings
 from scrapy_dedupe.errors import SettingError, StoreError, StoreRefused, StoreUnavailable, UsageError
 from scrapy_dedupe.settings.specs import read_settings
 from scrapy_dedupe.stores import parse_store_url
-from scrapy_dedupe.stores.redis import connect
-from scrapy_dedupe.stores.redis_faults import redis_faults
-from scrapy_dedupe.urls.attachment import was_cut
+from scrapy_dedupe.stores.redis import open_client
 from scrapy_dedupe.urls.folder import AddedFingerprints, FilterFolder, LastStop, State
 from scrapy_dedupe.urls.journal import MAX_FINGERPRINT_BYTES
 from scrapy_dedupe.urls.shared import SharedBloomFilter
@@ -241,8 +239,7 @@ class FilterTarget:
 
     @contextmanager
     def _open_shared(self, store: StoreLocation, *, adds: bool) -> Iterator[SharedBloomFilter]:
-        with redis_faults(store.shown):
-            client = connect(store, self._settings.store_timeout_s, is_used_by_one_thread=True)
+        client = open_client(store, self._settings.store_timeout_s, is_used_by_one_thread=True)
         try:
             shared = SharedBloomFilter.existing(client, self._key, url=store.shown)
             if shared is None:
@@ -256,14 +253,11 @@ class FilterTarget:
                     "name a spider with that fingerprinter."
                 )
             # With a queue in Redis the next run keeps the filter even after an unclean stop.
-            if adds and not self._settings.urls.queue_persists:
-                with redis_faults(store.shown):
-                    is_cut = was_cut(client, shared.name)
-                if is_cut:
-                    raise StoreError(
-                        f"The last run with the URL filter {self.name} did not end cleanly. The next run recreates the "
-                        "filter, so an import would be lost now. Import during or after the next run."
-                    )
+            if adds and not self._settings.urls.queue_persists and shared.was_cut():
+                raise StoreError(
+                    f"The last run with the URL filter {self.name} did not end cleanly. The next run recreates the "
+                    "filter, so an import would be lost now. Import during or after the next run."
+                )
             yield shared
         finally:
             client.close()

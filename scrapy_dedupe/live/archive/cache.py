@@ -59,7 +59,7 @@ class ArchiveCache:
         self._expiration_s = scrapy_settings.getint("HTTPCACHE_EXPIRATION_SECS")
         self._timeout_s = settings.store_timeout_s
         index_url = settings.warc.index_url
-        store = session.at_start(lambda: session.stores.open(index_url))
+        index = session.at_start(lambda: session.stores.open(index_url).index)
         crawl = session.at_start(lambda: session.crawl_id)
         logger.info(
             "The archive is the HTTP cache of this crawl, with the policy %s.",
@@ -67,7 +67,7 @@ class ArchiveCache:
         )
         ignored = scrapy_settings.getlist("HTTPCACHE_IGNORE_RESPONSE_CACHE_CONTROLS")
         self._pages = CachedPages(
-            store.index,
+            index,
             crawl,
             session.stores.breaker(index_url),
             session.exchanges,

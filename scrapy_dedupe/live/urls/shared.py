@@ -120,18 +120,22 @@ class SharedUrls:
             )
 
     def open(self) -> None:
-        from scrapy_dedupe.stores.redis import connect  # only imported if needed
+        from scrapy_dedupe.stores.redis import open_client  # only imported if needed
 
         settings, url = self._settings, self._settings.store_url
         assert url is not None
+        location = parse_store_url(url)
         last = LastAttachment() if self._jobdir is None else LastAttachment.read(self._attachment_path)
         self._last_attachment = last
+        timeout_s = min(self._session.settings.store_timeout_s, _MAX_TIMEOUT_S)
+        with explain_unavailable():
+            client = open_client(location, timeout_s)
         shared = SharedBloomFilter(
-            connect(parse_store_url(url), min(self._session.settings.store_timeout_s, _MAX_TIMEOUT_S)),
+            client,
             settings.key_for(self._session.spider_name),
             settings.capacity,
             settings.error_rate,
-            url=parse_store_url(url).shown,
+            url=location.shown,
             fingerprinter=self._fingerprinter,
             # The queue of scrapy-redis is in Redis and survives a killed process.
             keep="*" if self._queue_is_shared and settings.queue_persists else last.generation,

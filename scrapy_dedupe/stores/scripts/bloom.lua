@@ -4,9 +4,8 @@
 --
 -- KEYS[1]: the key of the head, "<base>:meta". The other keys carry the same hash tag and are derived from it,
 -- because only the script knows how many layers and shards there are.
--- ARGV: 1 if this call may be a repetition; "add", "has" or "forget"; the token of the calling process; its lease in
--- milliseconds (0: do not change the lease); the generation of the filter that it uses; a name for this call; the words
--- of each fingerprint, 64 bytes.
+-- ARGV: 1 if this call may be a repetition; "add", "has" or "forget"; the token of the calling process; the generation of
+-- the filter that it uses; a name for this call; the words of each fingerprint, 64 bytes.
 -- Returns a digit for each fingerprint (add: 1 if it is new, 2 if it is new because it was forgotten; has: 1 if it was
 -- found; forget returns nothing), or, if the filter has another generation, a table with it; then nothing was done.
 
@@ -17,17 +16,12 @@ local ZEROS = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local LAYER = 'tags (%d+) (%d+) (%d+) (%d+)'
 
 local run, find, sub, byte, words_of = redis.call, string.find, string.sub, string.byte, struct.unpack
-local meta, operation, token, call, data = KEYS[1], ARGV[2], ARGV[3], ARGV[6], ARGV[7]
+local meta, operation, token, call, data = KEYS[1], ARGV[2], ARGV[3], ARGV[5], ARGV[6]
 local base = sub(meta, 1, -5)
 
 local head = run('HMGET', meta, 'born', 'used', 'count', 'forgotten')
-if head[1] ~= ARGV[5] then
+if head[1] ~= ARGV[4] then
     return { head[1] or '' }
-end
-if ARGV[4] ~= '0' then
-    local time = run('TIME')
-    local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-    run('ZADD', base .. 'attached', now_ms + tonumber(ARGV[4]), token)
 end
 if ARGV[1] == '1' and operation ~= 'has' then
     -- A client that lost the answer repeats the call. Its fingerprints would now be found, and their pages lost.

@@ -24,23 +24,6 @@ local KEY = 3
 local NOTHING = '\0\0\0'
 local NO_REST = '\255\255\255'
 
--- The first capture for the answer; nil if it has expired or is this page in an earlier attempt.
-local function answer_of(digest, first, url_key, url, ms)
-  local first_url = sub(first, 11)
-  if operation ~= 'look' then
-    local is_own = sub(first, 1, 1) == 'p' and first_url == url
-    if is_own or is_forgotten(number_in(first, 2, 7), ms) then
-      return nil
-    end
-  end
-  local had = first_url == url
-  if not had then
-    local note = run('HGET', key_of('c', url_key), url_key .. digest)
-    had = note and not is_forgotten(number_in(note, 2, 7), ms)
-  end
-  return {first, run('LINDEX', prefix .. 'n', number_in(first, 8, 10)), had and 1 or 0}
-end
-
 -- Texts that earlier items of this call claimed: an equal later item does not mean that the call is a repetition.
 local claimed = {}
 local answers = {}
@@ -59,7 +42,7 @@ for item = 6, 5 + 6 * texts, 6 do
   end
   local is_repeated = ARGV[1] == '1' and first == value and not claimed[digest]
   if first and not is_repeated then
-    answer = answer_of(digest, first, url_key, url, ms)
+    answer = answer_of(digest, first, url_key, url, ms, operation == 'look')
     if answer and operation == 'recall' then
       answer[4] = digest
     end

@@ -165,3 +165,20 @@ local function place_of(crawl)
   end
   return places[crawl]
 end
+
+-- The first capture for the answer; nil if it has expired or is this page in an earlier attempt, unless `is_plain`.
+local function answer_of(digest, first, url_key, url, ms, is_plain)
+  local first_url = sub(first, 11)
+  if not is_plain then
+    local is_own = sub(first, 1, 1) == 'p' and first_url == url
+    if is_own or is_forgotten(number_in(first, 2, 7), ms) then
+      return nil
+    end
+  end
+  local had = first_url == url
+  if not had then
+    local note = run('HGET', key_of('c', url_key), url_key .. digest)
+    had = note and not is_forgotten(number_in(note, 2, 7), ms)
+  end
+  return {first, run('LINDEX', prefix .. 'n', number_in(first, 8, 10)), had and 1 or 0}
+end
