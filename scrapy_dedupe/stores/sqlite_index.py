@@ -122,8 +122,7 @@ class SqliteIndex(SqliteImports):
 
     def add_plain(self, crawl: str, added: Addition) -> None:
         with self._change(crawl, "added to") as number:
-            entered = self._add_originals(number, number, added.originals)
-            self._add_urls(number, added.urls, entered)
+            self._add_records(number, number, added.originals, added.urls)
             self._add_needs(number, added.needs)
             self._add_waiting(number, added.waiting)
             self._add_counts(number, added.counts)

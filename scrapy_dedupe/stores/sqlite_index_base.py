@@ -38,7 +38,7 @@ from .sqlite_calls import rows_of, sqlite_faults, transaction
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from .base import Need, OnDone, UrlCapture, Waiting
@@ -156,20 +156,30 @@ class SqliteIndexBase(CrawlIndex):
 
     # Adding data, in a transaction
 
-    def _add_originals(self, number: int, crawl: int, originals: Sequence[Original]) -> dict[bytes, int]:
-        """Add records to a crawl or to a part of it, except those whose payload it has already.
+    def _add_records(
+        self,
+        number: int,
+        crawl: int,
+        originals: Sequence[Original],
+        urls: Sequence[UrlCapture],
+        *,
+        latest: bool = False,
+    ) -> None:
+        """Add records to a crawl or to a part of it, except those whose payload it has already; and captures of URLs.
 
-        Returns the packed digests of the added records, with their running numbers. Records of another part of the crawl
-        count only after that part has ended: until then it may still be forgotten.
+        Records of another part of the crawl count only after that part has ended: until then it may still be forgotten.
+        Of the captures of a URL the last one is used, or with ``latest`` the one with the latest date.
         """
+        names = dict.fromkeys(one.file for one in (*originals, *urls) if one.file is not None)
+        files: dict[str | None, int] = {name: self._file_number(number, name) for name in names}
         first, last = id_range(number)
         highest = self._value("SELECT max(id) FROM original WHERE id BETWEEN ? AND ?", first, last)
         following = first if highest is None else highest + 1
         packed = [packed_digest(original.digest) for original in originals]
-        files = self._file_numbers(number, originals)
         beginnings = [digest[:8] for digest in packed]
         before = rows_of(self._connection, _ADDED_BEFORE, beginnings, number, crawl)
         known = {digest for (digest,) in before}
+        # The running numbers of the added records.
         entered: dict[bytes, int] = {}
         rows = []
         for digest, original in zip(packed, originals, strict=True):
@@ -191,26 +201,16 @@ class SqliteIndexBase(CrawlIndex):
             )
             following += 1
         self._connection.executemany(_ADD, rows)
-        return entered
-
-    def _add_urls(
-        self, number: int, urls: Sequence[UrlCapture], entered: Mapping[bytes, int], *, latest: bool = False
-    ) -> None:
-        """Add captures of URLs: the last one of each URL, or with ``latest`` the one with the latest date.
-
-        ``entered`` is the result of :meth:`_add_originals` for the same crawl or part.
-        """
-        rows = []
-        files = self._file_numbers(number, urls)
+        captures = []
         for capture in urls:
             value = packed_capture(capture, files.get(capture.file, UNKNOWN_FILE))
             digest = packed_digest(capture.digest)
             if digest in entered:
                 value = value[: -len(digest)] + _REFERENCE + entered[digest].to_bytes(4, "big")
-            rows.append((url_hash(capture.url), number, value))
+            captures.append((url_hash(capture.url), number, value))
         # In the order of the hashes, since neighbours share a page. A URL may occur twice: the order of its captures counts.
-        rows.sort(key=itemgetter(0))
-        self._connection.executemany(_ADD_LATEST_URL if latest else _ADD_URL, rows)
+        captures.sort(key=itemgetter(0))
+        self._connection.executemany(_ADD_LATEST_URL if latest else _ADD_URL, captures)
 
     def _whole_capture(self, number: int, value: bytes) -> bytes:
         """A packed capture with its digest; without the digest if the record that holds it is missing."""
@@ -241,11 +241,6 @@ class SqliteIndexBase(CrawlIndex):
             "INSERT OR IGNORE INTO crawl_need (crawl, other, wacz_index, file) VALUES (?, ?, ?, ?)",
             [(crawl, need.crawl, need.wacz_index, need.file or "") for need in needs],
         )
-
-    def _file_numbers(self, crawl: int, located: Iterable[Original | UrlCapture]) -> dict[str | None, int]:
-        """The numbers of the WARC files of records or captures. Files that are new are added."""
-        names = dict.fromkeys(one.file for one in located if one.file is not None)
-        return {name: self._file_number(crawl, name) for name in names}
 
     def _file_number(self, crawl: int, name: str) -> int:
         """The number of a WARC file. The file is added if it is new."""

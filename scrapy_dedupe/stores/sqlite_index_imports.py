@@ -182,8 +182,7 @@ class SqliteImports(SqliteIndexBase):
             crawl, part = self._part(source)
             for name in files:
                 self._file_number(part, name)
-            entered = self._add_originals(part, crawl, originals)
-            self._add_urls(part, urls, entered, latest=True)
+            self._add_records(part, crawl, originals, urls, latest=True)
 
     def _end_source(
         self, source: Source, counts: Counts, needs: Sequence[Need], waiting: Iterable[Waiting]
