@@ -16,7 +16,7 @@ import os
 import re
 import subprocess
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from content_shared import stop
 from content_truth import partners
@@ -24,6 +24,9 @@ from selectolax.lexbor import LexborHTMLParser
 
 from scrapy_dedupe.content import HostileMarkup, canonical_text
 from scrapy_dedupe.content.canonical import version as canonical_version
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Pages per version: those with the smallest hashes of their names, the same names in both versions.
 MAX_NAMES = {1: 600, 2: 400}

@@ -261,7 +261,7 @@ def _compare(
         page = site.pages[index]
         earlier = [it for it in truth.neighbours[index] if it in before]
         is_exact = verdict.kind in ("exact", "unchanged")
-        is_right, is_wrong = False, False
+        is_right, is_wrong, is_left_out = False, False, False
         if verdict.kind == "near" and original is not None:
             other = sites[original[0]].pages[original[1]]
             similarity = truth.similarity(index, original[1]) if original[0] == number else 0.0
@@ -275,7 +275,9 @@ def _compare(
                 outcome.elsewhere += 1
             elif truth.is_same(index, original[1]):
                 is_right = True
-            elif not truth.is_left_out(index, original[1]):
+            elif truth.is_left_out(index, original[1]):
+                is_left_out = True
+            else:
                 is_wrong = True
                 examples.append(Example("sibling", page, other, similarity, verdict.similarity))
         if any(it in kept and truth.similarity(index, it) >= NEAR for it in earlier):
@@ -287,7 +289,7 @@ def _compare(
                 outcome.siblings += 1
                 outcome.called += is_wrong
             versions = [it for it in earlier if _is_version(truth, index, it)]
-            if versions:
+            if versions and not is_left_out:
                 outcome.versions += 1
                 outcome.found += is_right
                 if not is_right:
