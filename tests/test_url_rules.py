@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 from crawling import LinkSpider, collecting, crawl, crawl_test
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,12 +19,15 @@ from webserver import Page
 from scrapy_dedupe.errors import StoreUnavailable
 from scrapy_dedupe.live.urls.identities import SIMPLE_URL, simple_fingerprint
 from scrapy_dedupe.urls.rule_records import RuleRecords
+from scrapy_dedupe.urls.shared import SharedBloomFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from webserver import WebServer
+
+FINGERPRINTER = "scrapy.utils.request.RequestFingerprinter"
 
 
 @pytest.fixture
@@ -227,10 +231,7 @@ async def test_pages_of_an_earlier_run_are_compared(
     shared: bool,
 ) -> None:
     add_site(web, pages=20)
-    if shared:
-        settings |= {"DEDUPE_URL_STORE_URL": redis_url, "DEDUPE_URL_PERSIST": True}
-    else:
-        settings["JOBDIR"] = str(tmp_path / "job")
+    settings |= {"JOBDIR": str(tmp_path / "job")} | ({"DEDUPE_URL_STORE_URL": redis_url} if shared else {})
     await crawl(LinkSpider, settings, urls=web.url())
     web.paths.clear()
     add_site(web, "?sid=1", "?part=1", pages=20)
@@ -251,7 +252,6 @@ async def test_rule_that_cannot_be_checked_costs_no_page(
     add_site(web, "?part=1", pages=20)
     settings |= {
         "DEDUPE_URL_STORE_URL": redis_url,
-        "DEDUPE_URL_PERSIST": True,
         "DEDUPE_URL_RULES": rules("ignore-parameter part", "ignore-parameter v"),
         "DEDUPE_URL_RULES_PROBE": 0,
     }
@@ -259,10 +259,15 @@ async def test_rule_that_cannot_be_checked_costs_no_page(
     web.page("/", "".join(f'<a href="/p{number}?v=1">x</a>' for number in range(20)))
     for number in range(20):
         web.page(f"/p{number}?v=1", f"<p>Version {number}")
-    await crawl(LinkSpider, settings, urls=web.url())
-    web.paths.clear()
-    web.page("/", "".join(f'<a href="/p{number}?part=1">x</a>' for number in range(20)))
-    await crawl(LinkSpider, settings, urls=web.url())
+    with redis.Redis.from_url(redis_url) as client:
+        other = SharedBloomFilter(client, "links", 10_000, 1e-6, fingerprinter=FINGERPRINTER)
+        other.attach()
+        await crawl(LinkSpider, settings, urls=web.url())
+        web.paths.clear()
+        web.page("/", "".join(f'<a href="/p{number}?part=1">x</a>' for number in range(20)))
+        crawler = await crawl(LinkSpider, settings, urls=web.url())
+        other.detach(delete=True)
+    assert stats_of(crawler)["filtered"] == 17
     assert sorted(web.paths) == sorted(["/", *(f"/p{number}?part=1" for number in range(20))])
 
 

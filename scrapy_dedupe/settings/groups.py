@@ -83,12 +83,12 @@ class UrlSettings:
         "The name of the filter in Redis. Processes with the same name share the filter. %(spider)s is replaced by"
         " the spider's name, in which braces and percent signs are percent-encoded.")
     rules: Path | None = setting("DEDUPE_URL_RULES", None, PATH,
-        "A file of URL rules, as written by scrapy dedupe urls learn. Of the URLs that the rules equate only one is"
-        " requested. Needs the content layer. Not possible with a queue in Redis. Default: none.")
+        "A file of URL rules, as written by scrapy dedupe urls learn. Of the URLs that lead to the same page"
+        " according to the rules, only one is requested. Needs the content layer. Not possible with a queue in Redis. Default: none.")
     probe_share: float = setting(
         "DEDUPE_URL_RULES_PROBE", 0.01, number("a number from 0 to 1", lambda n: 0 <= n <= 1),
-        "The share of the requests filtered by a URL rule that are made nevertheless, to compare the pages; at least 3"
-        " requests per rule.")
+        "How many of the requests that a URL rule filters are made nevertheless, to compare the pages: 0.01 is one in a"
+        " hundred. At least 3 requests per rule are made.")
     persist: bool
     queue_persists: bool
 

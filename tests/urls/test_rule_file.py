@@ -1,10 +1,12 @@
+import re
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.urls.rule_file import read_rules, rules_text
-from scrapy_dedupe.urls.rules import RuleEvidence, UrlRule
+from scrapy_dedupe.urls.rules import KINDS, RuleEvidence, UrlRule, UrlRules
 
 RULES = [
     UrlRule(
@@ -14,7 +16,7 @@ RULES = [
         "/shop/",
         ("print", "amp"),
         enabled=False,
-        evidence=RuleEvidence(200, 1, 0.9731, 150, 10_000, (("http://a.org/?b=1", "http://a.org/?b=2"),)),
+        evidence=RuleEvidence(200, 1, 0.9731, 150, 10_000, (("http://a.org/?b=1", "http://a.org/?b=2"),), 30),
     ),
     UrlRule("replace-suffix", "*.a.org", ".html"),
     UrlRule("host-alias", "www.a.org", "a.org"),
@@ -94,3 +96,16 @@ def test_invalid_file_is_refused_with_line_and_remedy(tmp_path: Path, text: str,
 def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="cannot be read"):
         read_rules(tmp_path / "rules.toml")
+
+
+def test_reference_has_an_example_of_each_kind(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "url_rules.rst"
+    example = dedent(page.read_text(encoding="utf-8").partition(".. code-block:: toml\n")[2])
+    path = tmp_path / "rules.toml"
+    path.write_text(example, encoding="utf-8")
+    rules = read_rules(path).rules
+    assert [rule.kind for rule in rules] == list(KINDS)
+    pairs = re.findall(r"# (http\S+) (http\S+)\n", example)
+    for rule, (one, other) in zip(rules, pairs, strict=True):
+        only = UrlRules([rule])
+        assert only.identity(one)[0] == only.identity(other)[0], rule

@@ -23,7 +23,7 @@ from scrapy_dedupe.live.engine import download, wake_engine
 from scrapy_dedupe.urls.rule_records import RequestedPage, RuleTally, ids_in
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
     from typing import Any
 
     from scrapy import Request
@@ -87,6 +87,8 @@ class RuleWatch:
         self._uncompared: dict[bytes, tuple[Request, RequestedPage, IdentityKeys]] = {}
         # Rules that were probed while the spider was idle.
         self._probed: set[bytes] = set()
+        # Rules without held requests, with the number of requests that they had filtered by then.
+        self._emptied: dict[bytes, int] = {}
         suspended = [self._rules[rule] for rule, tally in self._tallies.items() if tally.suspended]
         if suspended:
             identities.suspend(*suspended)
@@ -138,27 +140,40 @@ class RuleWatch:
         }
         if new := (unproved | unchecked) - self._probed:
             self._probed |= new
-            for rule in new:
-                self._held.start(self._records.held_by, partial(self._probe, rule), rule, _MIN_PROBES)
+            self._for_held_by(sorted(new), _MIN_PROBES, self._probe)
             return
-        for rule in unchecked:
-            self._held.start(self._records.held_by, self._release, rule, _AT_ONCE)
+        left = [rule for rule in unchecked if self._emptied.get(rule) != self._tallies[rule].filtered]
+        self._for_held_by(left, _AT_ONCE, self._release)
         ambiguous, self._ambiguous = self._ambiguous, []
         for page, first in ambiguous:
             self._blame(page, first, is_last=True)
 
+    def _for_held_by(
+        self, rules: list[bytes], most: int, then: Callable[[bytes, list[HeldRequest]], None]
+    ) -> None:
+        """Call *then* with each rule and some of the requests that it filtered.
+
+        One rule after the other, since a request may be filtered by several.
+        """
+
+        def found(rows: list[HeldRequest]) -> None:
+            if not self._held.is_ending:
+                then(rules[0], rows)
+                self._for_held_by(rules[1:], most, then)
+                wake_engine(self._crawler)
+
+        if rules:
+            self._held.start(self._records.held_by, found, rules[0], most)
+
     def _probe(self, rule: bytes, rows: list[HeldRequest]) -> None:
-        if self._held.is_ending:
-            return
         self._tallies[rule].probes += len(rows)
         self._count("probes", len(rows))
         self._held.release(rows)
-        wake_engine(self._crawler)
 
-    def _release(self, rows: list[HeldRequest]) -> None:
-        if rows and not self._held.is_ending:
-            self._held.release(rows)
-        wake_engine(self._crawler)
+    def _release(self, rule: bytes, rows: list[HeldRequest]) -> None:
+        if not rows:
+            self._emptied[rule] = self._tallies[rule].filtered
+        self._held.release(rows)
 
     # Comparison
 
