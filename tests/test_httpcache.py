@@ -117,6 +117,25 @@ async def test_a_recrawl_downloads_only_what_changed(
     check(tmp_path / "warcs")
 
 
+@pytest.mark.parametrize("is_cached", [True, False])
+@crawl_test
+async def test_the_text_of_an_unchanged_page_is_not_extracted_again(
+    is_cached: bool, web: WebServer, cached: dict[str, Any]
+) -> None:
+    names = ("small", "large", "changed", "charset")
+    for name in names:
+        web.pages[f"/{name}"] = validating(text(name, 9_000 if name == "large" else 300))
+    urls = [web.url(f"/{name}") for name in names]
+    await read(cached, *urls)
+    web.pages["/changed"] = validating(text("changed").replace(b"<p>", b"<p class=new>"), '"v2"')
+    # The same bytes in another encoding are another text.
+    web.page("/charset", text("charset"), content_type="text/html; charset=utf-16")
+    items, crawler = await read({**cached, "DEDUPE_HTTPCACHE": is_cached}, *urls)
+    assert [item["kind"] for item in items] == ["unchanged", "unique", "unchanged", "unchanged"]
+    extracted = crawler.stats.get_value("dedupe/content/latency/canonical/count")
+    assert extracted == 2, "the text of the page with other markup, and that in another encoding"
+
+
 @crawl_test
 async def test_a_fresh_page_is_used_without_a_request(web: WebServer, cached: dict[str, Any]) -> None:
     web.page("/a", text("a"), headers=[("Cache-Control", "public"), ("Cache-Control", "max-age=3600")])

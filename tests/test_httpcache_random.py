@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from test_httpcache import Reading
 from webserver import Page
 
 from scrapy_dedupe.commands.console import main
+from scrapy_dedupe.live.archive import cache
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,10 +63,18 @@ class Answer:
     kind: str
 
 
+class ClockBack(datetime):
+    """The time, two hours ago."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> datetime:
+        return datetime.now(tz) - timedelta(hours=2)
+
+
 @pytest.mark.parametrize("seed", sampled(range(60), 4))
 @crawl_test
 async def test_no_stale_page_is_used_as_fresh_and_no_page_of_another_request(
-    seed: int, web: WebServer, settings: dict[str, Any], tmp_path: Path
+    seed: int, web: WebServer, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
     pages = {name: Served(name) for name in NAMES}
@@ -119,6 +129,8 @@ async def test_no_stale_page_is_used_as_fresh_and_no_page_of_another_request(
                 pages[name] = replace(page, **{change: not getattr(page, change)})
         current, kind = f"crawl-{number}", chance.choice(["one", "two"])
         has_end = chance.random() < 0.8
+        is_clock_back = chance.random() < 0.1
+        monkeypatch.setattr(cache, "datetime", ClockBack if is_clock_back else datetime)
         asked.clear()
         spider, items = collecting(Reading)
         crawler = await crawl(
@@ -139,6 +151,7 @@ async def test_no_stale_page_is_used_as_fresh_and_no_page_of_another_request(
                 assert item["text"] == page.text(kind), "the current page"
                 assert item["cached"] == (asked[page.name] == "304")
                 continue
+            assert not is_clock_back, "the age of a page from the future is unknown"
             last = next(
                 one for one in reversed(answers) if one.page.name == page.name and one.crawl in committed
             )

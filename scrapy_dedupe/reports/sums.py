@@ -257,7 +257,7 @@ def report_of(
         more_groups=None if whole.groups.floor else len(whole.groups) - len(groups),
         url_filters=url_filters,
         http_caches=[
-            found for crawl in crawls if (found := _http_cache(crawl.id, _stats(crawl))) is not None
+            cache for crawl in crawls if (cache := _http_cache(crawl.id, _stats(crawl))) is not None
         ],
         url_rules=[rule for crawl in crawls for rule in _url_rules(crawl.id, _stats(crawl))],
         graph=graph,
