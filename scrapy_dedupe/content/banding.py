@@ -73,17 +73,17 @@ class Banding:
             f" bands of one row find {best:.6g}. Use a smaller recall or more rows."
         )
 
-    def halved(self, threshold: float, recall: float) -> Banding:
-        """Return half as many bands, the longest that find at least *recall* of the pairs at *threshold*.
+    def third(self, threshold: float, recall: float) -> Banding:
+        """Return a third of the bands, the longest that find at least *recall* of the pairs at *threshold*.
 
-        >>> Banding(16, 8).halved(0.85, 0.99)
-        Banding(bands=8, rows=5)
+        >>> Banding(16, 8).third(0.85, 0.99)
+        Banding(bands=5, rows=3)
         """
-        bands = max(1, self.bands // 2)
+        bands = max(1, self.bands // 3)
         for rows in range(self.rows, 1, -1):
-            halved = Banding(bands, rows)
-            if halved.probability(threshold) >= recall:
-                return halved
+            third = Banding(bands, rows)
+            if third.probability(threshold) >= recall:
+                return third
         return Banding(bands, 1)
 
     def probability(self, jaccard: float) -> float:

@@ -53,11 +53,8 @@ if TYPE_CHECKING:
 # If more texts than these are known, the store is asked for them first: a call takes less time than their signatures.
 _FEW_KNOWN = 0.2
 
-# The rests of two versions of a page may differ this much more than the whole texts if the titles are equal.
-_TITLED_MARGIN = 0.1
-
-# And this much more if the words of the URLs are equal, too.
-_NAMED_MARGIN = 0.2
+# The rests of two texts may differ this much more than the whole texts if their titles or the words of their URLs are equal.
+_NAMED_MARGIN = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,11 +407,10 @@ class Judge:
             layers[mime] = _NearLayer(
                 options=options,
                 banding=banding,
-                # Few texts have the same title or tail, so that short bands are enough.
-                keyed_banding=banding.halved(options.threshold, options.recall),
+                # Few texts have the same key, so that short bands are enough.
+                keyed_banding=banding.third(options.threshold, options.recall),
                 namespace=self._layer_namespace(options),
                 min_equal=signature.min_equal(options.threshold, options.num_perm),
-                min_equal_titled=signature.min_equal(options.threshold - _TITLED_MARGIN, options.num_perm),
                 min_equal_named=signature.min_equal(options.threshold - _NAMED_MARGIN, options.num_perm),
             )
         return layers
@@ -434,14 +430,13 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class _NearLayer:
-    """The near layer for one content type. ``keyed_banding`` is for bands that are hashed with a title or tail."""
+    """The near layer for one content type. ``keyed_banding`` is for bands that are hashed with a key."""
 
     options: NearOptions
     banding: Banding
     keyed_banding: Banding
     namespace: str
     min_equal: int
-    min_equal_titled: int
     min_equal_named: int
 
     def signature_of(
@@ -456,16 +451,17 @@ class _NearLayer:
     ) -> Signature:
         """The signature of a text for the store, with its identity."""
         rare, rows = self._rows(hashes, is_template)
-        half = self.keyed_banding
         bands, more_bands = list[bytes](), list[bytes]()
-        if identity.title != NOTHING:
-            bands += self._hashes(rows, half, identity.title)
-        elif identity.words != NO_REST:
-            some, more_bands = self._bands(rare, rows, Banding(half.bands, self.banding.rows))
-            bands += some
-        if identity.tail != NOTHING:
-            # Other rows than those for the title.
-            bands += self._hashes(rows[half.bands * half.rows :], half, identity.tail, 2 * half.bands)
+        name = identity.words if identity.name == NOTHING else identity.name
+        keys = (identity.tail, identity.title, name)
+        if identity.words == NO_REST:
+            keys = (identity.tail,)
+        elif missing := keys[1:].count(NOTHING):
+            number = missing * self.keyed_banding.bands
+            bands, more_bands = self._bands(rare, rows, Banding(number, self.banding.rows))
+        for place, key in enumerate(keys):
+            if key != NOTHING:
+                bands += self._keyed_bands(rows, key, place)
         return self._signature(capture, rare, rows, bands, more_bands, bytes(identity))
 
     def _rows(self, hashes: Hashes, is_template: NDArray[np.bool_] | None) -> tuple[Hashes, Hashes]:
@@ -481,8 +477,16 @@ class _NearLayer:
         # Also look in the bands of texts that were kept before the template was known.
         return self._hashes(rare, banding), self._hashes(rows, banding)
 
-    def _hashes(self, rows: Hashes, banding: Banding, key: bytes = b"", first: int = 0) -> list[bytes]:
-        return signature.band_hashes(rows, banding, self.namespace, key, first)
+    def _keyed_bands(self, rows: Hashes, key: bytes, place: int) -> list[bytes]:
+        # Each key has its own rows.
+        bands, length = self.keyed_banding.bands, self.keyed_banding.rows
+        first = bands * (place + 2)
+        return signature.band_hashes(
+            rows[place * bands * length :], self.keyed_banding, self.namespace, key, first
+        )
+
+    def _hashes(self, rows: Hashes, banding: Banding) -> list[bytes]:
+        return signature.band_hashes(rows, banding, self.namespace)
 
     def _signature(
         self,
@@ -502,7 +506,6 @@ class _NearLayer:
             min_equal_rare=self.min_equal,
             more_bands=more_bands,
             identity=identity,
-            min_equal_titled=self.min_equal_titled,
             min_equal_named=self.min_equal_named,
         )
 

@@ -203,13 +203,11 @@ class Signature:
 
     Another text is near if at least ``min_equal`` rows are equal, and
 
-    - both pages have the same URL, or the same tail and title, or
-    - they have the same title and words, or the same tail and one title says nothing; and at least ``min_equal_named``
-      rows of the rests are equal, or
-    - they have the same title and one page has no words, or the same words and one title says nothing; and at least
-      ``min_equal_titled`` rows of the rests are equal, or
-    - they have the same tail and different titles, or neither their titles nor their words can be compared; and at least
-      ``min_equal_rare`` rows of the rests are equal. Without identities this applies to all texts.
+    - both pages have the same URL, or the same tail and not different titles, or
+    - they have the same title or the same words, neither is different, and at least ``min_equal_named`` rows of the rests
+      are equal, or
+    - they have the same tail and different titles, or nothing can be compared, and at least ``min_equal_rare`` rows of the
+      rests are equal. Without identities this applies to all texts.
 
     Of several near texts, those that need the fewest equal rows of the rests come first, then the most similar one.
 
@@ -226,7 +224,6 @@ class Signature:
     min_equal_rare: int = 0
     more_bands: Sequence[bytes] = ()
     identity: bytes = b""
-    min_equal_titled: int = 0
     min_equal_named: int = 0
 
 

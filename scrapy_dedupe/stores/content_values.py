@@ -237,15 +237,13 @@ def _least_rest(signature: Signature, kept_identity: bytes) -> int | None:
     See :class:`~.base.Signature`. Sync with content_claim.lua.
     """
     same = SameKeys.of(signature.identity, kept_identity)
-    if same.url or (same.tail and same.title):
+    if same.url or (same.tail and same.title is not False):
         return 0
     if same.tail:
-        return signature.min_equal_named if same.title is None else signature.min_equal_rare
+        return signature.min_equal_rare
     if same.title is False or same.words is False:
         return None
-    if same.title:
-        return signature.min_equal_named if same.words else signature.min_equal_titled
-    return signature.min_equal_titled if same.words else signature.min_equal_rare
+    return signature.min_equal_named if same.title or same.words else signature.min_equal_rare
 
 
 def _equal_rest(

@@ -309,7 +309,7 @@ class RedisContent:
             if it is not None:
                 arguments += (
                     b"%d" % number, b"%d" % it.min_equal, b"%d" % it.min_equal_rare,
-                    b"%d" % it.min_equal_titled, b"%d" % it.min_equal_named, it.identity, it.rows,
+                    b"%d" % it.min_equal_named, it.identity, it.rows,
                     packed_rows(it.rows, it.rare_rows)[len(it.rows) :], _joined(it.bands), _joined(it.more_bands),
                 )  # fmt: skip
         calls = [(self._shards[0], (operation, b"%d" % len(captures), *arguments))]

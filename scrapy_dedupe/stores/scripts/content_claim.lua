@@ -6,7 +6,7 @@
 -- that is not pending), "find", or "look" (like "find", without regard to time and pending texts); the number of texts;
 -- for each text its digest, URL key, URL, time (6 bytes) and crawl id; then for each signature the number of its text,
 -- counted from 1, the smallest numbers of equal rows (see Signature in stores/base.py: of the whole texts, rare,
--- titled, named), its identity, row bytes, packed rare rows, its bands in one string, and the bands that are only searched
+-- named), its identity, row bytes, packed rare rows, its bands in one string, and the bands that are only searched
 -- Answer: for each known text {first capture, its crawl id, 1 if this URL had the text before}; for a new text without
 -- a signature nil; for a new text with a signature 0 if there is no near text (1: if only another page was similar),
 -- else {first capture of the near text, its crawl id, 1 if this URL had that text before, number of equal row bytes,
@@ -92,21 +92,18 @@ local function same_words(own, kept)
 end
 
 -- How many rows of the rests must be equal: see _least_rest() in stores/content_values.py.
-local function least_rest(own, kept, min_rare, min_titled, min_named)
+local function least_rest(own, kept, min_rare, min_named)
   local tail, title, words = same_key(2, own, kept), same_key(3, own, kept), same_words(own, kept)
-  if same_key(1, own, kept) or (tail and title) then
+  if same_key(1, own, kept) or (tail and title ~= false) then
     return 0
   end
   if tail then
-    return title == nil and min_named or min_rare
+    return min_rare
   end
   if title == false or words == false then
     return nil
   end
-  if title then
-    return words and min_named or min_titled
-  end
-  return words and min_titled or min_rare
+  return (title or words) and min_named or min_rare
 end
 
 -- The number of equal rows of the rests, and of the compared ones: 0 if these are too few, or a page has no rest.
@@ -187,7 +184,7 @@ local function near_answer(first_of_text, least, own, rows, packed, bands, more_
           rare_rows = rare_rows or unpacked(rows, packed)
           local identity = sub(other, 1, start)
           local rest, compared = equal_rest(own, rows, rare_rows, identity, other_rows, other_rare)
-          local wanted = least_rest(own, identity, least[2], least[3], least[4])
+          local wanted = least_rest(own, identity, least[2], least[3])
           local it = {wanted = wanted, equal = equal, digest = its_digest}
           if not wanted or (wanted > 0 and (compared == 0 or rest * width < wanted * compared)) then
             answer = 1
@@ -222,13 +219,13 @@ local function near_answer(first_of_text, least, own, rows, packed, bands, more_
   return answer
 end
 
-for item = 6 + 5 * texts, #ARGV, 10 do
+for item = 6 + 5 * texts, #ARGV, 9 do
   local number, least = tonumber(ARGV[item]), {}
-  for place = 1, 4 do
+  for place = 1, 3 do
     least[place] = tonumber(ARGV[item + place])
   end
   if not answers[number] then
-    answers[number] = near_answer(1 + 5 * number, least, unpack(ARGV, item + 5, item + 9))
+    answers[number] = near_answer(1 + 5 * number, least, unpack(ARGV, item + 4, item + 8))
   end
 end
 return answers

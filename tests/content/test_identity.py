@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrapy_dedupe.content import Deduplicator, Document, Verdict
+from scrapy_dedupe.content.identity import Identity, identity_of, without_numbers
+from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.stores.content_values import KEY_BYTES, NOTHING, SameKeys
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORDS = ["".join(random.Random(seed).choices("abcdefghijklmnopqrstuvwxyz", k=6)) for seed in range(3_000)]
+
+
+def prose(seed: object, words: int = 120) -> str:
+    return " ".join(random.Random(str(seed)).choices(WORDS, k=words))
+
+
+def page(url: str, title: str, text: str) -> Document:
+    return Document(f"http://a.example/{url}", f"<title>{title}</title><p>{prose('menu', 1_400)}<p>{text}")
+
+
+OLD = prose("own", 80)
+NEW = f"{OLD[:-7]} {prose('added', 1)}"
+OTHER = f"{prose('other', 20)} {OLD[:420]}"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Deduplicator:
+    """A host whose template is known, with the page /guide/red-shoes and a list in several parts."""
+    deduplicator = Deduplicator(f"sqlite:///{tmp_path / 'texts.sqlite'}")
+    deduplicator.check_many(page(f"pages/{n}", f"Page {prose(n, 3)}", prose(n)) for n in range(40))
+    deduplicator.check_many(
+        [
+            page("guide/red-shoes", "Red shoes 1.0 - Shop", f"red shoes {OLD}"),
+            page("list?page=1", "All shoes", prose("list")),
+        ]
+    )
+    return deduplicator
+
+
+@pytest.mark.parametrize(
+    ("url", "title", "text", "is_near"),
+    [
+        ("guide/red-shoes", "Another title", f"red shoes {prose('new', 5)}", True),  # the same URL
+        (
+            "v2.0/guide/red-shoes",
+            "Red shoes 2.0 - Shop",
+            f"red shoes {prose('new', 5)}",
+            True,
+        ),  # tail and title
+        ("v2.0/guide/red-shoes", "Another title", f"red shoes {NEW}", True),  # tail and rest
+        ("v2.0/guide/red-shoes", "Another title", f"red shoes {prose('new', 80)}", False),
+        ("sale/red-shoes", "Red shoes - Shop", f"red shoes {NEW}", True),  # title, words and rest
+        ("item/83742", "Red shoes - Shop", f"red shoes {NEW}", True),  # title and rest; the id says nothing
+        ("item/83742", "Red shoes - Shop", f"red shoes {prose('new', 80)}", False),
+        ("sale/red-boots", "Red shoes - Shop", f"red shoes boots {NEW}", False),  # other words
+        ("item/83742", "Blue shoes - Shop", f"red shoes {NEW}", False),  # another title
+        ("sale/red-shoes", "", f"red shoes {NEW}", True),  # no title: words and rest
+        ("sale/red-shoes", "", f"red shoes {OTHER}", False),
+        ("list?page=2", "All shoes", f"{prose('list')} more", False),  # small numbers are words
+        ("list?page=1&utm_source=menu", "All shoes", f"{prose('list')} more", True),
+        ("list", "All shoes", f"{prose('list')} more", True),
+    ],
+)
+def test_title_url_and_rest_decide_whether_a_similar_text_is_near(
+    site: Deduplicator, url: str, title: str, text: str, is_near: bool
+) -> None:
+    with site:
+        assert (site.check(page(url, title, text)).kind == "near") == is_near
+
+
+def test_a_near_verdict_says_what_was_compared(site: Deduplicator) -> None:
+    with site:
+        verdict = site.check(page("sale/red-shoes", "Red shoes 3 - Shop", f"red shoes {NEW}"))
+    assert (verdict.kind, verdict.same_title, verdict.same_path, verdict.same_words) == (
+        "near",
+        True,
+        False,
+        True,
+    )
+    assert verdict.rest_similarity is not None
+    assert verdict.similarity is not None
+    assert 0.8 < verdict.rest_similarity < verdict.similarity
+    assert Verdict("unique").as_dict()["rest_similarity"] is None
+
+
+def test_if_a_host_has_one_title_its_headings_decide(tmp_path: Path) -> None:
+    def product(number: int, heading: str, text: str) -> Document:
+        return page(f"p/{number}", "Shop", f"<h1>{heading}</h1>{text}")
+
+    with Deduplicator(f"sqlite:///{tmp_path / 'texts.sqlite'}") as deduplicator:
+        deduplicator.check_many(product(n, f"Shoe {prose(n, 2)}", prose(n)) for n in range(40))
+        first, other, again = (
+            deduplicator.check(product(number, heading, f"{OLD} {prose(number, 1)}"))
+            for number, heading in ((4011, "Red shoe"), (4012, "Blue shoe"), (90_011, "Red shoe"))
+        )
+    assert (first.kind, other.kind, again.kind) == ("unique", "unique", "near")
+    assert again.original_url == "http://a.example/p/4011"
+
+
+def test_a_version_is_preferred_to_a_more_similar_page(tmp_path: Path) -> None:
+    with Deduplicator(f"sqlite:///{tmp_path / 'texts.sqlite'}", template_guard=False) as deduplicator:
+        deduplicator.check_many(
+            [
+                page("1.0/x/register-4aa", "register", prose("version", 250)),
+                page("1.0/x/register-9ee", "register", prose("neighbour", 250)),
+            ]
+        )
+        verdict = deduplicator.check(
+            page("2.0/x/register-4aa", "register", f"{prose('version', 250)} {prose('neighbour', 250)[:200]}")
+        )
+    assert (verdict.original_url, verdict.same_path) == ("http://a.example/1.0/x/register-4aa", True)
+
+
+def test_without_identity_only_texts_decide(tmp_path: Path) -> None:
+    with Deduplicator(f"sqlite:///{tmp_path / 'texts.sqlite'}", near_identity=False) as deduplicator:
+        deduplicator.check(page("guide/red-shoes", "Red shoes", OLD))
+        verdict = deduplicator.check(page("guide/blue-boots", "Blue boots", OLD))
+    assert (verdict.kind, verdict.same_title, verdict.same_path) == ("near", None, None)
+
+
+@pytest.mark.parametrize("was_on", [False, True])
+def test_a_store_is_used_with_or_without_identity_but_not_both(tmp_path: Path, was_on: bool) -> None:
+    url = f"sqlite:///{tmp_path / 'texts.sqlite'}"
+    Deduplicator(url, near_identity=was_on).close()
+    with pytest.raises(StoreRefused, match=r"near_identity = o.*purge --all"):
+        Deduplicator(url, near_identity=not was_on)
+
+
+SAME, DIFFERENT, SILENT = True, False, None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        # URL, title; whether tail, title and words are equal
+        (("docs/3.11/os.html", "os 3.11"), ("docs/3.12/os.html", "os 3.12"), (SAME, SAME, SAME)),
+        (("a/b/c/index.html", "x"), ("x/b/c/index.html", "y"), (SAME, DIFFERENT, SILENT)),
+        (("a/cat", "x"), ("b/Cat.html", "x"), (DIFFERENT, SAME, SAME)),
+        (("a/cat", "x"), ("a/dog", "x"), (DIFFERENT, SAME, DIFFERENT)),
+        (("a/0815", ""), ("a/cat", ""), (DIFFERENT, SILENT, SILENT)),
+        (("a?id=cat", "x"), ("a?id=dog", "x"), (DIFFERENT, SAME, DIFFERENT)),
+        (("a?page=7", "x"), ("a?page=8", "x"), (DIFFERENT, SAME, DIFFERENT)),
+        (("cat?from=dog", "x"), ("cat", "x"), (DIFFERENT, SAME, SAME)),
+        (("wiki/cat", "x"), ("w/index.php?title=cat&oldid=12345", "x"), (DIFFERENT, SAME, SAME)),
+        (("a/classA_1_1Cat.html", "x"), ("b/classA_1_1Dog.html", "x"), (DIFFERENT, SAME, DIFFERENT)),
+        (("%D0%9A%D0%BE%D1%82", "x"), ("b/%D0%BA%D0%BE%D1%82", "x"), (DIFFERENT, SAME, SAME)),
+        (("", "2024"), ("", "2025"), (SILENT, SILENT, SILENT)),
+    ],
+)
+def test_parts_of_urls_and_titles(
+    one: tuple[str, str], other: tuple[str, str], same: tuple[bool | None, ...]
+) -> None:
+    text = "A cat, a Dog, scattered, os, c, and Кот."
+
+    def identity(url: str, title: str) -> bytes:
+        return bytes(identity_of(f"http://a.example/{url}", without_numbers(title), text, has_rest=True))
+
+    found = SameKeys.of(identity(*one), identity(*other))
+    assert (found.tail, found.title, found.words) == same
+
+
+@given(st.text(), st.text(), st.text(), st.booleans())
+def test_any_url_and_title_have_an_identity(url: str, title: str, text: str, has_rest: bool) -> None:
+    text = text.encode("utf-8", "replace").decode()
+    found = identity_of(url, title, text, has_rest=has_rest)
+    assert len(bytes(found)) == 5 * KEY_BYTES
+    assert found == identity_of(url, title, text, has_rest=has_rest)
+    assert (found.title == NOTHING) == (not title)
+    assert isinstance(found, Identity)
