@@ -138,7 +138,7 @@ class SharedBloomFilter:
         # How often a server lost the filter, or a part of it, during this run.
         self.times_lost = 0
         self._cache_size = cache_size
-        self._parts = [_Part(_name_of(tag)) for tag in hash_tags(redis, key)]
+        self._parts = [_FilterPart(_name_of(tag)) for tag in hash_tags(redis, key)]
         kept = keep.split(",")
         for number, part in enumerate(self._parts):
             part.keep = kept[number % len(kept)]
@@ -216,7 +216,7 @@ class SharedBloomFilter:
         )
 
     def _attach_parts(
-        self, parts: Sequence[_Part], born: str, gone: Sequence[str] = ()
+        self, parts: Sequence[_FilterPart], born: str, gone: Sequence[str] = ()
     ) -> list[tuple[dict[str, str], int, int, int]]:
         """Attach to parts; *born* is the generation of new ones.
 
@@ -414,13 +414,13 @@ class SharedBloomFilter:
         attached = [_text(token) for token in tokens]
         return [token for token in attached if token in self._gone or is_gone(token)]
 
-    def _note_loss(self, part: _Part, generation: str | None) -> None:
+    def _note_loss(self, part: _FilterPart, generation: str | None) -> None:
         """Count a loss if the generation in use was replaced by ``generation``."""
         if part.generation not in {None, generation, part.lost}:
             part.lost = part.generation
             self.times_lost += 1
 
-    def _part_of(self, item: bytes) -> _Part:
+    def _part_of(self, item: bytes) -> _FilterPart:
         """The part for a fingerprint with these words."""
         return self._parts[item[-1] % len(self._parts)]
 
@@ -456,7 +456,7 @@ class SharedBloomFilter:
                 answers[place] = digit
         return bytes(answers)
 
-    def _ask_part(self, part: _Part, operation: bytes, data: bytes) -> bytes:
+    def _ask_part(self, part: _FilterPart, operation: bytes, data: bytes) -> bytes:
         self._get_ready()
         call = self._call_name()
         for _ in range(_MAX_GENERATIONS):
@@ -483,7 +483,7 @@ class SharedBloomFilter:
         # next() is atomic, so two threads never get the same number.
         return b"%b%d" % (self._call_prefix, next(self._calls))
 
-    def _attach_again(self, part: _Part) -> None:
+    def _attach_again(self, part: _FilterPart) -> None:
         # The database was emptied, or the filter was recreated after the lease of this process had expired. The cache
         # belongs to the old generation.
         if self._is_guest:
@@ -498,7 +498,7 @@ class SharedBloomFilter:
             self._seen.clear()
 
     def _run_on(
-        self, parts: Sequence[_Part], arguments: Callable[[_Part], Iterable[str | int | bytes]]
+        self, parts: Sequence[_FilterPart], arguments: Callable[[_FilterPart], Iterable[str | int | bytes]]
     ) -> list[Any]:
         """The answers of ``bloom_members.lua`` for each part."""
         return self._caller.run_many(
@@ -534,7 +534,7 @@ class SharedBloomFilter:
                 del seen[next(iter(seen))]
 
 
-class _Part:
+class _FilterPart:
     """A part of a filter. ``generation`` is the one in use, ``keep`` the one that may be kept, ``lost`` the last lost."""
 
     def __init__(self, name: str) -> None:
