@@ -14,8 +14,9 @@ little memory, and a later near copy is compared with both.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import redis
 
@@ -58,8 +59,11 @@ class ClusterContent(RedisContent):
     """The :class:`~.base.ContentStore` of an open cluster."""
 
     def recall(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
-        """None for each page: the shard of a source is not that of its text, so sources are not stored."""
-        return [None] * len(captures)
+        sources = [(capture.source,) for capture in captures if capture.source]
+        digests = dict(zip(sources, self._step(b"source", sources), strict=True))
+        asked = [replace(capture, digest=digests.get((capture.source,)) or b"") for capture in captures]
+        matches = iter(self._ask(b"find", [capture for capture in asked if capture.digest]))
+        return [cast("TextMatch | None", next(matches)) if capture.digest else None for capture in asked]
 
     def _ask(
         self, operation: bytes, captures: Sequence[SeenText], signatures: Sequence[Signature | None] = ()
@@ -86,6 +90,11 @@ class ClusterContent(RedisContent):
         for its, its_answers in zip(by_shard.values(), found[: len(claims)], strict=True):
             for number, answer in zip(its, its_answers, strict=True):
                 answers[number] = answer_of(captures[number], None, answer)
+        if operation in {b"claim", b"sure"}:
+            asked_new = zip(captures, answers, strict=True)
+            self._step(
+                b"note", [(it.source, it.digest) for it, known in asked_new if it.source and known is None]
+            )
         new = {
             number: it for number, it in enumerate(signatures) if it is not None and answers[number] is None
         }

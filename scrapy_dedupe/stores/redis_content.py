@@ -38,8 +38,8 @@ Each call is one script for any number of texts; it is atomic and takes one roun
 ``dedupe:{content:17}:v3:``, except for ``p`` and ``h``. The fifth byte of a digest or band hash, modulo 16, selects the
 shard, so the data of a text is in one shard, and its buckets are in several. The field ``shards`` of ``p`` is the number
 of shards. Whether a text is new is still decided by one atomic script. The comparison with near texts takes up to two more
-round trips for a batch: :mod:`.redis_cluster_content`. Buckets of expired texts are only emptied by a purge. There are no
-``m`` hashes, so pages that were not modified are read again.
+round trips for a batch: :mod:`.redis_cluster_content`. Buckets of expired texts are only emptied by a purge. The shard
+of a source is not that of its text, so any purge forgets all sources.
 """
 
 from __future__ import annotations

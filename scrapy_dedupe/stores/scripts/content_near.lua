@@ -13,11 +13,17 @@
 --   "fill", then bands and references        puts texts into buckets
 --   "known", then references                 answer: for each 1 if this text is kept
 --   "empty", then bands and references       empties these buckets if these texts are still in them
+--   "note", then sources and digests         stores the texts of these sources
+--   "source", then sources                   answer: for each the digest of its text, or nil
 
 local step = ARGV[4]
 local answers = {}
 
-if step == 'search' then
+if step == 'source' then
+  for item = 5, #ARGV do
+    answers[item - 4] = get('m', ARGV[item])
+  end
+elseif step == 'search' then
   for item = 5, #ARGV do
     answers[item - 4] = run('HGET', key_of('b', ARGV[item]), ARGV[item])
   end
@@ -40,7 +46,10 @@ elseif step == 'read' then
 else
   for item = 5, #ARGV, 2 do
     local name, value = ARGV[item], ARGV[item + 1]
-    if step == 'keep' then
+    if step == 'note' then
+      lifetime = 0
+      put('m', name, value)
+    elseif step == 'keep' then
       put('s', sub(name, 1, REF), value .. sub(name, REF + 1))
     else
       local key = key_of('b', name)
