@@ -7,8 +7,8 @@ two dissimilar pages copies of each other.
 
 Neither two pages of one template nor two pages whose common text is on many pages of their host (:mod:`.template`) are
 near copies: the whole texts must be similar, and the title, the URL and the rest of the texts must show that it is the
-same page (:mod:`.identity`; :class:`.Signature` has the rule). Bands are therefore hashed together with the title, or with
-the tail of the URL. If the title says nothing, bands are computed from the rest.
+same page (:mod:`.identity`; :class:`.Signature` has the rule). Bands are therefore hashed together with the title, the
+words of the URL or its tail. If the title or the words say nothing, bands of the rest replace theirs.
 
 A page without text, or with text only in its title and ``<noscript>``, is not judged: otherwise all shells of pages
 that JavaScript fills would be copies of each other. Its verdict is ``unknown`` with the reason ``no text``, and
