@@ -178,7 +178,7 @@ class Judge:
     """Judges pages against one store. Raises :class:`StoreRefused` if its near layer has other parameters.
 
     ``measure`` is called with the name of a step (``canonical``, ``exact``, ``near``) and its duration in seconds, once
-    per page.
+    per page. ``recalls``: the store has the texts of earlier pages, so :meth:`recall` may find some.
     """
 
     def __init__(
@@ -193,6 +193,7 @@ class Judge:
         self._measure = measure
         stored = store.parameters()
         self._has_imported = quarrycore.PARAMETERS.items() <= stored.items()
+        self.recalls = store.has_sources()
         self._layers = self._open_layers(stored)
         self._guard = (
             TemplateGuard(store.load_template, store.save_template) if self._options.template_guard else None
