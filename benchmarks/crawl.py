@@ -21,6 +21,7 @@ import argparse
 import gc
 import json
 import os
+import random
 import resource
 import statistics
 import subprocess
@@ -138,10 +139,13 @@ def crawl(settings: dict[str, Any], urls_file: str, pages: int, freezes: str) ->
 
 
 def pages_of(folder: Path, count: int) -> list[str]:
-    """Return the paths of up to *count* HTML files below *folder*, evenly distributed."""
+    """Return the paths of up to *count* HTML files below *folder*, always the same, in random order.
+
+    Every nth file would not do: the files of several manuals can take turns in a folder.
+    """
     found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.htm*") if path.is_file())
-    step = max(1, len(found) // count)
-    return found[::step][:count]
+    random.Random(1).shuffle(found)
+    return found[:count]
 
 
 class Site:

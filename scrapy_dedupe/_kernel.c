@@ -794,23 +794,35 @@ is_stable(uint32_t code)
     return low < sizeof STABLE / sizeof *STABLE && code >= STABLE[low][0];
 }
 
+#define EACH_BYTE(byte) ((uint64_t)0x0101010101010101u * (byte))
+
+/* Whether eight bytes are printable ASCII, of which no two in a row are spaces. */
+INLINE int
+is_plain(uint64_t bytes)
+{
+    const uint64_t highest = EACH_BYTE(0x80);
+    uint64_t others = bytes ^ EACH_BYTE(' ');
+    uint64_t spaces = ~((others & ~highest) + ~highest) & ~others & highest;
+    return !((bytes | ~(bytes + EACH_BYTE(0x60)) | (bytes + EACH_BYTE(0x01))) & highest) && !(spaces & spaces << 8);
+}
+
 /* Write UTF-8 without dropped characters, and with white space collapsed and trimmed. Returns its length. */
 static Py_ssize_t
 collapse_bytes(Bytes from, Bytes end, unsigned char *to, int *may_change)
 {
     unsigned char *at = to;
-    int has_space = 0; /* white space was read after the last character */
+    int has_space = 1; /* nothing was written, or a space at the end */
     while (from < end) {
-        int class = CLASSES[*from], length = 1;
-        if (class == PLAIN) {
-            if (has_space && at > to)
-                *at++ = ' ';
-            has_space = 0;
-            do
-                *at++ = *from++;
-            while (from < end && CLASSES[*from] == PLAIN);
-            continue;
+        uint64_t bytes;
+        while (end - from >= 8 && (memcpy(&bytes, from, 8), is_plain(bytes)) && !(has_space && *from == ' ')) {
+            memcpy(at, &bytes, 8);
+            at += 8;
+            from += 8;
+            has_space = from[-1] == ' ';
         }
+        if (from == end)
+            break;
+        int class = CLASSES[*from], length = 1;
         if (class == WIDE) {
             length = *from < 0xE0 ? 2 : *from < 0xF0 ? 3 : 4;
             uint32_t code = *from & (0xFFu >> (length + 1));
@@ -824,18 +836,19 @@ collapse_bytes(Bytes from, Bytes end, unsigned char *to, int *may_change)
             else if (code >= 0x300 && !*may_change)
                 *may_change = !is_stable(code);
         }
-        if (class == SPACE)
-            has_space = 1;
-        else if (class != DROPPED) {
-            if (has_space && at > to)
+        if (class == SPACE) {
+            if (!has_space)
                 *at++ = ' ';
-            has_space = 0;
+            has_space = 1;
+        }
+        else if (class != DROPPED) {
             for (int i = 0; i < length; i++)
                 *at++ = from[i];
+            has_space = 0;
         }
         from += length;
     }
-    return at - to;
+    return at - to - (has_space && at > to);
 }
 
 /* collapse(text): the text without dropped characters and with collapsed white space, and whether NFC may change it. */

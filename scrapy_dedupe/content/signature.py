@@ -236,7 +236,9 @@ def _distinct_hashes(text: str, size: int, hashes: Hashes) -> int:
     found = base_hashes(text, size)
     for first in range(0, len(found), _CHUNK):
         _finalise(found[first : first + _CHUNK])
-    found.sort()
+    # Twice as fast as one sort: numpy has a radix sort for 16 bits only. It leaves runs of a few hashes to sort.
+    found = found[(found >> _16).astype(np.uint16).argsort(kind="stable")]
+    found.sort(kind="stable")
     is_first = np.empty(len(found), dtype=bool)
     is_first[:1] = True
     np.not_equal(found[1:], found[:-1], out=is_first[1:])

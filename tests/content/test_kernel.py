@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import unicodedata
+from itertools import product
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,15 @@ def test_tags_of_a_page_for_which_the_gil_is_released() -> None:
     assert compiled.left_open(source) == markup._left_open(source)
 
 
-@given(any_text)
+# Characters of each class, in runs that are longer and shorter than the eight bytes that are read at once.
+spaced_text = st.lists(
+    st.sampled_from(
+        ["eight by", "plain", "a b", " ", "  ", "\t", "~", "\x7f", "\0", "\x1f", "\xa0", "\xad", "\u0301"]
+    )
+).map("".join)
+
+
+@given(any_text | spaced_text)
 def test_collapsed_text(text: str) -> None:
     found, may_change = compiled.collapse(text)
     assert found == _collapse(text)[0]
@@ -138,6 +147,12 @@ def test_collapsed_characters() -> None:
     for plane in range(0, 0x110000, 0x1000):
         text = "x".join(map(chr, range(plane, plane + 0x1000)))
         assert compiled.collapse(text)[0] == _collapse(text)[0]
+
+
+def test_collapsed_pairs_of_characters_at_each_place_of_eight_bytes() -> None:
+    for first, second in product(map(chr, range(0x180)), " \t~\x7fx\xe9"):
+        text = " ".join(f"{'x' * place}{first}{second}{'x' * 9}" for place in range(8))
+        assert compiled.collapse(text)[0] == _collapse(text)[0], ascii(first + second)
 
 
 def test_characters_that_nfc_is_not_asked_for_are_never_changed_by_it() -> None:

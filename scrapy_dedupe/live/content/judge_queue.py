@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 # Pages per batch. Larger batches would delay the verdict of the first page.
 _BATCH_SIZE: Final = 16
 
-# Extracting the text of a page of this size or more may take too long for the worker.
+# Extracting the text of a page of this size or more may take too long for the worker. The second thread costs less than
+# 0.1 ms per page. With 200 kB, small pages wait twice as long (median) beside hostile pages of 190 kB.
 _LARGE_BYTES: Final = 50_000
 
 
