@@ -155,7 +155,7 @@ class WarcSettings:
 
     enabled: bool = flag("DEDUPE_WARC_ENABLED", True, "Whether the add-on enables the WARC pipeline.")
     index_url: str = setting("DEDUPE_INDEX_URL", None, STORE,
-        "The store for the crawl index. Default: DEDUPE_STORE_URL.")
+        "The store for the crawl index, which cannot be in a Redis Cluster. Default: DEDUPE_STORE_URL.")
     folder: Path = setting("DEDUPE_WARC_DIR", "warcs", PATH,
         "The folder of the WARC files. A relative path is relative to the working directory. It is created if it"
         " does not exist.")
