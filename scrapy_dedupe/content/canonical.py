@@ -82,6 +82,7 @@ def _tag_ids(names: Iterable[str]) -> dict[int, str]:
 _BLOCK_IDS: Final = frozenset(_tag_ids(_BLOCKS.split()))
 _NAME_IDS: Final = tuple(_tag_ids(("title", "h1")))
 _LINE_IDS: Final = frozenset(_tag_ids(("br", "hr")))  # empty, so that one space separates what is around them
+_BOX_IDS: Final = _BLOCK_IDS - _LINE_IDS - frozenset(_NAME_IDS)
 _REMOVED_IDS: Final = frozenset(_tag_ids(("script", "style", "template")))
 _LINK_IDS: Final = _tag_ids(_LINKS)
 _WANTED: Final = _BLOCK_IDS | _REMOVED_IDS
@@ -276,12 +277,16 @@ def _tree_text(tree: LexborHTMLParser, with_links: bool, names: dict[int, str]) 
     # The list is necessary: the tree must not change during traversal.
     for node in [node for node in root.traverse() if node.tag_id in wanted]:
         tag_id = node.tag_id
-        if tag_id in _BLOCK_IDS:
-            if tag_id in _NAME_IDS and tag_id not in names and _is_html(node):
+        if tag_id in _BOX_IDS:
+            _insert_before(node, " ")
+            _insert_after(node, " ")
+        elif tag_id in _LINE_IDS:
+            _insert_before(node, " ")
+        elif tag_id in _NAME_IDS:
+            if tag_id not in names and _is_html(node):
                 names[tag_id] = node.text()
             _insert_before(node, " ")
-            if tag_id not in _LINE_IDS:
-                _insert_after(node, " ")
+            _insert_after(node, " ")
         elif tag_id in _REMOVED_IDS:
             node.decompose(recursive=False)
         if with_links and tag_id in _LINK_IDS:

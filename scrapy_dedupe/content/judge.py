@@ -402,7 +402,7 @@ class Judge:
         )
         identity = identity_of(capture.url, title, reading.text, has_rest=has_rest)
         signed = layer.signature_with(identity, capture, hashes, is_template)
-        counted = np.append(hashes, np.array(marks, np.uint32)) if marks else hashes
+        counted = np.concatenate((hashes, np.array(marks, np.uint32).ravel())) if marks else hashes
         return _Candidate(layer, host, counted, signed, is_bare, has_rest)
 
     def _is_rare(self, host: str, marks: Sequence[int]) -> bool:

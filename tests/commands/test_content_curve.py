@@ -45,17 +45,18 @@ def test_the_defaults_find_almost_all_pairs_at_the_threshold(call: Callable[...,
         "recall": 0.99,
         "num_perm": 128,
         "shingle_size": 7,
-        "bands": 16,
-        "rows_per_band": 8,
+        "near_identity": True,
+        "bands": 5,
+        "rows_per_band": 3,
         "min_equal": 109,
         "deviation": pytest.approx(0.0317, abs=1e-4),
     }
     assert list(points) == [0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0]
     assert points[0.85] == {
         "jaccard": 0.85,
-        "shares_band": Banding(16, 8).probability(0.85),
+        "shares_band": Banding(5, 3).probability(0.85),
         "estimate_reaches": estimate_probability(0.85, 128, 109),
-        "called_near": recall(0.85, Banding(16, 8), 128, 109),
+        "called_near": recall(0.85, Banding(5, 3), 128, 109),
     }
     assert points[0.85]["shares_band"] > 0.99
     assert points[0.7]["called_near"] < 0.001
@@ -79,7 +80,7 @@ def test_the_table_marks_the_threshold(call: Callable[..., Any]) -> None:
 def test_options_stand_for_the_settings(call: Callable[..., Any]) -> None:
     words = ("--threshold", "0.7", "--recall", "0.95", "--num-perm", "200", "--shingle-size", "5")
     curve = only(call("content", "curve", "--json", *words))
-    banding = NearOptions(threshold=0.7, recall=0.95, num_perm=200).banding
+    banding = NearOptions(threshold=0.7, recall=0.95, num_perm=200).banding.third(0.7, 0.95)
     assert (curve["threshold"], curve["recall"], curve["num_perm"], curve["shingle_size"]) == (
         0.7,
         0.95,
@@ -94,11 +95,19 @@ def test_the_settings_of_the_project_count(project: Path) -> None:
     settings = "DEDUPE_NEAR_THRESHOLD = 0.9\nDEDUPE_NEAR_NUM_PERM = 256\nDEDUPE_NEAR_SHINGLE_SIZE = 9\n"
     ran = in_project(project, settings + "DEDUPE_NEAR_RECALL = 0.8\n", "--recall", "0.999")
     assert (ran.returncode, ran.stderr) == (0, "")
-    banding = Banding.for_recall(0.9, 0.999, 256)
+    banding = Banding.for_recall(0.9, 0.999, 256).third(0.9, 0.999)
     assert ran.stdout.splitlines()[:2] == [
         "Threshold  0.9, of shingles of 9 characters",
-        f"Bands      {banding.bands} of {banding.rows} rows, of 256; recall wanted: 0.999",
+        (
+            f"Bands      {banding.bands} of {banding.rows} rows for each of title, URL words and end of the URL,"
+            " of 256; recall wanted: 0.999"
+        ),
     ]
+
+
+def test_without_titles_and_urls_all_bands_are_of_the_text(project: Path) -> None:
+    ran = in_project(project, "DEDUPE_NEAR_IDENTITY = False\n")
+    assert ran.stdout.splitlines()[1] == "Bands      16 of 8 rows, of 128; recall wanted: 0.99"
 
 
 def test_each_content_type_that_has_its_own_values_has_its_own_table(project: Path) -> None:

@@ -331,24 +331,32 @@ def _curves(stores: CommandStores, opts: argparse.Namespace) -> list[dict[str, A
         if value is None:
             values[name] = getattr(stores.settings.content, f"near_{name}")
     by_type = NearOptions.by_type(**values)
+    near_identity = stores.settings.content.near_identity
     # First the curve for all other types.
     return [
-        _curve(name, by_type[name]) for name in sorted(by_type, key=lambda name: (name != ALL_TYPES, name))
+        _curve(name, by_type[name], near_identity)
+        for name in sorted(by_type, key=lambda name: (name != ALL_TYPES, name))
     ]
 
 
-def _curve(content_type: str, options: NearOptions) -> dict[str, Any]:
-    """The near layer for one content type, ``*`` for all others. If the layer is off, there are no bands and no points."""
+def _curve(content_type: str, options: NearOptions, near_identity: bool) -> dict[str, Any]:
+    """The near layer for one content type, ``*`` for all others. If the layer is off, there are no bands and no points.
+
+    With *near_identity* the bands are those of one key: the title, the URL words or the end of the URL.
+    """
     threshold, num_perm = options.threshold, options.num_perm
     curve = {
         "content_type": content_type,
         **picked(options, _OPTIONS),
+        "near_identity": near_identity,
         **dict.fromkeys(("bands", "rows_per_band", "min_equal", "deviation")),
         "points": [],
     }
     if not options.is_on:
         return curve
     banding, least = options.banding, min_equal(threshold, num_perm)
+    if near_identity:
+        banding = banding.third(threshold, options.recall)
     return curve | {
         "bands": banding.bands,
         "rows_per_band": banding.rows,
@@ -380,8 +388,9 @@ def _curve_lines(curves: list[dict[str, Any]]) -> Iterator[str]:
             yield f"Threshold  {threshold:g}, which turns the near layer off"
             continue
         yield f"Threshold  {threshold:g}, of shingles of {curve['shingle_size']} characters"
+        keys = " for each of title, URL words and end of the URL" if curve["near_identity"] else ""
         yield (
-            f"Bands      {curve['bands']} of {curve['rows_per_band']} rows, of {curve['num_perm']}; recall wanted:"
+            f"Bands      {curve['bands']} of {curve['rows_per_band']} rows{keys}, of {curve['num_perm']}; recall wanted:"
             f" {curve['recall']:g}"
         )
         yield (
