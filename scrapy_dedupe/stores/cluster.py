@@ -24,6 +24,7 @@ from redis.exceptions import (
     MovedError,
     NoScriptError,
     ResponseError,
+    SlotNotCoveredError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -100,8 +101,8 @@ class ClusterScriptCaller:
                 self._is_outdated = False
             try:
                 answers = self._sent(calls)
-            except redis.TimeoutError:
-                # A replica may replace the master. redis-py only notices this for its own calls.
+            except (redis.TimeoutError, SlotNotCoveredError):
+                # A replica may replace the master, or a master get the slot. redis-py only notices this for its own calls.
                 self._is_outdated = True
                 raise
             for number, answer in enumerate(answers):

@@ -20,6 +20,7 @@ from servers import RedisCluster
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.live import stores
 from scrapy_dedupe.stores import open_store, parse_store_url
+from scrapy_dedupe.stores.base import SeenText
 from scrapy_dedupe.stores.cluster import SHARDS, hash_tags
 from scrapy_dedupe.stores.redis import open_client
 from scrapy_dedupe.urls.shared import SharedBloomFilter, words
@@ -219,6 +220,24 @@ def test_a_master_that_hangs_is_unavailable_until_it_answers(cluster: RedisClust
     assert not any(shared.add_many(items[:200]))
     # The late answers are not taken for those of other calls.
     assert [shared.contains_many([item, b"unknown"]) for item in items[:50]] == 50 * [[True, False]]
+
+
+def test_a_slot_that_a_master_gets_later(cluster: RedisCluster) -> None:
+    client = open_client(parse_store_url(cluster.url))
+    slot = key_slot(hash_tags(client, "content")[1].encode())
+    client.close()
+    cluster.ask(cluster.masters[0], "CLUSTER DELSLOTS", slot)
+    store = open_store(cluster.url)
+    texts = [
+        SeenText(bytes(4) + bytes([shard]) + bytes(11), "https://a.example/", "c", 0)
+        for shard in range(SHARDS)
+    ]
+    with pytest.raises(StoreUnavailable):
+        store.content.claim(texts)
+    cluster.ask(cluster.masters[0], "CLUSTER ADDSLOTS", slot)
+    cluster.wait()
+    assert len(store.content.claim(texts)) == SHARDS
+    store.close()
 
 
 @pytest.mark.exhaustive
