@@ -222,16 +222,34 @@ def test_a_master_that_hangs_is_unavailable_until_it_answers(cluster: RedisClust
     assert [shared.contains_many([item, b"unknown"]) for item in items[:50]] == 50 * [[True, False]]
 
 
+def test_a_closed_store_keeps_no_connection_of_its_scripts(redis_cluster: RedisCluster) -> None:
+    def connections() -> set[str]:
+        clients = [
+            each for master in redis_cluster.masters for each in redis_cluster.ask(master, "CLIENT LIST")
+        ]
+        return {each["addr"] for each in clients if each["cmd"] == "evalsha"}
+
+    texts = [SeenText(bytes([0, 0, 0, 0, shard]) + bytes(11), "", "c", 0) for shard in range(SHARDS)]
+    # The second one finds the scripts on the masters.
+    for _ in range(2):
+        store, before = open_store(redis_cluster.url), connections()
+        store.content.claim(texts)
+        opened = connections() - before
+        store.close()
+    assert len(opened) == len(redis_cluster.masters)
+    deadline = time.monotonic() + 10
+    while (left := opened & connections()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left
+
+
 def test_a_slot_that_a_master_gets_later(cluster: RedisCluster) -> None:
     client = open_client(parse_store_url(cluster.url))
     slot = key_slot(hash_tags(client, "content")[1].encode())
     client.close()
     cluster.ask(cluster.masters[0], "CLUSTER DELSLOTS", slot)
     store = open_store(cluster.url)
-    texts = [
-        SeenText(bytes(4) + bytes([shard]) + bytes(11), "https://a.example/", "c", 0)
-        for shard in range(SHARDS)
-    ]
+    texts = [SeenText(bytes([0, 0, 0, 0, shard]) + bytes(11), "", "c", 0) for shard in range(SHARDS)]
     with pytest.raises(StoreUnavailable):
         store.content.claim(texts)
     cluster.ask(cluster.masters[0], "CLUSTER ADDSLOTS", slot)
