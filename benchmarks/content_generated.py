@@ -246,7 +246,7 @@ _CJK = "".join(chr(code) for code in range(0x4E00, 0x4E00 + 1_200))
 _ARABIC = "ابتثجحخدذرزسشصضطظعغفقكلمنهوي"
 _THAI = "กขคงจชซญดตถทธนบปผฝพฟภมยรลวศสหอะาเแโใไ"
 
-_SITES: dict[str, tuple[Callable[[_Writer], Iterator[_Row]], int]] = {
+SITES: dict[str, tuple[Callable[[_Writer], Iterator[_Row]], int]] = {
     # The number of sentences in menu, sidebar and footer
     "shop-one-title": (_shop_with_one_title, 12),
     "shop-titles": (_shop_with_titles, 12),
@@ -274,11 +274,11 @@ _SCRIPTS = {
 
 
 def generated_sites(seed: int) -> list[Site]:
-    return [_site(name, seed) for name in _SITES]
+    return [_site(name, seed) for name in SITES]
 
 
 def _site(name: str, seed: int) -> Site:
-    rows, sentences = _SITES[name]
+    rows, sentences = SITES[name]
     writer = _Writer(f"{seed} {name}", *_SCRIPTS.get(name, ()))
     menu = " ".join(writer.title(2) for _ in range(sentences))
     footer = writer.text(sentences)

@@ -5,7 +5,7 @@
 CORPUS is a folder, which may be empty. The benchmark downloads 62 sites into it: 99 documentation packages of Debian,
 490 MB, with ``apt-get download`` (run ``apt-get update`` before). Their HTML files are kept, nothing is installed. What
 the benchmark has read and compared is kept in CORPUS too: the first run takes about five minutes of CPU time more than
-the others.
+the others. If Debian has newer versions of the packages, the figures differ a little.
 
 A Deduplicator checks the pages of all sites of one half, in random order. Its verdicts are compared with the exact
 similarities of the texts (``content_truth.py``):
@@ -15,8 +15,8 @@ found     Pages with an earlier version whose text has changed but is similar (J
 siblings  Pages with a similar text on a different page of their site: the share that is called near to a different page.
 wrong     Near verdicts with a similarity below 0.80.
 
-All figures are sums over the random orders; intervals are 95 % bootstraps over sites. A site is in the half that a hash of
-its name chooses: choose rules and thresholds on the half *choosing*, and report figures of the half *reporting*.
+All figures are sums over the random orders; intervals are 95 % bootstraps over sites. The hash of its name decides in which
+half a site is: choose rules and thresholds on the half *choosing*, and report figures of the half *reporting*.
 
 The runs (``--runs``, default: all):
 
@@ -46,8 +46,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from content_corpus import PACKAGES, Page, Site, fetch, halves, load
-from content_generated import generated_sites
+from content_corpus import PACKAGES, Package, Page, Site, fetch, halves, load
+from content_generated import SITES, generated_sites
 from content_shared import sqlite_url, stop, table
 from content_truth import NEAR, UNLIKE, Truth, jaccard_of, truth_of
 
@@ -127,6 +127,9 @@ def main() -> None:
     parsed = parser.parse_args()
     if parsed.orders < 1:
         raise stop(f"--orders is {parsed.orders}. Allowed: a whole number of at least 1.")
+    known = [it.site for it in PACKAGES] + list(SITES)
+    if unknown := set(parsed.sites or ()) - set(known):
+        raise stop(f"There is no site {', '.join(sorted(unknown))}. Sites: {', '.join(known)}.")
     options = dict(_option(text) for text in parsed.option)
     written = {}
     for run in parsed.runs:
@@ -149,17 +152,14 @@ def _sites_of(run: str, parsed: argparse.Namespace) -> dict[str, list[Site]]:
         sites = generated_sites(parsed.seed)
         return {"all": [it for it in sites if parsed.sites is None or it.name in parsed.sites]}
     half_of = halves()
-    packages = {
-        half: [
-            it for it in PACKAGES if (it.site in parsed.sites if parsed.sites else half_of[it.site] == half)
-        ]
-        for half in (
-            ("all",) if parsed.sites else (parsed.half,) if parsed.half else ("choosing", "reporting")
-        )
-    }
+    packages: dict[str, list[Package]] = {}
+    for it in PACKAGES:
+        half = "all" if parsed.sites else half_of[it.site]
+        if (it.site in parsed.sites) if parsed.sites else parsed.half in (None, half):
+            packages.setdefault(half, []).append(it)
     fetch(parsed.corpus, [it for some in packages.values() for it in some])
     found = {half: [load(parsed.corpus, it) for it in some] for half, some in packages.items()}
-    return {half: [it for it in sites if it is not None] for half, sites in found.items()}
+    return {half: [it for it in sites if it is not None] for half, sites in sorted(found.items())}
 
 
 def _option(text: str) -> tuple[str, object]:

@@ -18,7 +18,6 @@ from content_shared import (
     Timing,
     batches,
     claim_texts,
-    knows_template_guard,
     quantile,
     redis_client,
     redis_server,
@@ -240,11 +239,10 @@ def rates(timing: Timing) -> tuple[str, str]:
 
 def near(options: Options) -> None:
     count = 4_000 if options.quick else 20_000
-    kinds: dict[str, dict[str, Any]] = {"": {}}
-    if knows_template_guard():
-        kinds = {", guard off": {"template_guard": False}, ", guard on": {"template_guard": True}}
-    else:
-        print("\nnear: this version has no option template_guard; its default is measured.")
+    kinds: dict[str, dict[str, Any]] = {
+        ", guard off": {"template_guard": False},
+        ", guard on": {"template_guard": True},
+    }
     sizes, trips = [], []
     with redis_server(options) as redis_url:
         for name, extra in kinds.items():

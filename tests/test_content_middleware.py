@@ -337,21 +337,27 @@ async def test_a_fault_of_ours_costs_no_page(
     assert "dedupe/errors/content" in messages[0]
 
 
+@pytest.mark.parametrize("method", ["claim", "recall"])
 @crawl_test
 async def test_a_store_that_is_lost_costs_no_page_and_is_told_once(
-    web: WebServer, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    web: WebServer,
+    alone: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    method: str,
 ) -> None:
     calls: list[object] = []
-    real = SqliteContent.recall
+    real = getattr(SqliteContent, method)
 
-    def recall(self: SqliteContent, *args: Any, **kwargs: Any) -> Any:
+    def lost(self: SqliteContent, *args: Any, **kwargs: Any) -> Any:
         calls.append(args)
         if len(calls) > 1:
             # What a lost disk looks like from here; the translation into our own error is the real one.
             self._connection.close()
         return real(self, *args, **kwargs)
 
-    monkeypatch.setattr(SqliteContent, "recall", recall)
+    monkeypatch.setattr(SqliteContent, method, lost)
+    monkeypatch.setattr(SqliteContent, "has_sources", lambda self: method == "recall")
     paths = [f"/{number}" for number in range(6)]
     for path in paths:
         web.page(path, LONG)
@@ -623,7 +629,7 @@ async def test_how_long_verdicts_took_is_among_the_stats(web: WebServer, alone: 
         step: values[f"dedupe/content/latency/{step}/count"]
         for step in ("canonical", "exact", "near", "verdict")
     }
-    assert counts == {"canonical": 1, "exact": 2, "near": 1, "verdict": 2}
+    assert counts == {"canonical": 2, "exact": 2, "near": 1, "verdict": 2}
     for step in counts:
         p50, p99 = (values[f"dedupe/content/latency/{step}/{name}"] for name in ("p50_ms", "p99_ms"))
         assert 0 < p50 <= p99

@@ -78,10 +78,10 @@ def key_of(name: str) -> bytes:
     return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES).digest()
 
 
-def marks_of(name: str) -> list[int]:
+def marks_of(name: str) -> tuple[int, ...]:
     """Three 32-bit hashes of a name, to count how many pages have it."""
     hashed = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=12).digest()
-    return list(struct.unpack("<3I", hashed))
+    return struct.unpack("<3I", hashed)
 
 
 def names_of(title: str, heading: str) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ two dissimilar pages copies of each other.
 
 Neither two pages of one template nor two pages whose common text is on many pages of their host (:mod:`.template`) are
 near copies: the whole texts must be similar, and the title, the URL and the rest of the texts must show that it is the
-same page (:mod:`.identity`; :class:`.Signature` has the rule). Bands are therefore hashed together with the title, or with
-the tail of the URL. If the title says nothing, bands are computed from the rest.
+same page (:mod:`.identity`; :class:`.Signature` has the rule). Bands are therefore hashed together with the title, the
+words of the URL or its tail. If the title or the words say nothing, bands of the rest replace theirs.
 
 A page without text, or with text only in its title and ``<noscript>``, is not judged: otherwise all shells of pages
 that JavaScript fills would be copies of each other. Its verdict is ``unknown`` with the reason ``no text``, and
@@ -178,7 +178,7 @@ class Judge:
     """Judges pages against one store. Raises :class:`StoreRefused` if its near layer has other parameters.
 
     ``measure`` is called with the name of a step (``canonical``, ``exact``, ``near``) and its duration in seconds, once
-    per page.
+    per page. ``recalls``: the store has the texts of earlier pages, so :meth:`recall` may find some.
     """
 
     def __init__(
@@ -193,6 +193,7 @@ class Judge:
         self._measure = measure
         stored = store.parameters()
         self._has_imported = quarrycore.PARAMETERS.items() <= stored.items()
+        self.recalls = store.has_sources()
         self._layers = self._open_layers(stored)
         self._guard = (
             TemplateGuard(store.load_template, store.save_template) if self._options.template_guard else None
@@ -394,18 +395,18 @@ class Judge:
         if not self._options.near_identity:
             signed = layer.signature_of(capture, hashes, is_template) if has_rest else None
             return _Candidate(layer, host, hashes, signed, is_bare, has_rest)
-        counted, title = hashes, next(iter(reading.names), "")
-        if self._guard is not None and reading.names:
-            # Names are counted like shingles. With three counters a name is rarely taken for a shingle of the template.
-            marks = np.array([mark for name in reading.names for mark in marks_of(name)], np.uint32)
-            counted = np.append(hashes, marks)
-            is_common = self._guard.template(host, marks).reshape(-1, 3).all(axis=1)
-            title = next(
-                (name for name, common in zip(reading.names, is_common, strict=True) if not common), ""
-            )
+        # A name is counted like three shingles: a single one could have the counter of a shingle of the template.
+        marks = [marks_of(name) for name in reading.names]
+        title = next(
+            (name for name, three in zip(reading.names, marks, strict=True) if self._is_rare(host, three)), ""
+        )
         identity = identity_of(capture.url, title, reading.text, has_rest=has_rest)
         signed = layer.signature_with(identity, capture, hashes, is_template)
+        counted = np.append(hashes, np.array(marks, np.uint32)) if marks else hashes
         return _Candidate(layer, host, counted, signed, is_bare, has_rest)
+
+    def _is_rare(self, host: str, marks: Sequence[int]) -> bool:
+        return self._guard is None or not self._guard.are_template(host, marks)
 
     def _layer_of(self, mime: str) -> _NearLayer | None:
         return self._layers.get(mime, self._layers[ALL_TYPES])
@@ -477,10 +478,11 @@ class _NearLayer:
         rare, rows = self._rows(hashes, is_template)
         bands, more_bands = list[bytes](), list[bytes]()
         name = identity.words if identity.name == NOTHING else identity.name
-        keys = (identity.tail, identity.title, name)
+        keys = [identity.tail, identity.title, name]
         if identity.words == NO_REST:
-            keys = (identity.tail,)
+            del keys[1:]
         elif missing := keys[1:].count(NOTHING):
+            # For each of these keys that says nothing, there are as many bands of the rest.
             number = missing * self.keyed_banding.bands
             bands, more_bands = self._bands(rare, rows, Banding(number, self.banding.rows))
         for place, key in enumerate(keys):

@@ -365,12 +365,14 @@ def validators_of(headers: Headers) -> bytes:
 
 def stored_validators(headers: Headers) -> bytes:
     """Like :func:`validators_of`, but :data:`NEITHER` for a response that a cache could only download again."""
-    return validators_of(headers) or (b"" if _has_lifetime(headers) else NEITHER)
+    return validators_of(headers) or (b"" if _may_be_reused(headers) else NEITHER)
 
 
-def _has_lifetime(headers: Headers) -> bool:
+def _may_be_reused(headers: Headers) -> bool:
+    # Some servers send an ETag without quotes, and confirm it.
     return any(
-        (lower := name.lower()) == b"expires" or (lower == b"cache-control" and b"max-age" in value.lower())
+        (lower := name.lower()) in (b"etag", b"expires")
+        or (lower == b"cache-control" and b"max-age" in value.lower())
         for name, value in headers
     )
 

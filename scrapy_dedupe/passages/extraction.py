@@ -226,16 +226,22 @@ class _PassageBuilder:
             yield from self._common_parts(length, places)
 
     def _groups_of_words(self, places: Sequence[_DocumentPlace]) -> Iterable[list[_DocumentPlace]]:
-        """Group the places by their words, keeping the order. Only one text is in memory at a time."""
+        """Group the places by their words, keeping the order. Only two texts are in memory at a time."""
         if not isinstance(self._material, TokenMaterial):
             return [list(places)]
         known: dict[bytes, bytes] = {}
         groups: dict[bytes, list[_DocumentPlace]] = {}
-        last, digest = None, b""
+        last, shown = places[0].place, self._written(places[0].place)
+        first = digest = b""
         for item in places:
             if item.place is not last:
-                last = item.place
-                digest = words_digest(self._written(last), self._tokeniser, known)
+                last, digest = item.place, b""
+                written = self._written(last)
+                # Most places are written alike.
+                if written != shown and written.split() != shown.split():
+                    first = first or words_digest(shown, self._tokeniser, known)
+                    digest = words_digest(written, self._tokeniser, known)
+                    digest = b"" if digest == first else digest
             groups.setdefault(digest, []).append(item)
         return groups.values()
 

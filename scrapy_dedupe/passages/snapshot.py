@@ -66,6 +66,9 @@ class SegmentFiles:
             except (FileNotFoundError, StoreRefused) as error:
                 self.errors.append(error if isinstance(error, StoreRefused) else missing_file(folder, error))
                 self.failed.append(entry)
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """Close the files. Safe to repeat."""

@@ -305,6 +305,9 @@ class ContentStore(Protocol):
     ) -> list[TextMatch | NearAnswer | None]:
         """As :meth:`claim`, without writing."""
 
+    def has_sources(self) -> bool:
+        """Whether :meth:`recall` may find a text."""
+
     def recall(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
         """As :meth:`find` for pages whose text was not read: their ``source`` selects the text, not their ``digest``.
 

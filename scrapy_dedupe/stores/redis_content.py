@@ -158,6 +158,13 @@ class RedisContent:
     ) -> list[TextMatch | NearAnswer | None]:
         return self._ask(b"find", captures, signatures)
 
+    def has_sources(self) -> bool:
+        with redis_faults(self._url):
+            pipeline = self._client.pipeline(transaction=False)
+            for shard in self._shards:
+                pipeline.exists(shard + b"m0")
+            return any(pipeline.execute())
+
     def recall(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
         return cast("list[TextMatch | None]", self._ask(b"recall", captures))
 

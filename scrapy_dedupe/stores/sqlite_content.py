@@ -85,6 +85,10 @@ class SqliteContent:
             found = [self._answer(capture.digest, first.get(capture.digest), capture) for capture in captures]
             return self._compared(found, signatures, keep=False)
 
+    def has_sources(self) -> bool:
+        with self._reading():
+            return self._connection.execute("SELECT 1 FROM content_sources LIMIT 1").fetchone() is not None
+
     def recall(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
         with self._reading():
             digests = dict(

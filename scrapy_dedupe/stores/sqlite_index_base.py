@@ -170,7 +170,8 @@ class SqliteIndexBase(CrawlIndex):
         Records of another part of the crawl count only after that part has ended: until then it may still be forgotten.
         Of the captures of a URL the last one is used, or with ``latest`` the one with the latest date.
         """
-        names = dict.fromkeys(one.file for one in (*originals, *urls) if one.file is not None)
+        located: tuple[Original | UrlCapture, ...] = (*originals, *urls)
+        names = dict.fromkeys(one.file for one in located if one.file is not None)
         files: dict[str | None, int] = {name: self._file_number(number, name) for name in names}
         first, last = id_range(number)
         highest = self._value("SELECT max(id) FROM original WHERE id BETWEEN ? AND ?", first, last)

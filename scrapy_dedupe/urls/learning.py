@@ -5,7 +5,7 @@ three steps, each linear in the number of URLs:
 
 1.  Candidates: URLs with the same text are compared with one another, and their differences are candidates for rules.
 2.  Evaluation: each candidate is applied to all URLs of its host. URLs that become equal are a pair for the rule if
-    their texts are equal, and a pair against it if the texts really differ. A pair says nothing if one of its pages
+    their texts are equal, and a pair against it if the texts really differ. A pair is no evidence if one of its pages
     changes at every visit, or if the texts are near.
 3.  Narrowing: a candidate with too many pairs against it is evaluated again for each value of its parameter, and for
     each first segment of the path.
@@ -137,7 +137,7 @@ def _not_enabled(
     pages: dict[str, UrlPage],
     min_pairs: int,
 ) -> Iterator[UrlRule]:
-    """The nominated rules about which the pages say nothing, or too little."""
+    """The nominated rules for which there are too few pairs, and none against them."""
     known = {(rule.kind, rule.host, rule.name) for rule in accepted}
     for rules, links in sorted(nominated.items(), key=lambda item: (-item[1], item[0][0].key())):
         rule = rules[0]

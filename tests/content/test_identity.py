@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scrapy_dedupe.content import Deduplicator, Document, Verdict
 from scrapy_dedupe.content.identity import Identity, identity_of, without_numbers
 from scrapy_dedupe.errors import StoreRefused
+from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.content_values import KEY_BYTES, NOTHING, SameKeys
 
 if TYPE_CHECKING:
@@ -175,3 +176,12 @@ def test_any_url_and_title_have_an_identity(url: str, title: str, text: str, has
     assert found == identity_of(url, title, text, has_rest=has_rest)
     assert (found.title == NOTHING) == (not title)
     assert isinstance(found, Identity)
+
+
+def test_a_store_with_signatures_of_an_earlier_format_is_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'texts.sqlite'}"
+    store = open_store(url)
+    store.content.check_parameters({"near_signature": "affine32/1"})
+    store.close()
+    with pytest.raises(StoreRefused, match=r"near_signature = affine32/1.*purge --all"):
+        Deduplicator(url)

@@ -165,6 +165,7 @@ WORLDS: dict[str, World] = {
         ),
         scripts="text_a = text_b = text_c = 'A heron walked through the reeds this morning and nobody saw it ' * 3",
     ),
+    "docs/reference/url_rules.rst": World(),
     "docs/reference/duplicates_log.rst": World(PROJECT),
     "docs/reference/meta.rst": World(PROJECT),
     "docs/reference/commands.rst": World(synopses=True),

@@ -146,9 +146,11 @@ def test_batches_of_any_size_equal_one_by_one(content: ContentStore) -> None:
 
 def test_a_text_is_found_by_the_source_in_which_it_was_seen_first(content: ContentStore) -> None:
     first, again = page(1, A, source=b"1" * 16), page(1, B, ms=2, source=b"2" * 16)
+    assert not content.has_sources()
     content.claim([first, page(2, A)], pending=False)
     assert content.claim([again], pending=False) == [seen(first)]
     asked = [page(0, B, source=source) for source in (first.source, again.source, b"")]
+    assert content.has_sources()
     assert content.recall(asked) == [seen(first), None, None]
     assert content.recall([]) == []
     content.purge(crawl="c1")

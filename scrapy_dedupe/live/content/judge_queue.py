@@ -133,7 +133,7 @@ class JudgeQueue:
                 else:
                     asked[number] = page.response.url, self._session.crawl_id, page.source
         # Check the breaker here: the store may have failed while the pages were waiting.
-        if not asked or self._guard.open:
+        if not asked or not self._judge.recalls or self._guard.open:
             return found
         recalled: Iterable[Judgement | BaseException | None]
         try:

@@ -237,6 +237,9 @@ class RuleWatch:
 
     async def _compare_plain(self, request: Request, page: RequestedPage, keys: IdentityKeys) -> None:
         url = self._identities.identity(request.url)
+        if url == request.url:
+            # The rule has been suspended meanwhile.
+            return
         text = await self._download(request.replace(url=url))
         if text is not None and not self._held.is_ending:
             self._compared(request, page, keys, RequestedPage(url, *text, b""))
