@@ -222,6 +222,27 @@ def test_a_master_that_hangs_is_unavailable_until_it_answers(cluster: RedisClust
     assert [shared.contains_many([item, b"unknown"]) for item in items[:50]] == 50 * [[True, False]]
 
 
+@pytest.mark.parametrize("is_continued", [False, True])
+def test_a_run_keeps_no_part_from_which_the_last_one_could_not_detach(
+    redis_cluster: RedisCluster, is_continued: bool
+) -> None:
+    items = fingerprints(300)
+    last = shared_filter(redis_cluster)
+    last.attach()
+    last.add_many(items)
+    # The other parts did not get this call.
+    how = (0, 1) if is_continued else (1, 0)
+    last._run_on(last._parts[:1], lambda part: ("detach", last.token, 0, *how))
+    new = shared_filter(redis_cluster, keep=last.generation if is_continued else "")
+    second = shared_filter(redis_cluster)
+    assert new.attach().fingerprints == 0
+    assert all(new.add_many(items))
+    assert second.attach().others == 1
+    assert not any(second.add_many(items))
+    second.detach()
+    assert new.detach(delete=True)
+
+
 def test_a_closed_store_keeps_no_connection_of_its_scripts(redis_cluster: RedisCluster) -> None:
     def connections() -> set[str]:
         clients = [
