@@ -358,5 +358,33 @@ async def test_requests_that_cannot_be_stored_at_the_end_make_the_run_unclean(
     assert len({path.partition("?")[0] for path in asked}) == 41
 
 
-def full_disk(self: RuleRecords, requests: object) -> None:
+@crawl_test
+@pytest.mark.parametrize("action", ["held_by", "remove"])
+async def test_spider_closes_although_the_records_of_held_requests_fail(
+    web: WebServer,
+    settings: dict[str, Any],
+    rules: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    action: str,
+) -> None:
+    # Most of these pages do not exist, so too few can be compared.
+    add_site(web, "?sid=1", pages=1, lists=[f"/p0?sid={number}" for number in range(2, 12)])
+    remove = RuleRecords.remove
+
+    def cannot_remove(self: RuleRecords, fingerprints: list[bytes]) -> None:
+        self._connection.execute("PRAGMA query_only = ON")
+        try:
+            remove(self, fingerprints)
+        finally:
+            self._connection.execute("PRAGMA query_only = OFF")
+
+    monkeypatch.setattr(RuleRecords, action, full_disk if action == "held_by" else cannot_remove)
+    own = {"DEDUPE_URL_RULES": rules("ignore-parameter sid"), "CLOSESPIDER_TIMEOUT": 30}
+    crawler = await crawl(LinkSpider, {**settings, **own}, urls=web.url())
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert crawler.stats.get_value("dedupe/errors/url")
+    assert len(web.paths) < 30
+
+
+def full_disk(self: RuleRecords, *arguments: object) -> None:
     raise StoreUnavailable("The disk is full.")

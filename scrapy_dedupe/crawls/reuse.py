@@ -144,7 +144,7 @@ def renewed_headers(original: Headers, field: str | None) -> Headers | None:
             for value in values
         )
         replaced = {name.encode("latin-1") for name in fields}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
     if not replaced.issuperset(_DECISIVE):
         return None

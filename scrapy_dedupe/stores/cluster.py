@@ -24,6 +24,7 @@ from redis.exceptions import (
     MovedError,
     NoScriptError,
     ResponseError,
+    SlotNotCoveredError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -100,8 +101,8 @@ class ClusterScriptCaller:
                 self._is_outdated = False
             try:
                 answers = self._sent(calls)
-            except redis.TimeoutError:
-                # A replica may replace the master. redis-py only notices this for its own calls.
+            except (redis.TimeoutError, SlotNotCoveredError):
+                # A replica may replace the master, or a master get the slot. redis-py only notices this for its own calls.
                 self._is_outdated = True
                 raise
             for number, answer in enumerate(answers):
@@ -112,11 +113,10 @@ class ClusterScriptCaller:
             return answers
 
     def close(self) -> None:
-        """Return the connections to their pools. The next call takes new ones."""
+        """Close the connections. The next call opens new ones."""
         with self._lock, redis_faults(self._url):
-            clients, self._clients = self._clients, {}
-            for client in clients.values():
-                client.close()
+            for name in [*self._clients]:
+                self._disconnect(name)
 
     def _sent(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """The answers to all calls, with exceptions in place of answers."""
@@ -156,10 +156,14 @@ class ClusterScriptCaller:
         finally:
             # After a timeout, the late answer must not be taken for that of the next call.
             for name in unread.union(failed):
-                if (client := self._clients.pop(name, None)) is not None:
-                    client.connection.disconnect()
-                    client.close()
+                self._disconnect(name)
         return answers
+
+    def _disconnect(self, name: str) -> None:
+        # redis-py's cluster client does not close the connections in its pools.
+        if (client := self._clients.pop(name, None)) is not None:
+            client.connection.disconnect()
+            client.close()
 
     def _repeated(self, script: Script, key: bytes, arguments: Sequence[bytes]) -> Any:
         words = (2, key, _never_existing(key), b"1", *arguments)

@@ -95,6 +95,8 @@ class RuleRecords:
 
     def __init__(self, path: Path | None, rules_id: str, rules_file: str, *, has_earlier: bool) -> None:
         self._name = "the temporary file of URL rules" if path is None else str(path)
+        # Fingerprints of scheduled requests that could not be removed.
+        self._scheduled: set[bytes] = set()
         with sqlite_faults(self._name):
             # SQLite deletes a database without a name itself.
             self._connection = sqlite3.connect(
@@ -163,11 +165,14 @@ class RuleRecords:
         self.held += max(done.rowcount, 0)
 
     def remove(self, fingerprints: Iterable[bytes]) -> None:
-        """Remove requests that were scheduled."""
+        """Remove requests that were scheduled. If this fails, they are not returned again either."""
+        scheduled = set(fingerprints)
+        self._scheduled |= scheduled
         with transaction(self._connection, self._name):
             done = self._connection.executemany(
-                "DELETE FROM held WHERE fingerprint = ?", [(item,) for item in fingerprints]
+                "DELETE FROM held WHERE fingerprint = ?", [(item,) for item in scheduled]
             )
+        self._scheduled -= scheduled
         self.held -= max(done.rowcount, 0)
 
     def make_due(self, rule: bytes) -> int:
@@ -224,7 +229,7 @@ class RuleRecords:
                 f"SELECT fingerprint, identity, rules, request FROM held {condition}",  # noqa: S608
                 values,
             ).fetchall()
-        return [HeldRequest(*row) for row in rows]
+        return [HeldRequest(*row) for row in rows if row[0] not in self._scheduled]
 
     def _one(self, statement: str) -> Any:
         return self._connection.execute(statement).fetchone()[0]

@@ -200,7 +200,7 @@ class SharedBloomFilter:
         gone = self._tokens_gone()
         # The other parts get the generation of the first one, unless another process has created them already.
         head, others, discarded, cut = self._attach_parts(self._parts[:1], uuid.uuid4().hex, gone)[0]
-        answers = self._attach_parts(self._parts[1:], head["born"], gone)
+        answers = self._attach_parts(self._parts[1:], head["born"], gone, 0 if others else 1 + cut)
         with self._lock:
             self._seen.clear()
         self._renewed = time.monotonic()
@@ -216,9 +216,10 @@ class SharedBloomFilter:
         )
 
     def _attach_parts(
-        self, parts: Sequence[_FilterPart], born: str, gone: Sequence[str] = ()
+        self, parts: Sequence[_FilterPart], born: str, gone: Sequence[str] = (), alone: int = 0
     ) -> list[tuple[dict[str, str], int, int, int]]:
-        """Attach to parts; *born* is the generation of new ones.
+        """Attach to parts; *born* is the generation of new ones. *alone* is 1 if no other process is attached to the first
+        part, 2 if that part was cut too.
 
         For each part: its head, the number of other processes, the number of discarded fingerprints, and whether it was
         cut.
@@ -230,7 +231,7 @@ class SharedBloomFilter:
             parts,
             lambda part: (
                 "attach", self.token, self._lease_ms, VERSION, HASH, self.fingerprinter, self.capacity,
-                repr(self.error_rate), first, following, born, part.generation or "", part.keep, *gone,
+                repr(self.error_rate), first, following, born, part.generation or "", part.keep, alone, *gone,
             ),
         )  # fmt: skip
         answers = []

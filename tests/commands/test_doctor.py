@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from doctored_projects import ADDON, listing, of
+from servers import RedisServer
 
 from scrapy_dedupe import __version__
 from scrapy_dedupe.commands.doctor import outputs, probes, versions
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from servers import RedisCluster, RedisServer
+    from servers import RedisCluster
 
 COMPRESSION = "scrapy.downloadermiddlewares.httpcompression.HttpCompressionMiddleware"
 
@@ -275,6 +276,22 @@ def test_redis_is_empty_again_and_its_settings_are_told(
         findings = project(f'{ADDON}DEDUPE_STORE_URL = "{url}"\n', code=3)
         assert "maxmemory-policy of" in of(findings, "problem")
         assert "a restart loses every text" in of(findings, "warning")
+
+
+def test_the_socket_of_a_cluster_is_told_once_beside_the_other_stores(
+    project: Callable[..., Any], tmp_path: Path
+) -> None:
+    socket = tmp_path / "socket"
+    server = RedisServer(tmp_path, "--cluster-enabled", "yes", "--unixsocket", str(socket))
+    try:
+        settings = (
+            f'DEDUPE_CONTENT_STORE_URL = "unix://{socket}"\nDEDUPE_INDEX_URL = "sqlite:///index.sqlite"\n'
+        )
+        findings = project(f"{ADDON}{settings}", code=3)
+        assert "whose other servers are not on this socket" in of(findings, "problem")
+        assert "There is no store sqlite:///" in of(findings, "note")
+    finally:
+        server.stop()
 
 
 def test_a_server_that_is_not_there_or_only_a_replica(

@@ -14,7 +14,7 @@ from scrapy.extensions import httpcache
 from scrapy.http import Headers, Response
 from scrapy.settings import Settings
 
-from scrapy_dedupe.crawls.reuse import cache_controls, judged_headers, why_not_reused
+from scrapy_dedupe.crawls.reuse import cache_controls, judged_headers, renewed_headers, why_not_reused
 
 NOW = datetime(2026, 11, 28, 12, 0, 0, tzinfo=UTC)
 NAMES = st.sampled_from([b"Accept", b"Cookie", b"X-Kind", b"Authorization"])
@@ -189,3 +189,8 @@ def test_the_headers_that_a_policy_gets() -> None:
         judged_headers(((b"Date", b"Sat, 28 Nov 2026 13:00:00 GMT"),), NOW, NOW - timedelta(days=1))
     )
     assert before[b"Age"] == b"2147483648", "the clock is before the capture"
+
+
+@pytest.mark.parametrize("field", [None, "", "{", "[]", "1", '{"date": 1}', '{"date": ["x"]}', "[" * 100_000])
+def test_headers_of_a_304_that_cannot_be_read(field: str | None) -> None:
+    assert renewed_headers((), field) is None

@@ -20,6 +20,7 @@ from servers import RedisCluster
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
 from scrapy_dedupe.live import stores
 from scrapy_dedupe.stores import open_store, parse_store_url
+from scrapy_dedupe.stores.base import SeenText
 from scrapy_dedupe.stores.cluster import SHARDS, hash_tags
 from scrapy_dedupe.stores.redis import open_client
 from scrapy_dedupe.urls.shared import SharedBloomFilter, words
@@ -219,6 +220,63 @@ def test_a_master_that_hangs_is_unavailable_until_it_answers(cluster: RedisClust
     assert not any(shared.add_many(items[:200]))
     # The late answers are not taken for those of other calls.
     assert [shared.contains_many([item, b"unknown"]) for item in items[:50]] == 50 * [[True, False]]
+
+
+@pytest.mark.parametrize("is_continued", [False, True])
+def test_a_run_keeps_no_part_from_which_the_last_one_could_not_detach(
+    redis_cluster: RedisCluster, is_continued: bool
+) -> None:
+    items = fingerprints(300)
+    last = shared_filter(redis_cluster)
+    last.attach()
+    last.add_many(items)
+    # The other parts did not get this call.
+    how = (0, 1) if is_continued else (1, 0)
+    last._run_on(last._parts[:1], lambda part: ("detach", last.token, 0, *how))
+    new = shared_filter(redis_cluster, keep=last.generation if is_continued else "")
+    second = shared_filter(redis_cluster)
+    assert new.attach().fingerprints == 0
+    assert all(new.add_many(items))
+    assert second.attach().others == 1
+    assert not any(second.add_many(items))
+    second.detach()
+    assert new.detach(delete=True)
+
+
+def test_a_closed_store_keeps_no_connection_of_its_scripts(redis_cluster: RedisCluster) -> None:
+    def connections() -> set[str]:
+        clients = [
+            each for master in redis_cluster.masters for each in redis_cluster.ask(master, "CLIENT LIST")
+        ]
+        return {each["addr"] for each in clients if each["cmd"] == "evalsha"}
+
+    texts = [SeenText(bytes([0, 0, 0, 0, shard]) + bytes(11), "", "c", 0) for shard in range(SHARDS)]
+    # The second one finds the scripts on the masters.
+    for _ in range(2):
+        store, before = open_store(redis_cluster.url), connections()
+        store.content.claim(texts)
+        opened = connections() - before
+        store.close()
+    assert len(opened) == len(redis_cluster.masters)
+    deadline = time.monotonic() + 10
+    while (left := opened & connections()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left
+
+
+def test_a_slot_that_a_master_gets_later(cluster: RedisCluster) -> None:
+    client = open_client(parse_store_url(cluster.url))
+    slot = key_slot(hash_tags(client, "content")[1].encode())
+    client.close()
+    cluster.ask(cluster.masters[0], "CLUSTER DELSLOTS", slot)
+    store = open_store(cluster.url)
+    texts = [SeenText(bytes([0, 0, 0, 0, shard]) + bytes(11), "", "c", 0) for shard in range(SHARDS)]
+    with pytest.raises(StoreUnavailable):
+        store.content.claim(texts)
+    cluster.ask(cluster.masters[0], "CLUSTER ADDSLOTS", slot)
+    cluster.wait()
+    assert len(store.content.claim(texts)) == SHARDS
+    store.close()
 
 
 @pytest.mark.exhaustive

@@ -160,7 +160,7 @@ def _check_servers(location: StoreLocation, timeout_s: float) -> Iterator[Findin
     """
     try:
         client = open_client(location, timeout_s, is_used_by_one_thread=True)
-    except StoreError:
+    except DedupeError:
         return
     with closing(client), suppress(StoreUnavailable), redis_faults(location.shown):
         if not isinstance(client, redis.RedisCluster):

@@ -143,6 +143,8 @@ class RuleWatch:
             self._for_held_by(sorted(new), _MIN_PROBES, self._probe)
             return
         left = [rule for rule in unchecked if self._emptied.get(rule) != self._tallies[rule].filtered]
+        # If the records cannot be read, each rule counts as emptied: otherwise the spider would never be closed.
+        self._emptied |= {rule: self._tallies[rule].filtered for rule in left}
         self._for_held_by(left, _AT_ONCE, self._release)
         ambiguous, self._ambiguous = self._ambiguous, []
         for page, first in ambiguous:
@@ -171,8 +173,8 @@ class RuleWatch:
         self._held.release(rows)
 
     def _release(self, rule: bytes, rows: list[HeldRequest]) -> None:
-        if not rows:
-            self._emptied[rule] = self._tallies[rule].filtered
+        if rows:
+            self._emptied.pop(rule, None)
         self._held.release(rows)
 
     # Comparison

@@ -55,19 +55,22 @@ end
 if operation == 'attach' then
     -- ARGV: version, hash, fingerprinter, capacity, error rate, the first layer, the other layers, a name for a new
     -- generation, the generation that the calling process has used until now, the generation that may be kept if no
-    -- other process is attached ('*': any), tokens of processes that are gone. Returns the head, the number of other
-    -- processes, the number of discarded fingerprints, and 1 if the existing filter was `cut`.
+    -- other process is attached ('*': any), 1 if no other process is attached to the first part (2: and that was `cut`),
+    -- tokens of processes that are gone. Returns the head, the number of other processes, the number of discarded
+    -- fingerprints, and 1 if the existing filter was `cut`.
     local version, hash, fingerprinter, capacity, error_rate, first, plan, born, held, keep = unpack(ARGV, 5, 14)
-    for i = 15, #ARGV do
+    for i = 16, #ARGV do
         bury(ARGV[i])
     end
     -- A process that returns after its lease has expired is not gone.
     run('ZREM', attached, token)
     forget_expired()
-    local others = run('ZCARD', attached)
+    -- A process that is attached to other parts only has not detached from these.
+    local others = ARGV[15] == '0' and run('ZCARD', attached) or 0
     local discarded, cut = 0, 0
     local found_born, found_cut = unpack(run('HMGET', meta, 'born', 'cut'))
     if run('EXISTS', meta) == 1 then
+        found_cut = found_cut or ARGV[15] == '2'
         cut = found_cut and 1 or 0
         -- redis-py may send the call twice; the second call finds the generation that the first one has created.
         local is_in_use = others > 0 or found_born == held or found_born == born
