@@ -430,6 +430,21 @@ async def test_a_304_confirms_a_page(
 
 
 @crawl_test
+async def test_a_304_does_not_renew_a_page_that_is_too_small_to_be_an_original(
+    web: WebServer, cached: dict[str, Any], tmp_path: Path
+) -> None:
+    headers = [("Cache-Control", "max-age=3600"), ("Age", "4000")]
+    confirming = [("Cache-Control", "max-age=3600"), ("Age", "0")]
+    web.pages["/a"] = validating(text("a", 2), headers=headers, confirming=confirming)
+    for _ in range(3):
+        items, _ = await read(cached, web.url("/a"))
+        assert items[0]["text"] == text("a", 2).decode()
+    assert web.paths == ["/a"] * 3
+    responses = [record.status for record in records_of(tmp_path / "warcs") if record.type == "response"]
+    assert responses == ["200", "304", "304"]
+
+
+@crawl_test
 async def test_a_304_confirms_a_page_only_for_requests_that_it_may_answer(
     web: WebServer, cached: dict[str, Any]
 ) -> None:
