@@ -82,10 +82,14 @@ class Capture:
 
 
 class Site:
-    """Pages whose copies are stored as every kind of revisit. Each answer carries its number in ``X-Exchange``."""
+    """Pages whose copies are stored as every kind of revisit. Each answer carries its number in ``X-Exchange``.
 
-    def __init__(self, web: WebServer) -> None:
+    If ``has_tags``, every page has a tag, and the second crawl uses the archive of the first one as its HTTP cache.
+    """
+
+    def __init__(self, web: WebServer, *, has_tags: bool = False) -> None:
         self.web = web
+        self.has_tags = has_tags
         self.crawl = "first"
         pages = {
             # Asked for from the last to the first.
@@ -116,6 +120,8 @@ class Site:
             def answer(handler: Any, path: str = path) -> Page:
                 page = self.pages[self.crawl][path]
                 headers = [*page.headers, ("X-Exchange", str(next(exchanges)))]
+                if has_tags and path != "/tagged":
+                    headers.append(("ETag", f'"{zlib.crc32(page.body)}"'))
                 if ("ETag", handler.headers["If-None-Match"]) in headers:
                     return Page(status=304, headers=headers, content_type=None)
                 return replace(page, headers=headers)
@@ -124,7 +130,8 @@ class Site:
 
     async def crawl_twice(self, settings: Mapping[str, Any], folder: Path) -> list[Capture]:
         """Crawl into the folders ``first`` and ``second`` of *folder*; the second crawl's captures come first."""
-        for self.crawl, spider in (("first", LinkSpider), ("second", ReturningSpider)):
+        returning = LinkSpider if self.has_tags else ReturningSpider
+        for self.crawl, spider in (("first", LinkSpider), ("second", returning)):
             # pywb tells captures of a URL apart by the second.
             await next_second()
             await crawl(
@@ -135,6 +142,7 @@ class Site:
                     "DEDUPE_WARC_DIR": str(folder / self.crawl),
                     "DEDUPE_WARC_FILE_SIZE": 8000,
                     "CONCURRENT_REQUESTS": 1,
+                    "DEDUPE_HTTPCACHE": self.has_tags,
                 },
                 urls=f"{self.web.url('/')} {self.web.url('/tagged')}",
             )
@@ -146,6 +154,13 @@ class Site:
         for name in ("first", "second"):
             found = {capture.url for capture in captures if capture.crawl == name}
             assert found == urls, found ^ urls
+        if self.has_tags:
+            # Only a page with status 200 is cached.
+            changed = {self.web.url(path) for path in ("/news", "/archive-of-news", "/gone")}
+            second = [capture for capture in captures if capture.crawl == "second"]
+            unmodified = {capture.url for capture in second if not capture.record.http_headers}
+            assert unmodified == urls - changed, unmodified
+            return
         for revisited in (
             {"same crawl", "same file", "other URL"},
             {"same crawl", "other file", "other URL"},

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
 import threading
 import time
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 import scrapy
 from archives import check, files_of, records_of
 from crawling import LinkSpider, collecting, crawl, crawl_test
@@ -279,6 +283,64 @@ async def test_pages_of_an_imported_wacz_serve(
 
 
 @crawl_test
+async def test_pages_of_a_crawl_in_an_index_of_browsertrix_serve_when_its_wacz_is_imported(
+    web: WebServer, cached: dict[str, Any], tmp_path: Path, redis_url: str
+) -> None:
+    sent: list[str | None] = []
+    answer = validating(gzip.compress(text("a")), headers=[("Content-Encoding", "gzip")])
+
+    def page(handler: Any) -> Page:
+        sent.append(handler.headers.get("If-None-Match"))
+        return answer(handler)
+
+    web.pages["/a"] = page
+    cached |= {"DEDUPE_WACZ": True, "DEDUPE_PAYLOAD": "decoded"}
+    first, _ = await read({**cached, "DEDUPE_CRAWL_ID": "bx"}, web.url("/a"))
+    made = tmp_path / "wacz" / "bx.wacz"
+    theirs = as_browsertrix(made, tmp_path / "theirs" / "bx.wacz")
+    made.unlink()
+    for file in files_of(tmp_path / "warcs"):
+        file.unlink()
+    with open_index(cached["DEDUPE_STORE_URL"]) as index:
+        (original,) = index.records("bx")
+    counted = {"totalUrls": 1, "dupeUrls": 0, "conservedSize": 0, "totalCrawlSize": theirs.stat().st_size}
+    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+        client.sadd("allcrawls", "bx")
+        client.hset("h:bx", original.digest, f"0 {original.date} {original.url} {original.size}")
+        client.hset("alldupes", original.digest, "bx")
+        client.hset("h:bx:counts", mapping=counted)
+        client.hset("allcounts", mapping=counted)
+        client.rpush("c:bx:wacz", '{"filename":"bx.wacz"}')
+        client.sadd("src:d", "bx.wacz")
+    cached["DEDUPE_STORE_URL"] = redis_url
+    # The keys of that program name payloads, not pages.
+    items, crawler = await read({**cached, "DEDUPE_COMMIT_REASONS": ["never"]}, web.url("/a"))
+    assert items[0]["warc"]["refers_to"]["crawl"] == "bx"
+    assert counts(crawler) == {"missed": 1, "missed/unknown": 1}
+    assert main(["purge", "bx", "--store", redis_url, "--force"]) == 0
+    assert main(["import", str(theirs), "--store", redis_url]) == 0
+    items, crawler = await read(cached, web.url("/a"))
+    assert sent == [None, None, '"v1"']
+    assert items[0]["cached"]
+    assert items[0]["text"] == first[0]["text"] == text("a").decode()
+    assert items[0]["warc"]["refers_to"]["crawl"] == "bx"
+    assert counts(crawler) == {"found": 1, "used": 1, "bytes_used": len(text("a"))}
+
+
+def as_browsertrix(wacz: Path, copy: Path) -> Path:
+    """A copy of a WACZ that names Browsertrix as its maker."""
+    copy.parent.mkdir()
+    with zipfile.ZipFile(wacz) as made, zipfile.ZipFile(copy, "w") as written:
+        for name in made.namelist():
+            data = made.read(name)
+            if name == "datapackage.json":
+                data = json.dumps({**json.loads(data), "software": "Browsertrix-Crawler 1.14.1"}).encode()
+            if name != "datapackage-digest.json":
+                written.writestr(name, data)
+    return copy
+
+
+@crawl_test
 async def test_a_purged_crawl_no_longer_serves(web: WebServer, cached: dict[str, Any]) -> None:
     web.page("/a", text("a"), headers=[("Cache-Control", "max-age=3600")])
     await read({**cached, "DEDUPE_CRAWL_ID": "one"}, web.url("/a"))
@@ -365,6 +427,21 @@ async def test_a_304_confirms_a_page(
         with open_index(url) as index:
             captures.append(index.find_urls("another", [web.url("/a")]))
     assert captures[0] == captures[1] != [None]
+
+
+@crawl_test
+async def test_a_304_does_not_renew_a_page_that_is_too_small_to_be_an_original(
+    web: WebServer, cached: dict[str, Any], tmp_path: Path
+) -> None:
+    headers = [("Cache-Control", "max-age=3600"), ("Age", "4000")]
+    confirming = [("Cache-Control", "max-age=3600"), ("Age", "0")]
+    web.pages["/a"] = validating(text("a", 2), headers=headers, confirming=confirming)
+    for _ in range(3):
+        items, _ = await read(cached, web.url("/a"))
+        assert items[0]["text"] == text("a", 2).decode()
+    assert web.paths == ["/a"] * 3
+    responses = [record.status for record in records_of(tmp_path / "warcs") if record.type == "response"]
+    assert responses == ["200", "304", "304"]
 
 
 @crawl_test

@@ -100,6 +100,17 @@ async def test_the_containers_of_two_crawls_replay_like_their_files(
     assert_shown(replay, captures)
 
 
+@crawl_test
+async def test_a_recrawl_with_the_archive_as_http_cache_replays_with_all_bodies(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, replay: Replay
+) -> None:
+    site = Site(web, has_tags=True)
+    captures = await site.crawl_twice(settings, tmp_path)
+    site.check(captures)
+    replay.open([*files_of(tmp_path / "first"), *files_of(tmp_path / "second")])
+    assert_shown(replay, captures)
+
+
 @pytest.mark.parametrize("form", ["sha-256:{hex}", "sha1:{hex}"])
 @crawl_test
 async def test_a_revisit_of_an_original_with_an_unusual_digest_replays(

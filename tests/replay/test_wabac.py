@@ -129,6 +129,18 @@ async def test_a_multi_wacz_replays_every_capture_with_the_bytes_of_its_original
 
 
 @crawl_test
+async def test_a_recrawl_with_the_archive_as_http_cache_replays_with_all_bodies(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, folder: Path
+) -> None:
+    site = Site(web, has_tags=True)
+    captures = await site.crawl_twice(settings, tmp_path)
+    site.check(captures)
+    manifest = folder / "second.multi-wacz.json"
+    shown = replay(manifest, questions(captures, hashes(manifest)))
+    assert_shown(captures, shown["answers"])
+
+
+@crawl_test
 async def test_a_wacz_that_needs_no_other_replays_alone(
     web: WebServer, settings: dict[str, Any], tmp_path: Path, folder: Path
 ) -> None:
