@@ -34,7 +34,7 @@ from urllib.parse import unquote
 
 from scrapy_dedupe.stores.content_values import KEY_BYTES, NO_REST, NOTHING
 
-# The number of characters that are searched first.
+# The number of characters at the beginning of a text that are searched first.
 _BEGINNING: Final = 500
 
 # The number of places at which a word is looked for, so that no page takes long.

@@ -178,6 +178,15 @@ def test_any_url_and_title_have_an_identity(url: str, title: str, text: str, has
     assert isinstance(found, Identity)
 
 
+@given(st.integers(480, 520))
+def test_words_of_the_url_are_whole_words_anywhere_in_the_text(place: int) -> None:
+    def identity(text: str) -> Identity:
+        return identity_of("http://a.example/red", "", f"{'.' * place} {text} {prose(1)}", has_rest=True)
+
+    assert identity("Red").name != NOTHING
+    assert identity("reddish").name == NOTHING
+
+
 def test_a_store_with_signatures_of_an_earlier_format_is_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'texts.sqlite'}"
     store = open_store(url)
