@@ -246,6 +246,22 @@ async def test_pages_of_an_earlier_run_are_compared(
 
 
 @crawl_test
+async def test_page_of_an_earlier_run_that_redirects_is_downloaded_once(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str], tmp_path: Path
+) -> None:
+    add_site(web, pages=1)
+    settings |= {"JOBDIR": str(tmp_path / "job"), "CLOSESPIDER_TIMEOUT": 20}
+    await crawl(LinkSpider, settings, urls=web.url())
+    web.paths.clear()
+    add_site(web, "?sid=1", pages=1)
+    web.pages["/p0"] = Page(b"", 302, [("Location", "/p0?sid=1")])
+    own = {"DEDUPE_URL_RULES": rules("ignore-parameter sid")}
+    crawler = await crawl(LinkSpider, {**settings, **own}, urls=web.url())
+    assert crawler.stats.get_value("finish_reason") == "finished"
+    assert sorted(web.paths) == ["/", "/p0", "/p0?sid=1", "/p0?sid=1"]
+
+
+@crawl_test
 async def test_rule_that_cannot_be_checked_costs_no_page(
     web: WebServer, settings: dict[str, Any], rules: Callable[..., str], redis_url: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ import pytest
 from crawling import LinkSpider, crawl, crawl_test
 from rules_site import PAGES, add_site
 from webserver import Page
+
+from scrapy_dedupe.commands.urls import crawled_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,3 +182,11 @@ def test_explanation_of_a_url(call: Callable[..., Called]) -> None:
     other = call("urls", "explain", "http://a.org/", "--rules", "rules.toml")
     assert other.out.splitlines()[-1] == "No rule in rules.toml changes it."
     assert call("urls", "explain", "a.org", "--rules", "rules.toml").code == 2
+
+
+def test_a_link_with_much_white_space_takes_little_time() -> None:
+    white = b" " * 60_000
+    begin = time.process_time()
+    for pattern in (crawled_pages._IS_CANONICAL, crawled_pages._HEADER):
+        assert not pattern.search(b"<a>; rel=" + white)
+    assert time.process_time() - begin < 1

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class _ReadOnly:
     """A content store that is never written to: parameters are compared, not recorded."""
 
-    _READS = frozenset(("find", "load_template", "parameters", "remember_for"))
+    _READS = frozenset(("find", "has_sources", "load_template", "parameters", "remember_for"))
 
     def __init__(self, content: ContentStore, url: str) -> None:
         self._content = content

@@ -15,7 +15,7 @@ import redis
 
 from scrapy_dedupe.commands.content import read_only_judge
 from scrapy_dedupe.commands.output import listed
-from scrapy_dedupe.errors import DedupeError, StoreError, StoreUnavailable
+from scrapy_dedupe.errors import DedupeError, StoreUnavailable
 from scrapy_dedupe.reports.wording import counted, moment, size
 from scrapy_dedupe.stores import open_store, parse_store_url
 from scrapy_dedupe.stores.index_values import payload_mode_message

@@ -40,9 +40,9 @@ _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _MOST_REDIRECTS = 20
 _HEAD_BYTES = 1 << 16
 _LINK = re.compile(rb"<link\s[^>]*>", re.IGNORECASE)
-_IS_CANONICAL = re.compile(rb"""\brel\s*=\s*["']?\s*canonical\b""", re.IGNORECASE)
+_IS_CANONICAL = re.compile(rb"""\brel\s*=\s*(?:["']\s*)?canonical\b""", re.IGNORECASE)
 _HREF = re.compile(rb"""\bhref\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>]+))""", re.IGNORECASE)
-_HEADER = re.compile(rb"""<([^>]*)>\s*;[^,<]*\brel\s*=\s*"?\s*canonical\b""", re.IGNORECASE)
+_HEADER = re.compile(rb"""<([^>]*)>\s*;[^,<]*\brel\s*=\s*(?:"\s*)?canonical\b""", re.IGNORECASE)
 
 
 class CrawledPages:

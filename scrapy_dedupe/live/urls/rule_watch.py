@@ -204,8 +204,10 @@ class RuleWatch:
         self, request: Request, page: RequestedPage, keys: IdentityKeys, first: RequestedPage | None
     ) -> None:
         if first is None:
+            # The plain URL may redirect to this page, and would then be downloaded again and again.
             if (
                 page.url == request.url
+                and not request.meta.get("redirect_urls")
                 and len(self._uncompared) < _MOST_UNCOMPARED
                 and self._identities.has_earlier_plain(keys)
             ):
