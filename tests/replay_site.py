@@ -158,8 +158,8 @@ class Site:
             # Only a page with status 200 is cached.
             changed = {self.web.url(path) for path in ("/news", "/archive-of-news", "/gone")}
             second = [capture for capture in captures if capture.crawl == "second"]
-            unmodified = {capture.url for capture in second if not capture.record.http_headers}
-            assert unmodified == urls - changed, unmodified
+            confirmed = {capture.url for capture in second if not capture.record.http_headers}
+            assert confirmed == urls - changed, confirmed
             return
         for revisited in (
             {"same crawl", "same file", "other URL"},

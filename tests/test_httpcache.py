@@ -507,6 +507,8 @@ async def test_a_crawl_uses_its_own_earlier_captures(
 async def test_a_request_does_not_wait_longer_than_the_timeout(
     web: WebServer, cached: dict[str, Any]
 ) -> None:
+    crawler: Any = None
+
     class Blocking(Reading):
         async def start(self) -> Any:
             self.release = threading.Event()
@@ -530,7 +532,6 @@ async def test_a_request_does_not_wait_longer_than_the_timeout(
             crawler = made
             return cls()
 
-    crawler: Any = None
     web.page("/a", text("a"), headers=[("Cache-Control", "max-age=3600")])
     await read(cached, web.url("/a"))
     spider, items = collecting(Blocking)
