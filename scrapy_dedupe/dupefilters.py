@@ -141,6 +141,9 @@ class BloomDupeFilter(BaseDupeFilter):
         """Used by scrapy-redis's scheduler, which does not call :meth:`open` and :meth:`close`."""
         self = cls(spider.crawler, queue_is_shared=True)
         self.open()
+        if self._is_refused:
+            # Otherwise the scheduler might clear a queue that other processes use.
+            raise CloseSpider("dedupe_url_filter")
         if self._settings.store_url is None and self._session.is_crawl:
             logger.warning(
                 "The queue of this crawl is shared in Redis, but its URL filter is not: other processes may request "
