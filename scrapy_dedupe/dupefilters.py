@@ -141,6 +141,9 @@ class BloomDupeFilter(BaseDupeFilter):
         """Used by scrapy-redis's scheduler, which does not call :meth:`open` and :meth:`close`."""
         self = cls(spider.crawler, queue_is_shared=True)
         self.open()
+        if self._is_refused:
+            # Otherwise the scheduler might clear a queue that other processes use.
+            raise CloseSpider("dedupe_url_filter")
         if self._settings.store_url is None and self._session.is_crawl:
             logger.warning(
                 "The queue of this crawl is shared in Redis, but its URL filter is not: other processes may request "
@@ -154,11 +157,12 @@ class BloomDupeFilter(BaseDupeFilter):
         """Open or create the filter. An error is logged without a traceback, and the crawl does not start."""
         try:
             self._session.at_start(self._open_urls)
-        except DedupeError as error:
+        except DedupeError:
             self._is_refused = True
-            # Scrapy before 2.18 does not handle CloseSpider here.
+            # Scrapy 2.18 and later close the spider if spider_opened requests it. If this method did, Scrapy would fail to
+            # close the scraper.
             if version_info >= (2, 18):
-                raise CloseSpider("dedupe_url_filter") from error
+                return
             raise
         self._is_open = True
         self._session.live.url_figures = self._urls.known_figures
@@ -287,10 +291,11 @@ class BloomDupeFilter(BaseDupeFilter):
 
     def _opened(self) -> UrlFilter:
         if not self._is_open:
+            # For schedulers that do not call open().
+            if not self._is_refused:
+                self.open()
             if self._is_refused:
                 raise DedupeError("The URL filter could not be opened.")
-            # For schedulers that do not call open().
-            self.open()
         return self._urls
 
     def _end(self) -> None:
@@ -402,6 +407,8 @@ class BloomDupeFilter(BaseDupeFilter):
             self._log_error(error)
 
     def _spider_opened(self) -> None:
+        if self._is_refused:
+            raise CloseSpider("dedupe_url_filter")
         self._is_spider_open = True
 
     def _spider_closed(self) -> Awaitable[None] | None:

@@ -76,7 +76,5 @@ class ArchiveCacheMiddleware:
 
     def process_response(
         self, request: Request, response: Response, spider: Spider | None = None
-    ) -> Response:
-        if self._cache is not None:
-            self._cache.response_used(request, response)
-        return response
+    ) -> Request | Response:
+        return response if self._cache is None else self._cache.response_used(request, response)

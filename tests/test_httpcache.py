@@ -429,6 +429,78 @@ async def test_a_304_confirms_a_page(
     assert captures[0] == captures[1] != [None]
 
 
+@pytest.mark.parametrize("words", [2, 300])
+@crawl_test
+async def test_a_304_with_the_etag_of_another_version_confirms_nothing(
+    words: int, web: WebServer, cached: dict[str, Any], tmp_path: Path
+) -> None:
+    sent: list[str | None] = []
+
+    def page(handler: Any) -> Page:
+        tag = handler.headers.get("If-None-Match")
+        sent.append(tag)
+        if tag == '"v1"':
+            return Page(b"", 304, [("ETag", '"other"')], content_type=None)
+        return validating(text("changed", words), '"v2"')(handler)
+
+    web.pages["/a"] = validating(text("a", words), '"v1"')
+    await read(cached, web.url("/a"))
+    web.pages["/a"] = page
+    items, crawler = await read(cached, web.url("/a"))
+    assert [item["text"] for item in items] == [text("changed", words).decode()]
+    assert [item["kind"] for item in items] == ["unique"]
+    assert not items[0]["cached"]
+    assert counts(crawler) == {"found": 1, "missed": 1, "missed/etag": 1}
+    items, _ = await read(cached, web.url("/a"))
+    assert items[0]["cached"]
+    assert items[0]["text"] == text("changed", words).decode()
+    assert sent == ['"v1"', None, '"v2"']
+    types = [(r.type, r.status) for r in records_of(tmp_path / "warcs") if r.type in ("response", "revisit")]
+    assert types[:3] == [("response", "200"), ("response", "304"), ("response", "200")]
+
+
+@pytest.mark.parametrize("tags", [('W/"v1"', '"v1"'), ('"v1"', 'W/"v1"'), ('"v1"', None)])
+@crawl_test
+async def test_a_304_with_a_weaker_etag_or_none_confirms_the_page(
+    tags: tuple[str, str | None], web: WebServer, cached: dict[str, Any]
+) -> None:
+    first, second = tags
+    web.pages["/a"] = validating(text("a"), first)
+    await read(cached, web.url("/a"))
+    web.page("/a", b"", status=304, headers=[("ETag", second)] if second else [], content_type=None)
+    items, crawler = await read(cached, web.url("/a"))
+    assert items[0]["text"] == text("a").decode()
+    assert counts(crawler)["used"] == 1
+
+
+@pytest.mark.parametrize(
+    "confirming",
+    [
+        ("Content-Encoding", "gzip"),
+        ("Content-Type", "image/gif"),
+        ("Content-Range", "bytes 0-0/5"),
+    ],
+)
+@pytest.mark.parametrize("control", ["max-age=0", "max-age=3600"])
+@crawl_test
+async def test_headers_of_a_304_that_describe_a_body_do_not_change_the_page(
+    control: str, confirming: tuple[str, str], web: WebServer, cached: dict[str, Any], tmp_path: Path
+) -> None:
+    answers = {
+        "headers": [("Cache-Control", "max-age=0")],
+        "confirming": [("Cache-Control", control), confirming],
+    }
+    web.pages["/a"] = validating(text("a"), **answers)
+    first, _ = await read(cached, web.url("/a"))
+    for _ in range(2):
+        items, _ = await read(cached, web.url("/a"))
+        assert [(item["kind"], item["text"]) for item in items] == [("unchanged", first[0]["text"])]
+        for name in ("Content-Encoding", "Content-Type", "Content-Length", "Content-Range"):
+            assert items[0]["headers"].get(name) == first[0]["headers"].get(name)
+    assert len(web.paths) == (2 if "3600" in control else 3)
+    check(tmp_path / "warcs")
+
+
 @crawl_test
 async def test_a_304_does_not_renew_a_page_that_is_too_small_to_be_an_original(
     web: WebServer, cached: dict[str, Any], tmp_path: Path

@@ -400,11 +400,28 @@ def says_nothing_else(capture: Capture, validators: bytes) -> bool:
 
     If the request had several tags, the ETag of the 304 selects one.
     """
-    tag = validators_of(capture.response_headers)[:_HASH_BYTES]
-    if tag not in (b"", _NONE):
-        return tag == validators[:_HASH_BYTES] or validators[:_HASH_BYTES] == _NONE
+    if names_another(capture.response_headers, validators):
+        return False
+    if _has_tag(validators_of(capture.response_headers)):
+        return True
     asked = [value for name, value in capture.request_headers if name.lower() == b"if-none-match"]
     return len(_ENTITY_TAG.findall(b",".join(asked))) <= 1
+
+
+def names_another(confirmation: Headers, validators: bytes) -> bool:
+    """Whether the ETag of a 304 is that of another version than the one with these validators (RFC 9111, section 4.3.4).
+
+    The weakness prefix is ignored: some servers add it to the ETag of a compressed page, and not to that of its 304.
+
+    >>> names_another(((b"ETag", b'"b"'),), validators_of(((b"ETag", b'W/"b"'),)))
+    False
+    """
+    tag = validators_of(confirmation)
+    return _has_tag(tag) and validators[:_HASH_BYTES] not in (tag[:_HASH_BYTES], _NONE)
+
+
+def _has_tag(validators: bytes) -> bool:
+    return validators[:_HASH_BYTES] not in (b"", _NONE)
 
 
 def _hash(value: bytes) -> bytes:

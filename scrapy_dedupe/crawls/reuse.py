@@ -16,8 +16,8 @@ with ``no-cache`` again instead of asking whether the page has changed. So:
 *   All Cache-Control lines become one, with a ``max-age`` that Scrapy can parse: 0 if it is invalid. ``no-cache`` becomes
     ``max-age=0, must-revalidate``, which has the same meaning (section 5.2.2.4).
 
-A 304 renews a page: its ``Date``, ``Cache-Control``, ``ETag`` and so on replace those of the page (section 4.3.4). Its
-record has no block, which a replay program would show as an empty page, so :func:`renewal` keeps the result in a field of
+A 304 renews a page: its ``Date``, ``Cache-Control``, ``ETag`` and so on replace those of the page (section 4.3.4), except
+:data:`OF_THE_BODY`, which describe a body that the 304 does not have (section 3.2). Its record has no block, which a replay program would show as an empty page, so :func:`renewal` keeps the result in a field of
 the record.
 """
 
@@ -46,6 +46,15 @@ Its keys are names of header fields in lower case, its values lists of the value
 the original. Always included are the fields that decide how the page may be reused; an empty list means that the page
 has none.
 """
+
+OF_THE_BODY = (
+    b"content-encoding",
+    b"content-length",
+    b"content-range",
+    b"content-type",
+    b"transfer-encoding",
+)
+"""The fields that a 304 does not renew."""
 
 _DIRECTIVE = re.compile(rb'\s*([^\s,="]+)(?:\s*=\s*("(?:[^"\\]|\\.)*"|[^,]*))?[^,]*', re.DOTALL)
 _DECISIVE = (b"age", b"cache-control", b"date", b"etag", b"expires", b"last-modified", b"vary")

@@ -63,6 +63,7 @@ class Session:
         self._refusal: DedupeError | None = None
         self._at_stop: list[Callable[[], Any]] = []
         self._at_refusal: list[Callable[[], object]] = []
+        self._at_open: list[Callable[[], object]] = []
         self._at_close: list[Callable[[], Any]] = []
         self._has_opened = False
         # A file cannot be written, so the archive lacks exchanges.
@@ -135,7 +136,9 @@ class Session:
             try:
                 action()
             except DedupeError as error:
-                logger.error("%s", error)
+                # Usually for the same reason that was logged with the refusal.
+                if str(error) not in str(self._refusal):
+                    logger.error("%s", error)
         self.stores.close(lambda error: logger.error("%s", error))
         if self._worker is not None:
             self._worker.stop()
@@ -231,6 +234,10 @@ class Session:
 
         self.loop.run_every(seconds, run)
 
+    def at_open(self, action: Callable[[], object]) -> None:
+        """Run *action* when the spider is opened and all components exist, unless a startup step has failed."""
+        self._at_open.append(action)
+
     def at_close(self, action: Callable[[], Any]) -> None:
         """Run *action*, which may be ``async``, when the spider is closed and stats can still be changed."""
         self._at_close.append(action)
@@ -252,8 +259,13 @@ class Session:
     # Signals
 
     def _spider_opened(self) -> None:
+        # Scrapy also opens a spider whose scheduler could not be opened, so that it can close it.
+        if self._refusal is not None:
+            return
         self._has_opened = True
         self.loop.open()
+        for action in self._at_open:
+            action()
 
     def _engine_started(self) -> None:
         # Sent after all components have opened.

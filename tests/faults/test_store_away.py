@@ -11,6 +11,8 @@ import redis
 from archives import check, records_of
 from crawling import LinkSpider, collecting, crawl, crawl_test
 from faults_site import chain
+from scrapy import version_info
+from scrapy.core.scheduler import Scheduler
 from servers import RedisServer, free_port
 
 from scrapy_dedupe.crawls import open_index
@@ -224,3 +226,26 @@ async def test_a_refused_start_is_told_once_and_leaves_no_crawl_that_waits(
     assert sum("The crawl does not start." in record.getMessage() for record in caplog.records) == 1
     with open_index(settings["DEDUPE_STORE_URL"]) as index:
         assert "uncommitted" not in {info.state for info in index.crawls()}
+
+
+@crawl_test
+async def test_a_store_that_goes_away_while_a_crawl_starts_is_told_once(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, redis_server: RedisServer, caplog: Any
+) -> None:
+    class Late(Scheduler):
+        def open(self, spider: Any) -> Any:
+            redis_server.stop()
+            return super().open(spider)
+
+    url = redis_server.url
+    settings |= {"DEDUPE_STORE_URL": url, "DEDUPE_URL_STORE_URL": url, "JOBDIR": str(tmp_path / "job")}
+    settings |= {"SCHEDULER": Late, "DEDUPE_REPORT": str(tmp_path / "report.html")}
+    # Scrapy before 2.18 has its own errors.
+    with contextlib.suppress(Exception):
+        await crawl(LinkSpider, settings, urls=web.url())
+    assert web.paths == []
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    (told,) = [
+        record for record in errors if version_info >= (2, 18) or record.name.startswith("scrapy_dedupe")
+    ]
+    assert told.getMessage().startswith("The crawl does not start. The store ")

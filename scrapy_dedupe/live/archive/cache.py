@@ -4,6 +4,10 @@ Requests are looked up on the worker, several at once if they arrive faster than
 longer than ``DEDUPE_STORE_TIMEOUT``: it then counts as not cached. Whether a page is fresh, and whether the server must
 confirm it, is decided by ``HTTPCACHE_POLICY``, which also decides here what may be used at all: Scrapy asks the policy
 only before it stores a response, and the archive stores all of them.
+
+For Scrapy every 304 confirms the page, and all headers of the 304 replace those of the page. So this cache restores the
+headers that describe the body. If the ETag of the 304 is that of another version, the cache sends the request again,
+without a condition.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from scrapy.extensions.httpcache import RFC2616Policy
 from scrapy.utils.misc import load_object
 
 from scrapy_dedupe.crawls.cached_pages import UNKNOWN, UNREADABLE, CachedPages, Found, PageQuery
+from scrapy_dedupe.crawls.entries import names_another, validators_of
+from scrapy_dedupe.crawls.reuse import OF_THE_BODY
 from scrapy_dedupe.live.archive.replay import response_of
 from scrapy_dedupe.live.recordings import META_KEY, provenance
 from scrapy_dedupe.live.responses import header_pairs, max_bytes
@@ -43,6 +49,9 @@ _ATTRIBUTE: Final = "_dedupe_archive_cache"
 
 # Headers that were changed for the policy only.
 _JUDGED: Final = (b"Age", b"Cache-Control", b"Date")
+_CONDITIONAL: Final = (b"If-Modified-Since", b"If-None-Match")
+# In the meta of a request that the cache does not answer.
+_AGAIN: Final = "_dedupe_ask_again"
 _TIMEOUT: Final = Found(None, "timeout")
 # Colon, space and line end of a header field.
 _LINE_BYTES: Final = 4
@@ -95,7 +104,9 @@ class ArchiveCache:
 
     async def look_up(self, request: Request) -> None:
         """Look up the page that :meth:`response_to` will return for *request*."""
-        if self._may_be_cached(request):
+        if request.meta.pop(_AGAIN, False):
+            self._found[request] = Found(None, "etag")
+        elif self._may_be_cached(request):
             self._found[request] = await self._session.loop.wait_for(self._submit(request))
 
     def response_to(self, request: Request) -> Response | None:
@@ -111,11 +122,19 @@ class ArchiveCache:
                 found = self._submit(request).result(self._timeout_s)
         return self._response(request, found or _TIMEOUT)
 
-    def response_used(self, request: Request, response: Response) -> None:
-        """Count a cached response that answers *request*, and set ``request.meta["warc"]``; ignore other responses."""
+    def response_used(self, request: Request, response: Response) -> Request | Response:
+        """Return *response*, or a request to send instead, if *response* is a cached one that a 304 did not confirm.
+
+        Count a cached response that answers *request*, and set ``request.meta["warc"]``; ignore other responses.
+        """
         page = self._answers.pop(response, None)
         if page is None:
-            return
+            return response
+        # Scrapy has replaced the headers by those of a 304.
+        if names_another(header_pairs(response.headers), validators_of(page.headers)):
+            return _unconditional(request)
+        for name in OF_THE_BODY:
+            _set_header(response, name, _values(page.headers, name))
         found = page.playable
         original = found.refers_to
         request.meta[META_KEY] = provenance(found, found.type, None if original is None else original.date)
@@ -125,9 +144,8 @@ class ArchiveCache:
             judged, true = (_values(headers, name) for headers in (page.headers, found.headers))
             # Scrapy has replaced the value by that of a 304 if it differs.
             if judged == response.headers.getlist(name):
-                response.headers[name] = true
-                if not true:
-                    del response.headers[name]
+                _set_header(response, name, true)
+        return response
 
     def _response_downloaded(self, response: Response) -> None:
         head = sum(len(name) + len(value) + _LINE_BYTES for name, value in header_pairs(response.headers))
@@ -209,6 +227,21 @@ class ArchiveCache:
 
 def _values(headers: Headers, name: bytes) -> list[bytes]:
     return [value for header, value in headers if header.lower() == name.lower()]
+
+
+def _set_header(response: Response, name: bytes, values: list[bytes]) -> None:
+    response.headers[name] = values
+    if not values:
+        del response.headers[name]
+
+
+def _unconditional(request: Request) -> Request:
+    """The request for a page that a 304 did not confirm."""
+    again = request.replace(dont_filter=True, meta={**request.meta, _AGAIN: True})
+    again.meta.pop("cache_timestamp", None)
+    for name in _CONDITIONAL:
+        again.headers.pop(name, None)
+    return again
 
 
 def _set_result(future: Future[Any], result: Found) -> None:

@@ -11,7 +11,6 @@ import ipaddress
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy import signals
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 from scrapy.http.request import NO_CALLBACK
 
@@ -66,7 +65,7 @@ class ReplayMiddleware:
         self._reading: Future[None] | None = None
         self._damaged = 0
         self._has_logged_missing = False
-        crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
+        session.at_open(self._open)
         session.at_stop(self._close)
 
     @classmethod
@@ -162,7 +161,7 @@ class ReplayMiddleware:
 
     # Start and end
 
-    def _spider_opened(self) -> None:
+    def _open(self) -> None:
         self._reading = self._session.worker.submit(self._read)
         self._reading.add_done_callback(lambda done: self._session.loop.call(self._check_reading, done))
 

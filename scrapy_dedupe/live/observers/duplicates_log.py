@@ -18,7 +18,6 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
 from scrapy_dedupe.errors import ArchiveError
@@ -81,8 +80,8 @@ class DuplicatesLogExtension(Observer):
         self._lines = AppendedLines(_MOST_WAITING_BYTES)
         self._common: dict[str, str] = {}
         session.at_start(lambda: check_log(self._path))
-        # Wait for spider_opened: the archive layer may change the crawl id at startup.
-        crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
+        # Not earlier: the archive layer may change the crawl id at startup.
+        session.at_open(self._open)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -93,7 +92,7 @@ class DuplicatesLogExtension(Observer):
 
     # On the event loop
 
-    def _spider_opened(self) -> None:
+    def _open(self) -> None:
         session = self._session
         self._common = {"crawl": session.crawl_id, "spider": session.spider_name}
         session.events.add(self)

@@ -10,7 +10,6 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
 from scrapy_dedupe.errors import SettingError
@@ -43,7 +42,7 @@ class MetricsExtension:
         self._finalizer = weakref.finalize(crawler, _leave_later, self._outputs, self._source)
         self._finalizer.atexit = False
         session.at_start(self._enter)
-        crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
+        session.at_open(self._open)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -61,7 +60,7 @@ class MetricsExtension:
         for output in outputs:
             self._outputs.append(enter(output, self._source))
 
-    def _spider_opened(self) -> None:
+    def _open(self) -> None:
         self._source.can_report = True
         # Last, so that the metrics include what the other components count at the end.
         self._session.at_stop(self._close)

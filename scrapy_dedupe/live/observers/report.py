@@ -21,7 +21,6 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, SettingError, StoreError
@@ -79,8 +78,8 @@ class ReportExtension(Observer):
         page = session.settings.report.page
         if page is not None:
             self._page = session.at_start(lambda: checked_page(session.named_path(page)))
-        # Wait for spider_opened: then all layers are active, and the archive layer has decided the crawl id.
-        crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
+        # Then all layers are active, and the archive layer has decided the crawl id.
+        session.at_open(self._open)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -90,7 +89,7 @@ class ReportExtension(Observer):
 
     # On the event loop
 
-    def _spider_opened(self) -> None:
+    def _open(self) -> None:
         session = self._session
         self._store_url = session.layers.get("warc") or session.layers.get("content")
         if self._store_url is not None:
@@ -112,7 +111,7 @@ class ReportExtension(Observer):
         """Load the observations of earlier runs of this crawl."""
         session = self._session
         try:
-            self._saved = session.at_start(lambda: session.stores.open(url)).reports.load(session.crawl_id)
+            self._saved = session.stores.open(url).reports.load(session.crawl_id)
             if self._saved is not None:
                 self._observations = unpack(self._saved, session.crawl_id)
                 session.notes["runs"] = "of this run (the report counts all runs of the crawl)"
