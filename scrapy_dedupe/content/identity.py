@@ -20,8 +20,9 @@ name
     segment consists of digits, it is one word with the segments of digits before it (``2026/02/01``). This word counts
     if the last segment occurs in the text, or if the word is a date.
 words
-    The same words, and those of the values of the query, where small numbers always count. 0xFFFFFF means that the page
-    has hardly any text outside the template of its host: then only its path can show that it is the same page.
+    The same words, and those of the values of the query, where small numbers and dates always count, and numbers of at
+    most nine digits if no other word of the query counts. 0xFFFFFF means that the page has hardly any text outside the
+    template of its host: then only its path can show that it is the same page.
 
 :func:`scrapy_dedupe.stores.content_values.near_candidates` compares two identities.
 """
@@ -45,6 +46,9 @@ _MOST_TRIES: Final = 100
 
 # Numbers with so many digits at most are numbers of pages and entries rather than opaque ids.
 _SMALL_DIGITS: Final = 4
+
+# Longer numbers, such as times, are opaque ids. A number up to this length counts if the query has no other word.
+_MOST_DIGITS: Final = 9
 
 _NUMBERS: Final = re.compile(r"\d+(?:[.,:/_-]\d+)*")
 _VERSION: Final = re.compile(r"v?\d+(?:[._]\d+)+", re.IGNORECASE)
@@ -156,7 +160,11 @@ def _words_in(text: str, name: str, values: list[str]) -> tuple[list[str], list[
     in_name -= missing
     if _DATE.fullmatch(name) or ("/" in name and in_name):
         in_name = {name}
-    return sorted(in_name), sorted(word for word in in_values if _always_counts(word) or word not in missing)
+    counted = {word for word in in_values if _always_counts(word) or word not in missing}
+    if all(word.isdigit() for word in counted):
+        # No word of the query names the page, so its numbers do.
+        counted |= {word for word in in_values if len(word) <= _MOST_DIGITS and word.isdigit()}
+    return sorted(in_name), sorted(counted)
 
 
 def _words_of(name: str) -> set[str]:
