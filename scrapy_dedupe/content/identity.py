@@ -9,16 +9,20 @@ An identity has five keys of 3 bytes, in this order. A key is a hash, or zeros i
 url
     The whole URL, without its fragment.
 tail
-    The last two segments of the path, and the query. Segments that are a version number (``3.11``, ``v2.0``) are left
-    out. A file name such as ``index.html`` comes after these segments.
+    The last two segments of the path, and the query. If the first of the two consists of digits, the segments of digits
+    before it are added. Segments that are a version number (``3.11``, ``v2.0``) are left out. A file name such as
+    ``index.html`` comes after these segments.
 title
     The title without numbers. If many pages of the host have the same title, the main heading replaces it. If they have
     the same heading too, the page says nothing.
 name
-    The words of the last segment of the path that occur in the text, because an opaque id does not occur there.
+    The words of the last segment of the path that occur in the text, because an opaque id does not occur there. If the
+    segment consists of digits, it is one word with the segments of digits before it (``2026/02/01``). This word counts
+    if the last segment occurs in the text, or if the word is a date.
 words
-    The same words, and those of the values of the query, where small numbers always count. 0xFFFFFF means that the page
-    has hardly any text outside the template of its host: then only its path can show that it is the same page.
+    The same words, and those of the values of the query, where small numbers and dates always count, and numbers of at
+    most nine digits if no other word of the query counts. 0xFFFFFF means that the page has hardly any text outside the
+    template of its host: then only its path can show that it is the same page.
 
 :func:`scrapy_dedupe.stores.content_values.near_candidates` compares two identities.
 """
@@ -43,9 +47,13 @@ _MOST_TRIES: Final = 100
 # Numbers with so many digits at most are numbers of pages and entries rather than opaque ids.
 _SMALL_DIGITS: Final = 4
 
+# Longer numbers, such as times, are opaque ids. A number up to this length counts if the query has no other word.
+_MOST_DIGITS: Final = 9
+
 _NUMBERS: Final = re.compile(r"\d+(?:[.,:/_-]\d+)*")
 _VERSION: Final = re.compile(r"v?\d+(?:[._]\d+)+", re.IGNORECASE)
 _INDEX: Final = re.compile(r"(?:index|default)(?:\.\w+)?", re.IGNORECASE)
+_DATE: Final = re.compile(r"(?:19|20)\d\d(?:[-/]\d\d?){1,2}|(?:\d\d?[-/]){1,2}(?:19|20)\d\d")
 _EXTENSION: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,4}\Z")
 # Doxygen writes numbers for punctuation: classGtk_1_1Window.
 _WORD: Final = re.compile(r"\d+(?=[^\W\d_]{3})|[^\W_]+")
@@ -112,15 +120,24 @@ def _parts_of(url: str) -> tuple[str, str, list[str]]:
     ('library/os.html', 'os', [])
     >>> _parts_of("https://a.example/a/b/c/index.html?page=2")
     ('b/c/index.html?page=2', 'c', ['2'])
+    >>> _parts_of("https://a.example/calendar/2026/02/01")
+    ('2026/02/01', '2026/02/01', [])
     """
     path, _, query = url.partition("://")[2].partition("?")
     segments = [segment for segment in path.split("/")[1:] if segment and not _VERSION.fullmatch(segment)]
     file = segments.pop() if segments and _INDEX.fullmatch(segments[-1]) else ""
     name = _EXTENSION.sub("", segments[-1]) if segments else ""
-    if file and name.isdigit():
-        # Rather a version than the name of a page.
-        name = ""
-    tail = "/".join([*segments[-2:], file] if file else segments[-2:])
+    first = len(segments) - 2
+    while first > 0 and segments[first].isdigit() and segments[first - 1].isdigit():
+        first -= 1
+    tail = "/".join([*segments[max(first, 0) :], *([file] if file else [])])
+    if name.isdigit():
+        if first >= 0 and segments[first].isdigit():
+            # The last segment is only a part of the name, such as the day of a date.
+            name = "/".join([*segments[first:-1], name])
+        elif file:
+            # Rather a version than the name of a page.
+            name = ""
     if not query:
         return tail, name, []
     return f"{tail}?{query}", name, [it for pair in query.split("&") if (it := pair.partition("=")[2])]
@@ -128,8 +145,11 @@ def _parts_of(url: str) -> tuple[str, str, list[str]]:
 
 def _words_in(text: str, name: str, values: list[str]) -> tuple[list[str], list[str]]:
     """The words of *name* and of *values* that occur in *text*, regardless of case."""
-    in_name, in_values = _words_of(name), {word for value in values for word in _words_of(value)}
-    missing = in_name | {word for word in in_values if not _is_small(word)}
+    in_name = _words_of(name.rpartition("/")[2])
+    in_values = {
+        word for value in values for word in ({value} if _DATE.fullmatch(value) else _words_of(value))
+    }
+    missing = in_name | {word for word in in_values if not _always_counts(word)}
     # Most words are in the title.
     for part in (text[:_BEGINNING].rpartition(" ")[0], text):
         if not missing:
@@ -137,9 +157,14 @@ def _words_in(text: str, name: str, values: list[str]) -> tuple[list[str], list[
         # Lowering only ASCII letters takes a quarter of the time.
         encoded = part.encode().lower()
         missing = {word for word in missing if not _has_word(encoded, word)}
-    return sorted(in_name - missing), sorted(
-        word for word in in_values if _is_small(word) or word not in missing
-    )
+    in_name -= missing
+    if _DATE.fullmatch(name) or ("/" in name and in_name):
+        in_name = {name}
+    counted = {word for word in in_values if _always_counts(word) or word not in missing}
+    if all(word.isdigit() for word in counted):
+        # No word of the query names the page, so its numbers do.
+        counted |= {word for word in in_values if len(word) <= _MOST_DIGITS and word.isdigit()}
+    return sorted(in_name), sorted(counted)
 
 
 def _words_of(name: str) -> set[str]:
@@ -147,8 +172,9 @@ def _words_of(name: str) -> set[str]:
     return {word for word in _WORD.findall(unquote(name).lower()) if len(word) > 1 or word.isdigit()}
 
 
-def _is_small(word: str) -> bool:
-    return len(word) <= _SMALL_DIGITS and word.isdigit()
+def _always_counts(word: str) -> bool:
+    """Whether a word of the query counts even if it does not occur in the text: a small number, or a date."""
+    return (len(word) <= _SMALL_DIGITS and word.isdigit()) or bool(_DATE.fullmatch(word))
 
 
 def _has_word(text: bytes, word: str) -> bool:

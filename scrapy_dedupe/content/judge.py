@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _FEW_KNOWN = 0.2
 
 # The rests of two texts may differ this much more than the whole texts if their titles or the words of their URLs are equal.
-_NAMED_MARGIN = 0.15
+NAMED_MARGIN = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +436,7 @@ class Judge:
                 keyed_banding=banding.third(options.threshold, options.recall),
                 namespace=self._layer_namespace(options),
                 min_equal=signature.min_equal(options.threshold, options.num_perm),
-                min_equal_named=signature.min_equal(options.threshold - _NAMED_MARGIN, options.num_perm),
+                min_equal_named=signature.min_equal(options.threshold - NAMED_MARGIN, options.num_perm),
             )
         return layers
 

@@ -133,6 +133,39 @@ async def test_each_verdict_is_explained(
 
 
 @crawl_test
+async def test_an_explanation_says_whether_the_rest_decided(
+    call: Callable[..., Any], web: WebServer, settings: dict[str, Any]
+) -> None:
+    menu = " ".join(f"Entry {number} of the menu." for number in range(200))
+
+    def text(page: int, sentences: int) -> str:
+        return f"<p>{menu}<p>" + " ".join(f"{page * number} words, {page}." for number in range(sentences))
+
+    pages = {
+        "/x/aa": text(1, 3),
+        "/x/bb": text(2, 3),
+        "/1.0/y/guide": text(3, 200),
+        **{f"/{number}": text(number, 500) for number in range(100, 140)},
+        "/2.0/y/guide": f"{text(3, 200)} More words.",
+    }
+    for path, html in pages.items():
+        web.page(path, html)
+    web.page("/", "<p>Home" + "".join(f'<a href="{path}">a</a>' for path in reversed(pages)))
+    await crawl(LinkSpider, settings, urls=web.url())
+    early, late = (
+        only_text(call("content", "explain", *where(settings), web.url(path), "--json"))
+        for path in ("/x/bb", "/2.0/y/guide")
+    )
+    assert early["why"][-1].endswith(
+        "; the rest without the template had to be similar too, and was by the smaller template known when the page was"
+        " judged."
+    )
+    assert late["why"][-1].endswith(
+        "; the rest did not have to be similar, because the path and the query are equal and the titles do not differ."
+    )
+
+
+@crawl_test
 async def test_an_explanation_reads_well(
     call: Callable[..., Any], web: WebServer, settings: dict[str, Any]
 ) -> None:

@@ -41,6 +41,8 @@ def site(tmp_path: Path) -> Deduplicator:
         [
             page("guide/red-shoes", "Red shoes 1.0 - Shop", f"red shoes {OLD}"),
             page("list?page=1", "All shoes", prose("list")),
+            page("cal/2026/01/01", "Calendar", f"Events on 1 January {prose('cal')}"),
+            page("docs/14/Foo.html", "Foo 14", f"Foo {prose('Foo')}"),
         ]
     )
     return deduplicator
@@ -68,6 +70,9 @@ def site(tmp_path: Path) -> Deduplicator:
         ("list?page=2", "All shoes", f"{prose('list')} more", False),  # small numbers are words
         ("list?page=1&utm_source=menu", "All shoes", f"{prose('list')} more", True),
         ("list", "All shoes", f"{prose('list')} more", True),
+        ("cal/2026/02/01", "Calendar", f"Events on 1 February {prose('cal')}", False),  # a date is one word
+        ("cal/2027/01/01", "Calendar", f"Events on 1 January {prose('cal')}", False),
+        ("docs/15/Foo.html", "Foo 15", f"Foo {prose('Foo')} more", True),  # not a date: a version
     ],
 )
 def test_title_url_and_rest_decide_whether_a_similar_text_is_near(
@@ -149,6 +154,14 @@ SAME, DIFFERENT, SILENT = True, False, None
         (("a/0815", ""), ("a/cat", ""), (DIFFERENT, SILENT, SILENT)),
         (("a?id=cat", "x"), ("a?id=dog", "x"), (DIFFERENT, SAME, DIFFERENT)),
         (("a?page=7", "x"), ("a?page=8", "x"), (DIFFERENT, SAME, DIFFERENT)),
+        (("2026/02/01", "x"), ("2026/01/02", "x"), (DIFFERENT, SAME, DIFFERENT)),
+        (("2026/02/01", "x"), ("2027/02/01.html", "x"), (DIFFERENT, SAME, DIFFERENT)),
+        (("5/2/01", "x"), ("4/2/01", "x"), (DIFFERENT, SAME, SILENT)),
+        (("a?on=2026-02-01", "x"), ("a?on=2026-01-02", "x"), (DIFFERENT, SAME, DIFFERENT)),
+        (("a?id=9999", "x"), ("a?id=10000", "x"), (DIFFERENT, SAME, DIFFERENT)),
+        (("a?id=123456789", "x"), ("a?id=123456788", "x"), (DIFFERENT, SAME, DIFFERENT)),
+        (("a?t=1700000000", "x"), ("a?t=1700000001", "x"), (DIFFERENT, SAME, SILENT)),
+        (("a?title=cat&oldid=12345", "x"), ("a?title=cat&oldid=12346", "x"), (DIFFERENT, SAME, SAME)),
         (("cat?from=dog", "x"), ("cat", "x"), (DIFFERENT, SAME, SAME)),
         (("wiki/cat", "x"), ("w/index.php?title=cat&oldid=12345", "x"), (DIFFERENT, SAME, SAME)),
         (("a/classA_1_1Cat.html", "x"), ("b/classA_1_1Dog.html", "x"), (DIFFERENT, SAME, DIFFERENT)),

@@ -17,10 +17,10 @@ from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import WARC_DIR, Option, flag
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.content.difference import unified_diff
-from scrapy_dedupe.content.judge import PageReading, Verdict
+from scrapy_dedupe.content.judge import NAMED_MARGIN, PageReading, Verdict
 from scrapy_dedupe.content.options import ALL_TYPES
 from scrapy_dedupe.content.quarrycore import PARAMETERS
-from scrapy_dedupe.content.signature import CHANCE
+from scrapy_dedupe.content.signature import CHANCE, min_equal, similarity
 from scrapy_dedupe.downloadermiddlewares import judge_options
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.live.responses import PageReader
@@ -49,6 +49,7 @@ _WHY_EQUAL: Final = {
     "unchanged": "The canonical text is exactly the same as when this URL was read before.",
     "exact": "The canonical text is exactly that of the original.",
 }
+_REST_DECIDED: Final = "the rest without the template had to be similar too"
 _OTHER_PAGE: Final = {
     False: "A known text is similar, but only in the template of the host; the rest is not similar.",
     True: "A known text is similar, but is that of another page: the title, the URL or the rest of the text is different.",
@@ -146,12 +147,15 @@ class _Explainer:
         if self.judge is None or not isinstance(own, ArchivedText):
             return
         reading = PageReading(own.text, own.mime, capture, names=own.names)
+        decided = _REST_DECIDED
         if original is not None and isinstance(kept := self.archived[_wanted(original)], ArchivedText):
             first = SeenText(original.digest, original.url, original.crawl, original.seen_ms)
             its_reading = PageReading(kept.text, kept.mime, first, names=kept.names)
-            yield from _why_same_page(self.judge.compared(Verdict("near"), reading, its_reading))
+            compared = self.judge.compared(Verdict("near"), reading, its_reading)
+            yield from _why_same_page(compared)
+            decided = _what_decided(compared, self.options, mime, is_same_url=original.url == capture.url)
         if share := self.judge.template_share(reading, capture.url):
-            yield f"{share:.0%} of the text is the template of the host; the rest without the template had to be similar too."
+            yield f"{share:.0%} of the text is the template of the host; {decided}."
 
 
 def _explain_lines(result: dict[str, Any]) -> Iterator[str]:
@@ -326,6 +330,21 @@ def _why_same_page(verdict: Verdict) -> Iterator[str]:
         parts.append(f"estimated similarity without templates: {verdict.rest_similarity:.3f}")
     if parts:
         yield f"Compared as well: {'; '.join(parts)}."
+
+
+def _what_decided(verdict: Verdict, options: JudgeOptions, mime: str | None, *, is_same_url: bool) -> str:
+    """Whether the similarity without templates decided; ``verdict`` has it by the templates as they are known now."""
+    if options.near_identity and is_same_url:
+        return "the rest did not have to be similar, because the URLs are equal"
+    if verdict.same_path and verdict.same_title is not False:
+        return "the rest did not have to be similar, because the path and the query are equal and the titles do not differ"
+    near = options.near_for(mime or ALL_TYPES)
+    is_named = not verdict.same_path and (verdict.same_title or verdict.same_words)
+    threshold = near.threshold - NAMED_MARGIN if is_named else near.threshold
+    least = similarity(min_equal(threshold, near.num_perm), near.num_perm)
+    if verdict.rest_similarity is None or verdict.rest_similarity < least:
+        return f"{_REST_DECIDED}, and was by the smaller template known when the page was judged"
+    return _REST_DECIDED
 
 
 def _difference(
