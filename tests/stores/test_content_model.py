@@ -99,7 +99,7 @@ class Model:
         for near in candidates:
             found = self.look(near.digest, it.capture, near.equal / len(it.rows))
             if found is not None:
-                return NearAnswer(found)
+                return NearAnswer(found, rest=near.rest, identity=near.identity)
         return NearAnswer(None, is_template)
 
     def settle(self, passed: list[SeenText], failed: list[SeenText]) -> None:
