@@ -102,14 +102,15 @@ async def test_suspended_rule_costs_no_page(
     assert not crawler.stats.get_value("dedupe/errors/url")
 
 
+# The probes during the crawl find some of the 60 pages that differ, but none of the 120 pages: these are found by the
+# sample at its end, except in one of 100,000 crawls.
 @crawl_test
+@pytest.mark.parametrize(("wrong", "right"), [(60, {0, 1, 2}), (120, {0, 1, 2, 7, 15, 31, 63, 127})])
 async def test_rule_that_is_wrong_for_some_pages_costs_no_page(
-    web: WebServer, settings: dict[str, Any], rules: Callable[..., str]
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str], wrong: int, right: set[int]
 ) -> None:
     add_site(web, "?part=1", pages=200)
-    # The probes during the crawl find none of the pages that differ.
-    probed = {0, 1, 2, 7, 15, 31, 63, 127}
-    differ = set(random.Random(7).sample([number for number in range(200) if number not in probed], 60))
+    differ = set(random.Random(7).sample([number for number in range(200) if number not in right], wrong))
     for number in set(range(200)) - differ:
         web.page(f"/p{number}?part=1", text(number))
     spider, items = collecting()
