@@ -88,7 +88,8 @@ class UrlSettings:
     probe_share: float = setting(
         "DEDUPE_URL_RULES_PROBE", 0.01, number("a number from 0 to 1", lambda n: 0 <= n <= 1),
         "How many of the requests that a URL rule filters are made nevertheless, to compare the pages: 0.01 is one in a"
-        " hundred. At least 3 requests per rule are made.")
+        " hundred. In addition, the first 3 requests of each rule are made, the 8th, 16th, 32nd and so on, and before the"
+        " crawl ends a random sample, until 20 pairs of pages have been compared for the rule.")
     persist: bool
     queue_persists: bool
 

@@ -17,9 +17,11 @@ file may also have requests that the next run makes anyway; the URL filter then 
 from __future__ import annotations
 
 import base64
+import heapq
 import json
 import sqlite3
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import SettingError, StoreRefused
@@ -197,6 +199,19 @@ class RuleRecords:
     def held_by(self, rule: bytes, most: int) -> list[HeldRequest]:
         """Some of the requests that a rule filtered, if possible alone."""
         return self._held("WHERE NOT due AND instr(rules, ?) ORDER BY length(rules) LIMIT ?", rule, most)
+
+    def sample(self, rule: bytes, most: int, seed: bytes) -> list[HeldRequest]:
+        """At most so many of the requests that a rule filtered, chosen at random."""
+        with sqlite_faults(self._name):
+            rows = self._connection.execute(
+                "SELECT fingerprint FROM held WHERE NOT due AND instr(rules, ?)", (rule,)
+            )
+            chosen = heapq.nsmallest(
+                most,
+                (row for row in rows if row[0] not in self._scheduled),
+                key=lambda row: sha256(seed + row[0]).digest(),
+            )
+        return [found for row in chosen for found in self._held("WHERE fingerprint = ?", *row)]
 
     def of_identities(self, after: bytes, most: int) -> list[HeldRequest]:
         """A request of each identity, in the order of the identities, after an identity."""

@@ -8,13 +8,18 @@ identity are no longer filtered, and its held requests are scheduled. A rule is 
 share of pairs for it falls below 0.98.
 
 If the first page was requested in an earlier run or by another process, its text is unknown here, so the plain URL is
-downloaded once more. A rule of which fewer than three pairs could be compared costs no page: when the spider is idle, the
-requests that it filtered are made.
+downloaded once more.
+
+The probes of a rule during the crawl are its first three filtered requests, the 8th, 16th, 32nd and so on, and a share of
+the others. The first ones may be neighbours that tell little about the others. So when the spider is idle, a rule of
+which fewer than 20 pairs were compared gets further probes: a random sample of its held requests. If still fewer than
+three pairs could be compared, all requests that the rule filtered are made.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -41,6 +46,10 @@ logger = logging.getLogger(__name__)
 
 MIN_SHARE: Final = 0.98
 _MIN_PROBES: Final = 3
+# If 30 % of the pairs of a rule differ, 20 random pairs are all equal in 0.08 % of the crawls.
+_MIN_PAIRS: Final = 20
+# Some probes of the sample fail or cannot be compared.
+_MOST_SAMPLED: Final = 2 * _MIN_PAIRS
 _AT_ONCE: Final = 500
 _MOST_UNCOMPARED: Final = 1_000
 # A rule may be right on the whole and wrong for one page with many URLs. So these filtered requests of each identity
@@ -85,8 +94,10 @@ class RuleWatch:
         self._ambiguous: list[tuple[RequestedPage, RequestedPage]] = []
         # First pages whose plain URL was requested earlier, by the key of the identity.
         self._uncompared: dict[bytes, tuple[Request, RequestedPage, IdentityKeys]] = {}
-        # Rules that were probed while the spider was idle.
+        # Suspects that were probed while the spider was idle.
         self._probed: set[bytes] = set()
+        # The number of probes of each rule that were made while the spider was idle.
+        self._sampled: Counter[bytes] = Counter()
         # Rules without held requests, with the number of requests that they had filtered by then.
         self._emptied: dict[bytes, int] = {}
         suspended = [self._rules[rule] for rule, tally in self._tallies.items() if tally.suspended]
@@ -119,41 +130,86 @@ class RuleWatch:
     def _needs_probe(self, tally: RuleTally) -> bool:
         known = tally.pairs_for + tally.pairs_against
         unanswered = tally.probes - tally.compared
-        return known + max(0, unanswered) < _MIN_PROBES or tally.probes < self._share * tally.filtered
+        if known + max(0, unanswered) < _MIN_PROBES:
+            return True
+        # One more at each power of two from 8.
+        doublings = max(0, tally.filtered.bit_length() - 3)
+        due = _MIN_PROBES + doublings + self._share * (tally.filtered - _MIN_PROBES)
+        return tally.probes < due
 
     def decide(self) -> None:
-        """Probe the rules about which too little is known, once. Then make the requests that the rules filtered about which
+        """Probe the rules about which too little is known. Then make the requests that the rules filtered about which
         still too little is known, and blame rules for pairs that several may have equated.
 
         Called when the spider is idle.
         """
-        unchecked = {
-            rule
-            for rule, tally in self._tallies.items()
-            if tally.filtered and not tally.suspended and tally.pairs_for + tally.pairs_against < _MIN_PROBES
-        }
         unproved = {
             rule
             for page, first in self._ambiguous
             for rule in self._equating(page, first)
             if not self._is_proved(self._tallies[rule])
         }
-        if new := (unproved | unchecked) - self._probed:
+        if new := unproved - self._probed:
             self._probed |= new
-            self._for_held_by(sorted(new), _MIN_PROBES, self._probe)
+            self._for_held_by(sorted(new), lambda rule: self._records.held_by(rule, _MIN_PROBES), self._probe)
             return
-        left = [rule for rule in unchecked if self._emptied.get(rule) != self._tallies[rule].filtered]
-        # If the records cannot be read, each rule counts as emptied: otherwise the spider would never be closed.
-        self._emptied |= {rule: self._tallies[rule].filtered for rule in left}
-        self._for_held_by(left, _AT_ONCE, self._release)
+        lacking = [rule for rule in self._compared_less(_MIN_PAIRS) if self._sampled[rule] < _MOST_SAMPLED]
+        if lacking:
+            self._sample(lacking)
+            return
+        unchecked = self._compared_less(_MIN_PROBES)
+        self._expect_empty(unchecked)
+        self._for_held_by(unchecked, lambda rule: self._records.held_by(rule, _AT_ONCE), self._release)
         ambiguous, self._ambiguous = self._ambiguous, []
         for page, first in ambiguous:
             self._blame(page, first, is_last=True)
 
+    def _compared_less(self, pairs: int) -> list[bytes]:
+        """The rules of which fewer than *pairs* pairs were compared, and which may have held requests."""
+        return [
+            rule
+            for rule, tally in self._tallies.items()
+            if not tally.suspended
+            and tally.pairs_for + tally.pairs_against < pairs
+            and self._emptied.get(rule, 0) != tally.filtered
+        ]
+
+    def _expect_empty(self, rules: list[bytes]) -> None:
+        """Count these rules as emptied until their held requests are found.
+
+        If the records cannot be read, the spider would otherwise never be closed.
+        """
+        self._emptied |= {rule: self._tallies[rule].filtered for rule in rules}
+
+    def _sample(self, rules: list[bytes]) -> None:
+        """Probe random held requests of these rules. A request counts for each rule that filtered it."""
+        wanted: Counter[bytes] = Counter()
+        for rule in rules:
+            tally = self._tallies[rule]
+            missing = _MIN_PAIRS - tally.pairs_for - tally.pairs_against
+            wanted[rule] = min(missing, _MOST_SAMPLED - self._sampled[rule])
+        seed = self._session.crawl_id.encode()
+
+        def probe(rule: bytes, rows: list[HeldRequest]) -> None:
+            if rows or wanted[rule] <= 0:
+                self._emptied.pop(rule, None)
+            self._sampled[rule] += len(rows)
+            for row in rows:
+                wanted.subtract(ids_in(row.rules))
+            self._probe(rule, rows)
+
+        self._expect_empty(rules)
+        # The requests of a large rule are often also those of smaller ones, which then need fewer of their own.
+        rules = sorted(rules, key=lambda rule: self._tallies[rule].filtered, reverse=True)
+        self._for_held_by(rules, lambda rule: self._records.sample(rule, max(0, wanted[rule]), seed), probe)
+
     def _for_held_by(
-        self, rules: list[bytes], most: int, then: Callable[[bytes, list[HeldRequest]], None]
+        self,
+        rules: list[bytes],
+        find: Callable[[bytes], list[HeldRequest]],
+        then: Callable[[bytes, list[HeldRequest]], None],
     ) -> None:
-        """Call *then* with each rule and some of the requests that it filtered.
+        """Call *then* with each rule and the requests that *find* finds for it.
 
         One rule after the other, since a request may be filtered by several.
         """
@@ -161,14 +217,16 @@ class RuleWatch:
         def found(rows: list[HeldRequest]) -> None:
             if not self._held.is_ending:
                 then(rules[0], rows)
-                self._for_held_by(rules[1:], most, then)
+                self._for_held_by(rules[1:], find, then)
                 wake_engine(self._crawler)
 
         if rules:
-            self._held.start(self._records.held_by, found, rules[0], most)
+            self._held.start(find, found, rules[0])
 
     def _probe(self, rule: bytes, rows: list[HeldRequest]) -> None:
-        self._tallies[rule].probes += len(rows)
+        for row in rows:
+            for each in ids_in(row.rules) & self._tallies.keys():
+                self._tallies[each].probes += 1
         self._count("probes", len(rows))
         self._held.release(rows)
 
