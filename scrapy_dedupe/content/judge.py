@@ -20,6 +20,7 @@ If texts of QuarryCore were imported into the store, new pages are also looked u
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from dataclasses import dataclass, replace
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from scrapy_dedupe.stores.base import ContentStore
 
     from .signature import Hashes
+
+logger = logging.getLogger(__name__)
 
 # If more texts than these are known, the store is asked for them first: a call takes less time than their signatures.
 _FEW_KNOWN = 0.2
@@ -192,6 +195,17 @@ class Judge:
         self._namespace = version(self._options.canonicalizer)
         self._measure = measure
         stored = store.parameters()
+        # A store of an earlier version goes on without identities, since its bands are of texts only.
+        self._signature_version = signature.VERSION
+        if signature.EARLIER_VERSION in stored.values():
+            self._signature_version = signature.EARLIER_VERSION
+            if self._options.near_identity:
+                self._options = replace(self._options, near_identity=False)
+                logger.warning(
+                    "The texts in the store were remembered by an earlier version of scrapy-dedupe, so titles and URLs do"
+                    " not help to decide which pages are near copies. To use them, start again with an empty store:"
+                    " scrapy dedupe content purge --all"
+                )
         self._has_imported = quarrycore.PARAMETERS.items() <= stored.items()
         self.recalls = store.has_sources()
         self._layers = self._open_layers(stored)
@@ -426,7 +440,7 @@ class Judge:
                     f"near_shingle_size{suffix}": str(options.shingle_size),
                     f"near_num_perm{suffix}": str(options.num_perm),
                     f"near_bands{suffix}": f"{banding.bands} x {banding.rows}",
-                    f"near_signature{suffix}": signature.VERSION,
+                    f"near_signature{suffix}": self._signature_version,
                 }
             )
             layers[mime] = _NearLayer(

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 ROWS: Final = 128
 SHINGLE_SIZE: Final = 7
 VERSION: Final = "affine32/2"
+EARLIER_VERSION: Final = "affine32/1"
+"""Signatures without the identity of a page."""
 
 SHINGLE_SIZES: Final = range(2, 65)
 ROW_NUMBERS: Final = range(16, 513)

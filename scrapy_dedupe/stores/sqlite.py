@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 APPLICATION_ID = 0x64647031
 
 SCHEMA_VERSION = 5
+_MIGRATED_VERSION = 4
 
 _PAGE_BYTES = 2_048
 _CHECKPOINT_PAGES = 8_000
@@ -94,6 +95,8 @@ class SqliteStore:
         self._connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
         if not version:
             self._make_tables()
+        elif version == _MIGRATED_VERSION:
+            self._migrate()
         self._enter_wal()
 
     def _format(self) -> int:
@@ -107,7 +110,7 @@ class SqliteStore:
                     f"The file of the store {self.url} is an SQLite database of another program. It was left"
                     " unchanged; name another file in DEDUPE_STORE_URL."
                 )
-        elif version != SCHEMA_VERSION:
+        elif version not in {_MIGRATED_VERSION, SCHEMA_VERSION}:
             remedy = (
                 "Upgrade scrapy-dedupe" if version > SCHEMA_VERSION else "Move the file away and crawl again"
             )
@@ -127,6 +130,13 @@ class SqliteStore:
                 self._connection.execute(statement)
             self._connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+
+    def _migrate(self) -> None:
+        with transaction(self._connection, self.url):
+            # Another process may have migrated them while this one waited for the lock.
+            if self._format() == _MIGRATED_VERSION:
+                self._connection.execute(sqlite_content_tables.SOURCES)
+                self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
     def _enter_wal(self) -> None:
         # Changing the mode needs a lock, for which SQLite does not wait, regardless of the timeout.

@@ -26,6 +26,9 @@ position of the big table, instead of one when it is claimed and another when it
 
 from __future__ import annotations
 
+# Format 5 added this table to format 4.
+SOURCES = "CREATE TABLE content_sources (source BLOB PRIMARY KEY, digest BLOB NOT NULL) WITHOUT ROWID"
+
 SCHEMA = """
 CREATE TABLE content_texts (
     digest BLOB PRIMARY KEY, scheme INTEGER NOT NULL, rest NOT NULL, crawl INTEGER NOT NULL, seen_ms INTEGER NOT NULL
@@ -42,7 +45,6 @@ CREATE TABLE content_captures (
     url_key BLOB, digest BLOB, kind TEXT NOT NULL, original BLOB, similarity REAL, crawl INTEGER NOT NULL,
     seen_ms INTEGER NOT NULL, PRIMARY KEY (url_key, digest)
 ) WITHOUT ROWID;
-CREATE TABLE content_sources (source BLOB PRIMARY KEY, digest BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE content_signatures (
     ref INTEGER PRIMARY KEY, digest BLOB NOT NULL, row_bytes BLOB NOT NULL
 );
@@ -52,3 +54,4 @@ CREATE TABLE content_recent (
 );
 CREATE TABLE content_templates (host PRIMARY KEY, template BLOB NOT NULL) WITHOUT ROWID;
 """
+SCHEMA += f"{SOURCES};"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import random
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -200,10 +202,34 @@ def test_words_of_the_url_are_whole_words_anywhere_in_the_text(place: int) -> No
     assert identity("reddish").name == NOTHING
 
 
-def test_a_store_with_signatures_of_an_earlier_format_is_refused(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'texts.sqlite'}"
-    store = open_store(url)
-    store.content.check_parameters({"near_signature": "affine32/1"})
-    store.close()
-    with pytest.raises(StoreRefused, match=r"near_signature = affine32/1.*purge --all"):
-        Deduplicator(url)
+def test_a_store_of_an_earlier_version_goes_on_with_texts_only(
+    tmp_path: Path, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    parameters = {"near_shingle_size": "7", "near_num_perm": "128", "near_bands": "16 x 8"}
+    for url in (f"sqlite:///{tmp_path / 'texts.sqlite'}", redis_url):
+        with closing(open_store(url)) as store:
+            store.content.check_parameters(parameters | {"near_signature": "affine32/1"})
+        for _ in range(2):
+            caplog.clear()
+            with Deduplicator(url) as deduplicator:
+                deduplicator.check(page("red-shoes", "Red shoes", f"red shoes {OLD}"))
+                verdict = deduplicator.check(page("blue-shoes", "Blue shoes", f"blue shoes {NEW}"))
+            assert verdict.kind == "near"
+            assert verdict.same_title is None
+            assert caplog.text.count("start again with an empty store") == 1
+            with closing(open_store(url)) as store:
+                store.content.purge(before_ms=1 << 45)
+
+
+def test_a_database_of_an_earlier_version_gets_the_new_table(tmp_path: Path) -> None:
+    path = tmp_path / "texts.sqlite"
+    url = f"sqlite:///{path}"
+    with Deduplicator(url) as deduplicator:
+        deduplicator.check(page("red-shoes", "Red shoes", OLD))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("DROP TABLE content_sources; PRAGMA user_version = 4")
+    with Deduplicator(url) as deduplicator:
+        assert deduplicator.check(page("again", "Red shoes", OLD)).kind == "exact"
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM content_sources").fetchone() == (0,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (5,)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("version", "remedy"), [(4, "Move the file away and crawl again"), (6, "Upgrade scrapy-dedupe")]
+    ("version", "remedy"), [(3, "Move the file away and crawl again"), (6, "Upgrade scrapy-dedupe")]
 )
 def test_another_format_is_refused_and_left_alone(tmp_path: Path, version: int, remedy: str) -> None:
     path = tmp_path / "texts.sqlite"
