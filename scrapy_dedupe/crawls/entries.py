@@ -70,8 +70,7 @@ class Revisit(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
+class IndexEntry(NamedTuple):
     """The index entry of a response or revisit. ``revisit`` is None if no original must be looked up."""
 
     is_revisit: bool

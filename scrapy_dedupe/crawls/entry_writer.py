@@ -114,7 +114,7 @@ class EntryWriter:
         """Called for a revisit without a digest that names no record of its source."""
 
     def _flush_when_full(self) -> None:
-        if max(len(self._originals), len(self._urls)) >= _BATCH:
+        if len(self._originals) >= _BATCH or len(self._urls) >= _BATCH:
             self._flush()
 
     def _flush(self) -> None:

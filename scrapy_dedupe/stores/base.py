@@ -11,7 +11,7 @@ Every method may raise :class:`~scrapy_dedupe.errors.StoreUnavailable`; opening 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,8 +68,7 @@ class Counts:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class UrlCapture:
+class UrlCapture(NamedTuple):
     """The last complete GET payload that a crawl recorded for a URL, as a ``response`` or a ``revisit``.
 
     ``digest`` is the payload digest without its label, ``date`` the digits of the record's WARC-Date (14 or 17).

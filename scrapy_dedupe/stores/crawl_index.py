@@ -90,7 +90,7 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
         """
         found = self._find_urls(_checked_id(crawl), [plain_url(url) for url in urls])
         return [
-            None if capture is None else replace(capture, url=url)
+            None if capture is None else capture._replace(url=url)
             for url, capture in zip(urls, found, strict=True)
         ]
 
@@ -464,8 +464,7 @@ def _plain_original(original: Original, crawl: str) -> Original:
 
 
 def _plain_capture(capture: UrlCapture) -> UrlCapture:
-    return replace(
-        capture,
+    return capture._replace(
         url=plain_url(capture.url),
         digest=plain_digest(capture.digest),
         date=date_digits(capture.date),

@@ -253,11 +253,21 @@ def packed_capture(capture: UrlCapture, file_number: int = UNKNOWN_FILE) -> byte
     >>> packed_capture(UrlCapture("https://example.com/", "00" * 16, "20260801120000")).hex()
     '008ff62ebb3eb000ffffffffffffffff0000000000000000000000000000000000'
     """
+    return packed_capture_start(capture, file_number) + packed_digest(capture.digest)
+
+
+def packed_capture_start(capture: UrlCapture, file_number: int) -> bytes:
+    """The stored form of a capture up to its digest."""
     date = int(capture.date.ljust(17, "0")) * 2 + (len(capture.date) == 17)
     offset = UNKNOWN_OFFSET if capture.offset is None else capture.offset
-    place = file_number.to_bytes(3, "big") + offset.to_bytes(5, "big")
-    validators = len(capture.validators).to_bytes(1, "big") + capture.validators
-    return date.to_bytes(8, "big") + place + validators + packed_digest(capture.digest)
+    validators = capture.validators
+    return b"%b%b%b%c%b" % (
+        date.to_bytes(8, "big"),
+        file_number.to_bytes(3, "big"),
+        offset.to_bytes(5, "big"),
+        len(validators),
+        validators,
+    )
 
 
 def read_capture(url: str, value: bytes, file: str | None = None) -> UrlCapture | None:

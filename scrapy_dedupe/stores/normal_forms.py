@@ -25,7 +25,7 @@ _NOT_IN_URLS = re.compile(r"[\x00-\x20\x7f\s\ud800-\udfff]")
 _TIME = re.compile(r"(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9](?:[0-9]{3})?")
 _HEX = re.compile(r"[0-9a-fA-F]+")
 _BASE32 = re.compile(r"[A-Za-z2-7]+")
-_USUAL_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_USUAL_DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 _SHA1_SIZE, _SHA1_BASE32 = 20, 32
 _HEX_LENGTHS = frozenset(2 * size for size in HASH_SIZES)
 # SHA-1, SHA-256 and SHA-512 without padding.
@@ -43,7 +43,8 @@ def plain_digest(digest: str) -> str:
     >>> plain_digest("sha1:da39a3ee5e6b4b0d3255bfef95601890afd80709")
     '3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
     """
-    return _plain_and_form(digest)[0]
+    usual = _USUAL_DIGEST.fullmatch(digest)
+    return usual[1] if usual else _plain_and_form(digest)[0]
 
 
 def digest_and_form(labelled: str | None) -> tuple[str | None, str]:
@@ -110,10 +111,11 @@ def date_digits(date: str) -> str:
     digits = date if date.isdigit() else re.sub(r"[-:T.Z]", "", date)
     # No archive is older than the year 1000, and leading zeros would be lost in a number.
     if not digits.startswith("0"):
+        # An import has millions of dates on few days.
+        if _TIME.fullmatch(digits, 8) and _is_day(digits[:8]):
+            return digits
         with suppress(ValueError):
-            # An import has millions of dates on few days.
-            if not (_TIME.fullmatch(digits, 8) and _is_day(digits[:8])):
-                date_from_digits(digits)
+            date_from_digits(digits)
             return digits
     raise SettingError(
         f"The date is {date!r}. Allowed: a UTC time in seconds or milliseconds, of the year 1000 or later, or its"

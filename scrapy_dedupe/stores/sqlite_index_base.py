@@ -25,7 +25,7 @@ from .index_values import (
     UNKNOWN_FILE,
     digest_start,
     is_date,
-    packed_capture,
+    packed_capture_start,
     packed_details,
     packed_digest,
     read_details,
@@ -176,14 +176,15 @@ class SqliteIndexBase(CrawlIndex):
         first, last = id_range(number)
         highest = self._value("SELECT max(id) FROM original WHERE id BETWEEN ? AND ?", first, last)
         following = first if highest is None else highest + 1
-        packed = [packed_digest(original.digest) for original in originals]
-        beginnings = [digest[:8] for digest in packed]
+        packed = {one.digest: packed_digest(one.digest) for one in located}
+        beginnings = [packed[original.digest][:8] for original in originals]
         before = rows_of(self._connection, _ADDED_BEFORE, beginnings, number, crawl)
         known = {digest for (digest,) in before}
         # The running numbers of the added records.
         entered: dict[bytes, int] = {}
         rows = []
-        for digest, original in zip(packed, originals, strict=True):
+        for original in originals:
+            digest = packed[original.digest]
             if digest in known or digest in entered:
                 continue
             entered[digest] = following - first
@@ -204,11 +205,11 @@ class SqliteIndexBase(CrawlIndex):
         self._connection.executemany(_ADD, rows)
         captures = []
         for capture in urls:
-            value = packed_capture(capture, files.get(capture.file, UNKNOWN_FILE))
-            digest = packed_digest(capture.digest)
+            start = packed_capture_start(capture, files.get(capture.file, UNKNOWN_FILE))
+            digest = packed[capture.digest]
             if digest in entered:
-                value = value[: -len(digest)] + _REFERENCE + entered[digest].to_bytes(4, "big")
-            captures.append((url_hash(capture.url), number, value))
+                digest = _REFERENCE + entered[digest].to_bytes(4, "big")
+            captures.append((url_hash(capture.url), number, start + digest))
         # In the order of the hashes, since neighbours share a page. A URL may occur twice: the order of its captures counts.
         captures.sort(key=itemgetter(0))
         self._connection.executemany(_ADD_LATEST_URL if latest else _ADD_URL, captures)

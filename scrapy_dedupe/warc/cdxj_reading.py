@@ -17,7 +17,7 @@ import re
 import reprlib
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.codings import Incomplete, Undecodable, gunzipped, split_pieces
@@ -46,8 +46,7 @@ _cut = reprlib.repr  # a value can be nested so deeply that plain repr fails
 _OLD_CDX = re.compile(rb" ?CDX [A-Za-z] ")
 
 
-@dataclass(frozen=True, slots=True)
-class CdxCapture:
+class CdxCapture(NamedTuple):
     """A line of an index. ``date`` has 14 or 17 digits, ``digest`` is as written, with its label."""
 
     url: str
@@ -244,8 +243,10 @@ def _status(value: object) -> int | None:
 def _number(value: object, what: str) -> int | None:
     if isinstance(value, str):
         # Check the length first: int() is slow for numbers of many digits.
-        if len(value) <= _LARGEST_DIGITS and value.isascii() and value.isdigit() and int(value) <= _LARGEST:
-            return int(value)
+        if len(value) <= _LARGEST_DIGITS and value.isascii() and value.isdigit():
+            number = int(value)
+            if number <= _LARGEST:
+                return number
         if value in ("", "-"):
             return None
     elif value is None:
@@ -260,14 +261,13 @@ def _optional(value: object, what: str) -> str | None:
         return None
     if not isinstance(value, str):
         raise _Fault(f"has a {what} that is not a string: {_cut(value)}")
-    return _text(value, what)
+    return value if value.isascii() else _text(value, what)
 
 
 def _text(value: str, what: str) -> str:
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            # JSON can encode a lone surrogate, which no file or store can hold.
-            raise _Fault(f"has a {what} that is not valid text: {_cut(value)}") from None
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        # JSON can encode a lone surrogate, which no file or store can hold.
+        raise _Fault(f"has a {what} that is not valid text: {_cut(value)}") from None
     return value

@@ -516,7 +516,8 @@ def hash_tables(redis_server: RedisServer) -> str:
     """The URL of a server that gives small hashes in parts too."""
     with redis.Redis.from_url(redis_server.url) as client:
         client.config_set("hash-max-listpack-entries", 0)
-        client.config_set("set-max-listpack-entries", 0)
+        if client.config_get("set-max-listpack-entries"):  # since Redis 7.2
+            client.config_set("set-max-listpack-entries", 0)
         client.config_set("appendonly", "no")
     return redis_server.url
 

@@ -197,7 +197,7 @@ def test_long_work_tells_how_many_are_done_of_all(index: CrawlIndex, store_url: 
     if change == "purge":
         commit(index, "kept", *map(numbered, range(1_000, 3_500)))
     index.add("a", records, Counts(2_500))
-    index.add("a", [], Counts(), [replace(seen, url=f"{HOME}{number}") for number in range(1_500)])
+    index.add("a", [], Counts(), [seen._replace(url=f"{HOME}{number}") for number in range(1_500)])
     told: list[tuple[str, int, int]] = []
 
     def on_done(what: str, done: int, total: int) -> None:

@@ -63,7 +63,7 @@ def test_a_capture_has_the_place_of_its_record(index: CrawlIndex) -> None:
     index.commit("a")
     index.start("b", "stored")
     index.add("b", [], Counts(), [capture()])
-    moved = replace(own, file="s3://bucket/second.warc.gz")
+    moved = own._replace(file="s3://bucket/second.warc.gz")
     assert index.find_urls("c", [HOME, PAGE]) == [moved, other]
     assert index.find_urls("b", [HOME, PAGE]) == [capture(), other]
 
