@@ -205,12 +205,13 @@ class Digester:
         uri, date = bare_uri(frame.first("warc-target-uri")), frame.first("warc-date")
         if not (uri and date and is_date(date) and says_http(frame.first("content-type"))):
             return None
-        body = usual_body(frame)
-        if not body:
-            return None
-        digest = digest or f"{options.algorithm}:{hasher_of(options.algorithm, body).hexdigest()}"
-        self._sums.computed += 1
-        self._sums.hashed_bytes += len(body)
+        if digest is None:
+            body = usual_body(frame)
+            if not body:
+                return None
+            digest = f"{options.algorithm}:{hasher_of(options.algorithm, body).hexdigest()}"
+            self._sums.computed += 1
+            self._sums.hashed_bytes += len(body)
         return ManifestLine(self._name, frame.offset, frame.length, uri, date, digest)
 
     def _is_wanted(self, record: StoredRecord) -> bool:
