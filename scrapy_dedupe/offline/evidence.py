@@ -27,7 +27,6 @@ became responses.
 
 from __future__ import annotations
 
-import base64
 import sqlite3
 from contextlib import contextmanager
 from functools import lru_cache
@@ -36,7 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline.eligibility import is_whole
-from scrapy_dedupe.warc.bodies import payload_digest, payload_pieces
+from scrapy_dedupe.warc.bodies import payload_digests
 from scrapy_dedupe.warc.references import (
     Captures,
     Reference,
@@ -50,15 +49,18 @@ from scrapy_dedupe.warc.references import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from scrapy_dedupe.warc.bodies import BodyDigest
     from scrapy_dedupe.warc.reading import StoredRecord
 
 BEFORE, AFTER, BOTH = 1, 2, 3
 
 UNCHANGED, CONVERTED, REPOINTED, UNDONE = range(4)
 """What happened to a revisit. UNDONE: its reference was reverted, or it became a response again."""
+
+PAYLOAD_TYPES = ("response", "resource")
 
 _BATCH_ROWS = 5_000
 _MOST_HELD = 1_000
@@ -195,11 +197,19 @@ def stored_digest(record: StoredRecord) -> str | None:
     return (record.get("WARC-Payload-Digest") or "").strip() or None
 
 
-def _is_in_chunks(record: StoredRecord) -> bool:
+def algorithms_of(record: StoredRecord) -> tuple[str, ...]:
+    """The algorithms of the payload digests that are needed as evidence."""
+    if record.type not in PAYLOAD_TYPES:
+        return ()
+    # Replay programs compute a SHA-1 if no digest is stored.
+    return ("sha256",) if stored_digest(record) else ("sha256", "sha1")
+
+
+def _is_in_chunks(record: StoredRecord, payload_bytes: int) -> bool:
     """Whether a body is really stored in chunks, not only announced as chunked."""
     if record.http is None or not record.http.is_chunked:
         return False
-    return sum(map(len, payload_pieces(record))) != record.frame.block_length - record.http.length
+    return payload_bytes != record.frame.block_length - record.http.length
 
 
 def is_bare(record_id: str | None) -> int:
@@ -217,20 +227,19 @@ class EvidenceWriter:
             self._db = _open(path)
         self._path = path
 
-    def add_capture(self, record: StoredRecord, sha: bytes, sides: int, *, sha1: bytes | None = None) -> None:
+    def add_capture(self, record: StoredRecord, sides: int, payload: Sequence[BodyDigest] = ()) -> None:
         """Add a response or resource. *sides* is BEFORE, AFTER or BOTH.
 
-        *sha1* is the SHA-1 of its payload; if it is missing and the record has no digest, it is computed.
+        *payload* has its digests in the order of `algorithms_of`; if it is empty, they are computed.
         """
+        payload = payload or payload_digests(record, algorithms_of(record))
         uri, date = record.target_uri, record.date
         text = stored_digest(record)
-        digest = digest_key(text)
-        if digest is None:
-            sha1 = sha1 or bytes.fromhex(payload_digest(record, "sha1").hex)
-            digest = f"sha1:{base64.b32encode(sha1).decode()}"
+        digest = digest_key(text or f"sha1:{payload[1].hex}")
         row = (
-            hashed_place(uri, date), uri_key(uri or ""), hashed_id(record.id), is_bare(record.id), date, sha,
-            digest, None if text == digest else text, int(is_whole(record)), int(_is_in_chunks(record)),
+            hashed_place(uri, date), uri_key(uri or ""), hashed_id(record.id), is_bare(record.id), date,
+            bytes.fromhex(payload[0].hex), digest, None if text == digest else text, int(is_whole(record)),
+            int(_is_in_chunks(record, payload[0].size_bytes)),
             int(record.http_status == 200) if can_be_original(record) else None,
             sides, 2 * self._pair + (sides != BEFORE), record.offset, _position(record),
         )  # fmt: skip
@@ -243,12 +252,14 @@ class EvidenceWriter:
         after: StoredRecord | None,
         *,
         before_offset: int | None = None,
-        sha: bytes | None = None,
+        payload: Sequence[BodyDigest] = (),
     ) -> None:
         """Add a revisit with its record before and after, one of which may be a response.
 
-        *before_offset* must be given if *before* was read from the file after, which has the same bytes.
+        *payload* has the digests of the response (see `add_capture`). *before_offset* must be given if *before* was read
+        from the file after, which has the same bytes.
         """
+        sha = bytes.fromhex(payload[0].hex) if payload else None
         references = [
             row_of(record) if record and record.type == "revisit" else (None,) * len(_REFERENCE)
             for record in (before, after)
