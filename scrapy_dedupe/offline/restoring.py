@@ -22,9 +22,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.tasks.faults import Fault, Faults
@@ -112,6 +112,13 @@ class _RestorationScan:
     not_ours: int = 0
     not_ours_revisits: int = 0
     revisits: int = 0
+
+    def __post_init__(self) -> None:
+        self.left = Counter(self.left)
+
+    def to_json(self) -> dict[str, Any]:
+        """The arguments for an equal object."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 def restore(
@@ -288,7 +295,7 @@ class _Restoration:
                 ]
                 plan.add_candidates(revisit, places)
         self._watch.end()
-        plan.set_fact("scan", asdict(scan))
+        plan.set_fact("scan", scan.to_json())
         plan.set_fact("bytes_before", sum(given.size_bytes for given in self._inputs))
         self._set_stage(plan, _SEARCHED)
 
@@ -309,7 +316,6 @@ class _Restoration:
                 plan.take_made(rank, task.number, task.made)
             plan.commit()
         scan = _RestorationScan(**plan.fact("scan"))
-        scan.left = Counter(scan.left)
         self._report_unresolved(plan, scan)
         plan.set_fact("left", scan.left)
         plan.set_fact("not_ours", scan.not_ours)

@@ -7,7 +7,7 @@ of several records are compared as bytes.
 
 If two records do not match, the next 256 records of both files are searched for a match, so that a removed or added record
 is reported as such and the comparison can continue. If this fails, one difference is reported for the rest of the file, and
-only its payloads are read. Only such searches, and records of more than 16 MB that changed, read bytes again.
+only its payloads are read. Only such searches, and records of more than 4 MB that changed, read bytes again.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.warc.sources import ReadableFile
 
-KEPT_BYTES = 16 << 20
+KEPT_BYTES = 4 << 20
 _PIECE = 1 << 18
 
 
