@@ -25,7 +25,6 @@ from scrapy_dedupe.offline.changes import (
     rechunked_faults,
     reference_faults,
 )
-from scrapy_dedupe.offline.eligibility import is_whole
 from scrapy_dedupe.offline.evidence import (
     AFTER,
     BEFORE,
@@ -37,7 +36,7 @@ from scrapy_dedupe.offline.evidence import (
     UNDONE,
     algorithms_of,
 )
-from scrapy_dedupe.offline.streams import are_same
+from scrapy_dedupe.offline.windows import are_same
 from scrapy_dedupe.warc.bodies import payload_digest, payload_digests, payload_pieces
 from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.framing import open_block
@@ -200,7 +199,7 @@ class ChangeReader:
             faults.append("the response has no HTTP head")
         elif response.frame.kept[: response.http.length] != block or revisit.frame.block_length != len(block):
             faults.append("the HTTP head differs")
-        if not is_whole(response):
+        if not response.is_whole:
             faults.append("the response was truncated or partial, so no other record may replace it")
         return faults
 

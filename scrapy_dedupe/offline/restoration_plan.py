@@ -4,11 +4,11 @@ Tables:
 
 ``files``      files that are read: number, place, path of the output (None: it is only searched for originals), and
                whether it is compressed; paths are bytes, since a file name need not be valid text
-``changes``    records that get a new head: file, offset, length
-``revisits``   the changed records that become responses: file, offset, former id (None: written by another program),
-               URI, date; their reference; how messages describe their original; the record itself, uncompressed (None if
-               it is large); state (0 open, 1 restored, 2 left unchanged), and the reason for state 2. A restored record
-               is in a file of `restored_records`: the rank and the file of its original, its position and its length
+``changes``    records that get a new head: file, offset, length, and state (0 open, 1 changed, 2 left unchanged). Those
+               that become responses have more columns: former id (None: written by another program), URI, date, their
+               reference, how messages describe their original, the record itself, uncompressed (None if it is large), and
+               the reason for state 2. A restored record is in a file of `restored_records`: the rank and the file of its
+               original, its position and its size
 ``candidates`` the possible originals of each revisit, the best one with rank 0; records in one gzip member have the same
                offset and different positions
 ``named``      payload digests that identify the originals of other programs' revisits whose references are reverted
@@ -38,17 +38,15 @@ if TYPE_CHECKING:
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS files (number INTEGER PRIMARY KEY, place BLOB, output BLOB, is_gzip INTEGER);
-CREATE TABLE IF NOT EXISTS changes (file INTEGER, offset INTEGER, length INTEGER, PRIMARY KEY (file, offset))
-  WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS revisits (file INTEGER, offset INTEGER, former_id TEXT, uri TEXT, date TEXT, reference TEXT,
-  words TEXT, record BLOB, state INTEGER DEFAULT 0, reason TEXT, rank INTEGER, original_file INTEGER, position INTEGER,
-  length INTEGER, PRIMARY KEY (file, offset));
+CREATE TABLE IF NOT EXISTS changes (file INTEGER, offset INTEGER, length INTEGER, state INTEGER, former_id TEXT, uri TEXT,
+  date TEXT, reference TEXT, words TEXT, record BLOB, reason TEXT, rank INTEGER, original_file INTEGER, position INTEGER,
+  size INTEGER, PRIMARY KEY (file, offset));
 CREATE TABLE IF NOT EXISTS candidates (rank INTEGER, file INTEGER, offset INTEGER, position INTEGER,
   revisit_file INTEGER, revisit_offset INTEGER, PRIMARY KEY (rank, file, offset, position, revisit_file, revisit_offset))
   WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS named (digest TEXT PRIMARY KEY) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS staying_by_id ON revisits (former_id) WHERE state = 2;
-CREATE INDEX IF NOT EXISTS staying_by_uri ON revisits (uri, date) WHERE state = 2;
+CREATE INDEX IF NOT EXISTS staying_by_id ON changes (former_id) WHERE state = 2;
+CREATE INDEX IF NOT EXISTS staying_by_uri ON changes (uri, date) WHERE state = 2;
 """
 
 
@@ -61,6 +59,7 @@ class PlannedRestoration:
 
     file: int
     offset: int
+    length: int
     former_id: str | None
     uri: str | None
     date: str | None
@@ -89,14 +88,14 @@ class Made(NamedTuple):
     revisit_offset: int
     reason: str | None
     position: int
-    length: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """A record that gets a new head: its references are reverted, or it becomes a response.
 
-    In the second case ``rank``, ``original_file``, ``position`` and ``made_length`` are the place of the restored record.
+    In the second case ``rank``, ``original_file``, ``position`` and ``size`` are the place of the restored record.
     """
 
     offset: int
@@ -104,7 +103,7 @@ class Change:
     rank: int | None
     original_file: int | None
     position: int | None
-    made_length: int | None
+    size: int | None
 
 
 class RestorationPlan:
@@ -157,8 +156,10 @@ class RestorationPlan:
         return os.fsdecode(self._rows("SELECT place FROM files WHERE number = ?", file)[0][0])
 
     def add_change(self, file: int, offset: int, length: int) -> None:
-        """Add a record that gets a new head."""
-        self._do("INSERT INTO changes VALUES (?, ?, ?)", file, offset, length)
+        """Add a record whose references are reverted."""
+        self._do(
+            "INSERT INTO changes (file, offset, length, state) VALUES (?, ?, ?, 1)", file, offset, length
+        )
 
     def add_named(self, digest: str) -> None:
         """Add a payload digest that identifies the original of a revisit whose reference is reverted."""
@@ -171,10 +172,11 @@ class RestorationPlan:
     def add_revisit(self, revisit: PlannedRestoration, record: bytes | None) -> None:
         """Add a record that becomes a response; *record* as in `Candidate`."""
         self._do(
-            "INSERT INTO revisits (file, offset, former_id, uri, date, reference, words, record)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO changes (file, offset, length, state, former_id, uri, date, reference, words, record)"
+            " VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?, ?)",
             revisit.file,
             revisit.offset,
+            revisit.length,
             revisit.former_id,
             revisit.uri,
             time_of(revisit.date),
@@ -196,7 +198,7 @@ class RestorationPlan:
     def files_with_candidates(self, rank: int) -> list[int]:
         """The files with candidates of this rank for a revisit whose original has not been found."""
         rows = self._rows(
-            "SELECT DISTINCT c.file FROM candidates c JOIN revisits r ON r.file = revisit_file AND r.offset = revisit_offset"
+            "SELECT DISTINCT c.file FROM candidates c JOIN changes r ON r.file = revisit_file AND r.offset = revisit_offset"
             " WHERE c.rank = ? AND state = 0 ORDER BY c.file",
             rank,
         )
@@ -206,7 +208,7 @@ class RestorationPlan:
         """The candidates of this rank in a file for revisits whose original has not been found, in order."""
         rows = self._base.execute(
             "SELECT c.offset, c.position, revisit_file, revisit_offset, record, is_gzip FROM candidates c"
-            " JOIN revisits r ON r.file = revisit_file AND r.offset = revisit_offset"
+            " JOIN changes r ON r.file = revisit_file AND r.offset = revisit_offset"
             " JOIN files ON number = revisit_file"
             " WHERE c.rank = ? AND c.file = ? AND state = 0"
             " ORDER BY c.offset, c.position, revisit_file, revisit_offset",
@@ -221,37 +223,33 @@ class RestorationPlan:
             place = one.revisit_file, one.revisit_offset
             if one.reason is None:
                 self._do(
-                    "UPDATE revisits SET state = 1, rank = ?, original_file = ?, position = ?, length = ?"
+                    "UPDATE changes SET state = 1, rank = ?, original_file = ?, position = ?, size = ?"
                     " WHERE file = ? AND offset = ?",
-                    rank, file, one.position, one.length, *place,
+                    rank, file, one.position, one.size, *place,
                 )  # fmt: skip
             else:
-                statement = "UPDATE revisits SET reason = coalesce(reason, ?) WHERE file = ? AND offset = ?"
+                statement = "UPDATE changes SET reason = coalesce(reason, ?) WHERE file = ? AND offset = ?"
                 self._do(statement, one.reason, *place)
 
     def unresolved(self) -> Iterator[tuple[PlannedRestoration, str | None]]:
         """The revisits without an original, in file order, with the reason against their first candidate."""
         with self._as_archive_errors():
-            for file, offset, former_id, uri, date, reference, words, reason in self._base.execute(
-                "SELECT file, offset, former_id, uri, date, reference, words, reason"
-                " FROM revisits WHERE state <> 1 ORDER BY file, offset"
+            for *values, reference, words, reason in self._base.execute(
+                "SELECT file, offset, length, former_id, uri, date, reference, words, reason"
+                " FROM changes WHERE state <> 1 AND reference IS NOT NULL ORDER BY file, offset"
             ):
-                named: Reference[str] = Reference(**json.loads(reference))
-                yield PlannedRestoration(file, offset, former_id, uri, date, named, words), reason
+                yield PlannedRestoration(*values, Reference(**json.loads(reference)), words), reason  # type: ignore[call-arg]
 
     def leave_unresolved(self) -> int:
         """Leave the revisits without an original unchanged. Return their number."""
-        self._do("UPDATE revisits SET state = 2 WHERE state = 0")
-        return int(self._rows("SELECT count(*) FROM revisits WHERE state = 2")[0][0])
+        self._do("UPDATE changes SET state = 2 WHERE state = 0")
+        return int(self._rows("SELECT count(*) FROM changes WHERE state = 2")[0][0])
 
-    def pointed(self) -> Iterator[tuple[int, int]]:
+    def pointed(self) -> list[tuple[int, int]]:
         """File and offset of the changed records that do not become responses."""
-        # Fetch all rows first, since the caller may remove some while iterating.
-        for file, offset in self._rows(
-            "SELECT c.file, c.offset FROM changes c LEFT JOIN revisits r USING (file, offset) WHERE r.file IS NULL"
-            " ORDER BY c.file, c.offset"
-        ):
-            yield int(file), int(offset)
+        return self._rows(
+            "SELECT file, offset FROM changes WHERE state = 1 AND reference IS NULL ORDER BY file, offset"
+        )
 
     def remove_change(self, file: int, offset: int) -> None:
         """Leave a record unchanged."""
@@ -259,19 +257,17 @@ class RestorationPlan:
 
     def counts(self) -> tuple[int, int]:
         """The number of revisits that become responses, and the number of other changed records."""
-        ((restored, pointed),) = self._rows(
-            "SELECT count(r.state), count(*) - count(r.state) FROM changes c LEFT JOIN revisits r USING (file, offset)"
-            " WHERE r.file IS NULL OR r.state = 1"
-        )
+        statement = "SELECT count(reference), count(*) - count(reference) FROM changes WHERE state = 1"
+        restored, pointed = self._rows(statement)[0]
         return int(restored), int(pointed)
 
     def stays(self, record_id: str | None, uri: str | None, date: str | None) -> bool:
         """Whether a revisit whose response had this id, or this URI and date, is not restored."""
         by_id = record_id and self._rows(
-            "SELECT 1 FROM revisits WHERE state = 2 AND former_id = ? LIMIT 1", record_id
+            "SELECT 1 FROM changes WHERE state = 2 AND former_id = ? LIMIT 1", record_id
         )
         by_uri = uri and self._rows(
-            "SELECT 1 FROM revisits WHERE state = 2 AND former_id IS NOT NULL AND uri = ? AND date = ? LIMIT 1",
+            "SELECT 1 FROM changes WHERE state = 2 AND former_id IS NOT NULL AND uri = ? AND date = ? LIMIT 1",
             uri,
             time_of(date),
         )
@@ -280,9 +276,8 @@ class RestorationPlan:
     def outputs(self) -> list[tuple[int, str, str, int]]:
         """The files that are written: number, place, output, and the number of changed records."""
         rows = self._rows(
-            "SELECT number, place, output, (SELECT count(*) FROM changes c LEFT JOIN revisits r USING (file, offset)"
-            " WHERE c.file = number AND (r.file IS NULL OR r.state = 1)) FROM files WHERE output IS NOT NULL"
-            " ORDER BY number"
+            "SELECT number, place, output, (SELECT count(*) FROM changes WHERE file = number AND state = 1) FROM files"
+            " WHERE output IS NOT NULL ORDER BY number"
         )
         return [
             (int(number), os.fsdecode(place), os.fsdecode(output), int(count))
@@ -293,9 +288,8 @@ class RestorationPlan:
         """The changed records of a file, in order."""
         with self._as_archive_errors():
             for row in self._base.execute(
-                "SELECT c.offset, c.length, r.rank, r.original_file, r.position, r.length"
-                " FROM changes c LEFT JOIN revisits r USING (file, offset)"
-                " WHERE c.file = ? AND (r.file IS NULL OR r.state = 1) ORDER BY c.offset",
+                "SELECT offset, length, rank, original_file, position, size FROM changes"
+                " WHERE file = ? AND state = 1 ORDER BY offset",
                 (file,),
             ):
                 yield Change(*row)

@@ -163,10 +163,10 @@ def write_output(output: Output) -> None:
                     continue
                 assert change.rank is not None
                 assert change.position is not None
-                assert change.made_length is not None
+                assert change.size is not None
                 made = made_path(output.plan, change.rank, change.original_file, is_gzip=window.is_gzip_at(0))
                 with reading(made), made.open("rb", buffering=0) as restored:
-                    target.copy(restored, change.position, change.position + change.made_length)
+                    target.copy(restored, change.position, change.position + change.size)
             target.copy(source, copied, None)
             target.finish(partial(shutil.copymode, output.source))
     except OSError as error:

@@ -45,17 +45,15 @@ from scrapy_dedupe.warc.remote import place_file
 from .record_files import RecordFile
 from .restoration_plan import Made, RestorationPlan
 from .restored_heads import (
+    BLOCK_DIGEST,
+    PAYLOAD_DIGEST,
     algorithm_of,
     as_response,
     as_response_of_others,
-    block_digest_of,
     digest_of,
     former,
     in_form_of,
     is_own_revisit,
-    payload_digest_of,
-    with_block_digest,
-    with_payload_digest,
 )
 from .windows import HeldFile, WindowedFile
 
@@ -319,22 +317,23 @@ def restored_record(
         head = as_response(head)
         # A digest that does not match a block without chunks was wrong before the conversion; keep it.
         had_chunks = block.is_chunked
-        digest = block_digest_of(head)
+        digest = head.get(BLOCK_DIGEST)
         if digest is not None and had_chunks:
             right = digest_of(digest, block.pieces())
             # If the digest matches, the block is restored exactly: it never had chunks, only announced them.
             had_chunks = not _is_same_digest(digest, right)
-            head = with_block_digest(head, right or digest)
+            head = head.replaced(BLOCK_DIGEST, right or digest)
     else:
         head = as_response_of_others(head)
         had_chunks = block.is_chunked or (original.http is not None and original.http.is_chunked)
-        digest = block_digest_of(head)
+        digest = head.get(BLOCK_DIGEST)
         if digest is not None:
-            head = with_block_digest(head, digest_of(digest, block.pieces()))
-    digest = payload_digest_of(head)
+            right = digest_of(digest, block.pieces())
+            head = head.without([BLOCK_DIGEST]) if right is None else head.replaced(BLOCK_DIGEST, right)
+    digest = head.get(PAYLOAD_DIGEST)
     # Replay programs search for the original of a revisit by the text of its digest.
     if digest is not None and had_chunks and not is_named(digest.decode("latin-1")):
-        head = with_payload_digest(head, block.right_payload_digest(digest))
+        head = head.replaced(PAYLOAD_DIGEST, block.right_payload_digest(digest))
     return head, block.pieces, block.length
 
 

@@ -189,8 +189,10 @@ class _Restoration:
                 faults = tuple(Fault(place, reason) for place, reason in plan.fact("faults"))
                 self._faults = Faults(keep_going=self._options.keep_going)
                 self._faults.take(plan.fact("fault_count"), faults)
+            if stage is None:
+                self._search_or_clear(plan)
             if stage in (None, _SEARCHED):
-                self._plan_or_clear(plan, stage)
+                self._make_records(plan)
             outputs = [one for one in outputs_of(plan) if one.changes or not self._in_place]
             if stage != "verified":
                 self._write(outputs)
@@ -252,11 +254,9 @@ class _Restoration:
                 )
             give_final_name(one)
 
-    def _plan_or_clear(self, plan: RestorationPlan, stage: str | None) -> None:
+    def _search_or_clear(self, plan: RestorationPlan) -> None:
         try:
-            if stage is None:
-                self._search(plan)
-            self._make_records(plan)
+            self._search(plan)
         except BaseException:  # including KeyboardInterrupt: an incomplete plan is useless
             self._give_up(plan)
             raise
@@ -316,7 +316,11 @@ class _Restoration:
                 plan.take_made(rank, task.number, task.made)
             plan.commit()
         scan = _RestorationScan(**plan.fact("scan"))
-        self._report_unresolved(plan, scan)
+        try:
+            self._report_unresolved(plan, scan)
+        except DamagedInput:
+            self._give_up(plan)
+            raise
         plan.set_fact("left", scan.left)
         plan.set_fact("not_ours", scan.not_ours)
         others = scan.not_ours_revisits if self._options.all_writers else 0
@@ -367,8 +371,8 @@ class _Restoration:
             else:
                 scan.left[reason] += 1
             return
-        plan.add_change(number, record.offset, record.length)
         if not is_revisit:
+            plan.add_change(number, record.offset, record.length)
             digest = former(record, "WARC-Payload-Digest") or record.get("WARC-Payload-Digest")
             if record.type == "revisit" and digest:
                 plan.add_named(digest.strip())
@@ -377,6 +381,7 @@ class _Restoration:
         revisit = PlannedRestoration(
             number,
             record.offset,
+            record.length,
             record.get(FORMER_ID),
             record.target_uri,
             record.date,

@@ -126,7 +126,7 @@ class _Walk:
         self._writer = writer
         self._changes = ChangeReader(writer, self.findings, self.counts)
         self._searches = 0
-        self._is_lost = False
+        self._is_lost = self._is_one_file = False
         self._at = self._at_before = 0  # the ends of the compared ranges
         self._compared_to = 0  # the end of the bytes after `_at` that `_compare_forgotten` has compared
         self._differs = False  # whether it found a difference
@@ -145,6 +145,7 @@ class _Walk:
 
     def compare(self, before: ReadableFile, after: ReadableFile, facts: Iterable[OldRecord] | None) -> None:
         """Compare both files."""
+        self._is_one_file = before == after
         with ExitStack() as stack:
             self._old = stack.enter_context(OldFile(before, facts))
             self._before = self._old.window
@@ -327,6 +328,8 @@ class _Walk:
 
     def _is_same(self, offset: int, length: int) -> bool:
         """Whether bytes of the file after are the next bytes of the file before."""
+        if self._is_one_file:
+            return True
         if (facts := self._old.facts_at(self._at_before)) is not None:
             return length == facts.length and self._stored_digest(offset, offset + length) == facts.stored
         if self._differs:
@@ -358,7 +361,7 @@ class _Walk:
     def _compare_forgotten(self, offset: int, data: bytes) -> None:
         """Compare or hash bytes of a long record before they leave the window on the file after."""
         begin = max(self._at, self._compared_to)
-        if begin >= offset + len(data) or self._is_lost:
+        if begin >= offset + len(data) or self._is_lost or self._is_one_file:
             return
         data = data[max(0, begin - offset) :]
         if self._old.facts_at(self._at_before) is not None:

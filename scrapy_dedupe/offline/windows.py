@@ -1,4 +1,4 @@
-"""A file that several readers use and that is read once.
+"""Files that several readers use and that are read once, and comparison of bytes in bounded memory.
 
 A `WindowedFile` keeps the last bytes that were read. All its open handles take their bytes from there, so that a reader of
 records and a comparison of stored bytes do not read the same bytes twice, and a reader can start again at a nearby offset.
@@ -8,14 +8,12 @@ Bytes that are no longer kept are read again from the file.
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from io import FileIO
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -42,11 +40,8 @@ class WindowedFile:
         self._file = file
         self._on_forget = on_forget
         self._piece = _PIECE if reads_ahead else 1
-        self._raw: FileIO | io.BufferedReader
-        if isinstance(file, Path) and not reads_ahead:
-            self._raw = file.open("rb", buffering=0)
-        else:
-            self._raw = file.open("rb")
+        # The window is the buffer.
+        self._raw = file.open("rb").detach()
         self.size_bytes = self._raw.seek(0, io.SEEK_END)
         self._kept = bytearray()
         self._start = 0  # the offset of the first kept byte
@@ -80,8 +75,7 @@ class WindowedFile:
         """The bytes from *offset*, at most *size*; fewer only at the end of the file."""
         end = offset + size
         if offset < self._start:
-            self._raw.seek(offset)
-            return self._raw.read(size)
+            return self._read_at(offset, size)
         if offset > self._start + len(self._kept):
             self._forget(len(self._kept))
             self._start = offset
@@ -89,8 +83,7 @@ class WindowedFile:
         if missing > 0:
             self._read_on(max(missing, self._piece))
             if offset < self._start:
-                self._raw.seek(offset)
-                return self._raw.read(size)
+                return self._read_at(offset, size)
         return self._kept[offset - self._start : end - self._start]
 
     def is_gzip_at(self, offset: int) -> bool:
@@ -98,10 +91,16 @@ class WindowedFile:
         return self.read(offset, 2) == GZIP_MAGIC[:2]
 
     def _read_on(self, size: int) -> None:
-        self._raw.seek(self._start + len(self._kept))
-        piece = self._raw.read(size)
+        piece = self._read_at(self._start + len(self._kept), size)
         self._forget(len(self._kept) + len(piece) - KEPT_BYTES)
         self._kept += piece
+
+    def _read_at(self, offset: int, size: int) -> bytes:
+        self._raw.seek(offset)
+        data = self._raw.read(size) or b""
+        while len(data) < size and (more := self._raw.read(size - len(data))):
+            data += more
+        return data
 
     def _forget(self, size: int) -> None:
         size = min(size, len(self._kept))
@@ -138,6 +137,27 @@ class HeldFile:
         """See `WindowedFile`; empty for bytes that are not in memory."""
         begin = offset - self._start
         return self._data[begin : begin + size] if begin >= 0 else b""
+
+
+def are_same(one: Iterator[bytes], other: Iterator[bytes]) -> bool:
+    """Whether two streams have the same bytes, regardless of their division into pieces.
+
+    >>> are_same(iter([b"ab", b"c"]), iter([b"a", b"", b"bc"]))
+    True
+    """
+    left = right = b""
+    while True:
+        while not left and (piece := next(one, None)) is not None:
+            left = piece
+        while not right and (piece := next(other, None)) is not None:
+            right = piece
+        size = min(len(left), len(right))
+        if not size:
+            return len(left) == len(right)
+        # Slices of bytes are compared much faster than those of a memoryview.
+        if left[:size] != right[:size]:
+            return False
+        left, right = left[size:], right[size:]
 
 
 class _Handle(io.RawIOBase):
