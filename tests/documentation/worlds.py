@@ -150,6 +150,9 @@ WORLDS: dict[str, World] = {
             "cp one/*.gz host1/host1 && cp two/*.gz host2/host2",
         ),
     ),
+    "docs/usage/near.rst": World(
+        PROJECT, archives=("one", "two"), prepared=("mkdir archive && cp one/*.gz two/*.gz archive",)
+    ),
     "docs/usage/report.rst": World(
         PROJECT,
         prepared=(
