@@ -22,7 +22,7 @@ from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, DedupeError, UsageError
 from scrapy_dedupe.files.whole_file import put_in_place
 from scrapy_dedupe.tasks.faults import Fault, Faults
-from scrapy_dedupe.tasks.jobs import job_count, run_jobs
+from scrapy_dedupe.tasks.jobs import run_jobs, runs_here
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, replay_faults, write_whole, writing
 from scrapy_dedupe.warc.remote import is_url
@@ -33,6 +33,7 @@ from .manifest import LineWriter, read_lines, refuse_existing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
 
     from .inputs import Input
@@ -53,7 +54,7 @@ class SumOptions:
     append: bool = False
     force: bool = False
     keep_going: bool = False
-    jobs: int = 1
+    jobs: Jobs = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ def _sum_parts(parts: Sequence[_Part], options: SumOptions, watch: Progress) -> 
         else:
             sums[part.path] = known
             watch.advance(part.key["size"])
-    in_process = job_count(options.jobs) == 1 or len(left) == 1
+    in_process = runs_here(options.jobs, len(left))
     reported = _ReportedProgress(watch)
     function = partial(_sum_part, advance=reported.advance) if in_process else _sum_part
     if not in_process:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scrapy_dedupe.offline.pairing import Pair
+    from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -91,7 +92,7 @@ def verify(
     originals: Sequence[ReadableFile] = (),
     sample: int = DEFAULT_SAMPLE,
     seed: int | None = None,
-    jobs: int = 1,
+    jobs: Jobs = 1,
     work: Path,
     watch: Progress | None = None,
     keep_going: bool = False,
@@ -164,7 +165,7 @@ def _read(
     pair_count: int,
     evidence: Evidence,
     folder: Path,
-    jobs: int,
+    jobs: Jobs,
     watch: Progress,
     findings: Findings,
     counts: Counter[str],

@@ -150,6 +150,12 @@ WORLDS: dict[str, World] = {
             "cp one/*.gz host1/host1 && cp two/*.gz host2/host2",
         ),
     ),
+    "docs/usage/beyond_one_machine.rst": World(
+        not_run={
+            "scrapy-dedupe": "pyspark is not among the packages of the tests; tox -e spark runs it",
+            "spark-submit": "there is no cluster",
+        }
+    ),
     "docs/usage/report.rst": World(
         PROJECT,
         prepared=(
