@@ -34,7 +34,7 @@ from scrapy_dedupe.warc.files import WarcWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from scrapy_dedupe.content.judge import PageReading
+    from scrapy_dedupe.content.pages import PageReading
 
 DECODING = "decoding (by Scrapy, for the spider too)"
 # The functions of each part, as the callers find them.

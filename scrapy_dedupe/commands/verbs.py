@@ -40,6 +40,7 @@ _MODULES: Final = {
     "offline.manifests": ("warcsum", "warccollres", "warcsumproc", "warcsumsplit"),
     "offline.archives": ("warcrefs", "verify", "restore", "arc2warc"),
     "offline.dedupe": ("dedupe",),
+    "offline.near": ("near",),
 }
 _TEXTS: Final = {
     "stats": "Show the duplicates of all committed crawls, and the bytes saved.",
@@ -122,6 +123,8 @@ _TEXTS: Final = {
     "dedupe": "Deduplicate WARC files: compare records with the same digest byte by byte, rewrite the files"
     " with a revisit for every copy, and verify them. After an interruption, the same command"
     " continues.",
+    "near": "Find the pages of WARC files with the same or nearly the same text, across crawls, as a crawl"
+    " would. After an interruption, the same command continues.",
 }
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from .canonical import canonical_text
 from .deduplicator import Deduplicator, Document
-from .judge import Judge, Judgement, Page, PageReading, Verdict
+from .judge import Judge, Judgement, Verdict
 from .markup import HostileMarkup
 from .options import JudgeOptions, NearOptions
+from .pages import Page, PageReading
 from .signature import as_minhash, minhash
 
 __all__ = [

@@ -12,8 +12,9 @@ from scrapy_dedupe.errors import SettingError
 from scrapy_dedupe.stores import open_store
 
 from .canonical import kind_of, mime_of
-from .judge import Judge, Page, PageReading
+from .judge import Judge
 from .options import JudgeOptions, NearOptions
+from .pages import Page, PageReading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -23,9 +23,14 @@ FETCHED_ROWS: Final = 2_000
 
 @contextmanager
 def open_engine(
-    purpose: str, refused: Callable[[str], DedupeError], scratch: Path | None = None
+    purpose: str,
+    refused: Callable[[str], DedupeError],
+    scratch: Path | None = None,
+    *,
+    memory_limit: str = MEMORY_LIMIT,
+    threads: int = THREADS,
 ) -> Iterator[Any]:
-    """An in-memory DuckDB that uses at most `MEMORY_LIMIT`. Data beyond this limit goes to files in *scratch*, if given.
+    """An in-memory DuckDB that uses at most *memory_limit*. Data beyond this limit goes to files in *scratch*, if given.
 
     *purpose* completes the sentence "... needs DuckDB". Raises SettingError if DuckDB is not installed. An error of
     DuckDB, such as a full disk or a damaged file, is raised as the exception that *refused* makes of its text.
@@ -37,8 +42,8 @@ def open_engine(
             f'{purpose} needs DuckDB, which is not installed: pip install "scrapy-dedupe[archive]".'
         ) from error
     config: dict[str, Any] = {
-        "memory_limit": MEMORY_LIMIT,
-        "threads": THREADS,
+        "memory_limit": memory_limit,
+        "threads": threads,
         "temp_directory": "" if scratch is None else str(scratch.absolute()),
         "max_temp_directory_size": "-1",  # limited only by the disk
         "preserve_insertion_order": scratch is None,  # with scratch, tables are sorted anyway

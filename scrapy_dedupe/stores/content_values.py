@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import compress
+from struct import unpack
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from scrapy_dedupe.errors import StoreRefused
@@ -78,6 +79,15 @@ def raw(text: str) -> bytes:
     True
     """
     return text.encode("utf-8", "surrogatepass")
+
+
+def bucket_numbers(bands: bytes) -> list[int]:
+    """The numbers of the buckets of 8-byte band hashes, joined.
+
+    >>> bucket_numbers(bytes(range(16)))
+    [16909060, 34511391500]
+    """
+    return [number >> 8 * (8 - BAND_BYTES) for number in unpack(f">{len(bands) // 8}Q", bands)]
 
 
 def compare_in_order(

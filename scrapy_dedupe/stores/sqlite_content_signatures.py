@@ -12,10 +12,9 @@ longer in the table, another process has moved the rows, and all are read again.
 
 from __future__ import annotations
 
-from struct import unpack
 from typing import TYPE_CHECKING
 
-from .content_values import BAND_BYTES, REF_BYTES, compare_in_order
+from .content_values import REF_BYTES, bucket_numbers, compare_in_order
 from .sqlite_calls import rows_of
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class KeptSignatures:
     def near(self, signatures: Sequence[Signature], *, keep: bool) -> list[NearAnswer]:
         """The near texts of *signatures*. With *keep*, texts that are near to none are kept."""
         self._read_recent()
-        numbers = [_numbers(b"".join((*it.bands, *it.more_bands))) for it in signatures]
+        numbers = [bucket_numbers(b"".join((*it.bands, *it.more_bands))) for it in signatures]
         everything = set().union(*numbers)
         buckets = dict(rows_of(self._connection, _BANDS, [*everything]))
         buckets.update((it, self._buckets[it]) for it in everything if it in self._buckets)
@@ -134,14 +133,9 @@ class KeptSignatures:
         ref = _reference(digest)
         self._rows[number] = (digest, row_bytes, bands)
         self._kept[ref] = (digest, row_bytes)
-        self._buckets.update(dict.fromkeys(_numbers(bands), ref))
+        self._buckets.update(dict.fromkeys(bucket_numbers(bands), ref))
 
 
 def _reference(digest: bytes) -> int:
     """The number by which buckets refer to a text."""
     return int.from_bytes(digest[:REF_BYTES], "big")
-
-
-def _numbers(bands: bytes) -> list[int]:
-    """The numbers by which the buckets of 8-byte band hashes, joined, are stored."""
-    return [number >> 8 * (8 - BAND_BYTES) for number in unpack(f">{len(bands) // 8}Q", bands)]

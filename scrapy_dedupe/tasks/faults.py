@@ -10,7 +10,7 @@ from scrapy_dedupe.errors import DamagedInput
 if TYPE_CHECKING:
     from scrapy_dedupe.warc.framing import Damage
 
-_KEPT = 1_000
+KEPT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Faults:
         if not self.keep_going:
             raise DamagedInput(f"{fault}. {self.advice}")
         self.count += 1
-        if len(self.first) < _KEPT:
+        if len(self.first) < KEPT:
             self.first.append(fault)
 
     def add_damage(self, damage: Damage) -> None:
@@ -58,4 +58,4 @@ class Faults:
     def take(self, count: int, first: tuple[Fault, ...]) -> None:
         """Add the faults that another process has collected."""
         self.count += count
-        self.first += first[: max(0, _KEPT - len(self.first))]
+        self.first += first[: max(0, KEPT - len(self.first))]

@@ -79,6 +79,10 @@ class Incomplete(Undecodable):
     """The body ends too soon."""
 
 
+class Oversized(Undecodable):
+    """The decoded body is larger than the limit."""
+
+
 def decoded(capture: Capture, max_bytes: int = 0) -> Capture:
     """Return the capture with its body decoded and its Content-Encoding renamed to `KEPT_AS`.
 
@@ -153,7 +157,7 @@ def _limited(pieces: Iterator[bytes], max_bytes: int) -> Iterator[bytes]:
     for piece in pieces:
         size += len(piece)
         if max_bytes and size > max_bytes:
-            raise Undecodable(f"it has more than {max_bytes} bytes when decoded")
+            raise Oversized(f"it has more than {max_bytes} bytes when decoded")
         yield piece
 
 

@@ -268,6 +268,38 @@ class FiledCapture(NamedTuple):
     block_position: int
 
 
+class CaptureRow(NamedTuple):
+    """What a `CaptureTable` needs of a record that may be an original: its date, digest and place; ``id`` and ``uri`` are
+    hashes.
+    """
+
+    date_ms: int
+    digest: str | None
+    offset: int
+    block_position: int
+    id: bytes | None
+    uri: bytes
+    is_partial: bool
+    is_page: bool
+
+
+def capture_row(record: StoredRecord) -> CaptureRow | None:
+    """The row of a record that may be an original; None for any other record."""
+    if not can_be_original(record) or not record.target_uri:
+        return None
+    record_id, is_whole = bare_id(record.id), record.is_whole
+    return CaptureRow(
+        milliseconds(record.date) or 0,
+        digest_of(record),
+        record.offset,
+        record.frame.block_position,
+        _key(record_id) if record_id else None,
+        uri_key(record.target_uri),
+        not is_whole,
+        is_whole and record.http_status == 200,
+    )
+
+
 _COLUMNS = "number, date_ms, digest, file, offset, block_position"
 _TABLES = """
 PRAGMA journal_mode = OFF;
@@ -304,26 +336,27 @@ class CaptureTable(Captures[str, FiledCapture]):
 
     def add(self, record: StoredRecord) -> int | None:
         """Add a record that may be an original, and return its number; None for any other record."""
-        if not can_be_original(record) or not record.target_uri:
-            return None
-        if not self._files or self._files[-1] != record.path:
-            self._files.append(record.path)
-        record_id, is_whole = bare_id(record.id), record.is_whole
-        row = self._database.execute(
-            "INSERT INTO captures VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                milliseconds(record.date) or 0,
-                digest_of(record),
-                len(self._files) - 1,
-                record.offset,
-                record.frame.block_position,
-                _key(record_id) if record_id else None,
-                uri_key(record.target_uri),
-                not is_whole,
-                is_whole and record.http_status == 200,
-            ),
+        row = capture_row(record)
+        return None if row is None else self.add_row(record.path, row)
+
+    def add_row(self, file: ReadableFile, row: CaptureRow) -> int | None:
+        """Add a capture in *file* from its row, and return its number."""
+        if not self._files or self._files[-1] != file:
+            self._files.append(file)
+        values = (
+            row.date_ms,
+            row.digest,
+            len(self._files) - 1,
+            row.offset,
+            row.block_position,
+            row.id,
+            row.uri,
+            row.is_partial,
+            row.is_page,
         )
-        return row.lastrowid
+        return self._database.execute(
+            "INSERT INTO captures VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values
+        ).lastrowid
 
     def noted(self, records: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
         """Yield the records unchanged, adding each to the table."""

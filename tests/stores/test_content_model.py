@@ -26,7 +26,8 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from scrapy_dedupe.content import JudgeOptions
-from scrapy_dedupe.content.judge import Judge, Judgement, Page
+from scrapy_dedupe.content.judge import Judge, Judgement
+from scrapy_dedupe.content.pages import Page
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import NearAnswer, SeenText, Signature, TextMatch
 from scrapy_dedupe.stores.content_values import NO_REST, NOTHING, near_candidates, packed_signature

@@ -16,9 +16,11 @@ from scrapy import Request
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import WARC_DIR, Option, flag
 from scrapy_dedupe.commands.verbs import Verb
+from scrapy_dedupe.content.candidates import NAMED_MARGIN
 from scrapy_dedupe.content.difference import unified_diff
-from scrapy_dedupe.content.judge import NAMED_MARGIN, PageReading, Verdict
+from scrapy_dedupe.content.judge import Verdict
 from scrapy_dedupe.content.options import ALL_TYPES
+from scrapy_dedupe.content.pages import PageReading
 from scrapy_dedupe.content.quarrycore import PARAMETERS
 from scrapy_dedupe.content.signature import CHANCE, min_equal, similarity
 from scrapy_dedupe.downloadermiddlewares import judge_options

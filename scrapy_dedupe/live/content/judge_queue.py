@@ -13,7 +13,8 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.content import Page
-from scrapy_dedupe.content.judge import Judgement, PageReading
+from scrapy_dedupe.content.judge import Judgement
+from scrapy_dedupe.content.pages import PageReading
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.live.events import STORE_AWAY
 from scrapy_dedupe.live.threads import Worker

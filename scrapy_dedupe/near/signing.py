@@ -1,0 +1,154 @@
+"""The signatures of texts, as rows of Parquet files.
+
+A signature depends on the template of its host, which depends on the earlier texts of the host. So the texts of a host are
+signed in the order of their documents, by one process. Hosts are independent of each other: `sign_texts` signs those of one
+*share*, and can run in any process or on any machine.
+
+The template counts a text unless it is near to a text that its URL had before, which is then another version of the same
+page. This is known only after the join (`deciding`). It is assumed at first, by comparing each text with the earlier texts
+of its URL. If the join decides otherwise, the share is signed again with the decisions (`job`).
+
+**Texts**, the input: one row for each text that the near layer compares, sorted by share, host and number::
+
+    number BIGINT         the number of the first document with this text
+    share BIGINT          its share: hosts are distributed by their hashes
+    host VARCHAR          see `pages`, like the following ones
+    uri VARCHAR
+    mime VARCHAR
+    names VARCHAR[]
+    text_key BLOB
+    text BLOB
+    has_versions BOOLEAN  whether documents with this URI have several texts
+
+**Signatures**, the output: one row for each text, with the fields of `Signature`::
+
+    number BIGINT
+    bands BIGINT[]        the numbers of the buckets into which the text is put if it is kept
+    more_bands BIGINT[]   other buckets that are searched
+    row_bytes BLOB        NULL if the text is not compared, since all of it is template
+    rare_rows BLOB
+    identity BLOB
+    min_equal BIGINT
+    min_equal_rare BIGINT
+    min_equal_named BIGINT
+    text_key BLOB
+    is_own_version BOOLEAN    the assumption, or the decision, that it was near to an earlier text of its URI
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any, Final
+
+from zlib_ng import zlib_ng
+
+from scrapy_dedupe.content.candidates import Candidates, near_layers
+from scrapy_dedupe.content.pages import PageReading
+from scrapy_dedupe.content.template import TemplateGuard
+from scrapy_dedupe.offline.engine import rows_of
+from scrapy_dedupe.stores.base import SeenText, Signature
+from scrapy_dedupe.stores.content_values import bucket_numbers, equal_bytes
+
+from .tables import RowsWriter, joining, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from scrapy_dedupe.content.candidates import Candidate
+    from scrapy_dedupe.content.options import JudgeOptions
+
+SIGNATURES: Final = {
+    "number": "BIGINT",
+    "bands": "BIGINT[]",
+    "more_bands": "BIGINT[]",
+    "row_bytes": "BLOB",
+    "rare_rows": "BLOB",
+    "identity": "BLOB",
+    "min_equal": "BIGINT",
+    "min_equal_rare": "BIGINT",
+    "min_equal_named": "BIGINT",
+    "text_key": "BLOB",
+    "is_own_version": "BOOLEAN",
+}
+
+# The earlier texts of a URL with which a text is compared for the assumption. More would cost time for each new one.
+_MOST_VERSIONS: Final = 16
+
+
+def sign_texts(
+    texts: Path, share: int, signatures: Path, options: JudgeOptions, decisions: Path | None = None
+) -> None:
+    """Write the signatures of one *share* of *texts* to the new file *signatures*.
+
+    *decisions* is the file of an earlier join (see `deciding`). Raises ArchiveError for a system error.
+    """
+    layers = near_layers(options)
+    versions = _Versions()
+    with joining(signatures.parent) as engine, RowsWriter(signatures, SIGNATURES) as writer:
+        # One host after the other, whose template is never needed again. Each layer counts it for itself.
+        guard = TemplateGuard(lambda host: None, lambda host, template: None, max_hosts=len(layers))
+        candidates = Candidates(options, layers, guard if options.template_guard else None)
+        last = None
+        for number, host, url, mime, names, key, text, has_versions, decided in _rows(
+            engine, texts, share, decisions
+        ):
+            if host != last:
+                last = host
+                versions.clear()
+            reading = PageReading(zlib_ng.decompress(text).decode(), mime, names=tuple(names))
+            candidate = candidates.candidate(reading, SeenText(key, url, "", 0))
+            assert candidate is not None
+            is_own = (has_versions and versions.has_near(url, candidate)) if decided is None else decided
+            candidates.count(candidate, is_own_version=is_own)
+            writer.write(_row(number, key, candidate.signature, is_own_version=is_own))
+
+
+def _rows(engine: Any, texts: Path, share: int, decisions: Path | None) -> Iterator[tuple[Any, ...]]:
+    decided = "NULL" if decisions is None else "coalesce(decided.is_own_version, false)"
+    join = "" if decisions is None else f"LEFT JOIN {table_of([decisions])} AS decided USING (number)"
+    return rows_of(
+        engine.execute(
+            f"SELECT number, host, uri, mime, names, text_key, text, has_versions, {decided}"  # noqa: S608
+            f" FROM {table_of([texts])} {join} WHERE share = ? ORDER BY host, number",
+            [share],
+        )
+    )
+
+
+def _row(number: int, key: bytes, signature: Signature | None, *, is_own_version: bool) -> tuple[object, ...]:
+    if signature is None:
+        return (number, [], [], None, None, None, None, None, None, key, is_own_version)
+    return (
+        number,
+        bucket_numbers(b"".join(signature.bands)),
+        bucket_numbers(b"".join(signature.more_bands)),
+        signature.rows,
+        signature.rare_rows,
+        signature.identity,
+        signature.min_equal,
+        signature.min_equal_rare,
+        signature.min_equal_named,
+        key,
+        is_own_version,
+    )
+
+
+class _Versions:
+    """The last texts of each URL of a host that were not near to an earlier one."""
+
+    def __init__(self) -> None:
+        self._rows: defaultdict[str, deque[bytes]] = defaultdict(lambda: deque(maxlen=_MOST_VERSIONS))
+
+    def has_near(self, url: str, candidate: Candidate) -> bool:
+        """Whether a text is near to an earlier one of its URL; otherwise it is added."""
+        signature = candidate.signature
+        if signature is None:
+            return False
+        if any(equal_bytes(rows, signature.rows) >= signature.min_equal for rows in self._rows[url]):
+            return True
+        self._rows[url].append(signature.rows)
+        return False
+
+    def clear(self) -> None:
+        self._rows.clear()

@@ -1,0 +1,117 @@
+"""Rows in Parquet files, written and joined with DuckDB (extra ``archive``)."""
+
+from __future__ import annotations
+
+import glob
+import tempfile
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.offline.engine import open_engine
+from scrapy_dedupe.tasks.state import writing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+PURPOSE: Final = "Finding near copies across archives"
+_ROWS_AT_ONCE: Final = 2_000
+# A group of rows is in memory while it is written, and some rows have long texts.
+PARQUET: Final = "FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 2048"
+
+
+class RowsWriter:
+    """Context manager that writes rows to the Parquet file *path*. *columns* are the types of the columns by name.
+
+    The file gets its name when the block ends without an error. Memory is bounded. Raises ArchiveError for system errors.
+    """
+
+    def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
+        self._path = path
+        self._columns = columns
+        self._rows: list[Sequence[object]] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._engine = stack.enter_context(joining(self._path.parent))
+            types = ", ".join(f'"{name}" {kind}' for name, kind in self._columns.items())
+            self._engine.execute(f"CREATE TABLE rows ({types})")
+            self._stack = stack.pop_all()
+        return self
+
+    def write(self, row: Sequence[object]) -> None:
+        """Add a row."""
+        self._rows.append(row)
+        if len(self._rows) >= _ROWS_AT_ONCE:
+            self._insert()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._stack:
+            if kind is None:
+                self._insert()
+                copy(self._engine, "SELECT * FROM rows", self._path)
+
+    def _insert(self) -> None:
+        if not self._rows:
+            return
+        insert(self._engine, "rows", self._columns, self._rows)
+        self._rows.clear()
+
+
+def insert(engine: Any, table: str, columns: Iterable[str], rows: Sequence[Sequence[object]]) -> None:
+    """Insert *rows* of Python values into a table with these columns."""
+    arrays = {}
+    for place, name in enumerate(columns):
+        # Filled one by one, since numpy would make a table of lists of equal length.
+        array = np.empty(len(rows), dtype=object)
+        for number, row in enumerate(rows):
+            array[number] = row[place]
+        arrays[name] = array
+    engine.register("new_rows", arrays)
+    engine.execute(f"INSERT INTO {table} SELECT * FROM new_rows")  # noqa: S608 - a constant
+    engine.unregister("new_rows")
+
+
+@contextmanager
+def joining(folder: Path, *, memory_limit: str = "256MB", threads: int = 1) -> Iterator[Any]:
+    """A DuckDB whose temporary files are in *folder*. Its errors are raised as ArchiveError."""
+
+    def refused(reason: str) -> ArchiveError:
+        return ArchiveError(
+            f"{folder} cannot be used: {reason}. Free some space, or name an output in another folder."
+        )
+
+    with writing(folder):
+        scratch = tempfile.TemporaryDirectory(prefix="spill-", dir=folder)
+    with (
+        scratch as name,
+        open_engine(PURPOSE, refused, Path(name), memory_limit=memory_limit, threads=threads) as engine,
+    ):
+        engine.execute("SET pandas_analyze_sample = 1000000")
+        yield engine
+
+
+def copy(engine: Any, query: str, path: Path, options: str = PARQUET) -> None:
+    """Write the result of a query to the file *path*, which gets its name when it is complete. Raises ArchiveError."""
+    with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
+        engine.execute(f"COPY ({query}) TO {quoted(temporary)} ({options})")
+
+
+def table_of(paths: Iterable[Path]) -> str:
+    """An SQL expression for the rows of Parquet files."""
+    names = ", ".join(quoted(glob.escape(str(path))) for path in paths)
+    return f"read_parquet([{names}])"
+
+
+def quoted(path: Path | str) -> str:
+    """A text as an SQL literal."""
+    return "'" + str(path).replace("'", "''") + "'"
