@@ -8,8 +8,8 @@ paths; inputs of `sums` may also be URLs.
 
 from __future__ import annotations
 
-from .engine import dedupe, plan, rewrite, sums, verify
+from .engine import dedupe, near, plan, rewrite, sums, verify
 from .session import spark_session
 from .workers import SparkWorkers
 
-__all__ = ["SparkWorkers", "dedupe", "plan", "rewrite", "spark_session", "sums", "verify"]
+__all__ = ["SparkWorkers", "dedupe", "near", "plan", "rewrite", "spark_session", "sums", "verify"]

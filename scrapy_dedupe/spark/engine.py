@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from scrapy_dedupe.near import find_near_copies
 from scrapy_dedupe.offline.clustering import number_clusters
 from scrapy_dedupe.offline.manifest import refuse_existing
 from scrapy_dedupe.offline.rewriting import RewriteOptions
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from scrapy_dedupe.near import NearCopies, NearJobOptions
     from scrapy_dedupe.offline.collisions import CollisionCounts
     from scrapy_dedupe.offline.inputs import Input
     from scrapy_dedupe.offline.manifest import ManifestLine
@@ -98,3 +100,13 @@ def dedupe(
     options = replace(options or StepOptions(), jobs=SparkWorkers(session))
     faults = Faults(keep_going=options.keep_going)
     return run_steps(inputs, output, options, faults=faults, watch=NoProgress())
+
+
+def near(
+    session: Any, inputs: Sequence[Input], output: Path, options: NearJobOptions, **others: Any
+) -> NearCopies:
+    """Find near copies, as `near.find_near_copies` does; *others* are its keyword arguments.
+
+    Files are read and texts are signed on the cluster, and joined by DuckDB in this process.
+    """
+    return find_near_copies(inputs, output, replace(options, jobs=SparkWorkers(session)), **others)

@@ -113,6 +113,11 @@ def run_in_order(
                 yield result
 
 
+def thread_count(jobs: Jobs) -> int:
+    """The number of threads for work in this process: as many as jobs, or one per core beside other workers."""
+    return job_count(jobs if isinstance(jobs, int) else 0)
+
+
 def job_count(jobs: Jobs) -> int:
     """The number of processes that ``--jobs`` requests, or that workers have. Raises SettingError.
 
