@@ -30,6 +30,17 @@ REASONS = {
 }
 """Why a record is not changed, by key."""
 
+LEFT = REASONS | {
+    "original": "no earlier record can be the original",
+    "unreadable": "the URL, date, id or digest of the original cannot be read back exactly, or another record has its id",
+    "no-gain": "not smaller as a revisit",
+    "damaged": "damaged, or different from the manifest",
+    "fields": "with fields of a revisit, or in a form that could not be restored byte for byte",
+    "shared": "referred to by a record that cannot be changed",
+    "chunks": "stored without transfer chunks, which a replay program would show from earlier records",
+}
+"""Why a copy is not changed, by key."""
+
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:

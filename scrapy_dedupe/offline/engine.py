@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,3 +67,17 @@ def rows_of(cursor: Any) -> Iterator[tuple[Any, ...]]:
     """The rows of a result, fetched `FETCHED_ROWS` at a time."""
     while rows := cursor.fetchmany(FETCHED_ROWS):
         yield from rows
+
+
+def quoted(path: Path) -> str:
+    """The path of a file to write, as a string of SQL."""
+    return _literal(str(path.absolute()))
+
+
+def source(path: Path) -> str:
+    """The path of a file to read, as a string of SQL that DuckDB does not treat as a pattern."""
+    return _literal(glob.escape(str(path.absolute())))
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from typing import TypeAlias
 
+    from scrapy_dedupe.tasks.progress import Progress
+
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -81,6 +83,38 @@ def run_jobs(
 def runs_here(jobs: Jobs, task_count: int) -> bool:
     """Whether `run_jobs` runs this number of tasks in this process."""
     return isinstance(jobs, int) and min(job_count(jobs), task_count) <= 1
+
+
+def run_watched(
+    function: Callable[..., Result],
+    tasks: Iterable[Task],
+    jobs: Jobs,
+    watch: Progress,
+    size_of: Callable[[Task], int],
+) -> Generator[tuple[Task, Result]]:
+    """Like `run_jobs`, and report the size of each task to *watch*.
+
+    If the tasks run in this process, *function* gets the option ``advance``, which it may call with the bytes that it has
+    processed. In several processes, the largest tasks are first, so that no single process runs long after the others.
+    """
+    left = list(tasks)
+    if not runs_here(jobs, len(left)):
+        left.sort(key=size_of, reverse=True)
+        for task, result in run_jobs(function, left, jobs):
+            yield task, result
+            watch.advance(size_of(task))
+        return
+    for task in left:
+        reported = 0
+
+        def advance(size_bytes: int) -> None:
+            nonlocal reported
+            reported += size_bytes
+            watch.advance(size_bytes)
+
+        result = function(task, advance=advance)
+        yield task, result
+        watch.advance(max(0, size_of(task) - reported))
 
 
 def run_in_order(

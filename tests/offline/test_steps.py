@@ -10,7 +10,7 @@ from offline.outputs import assert_deduplicated, snapshot
 from offline.planted import SITE, Copy, Planting, digest, text
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
-from scrapy_dedupe.offline import rewriting, steps
+from scrapy_dedupe.offline import rewriting, row_scan, steps
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.step_reports import Deduped, StepOptions
@@ -150,7 +150,7 @@ def test_a_dry_run_can_leave_its_work_for_the_real_one(folder: Path, monkeypatch
     def never(*args: object, **options: object) -> None:
         raise AssertionError("what was summed is summed again")
 
-    monkeypatch.setattr(steps, "sum_files", never)
+    monkeypatch.setattr(row_scan, "make_rows", never)
     assert run(folder, work=folder / "work").converted == 1
     assert sorted(path.name for path in (folder / "work").iterdir()) == ["manifest.txt", "report.json"]
 
@@ -167,7 +167,7 @@ def test_options_decide_what_becomes_a_revisit(folder: Path) -> None:
     assert run(folder, eligibility=Eligibility(min_size=4_000)).left == {"small": 2}
 
 
-DEATHS = ("sum_files", "number_clusters", "rewrite")
+DEATHS = ("make_all_rows", "number_rows", "rewrite")
 
 
 @pytest.mark.parametrize("step", DEATHS)
@@ -265,14 +265,14 @@ def test_a_folder_with_something_in_it_is_refused_and_not_touched(folder: Path) 
 
 
 def test_two_runs_at_once_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    do = steps.number_clusters
+    do = steps.number_rows
 
     def meanwhile(*args: Any, **options: Any) -> Any:
         with pytest.raises(ArchiveError, match="Another process is working in"):
             run(folder)
         return do(*args, **options)
 
-    monkeypatch.setattr(steps, "number_clusters", meanwhile)
+    monkeypatch.setattr(steps, "number_rows", meanwhile)
     run(folder)
 
 
