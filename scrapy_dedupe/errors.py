@@ -53,6 +53,12 @@ class ArchiveError(DedupeError):
     exit_code = 3
 
 
+class EngineError(DedupeError):
+    """The Spark engine cannot be started, or gave up a task: no cluster, a killed process, no memory."""
+
+    exit_code = 3
+
+
 class DamagedInput(DedupeError):
     """A file that was read is damaged. The message names the file and the offset in bytes."""
 

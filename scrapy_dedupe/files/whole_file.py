@@ -16,6 +16,7 @@ import os
 import shutil
 import uuid
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import IO, TYPE_CHECKING, Final
 
 from scrapy_dedupe.files.folders import sync_folder
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
+_HAS_SEVERAL_WRITERS: Final = ContextVar("_HAS_SEVERAL_WRITERS", default=False)
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -136,13 +138,26 @@ def temporary_path(path: Path, suffix: str | None = None, *, is_hidden: bool = F
     """The temporary name for *path*: its name with *suffix*, or a unique hidden name if there is no suffix.
 
     With a suffix, the next process overwrites the file that a killed process has left, so only one process may write
-    *path* at a time. *is_hidden* adds a dot before such a name.
+    *path* at a time, except within `several_writers`. *is_hidden* adds a dot before such a name.
     """
-    if suffix is not None:
+    if suffix is not None and not _HAS_SEVERAL_WRITERS.get():
         return path.with_name(f"{'.' if is_hidden else ''}{path.name}{suffix}")
     # Several crawls, also in this process or in containers with equal process ids, may write one file. The suffix must
     # differ from that of the file, so that searches for such files do not find the temporary one.
     return path.with_name(f".{path.name[:40]}.{uuid.uuid4().hex}.tmp")
+
+
+@contextmanager
+def several_writers() -> Iterator[None]:
+    """Within the block, all temporary names are unique, since another process may be writing the same files.
+
+    All of them must write the same bytes; the last one that ends replaces the files of the others.
+    """
+    token = _HAS_SEVERAL_WRITERS.set(True)
+    try:
+        yield
+    finally:
+        _HAS_SEVERAL_WRITERS.reset(token)
 
 
 @contextmanager

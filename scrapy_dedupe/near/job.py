@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.tasks.faults import KEPT, Fault, Faults
-from scrapy_dedupe.tasks.jobs import job_count, run_jobs
+from scrapy_dedupe.tasks.jobs import run_jobs, runs_here, thread_count
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.tasks.state import StateFolder, reading, replay_faults, write_whole, writing
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from scrapy_dedupe.offline.inputs import Input
+    from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
 
 # The memory of the joins; what needs more goes to temporary files.
@@ -64,7 +65,7 @@ class NearJobOptions:
     format: str = "parquet"
     force: bool = False
     keep_going: bool = False
-    jobs: int = 1
+    jobs: Jobs = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ def _read_all(parts: Sequence[_FileTask], options: NearJobOptions, watch: Progre
             else:
                 counts[it.path] = known
                 watch.advance(it.key["size"])
-        in_process = job_count(options.jobs) == 1 or len(left) == 1
+        in_process = runs_here(options.jobs, len(left))
         if not in_process:
             # Largest first, so that no single process runs long after the others.
             left.sort(key=lambda it: -it.key["size"])
@@ -278,7 +279,7 @@ class _Joined:
         with writing(self._folder):
             self._folder.mkdir(exist_ok=True)
         originals, documents, texts = map(self._path, ("originals", "documents", "texts"))
-        threads = job_count(self._options.jobs)
+        threads = thread_count(self._options.jobs)
         with part(self._watch, "joining", 0), self._engine(threads) as engine:
             for path, step in (
                 (originals, lambda: find_originals(engine, self._files, originals)),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.tasks.state import StateFolder
 
@@ -44,7 +45,7 @@ def number_clusters(
     *,
     faults: Faults,
     watch: Progress,
-    jobs: int = 1,
+    jobs: Jobs = 1,
     size_bytes: int = 0,
 ) -> CollisionCounts:
     """Write the manifest of ten columns for the manifest *sums*; *size_bytes* is the total size of its files.

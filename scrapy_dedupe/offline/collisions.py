@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.offline.manifest import ManifestLine
     from scrapy_dedupe.offline.places import Places
+    from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
 
 _AT_ONCE = 1_000  # lines of a digest that are read in the order of their places
@@ -75,7 +76,7 @@ def resolve_collisions(
     *,
     faults: Faults,
     watch: Progress | None = None,
-    jobs: int = 1,
+    jobs: Jobs = 1,
     folder: Path | None = None,
     counts: CollisionCounts | None = None,
 ) -> Iterator[ManifestLine]:
@@ -233,7 +234,7 @@ def _in_batches(
     places: Places,
     faults: Faults,
     watch: Progress,
-    jobs: int,
+    jobs: Jobs,
     folder: Path,
     counts: CollisionCounts,
 ) -> Iterator[ManifestLine]:

@@ -34,6 +34,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.tasks.state import writing
 from scrapy_dedupe.warc.bodies import payload_digests
 from scrapy_dedupe.warc.references import (
     Captures,
@@ -240,9 +242,10 @@ class EvidenceWriter:
     def __init__(self, path: Path, pair: int) -> None:
         self._pair = pair
         self._rows: dict[str, list[tuple[object, ...]]] = {table: [] for table in _TABLES}
-        with _as_archive_errors(path):
-            self._db = _open(path)
         self._path = path
+        self._temporary = whole_file.temporary_path(path, ".new")
+        with _as_archive_errors(path):
+            self._db = _open(self._temporary)
 
     def add_capture(self, record: StoredRecord, sides: int, payload: Sequence[BodyDigest] = ()) -> None:
         """Add a response or resource. *sides* is BEFORE, AFTER or BOTH.
@@ -317,9 +320,10 @@ class EvidenceWriter:
     def close(self) -> None:
         for table in self._rows:
             self._flush(table)
-        with _as_archive_errors(self._path):
+        with _as_archive_errors(self._path), writing(self._path):
             self._db.commit()
             self._db.close()
+            whole_file.put_in_place(self._temporary, self._path, durable=False)
 
     def _add(self, table: str, row: tuple[object, ...]) -> None:
         rows = self._rows[table]

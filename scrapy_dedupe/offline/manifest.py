@@ -123,8 +123,8 @@ class LineWriter:
         self._to_stdout = str(path) == "-"
         if self._to_stdout and format == "parquet":
             raise UsageError("A Parquet file cannot be written to standard output. Name a file.")
-        self._temporary = path.with_name(f".{path.name}.tmp")
-        self._table = path.with_name(f".{path.name}.tmp.parquet")
+        self._temporary = whole_file.temporary_path(path, ".tmp", is_hidden=True)
+        self._table = self._temporary.with_name(f"{self._temporary.name}.parquet")
         self._line = json_line if format == "jsonl" else text_line
         self._file: IO[bytes] | None = None
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.eligibility import Eligibility
     from scrapy_dedupe.offline.places import Places
     from scrapy_dedupe.offline.plan_lines import PlannedFile
+    from scrapy_dedupe.tasks.jobs import Jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class PlanTask:
     eligibility: Eligibility
     keep_going: bool
     is_dry_run: bool
-    jobs: int
+    jobs: Jobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.savings import Savings
 from scrapy_dedupe.offline.verifying import DEFAULT_SAMPLE, Verification
 from scrapy_dedupe.tasks.faults import Fault
+
+if TYPE_CHECKING:
+    from scrapy_dedupe.tasks.jobs import Jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,7 @@ class RewriteOptions:
     dry_run: bool = False
     in_place: bool = False
     keep_going: bool = False
-    jobs: int = 1
+    jobs: Jobs = 1
     sample: int = DEFAULT_SAMPLE
     seed: int | None = None
     force: bool = False

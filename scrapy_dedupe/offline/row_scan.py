@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from scrapy_dedupe.offline.eligibility import Eligibility
+    from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.framing import Damage, Frame
     from scrapy_dedupe.warc.raw_heads import RawHead
@@ -85,7 +86,7 @@ def make_rows(task: RowsTask, advance: Callable[[int], None] = lambda size_bytes
     return scan.sums
 
 
-def make_all_rows(tasks: Sequence[RowsTask], jobs: int, watch: Progress, title: str) -> None:
+def make_all_rows(tasks: Sequence[RowsTask], jobs: Jobs, watch: Progress, title: str) -> None:
     """Make the rows of several files in *jobs* processes; *title* is that of the progress. See `make_rows`."""
     watch.begin(title, sum(map(_size, tasks)))
     for _ in run_watched(make_rows, tasks, jobs, watch, _size):

@@ -149,8 +149,8 @@ def write_rows(path: Path, rows: Iterable[Row], about: Callable[[], Mapping[str,
 
     Raises ArchiveError for system errors, SettingError if DuckDB is not installed, and the exceptions of *rows*.
     """
-    scratch = path.with_name(f"{path.name}.scratch")
     with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
+        scratch = temporary.with_name(f"{temporary.name}.scratch")
         with open_engine(PURPOSE, lambda text: refused(path, text), scratch) as engine:
             create_table(engine, "data", COLUMNS)
             insert_rows(engine, "data", COLUMNS, rows)

@@ -12,6 +12,8 @@ from .eligibility import Eligibility
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from scrapy_dedupe.tasks.jobs import Jobs
+
     from .savings import Savings
 
 
@@ -31,7 +33,7 @@ class StepOptions:
     dry_run: bool = False
     keep_going: bool = False
     force: bool = False
-    jobs: int = 1
+    jobs: Jobs = 1
     sample: int = 100
     work: Path | None = None
 

@@ -32,6 +32,7 @@ from .manifest import LineWriter, read_lines, refuse_existing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
 
     from .inputs import Input
@@ -52,7 +53,7 @@ class SumOptions:
     append: bool = False
     force: bool = False
     keep_going: bool = False
-    jobs: int = 1
+    jobs: Jobs = 1
 
 
 @dataclass(frozen=True, slots=True)

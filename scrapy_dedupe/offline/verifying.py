@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.offline.old_files import OldRecord
     from scrapy_dedupe.offline.pairing import Pair
+    from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -93,7 +94,7 @@ def verify(
     facts: Sequence[Iterable[OldRecord] | None] = (),
     sample: int = DEFAULT_SAMPLE,
     seed: int | None = None,
-    jobs: int = 1,
+    jobs: Jobs = 1,
     work: Path,
     watch: Progress | None = None,
     keep_going: bool = False,
@@ -177,7 +178,7 @@ def verify(
 def _read(
     tasks: Sequence[PairComparison],
     evidence: Evidence,
-    jobs: int,
+    jobs: Jobs,
     watch: Progress,
     findings: Findings,
     counts: Counter[str],

@@ -5,6 +5,10 @@ is raised and stops the rest. Processes are started with the spawn method, so th
 tasks must be picklable. Workers end when the parent process ends, even if it is killed: each worker watches a pipe,
 which the system closes when the parent ends. Workers do not import the main module of the program: for a command,
 that would import all of Scrapy, which takes longer than many tasks.
+
+Instead of a number of processes, callers of `run_jobs` may pass `Workers`: processes that another program manages, such
+as a Spark cluster. Their tasks may run more than once, also at the same time, so tasks write whole files
+(`files.whole_file`).
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain, islice
 from multiprocessing import connection, get_context
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
 
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from concurrent.futures import Future
     from multiprocessing.connection import Connection
+    from typing import TypeAlias
 
     from scrapy_dedupe.tasks.progress import Progress
 
@@ -36,30 +41,54 @@ Result = TypeVar("Result")
 # Only one thread at a time may hide the main module; a second thread would save the hidden state as the original.
 _hidden_main_lock = threading.Lock()
 
+
+class Workers(Protocol):
+    """Processes that another program manages."""
+
+    @property
+    def count(self) -> int:
+        """How many tasks run at the same time."""
+
+    def run(
+        self, function: Callable[[Task], Result], tasks: Iterable[Task]
+    ) -> Generator[tuple[Task, Result]]:
+        """Yield each task with its result, in the order of completion. Raises the exceptions of *function*."""
+
+
+if TYPE_CHECKING:
+    Jobs: TypeAlias = int | Workers
+    """A number of processes, 0 for one per core; or workers."""
+
 _WAITING_PER_JOB = 2
 _AHEAD_PER_JOB = 8
 
 
 def run_jobs(
-    function: Callable[[Task], Result], tasks: Sequence[Task], jobs: int
+    function: Callable[[Task], Result], tasks: Sequence[Task], jobs: Jobs
 ) -> Generator[tuple[Task, Result]]:
     """Yield each task with the result of *function*, in the order of completion.
 
     With one job, all tasks run in this process, each when the caller asks for the next result; 0 jobs means one per core.
     Raises the exceptions of *function*, SettingError for a negative number, ArchiveError if the system ends a process.
     """
-    count = min(job_count(jobs), len(tasks))
-    if count <= 1:
+    if not isinstance(jobs, int):
+        yield from jobs.run(function, tasks)
+    elif runs_here(jobs, len(tasks)):
         for task in tasks:
             yield task, function(task)
     else:
-        yield from _in_processes(function, iter(tasks), count, _WAITING_PER_JOB)
+        yield from _in_processes(function, iter(tasks), min(job_count(jobs), len(tasks)), _WAITING_PER_JOB)
+
+
+def runs_here(jobs: Jobs, task_count: int) -> bool:
+    """Whether `run_jobs` runs this number of tasks in this process."""
+    return isinstance(jobs, int) and min(job_count(jobs), task_count) <= 1
 
 
 def run_watched(
     function: Callable[..., Result],
     tasks: Iterable[Task],
-    jobs: int,
+    jobs: Jobs,
     watch: Progress,
     size_of: Callable[[Task], int],
 ) -> Generator[tuple[Task, Result]]:
@@ -69,7 +98,7 @@ def run_watched(
     processed. In several processes, the largest tasks are first, so that no single process runs long after the others.
     """
     left = list(tasks)
-    if job_count(jobs) > 1 and len(left) > 1:
+    if not runs_here(jobs, len(left)):
         left.sort(key=size_of, reverse=True)
         for task, result in run_jobs(function, left, jobs):
             yield task, result
@@ -118,12 +147,19 @@ def run_in_order(
                 yield result
 
 
-def job_count(jobs: int) -> int:
-    """The number of processes that ``--jobs`` requests. Raises SettingError.
+def thread_count(jobs: Jobs) -> int:
+    """The number of threads for work in this process: as many as jobs, or one per core beside other workers."""
+    return job_count(jobs if isinstance(jobs, int) else 0)
+
+
+def job_count(jobs: Jobs) -> int:
+    """The number of processes that ``--jobs`` requests, or that workers have. Raises SettingError.
 
     >>> job_count(3)
     3
     """
+    if not isinstance(jobs, int):
+        return jobs.count
     if jobs < 0:
         raise SettingError(f"Cannot run {jobs} jobs. Give a positive number, or 0 for all cores.")
     if jobs:

@@ -134,14 +134,6 @@ def hashed_records(
         passing = None
 
 
-def payload_digests(record: StoredRecord, algorithms: Sequence[str]) -> tuple[BodyDigest, ...]:
-    """Like `payload_digest`, for several *algorithms*; the payload is read once."""
-    held, hashes = _held_body(record), _Hashes(algorithms)
-    for piece in payload_pieces(record) if held is None else (held,):
-        hashes.update(piece)
-    return hashes.digests()
-
-
 class _Hashes:
     """Several digests of one body."""
 

@@ -153,6 +153,12 @@ WORLDS: dict[str, World] = {
     "docs/usage/near.rst": World(
         PROJECT, archives=("one", "two"), prepared=("mkdir archive && cp one/*.gz two/*.gz archive",)
     ),
+    "docs/usage/beyond_one_machine.rst": World(
+        not_run={
+            "scrapy-dedupe": "pyspark is not among the packages of the tests; tox -e spark runs it",
+            "spark-submit": "there is no cluster",
+        }
+    ),
     "docs/usage/report.rst": World(
         PROJECT,
         prepared=(

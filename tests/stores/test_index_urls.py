@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ from . import (
     eligibility_of,
     savings_lines,
 )
+from .engines import ENGINES, jobs_of
 
 if TYPE_CHECKING:
     import argparse
@@ -56,17 +58,15 @@ if TYPE_CHECKING:
 
 def _rewrite(stores: CommandStores, opts: argparse.Namespace) -> Rewritten:
     check_target(opts)
-    options = RewriteOptions(
-        eligibility_of(opts), **picked(opts, "dry_run in_place keep_going jobs sample force")
-    )
+    options = RewriteOptions(eligibility_of(opts), **picked(opts, "dry_run in_place keep_going sample force"))
     faults = Faults(keep_going=opts.keep_going)
-    with Bars(opts) as bars:
+    with jobs_of(opts) as jobs, Bars(opts) as bars:
         return rewrite(
             read_all(opts.manifests, faults=faults),
             opts.files,
             Places(opts.root, opts.paths),
             opts.output or Path(),
-            options,
+            replace(options, jobs=jobs),
             bars,
             originals=read_all(opts.originals, faults=faults),
             faults=faults,
@@ -136,7 +136,7 @@ WARCREFS = Verb(
             action="extend",
         ),
         *REVISITS,
-        JOBS,
+        *ENGINES,
         KEEP_GOING,
         FORCE,
     ],
@@ -153,6 +153,7 @@ def _verify(stores: CommandStores, opts: argparse.Namespace) -> Verification:
         raise ArchiveError(f"{opts.work} is not a folder. Name a folder with enough space with --work.")
     try:
         with (
+            jobs_of(opts, needs_work=True) as jobs,
             tempfile.TemporaryDirectory(prefix="scrapy-dedupe-", dir=opts.work) as folder,
             Bars(opts) as bars,
         ):
@@ -160,8 +161,9 @@ def _verify(stores: CommandStores, opts: argparse.Namespace) -> Verification:
                 pairs,
                 originals=originals,
                 work=Path(folder),
+                jobs=jobs,
                 watch=bars,
-                **picked(opts, "sample seed jobs keep_going"),
+                **picked(opts, "sample seed keep_going"),
             )
     except OSError as error:
         raise ArchiveError(
@@ -223,7 +225,7 @@ VERIFY = Verb(
         ORIGINALS,
         SAMPLE,
         Option("--seed", "S", "use the same sample as an earlier run with seed S", type=int),
-        JOBS,
+        *ENGINES,
         KEEP_GOING,
         Option("--work", "DIR", "folder for temporary data, 300 bytes a record (default: TMPDIR)", type=Path),
     ],

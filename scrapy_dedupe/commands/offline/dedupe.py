@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.crawls.imports import import_into_index
-from scrapy_dedupe.commands.options import JOBS, KEEP_GOING, RECURSIVE, Option, flag
+from scrapy_dedupe.commands.options import KEEP_GOING, RECURSIVE, Option, flag
 from scrapy_dedupe.commands.output import as_json, first, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.importing import ImportOptions
@@ -31,6 +32,7 @@ from . import (
     left_files,
     savings_lines,
 )
+from .engines import ENGINES, jobs_of
 
 if TYPE_CHECKING:
     import argparse
@@ -73,10 +75,10 @@ def _dedupe(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     options = StepOptions(
         algorithm=opts.hash,
         eligibility=eligibility_of(opts),
-        **picked(opts, "compare convert_arc in_place dry_run keep_going force jobs sample work"),
+        **picked(opts, "compare convert_arc in_place dry_run keep_going force sample work"),
     )
-    with Bars(opts) as bars:
-        deduped = run_steps(inputs, opts.output, options, faults=faults, watch=bars)
+    with jobs_of(opts, needs_work=opts.dry_run) as jobs, Bars(opts) as bars:
+        deduped = run_steps(inputs, opts.output, replace(options, jobs=jobs), faults=faults, watch=bars)
     imported = None
     if import_options is not None and deduped.kept_in is None:
         imported = import_into_index(stores, opts, deduped.paths, import_options)
@@ -207,7 +209,7 @@ DEDUPE = Verb(
         Option(
             "--work", "DIR", "the folder for the state of the run (default: .dedupe in FOLDER)", type=Path
         ),
-        JOBS,
+        *ENGINES,
         KEEP_GOING,
         flag("--force", "start again, and replace files of the same names in FOLDER"),
         flag("--index", "import the resulting files into the crawl index at the end"),

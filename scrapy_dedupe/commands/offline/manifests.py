@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.options import FORCE, JOBS, KEEP_GOING, RECURSIVE, Exclusive, Option, flag
+from scrapy_dedupe.commands.options import FORCE, KEEP_GOING, RECURSIVE, Exclusive, Option, flag
 from scrapy_dedupe.commands.output import as_json, first, listed, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import ArchiveError, UsageError
@@ -29,6 +29,7 @@ from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
 
 from . import HASH, PATHS_MAP, ROOT, continues, left_files
+from .engines import ENGINES, jobs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,10 +63,10 @@ def _sum(stores: CommandStores, opts: argparse.Namespace) -> Sums:
         inputs = relative_to(inputs, opts.base)
     options = SumOptions(
         DigestOptions(algorithm=opts.hash, **picked(opts, "recompute verify skip_empty resources decoded")),
-        **picked(opts, "format append force keep_going jobs"),
+        **picked(opts, "format append force keep_going"),
     )
-    with Bars(opts) as bars:
-        sums = sum_files(inputs, Path(opts.output), options, faults=faults, watch=bars)
+    with jobs_of(opts) as jobs, Bars(opts) as bars:
+        sums = sum_files(inputs, Path(opts.output), replace(options, jobs=jobs), faults=faults, watch=bars)
     return replace(sums, left_below=below, left_open=are_open)
 
 
@@ -119,7 +120,7 @@ WARCSUM = Verb(
             "the format of the manifest (default: that of an extended one, or text)",
             choices=FORMATS,
         ),
-        JOBS,
+        *ENGINES,
         KEEP_GOING,
     ],
     caveats=_sum_caveats,
@@ -142,7 +143,7 @@ def _compare(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
             yield replace(line, extension=None, copy=None, refers_to_uri=None, refers_to_date=None)
 
     try:
-        with Bars(opts) as bars, writer, work_folder(opts.output) as work:
+        with jobs_of(opts) as jobs, Bars(opts) as bars, writer, work_folder(opts.output) as work:
             with bars.part("sorting", 0):
                 ordered = iter(by_cluster(plain_lines(), work.path))
                 # All lines are read before the first one is yielded.
@@ -153,7 +154,7 @@ def _compare(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
                     places,
                     faults=faults,
                     watch=bars,
-                    jobs=opts.jobs,
+                    jobs=jobs,
                     folder=work.path,
                     counts=counts,
                 )
@@ -199,7 +200,7 @@ WARCCOLLRES = Verb(
         flag("--proc", "also add copy numbers and references, like warcsumproc"),
         FORMAT,
         FORCE,
-        JOBS,
+        *ENGINES,
         flag("--keep-going", "give each unreadable record its own extension and continue (exit code 4)"),
     ],
     caveats=_compare_caveats,

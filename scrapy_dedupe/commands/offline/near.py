@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.commands.bars import Bars
-from scrapy_dedupe.commands.options import FORCE, JOBS, KEEP_GOING, RECURSIVE, Option
+from scrapy_dedupe.commands.options import FORCE, KEEP_GOING, RECURSIVE, Option
 from scrapy_dedupe.commands.output import first, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.content.canonical import kind_of
@@ -21,6 +21,7 @@ from scrapy_dedupe.reports.wording import clean, counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
 
 from . import continues, left_files
+from .engines import ENGINES, jobs_of
 
 if TYPE_CHECKING:
     import argparse
@@ -46,9 +47,9 @@ def _near(stores: CommandStores, opts: argparse.Namespace) -> NearCopies:
     below = 0 if opts.recursive else left_below(opts.paths, inputs)
     are_open = left_open(opts.paths, inputs, recursive=opts.recursive)
     file_format = opts.format or _SUFFIXES.get(opts.output.suffix.lower(), "parquet")
-    options = NearJobOptions(pages, file_format, **picked(opts, "force keep_going jobs"))
-    with Bars(opts) as bars:
-        found = find_near_copies(inputs, opts.output, options, faults=faults, watch=bars)
+    options = NearJobOptions(pages, file_format, **picked(opts, "force keep_going"))
+    with jobs_of(opts) as jobs, Bars(opts) as bars:
+        found = find_near_copies(inputs, opts.output, replace(options, jobs=jobs), faults=faults, watch=bars)
     return replace(found, left_below=below, left_open=are_open)
 
 
@@ -107,7 +108,7 @@ NEAR = Verb(
             default=[],
         ),
         FORCE,
-        JOBS,
+        *ENGINES,
         KEEP_GOING,
     ],
     caveats=_caveats,

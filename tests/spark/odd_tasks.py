@@ -1,0 +1,100 @@
+"""Tasks for the Python processes of Spark, which import this module."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.offline.file_rewriting import rewrite_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scrapy_dedupe.offline.places import Places
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str
+    folder: Path
+    places: Places | None = None
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def killed(task: Task) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_at_first(task: Task) -> str:
+    """Leave half of a file, and be killed; the second time, write all of it."""
+    target = task.folder / task.name
+    with whole_file.replacing(target, suffix=".new") as file:
+        file.write(b"first half,")
+        file.flush()
+        try:
+            (task.folder / f"{task.name}.tried").touch(exist_ok=False)
+        except FileExistsError:
+            file.write(b" second half")
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return task.name
+
+
+def written_slowly(task: Task) -> int:
+    """Write a file in steps, so that two processes write it at the same time."""
+    with whole_file.replacing(task.folder / task.name, suffix=".new") as file:
+        for number in range(20):
+            file.write(b"%d\n" % number)
+            file.flush()
+            time.sleep(0.01)
+    return os.getpid()
+
+
+def unavailable_at_first(task: Task) -> str:
+    try:
+        (task.folder / f"{task.name}.tried").touch(exist_ok=False)
+    except FileExistsError:
+        return "available"
+    raise ArchiveError(f"{task.name} is not available.")
+
+
+def unavailable(task: Task) -> None:
+    with (task.folder / "tries").open("a") as file:
+        file.write("x")
+    raise ArchiveError(f"{task.name} is not available.")
+
+
+def damaged_or_slow(task: Task) -> None:
+    if task.name == "damaged":
+        with (task.folder / "tries").open("a") as file:
+            file.write("x")
+        raise DamagedInput("a.warc.gz, offset 12: damaged.")
+    time.sleep(60)
+
+
+def identity_of_places(task: Task) -> tuple[int, int]:
+    """The process, and the address of the places."""
+    return os.getpid(), id(task.places)
+
+
+def broken(task: Task) -> None:
+    raise ZeroDivisionError("a bug")
+
+
+def rewritten_on_a_full_disk(task: Any) -> Any:
+    """No file may become larger than a part of the new ones."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, hard))
+    try:
+        return rewrite_file(task)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

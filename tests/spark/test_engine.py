@@ -1,0 +1,163 @@
+"""The offline jobs on Spark write the same bytes as on one machine."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from offline.calling import call, done
+from offline.garden import garden
+from offline.outputs import assert_deduplicated, snapshot
+from spark import odd_tasks
+
+from scrapy_dedupe import spark
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.offline import rewriting
+from scrapy_dedupe.offline.inputs import find_inputs
+from scrapy_dedupe.offline.manifest import read_lines
+from scrapy_dedupe.offline.pairing import pairs_of
+from scrapy_dedupe.offline.places import Places
+from scrapy_dedupe.offline.rewriting import RewriteOptions
+from scrapy_dedupe.offline.step_reports import StepOptions
+from scrapy_dedupe.offline.summing import SumOptions
+from scrapy_dedupe.tasks.faults import Faults
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from offline.planted import Planting
+
+ENGINE = ("--engine", "spark")
+
+
+@pytest.fixture
+def planting() -> Planting:
+    return garden()
+
+
+@pytest.fixture
+def folder(session: Any, tmp_path: Path, planting: Planting) -> Path:
+    """A folder with an archive in ``in``. The verbs use the session of the tests."""
+    planting.write(tmp_path / "in")
+    return tmp_path
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in snapshot(folder).items() if not name.endswith("report.json")}
+
+
+def new_files(folder: Path) -> list[str]:
+    return [name for name in snapshot(folder) if not name.startswith(".dedupe/")]
+
+
+def test_the_manifest_is_the_same(folder: Path) -> None:
+    here = done(folder, "warcsum", "in", "-r", "-o", "near.txt", "--recompute")
+    there = done(folder, "warcsum", "in", "-r", "-o", "far.txt", "--recompute", *ENGINE)
+    assert (folder / "far.txt").read_bytes() == (folder / "near.txt").read_bytes()
+    assert there.out == here.out.replace("near", "far")
+    assert sorted(path.name for path in folder.iterdir()) == ["far.txt", "in", "near.txt"]
+
+
+def test_the_new_files_are_the_same(folder: Path, planting: Planting) -> None:
+    here, there = (
+        done(folder, "dedupe", "in", "-r", "-o", out, *words)
+        for out, words in (("near", ()), ("far", ENGINE))
+    )
+    assert files_in(folder / "far") == files_in(folder / "near")
+    assert there.out == here.out.replace("near", "far")
+    assert sorted(snapshot(folder / "far/.dedupe")) == ["manifest.txt", "report.json"]
+    shutil.rmtree(folder / "far/.dedupe")
+    assert_deduplicated(planting, folder / "far")
+    proof = done(folder, "verify", "in", "far", "--work", ".", *ENGINE)
+    assert proof.out.endswith("Nothing is lost.\n")
+
+
+def test_the_steps_are_functions_of_a_session(folder: Path, session: Any) -> None:
+    done(folder, "dedupe", "in", "-r", "-o", "near")
+    here = files_in(folder / "near")
+    inputs = find_inputs([str(folder / "in")], faults=Faults(), recursive=True)
+    places = Places()
+    options = SumOptions()
+    options = replace(options, digests=replace(options.digests, recompute=True))
+    spark.sums(session, inputs, folder / "sums.txt", options)
+    spark.plan(session, folder / "sums.txt", folder / "plan.txt", places)
+    names = [given.name for given in inputs]
+    lines = read_lines(folder / "plan.txt")
+    result = spark.rewrite(session, lines, names, places, folder / "far", RewriteOptions())
+    assert result.converted
+    here.pop(".dedupe/manifest.txt")
+    assert files_in(folder / "far") == here
+    verified = spark.verify(session, pairs_of(folder / "in", folder / "far"), work=folder / "work")
+    assert verified.is_right
+    report = spark.dedupe(session, inputs, folder / "again", StepOptions())
+    assert report.converted == result.converted
+
+
+def test_a_damaged_file_is_named_and_nothing_is_written(folder: Path) -> None:
+    path = folder / "in/crawl a/first.warc.gz"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    called = call(folder, "dedupe", "in", "-r", "-o", "out", *ENGINE)
+    assert called.code == 4
+    assert "in/crawl a/first.warc.gz, offset" in called.sentences
+    assert called.err.count("\n") == 1
+    assert new_files(folder / "out") == []
+    here = call(folder, "dedupe", "in", "-r", "-o", "near", "--keep-going")
+    there = call(folder, "dedupe", "in", "-r", "-o", "far", "--keep-going", *ENGINE)
+    assert (there.code, there.out) == (4, here.out.replace("near", "far"))
+    assert files_in(folder / "far") == files_in(folder / "near")
+
+
+def test_a_full_disk_is_named_and_the_same_command_continues(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(rewriting, "rewrite_file", odd_tasks.rewritten_on_a_full_disk)
+        called = call(folder, "dedupe", "in", "-r", "-o", "out", *ENGINE)
+    assert called.code == 3
+    assert "cannot be written: File too large. Check the free space" in called.sentences
+    assert called.err.count("\n") == 1
+    assert new_files(folder / "out") == []
+    assert list((folder / "out").rglob("*.tmp")) == []
+    done(folder, "dedupe", "in", "-r", "-o", "out", *ENGINE)
+    done(folder, "dedupe", "in", "-r", "-o", "near")
+    assert files_in(folder / "out") == files_in(folder / "near")
+
+
+class Changes:
+    """Progress that changes a file when a part of the work begins."""
+
+    def __init__(self, title: str, path: Path) -> None:
+        self._title = title
+        self._path = path
+
+    def begin(self, title: str, total: int, unit: str = "B") -> None:
+        if title == self._title:
+            with self._path.open("ab") as file:
+                file.write(b"\n")
+
+    def advance(self, count: int) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+def test_a_file_that_changes_meanwhile_is_named_and_nothing_is_written(folder: Path, session: Any) -> None:
+    inputs = find_inputs([str(folder / "in")], faults=Faults(), recursive=True)
+    path = folder / "in/crawl a/first.warc.gz"
+    spark.sums(session, inputs, folder / "sums.txt", SumOptions())
+    spark.plan(session, folder / "sums.txt", folder / "plan.txt", Places())
+    with pytest.raises(ArchiveError, match=r"first\.warc\.gz has changed since this work began"):
+        spark.rewrite(
+            session,
+            read_lines(folder / "plan.txt"),
+            None,
+            Places(),
+            folder / "out",
+            watch=Changes("rewrite", path),
+        )
+    assert new_files(folder / "out") == []
