@@ -333,8 +333,54 @@ async def test_job_with_other_rules_is_refused(
         assert len(messages) == 1
         assert all(word in messages[0] for word in words)
         assert web.paths == []
-    await crawl(LinkSpider, {**settings, "DEDUPE_URL_RULES": first}, urls=web.url())
-    assert web.paths == ["/"]
+    # Comments and rules that are not enabled do not count.
+    candidate = '# A note\n[[rule]]\nhost = "*"\nkind = "trailing-slash"\nenabled = false\n'
+    for same in (first, rules("ignore-parameter sid", name="moved.toml", more=candidate)):
+        web.paths.clear()
+        await crawl(LinkSpider, {**settings, "DEDUPE_URL_RULES": same}, urls=web.url())
+        assert web.paths == ["/"]
+
+
+@crawl_test
+async def test_number_of_rules_does_not_change_the_number_of_calls(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str], redis_url: str
+) -> None:
+    add_site(web, "?sid=1", "?sid=2", pages=30)
+    calls = []
+    with redis.Redis.from_url(redis_url) as client:
+        for count in (1, 100):
+            client.config_resetstat()
+            names = [f"ignore-parameter p{number}" for number in range(count - 1)]
+            own = {
+                "DEDUPE_URL_STORE_URL": redis_url,
+                "DEDUPE_URL_KEY": f"filter{count}",
+                "DEDUPE_URL_RULES": rules("ignore-parameter sid", *names, name=f"{count}.toml"),
+            }
+            crawler = await crawl(LinkSpider, {**settings, **own}, urls=web.url())
+            assert stats_of(crawler)["filtered"] > 30
+            calls.append(client.info("commandstats")["cmdstat_evalsha"]["calls"])
+    assert calls[1] < 1.2 * calls[0]
+
+
+@crawl_test
+async def test_very_many_rules_are_applied(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str], tmp_path: Path
+) -> None:
+    add_site(web, "?sid=1", "?v=1", pages=30)
+    others = "".join(
+        f'[[rule]]\nhost = "host{number}.example"\nkind = "ignore-parameter"\nparameter = "v"\n'
+        for number in range(10_000)
+    )
+    own = {
+        "JOBDIR": str(tmp_path / "job"),
+        "DEDUPE_URL_FLUSH_SECONDS": 0.05,
+        "DEDUPE_URL_RULES": rules("ignore-parameter sid", more=others),
+    }
+    begun = time.process_time()
+    crawler = await crawl(LinkSpider, {**settings, **own}, urls=web.url())
+    assert stats_of(crawler)["filtered"] > 20
+    assert len({path for path in web.paths if "?v=" in path}) == 30
+    assert time.process_time() - begun < 20
 
 
 @crawl_test
