@@ -30,11 +30,11 @@ from scrapy.utils.request import referer_str
 from .errors import DedupeError, SettingError
 from .live.engine import PageProgress
 from .live.session import Session
+from .live.urls.fingerprints import Fingerprints
 from .live.urls.local import LocalUrls
-from .urls.journal import MAX_FINGERPRINT_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Awaitable, Iterable, Sequence
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -72,6 +72,9 @@ class UrlFilter(Protocol):
 
     def __contains__(self, fingerprint: bytes) -> bool: ...
 
+    def contains_many(self, fingerprints: Sequence[bytes]) -> list[bool]:
+        """For each fingerprint, whether it was recorded."""
+
     def keep(self, done: list[bytes], failed: list[bytes]) -> None:
         """Store the fingerprints of requests that are done or failed since the last call.
 
@@ -107,16 +110,15 @@ class BloomDupeFilter(BaseDupeFilter):
         self._session = session = Session.of(crawler)
         self._settings = session.settings.urls
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
-        assert crawler.request_fingerprinter is not None
-        self._make_fingerprint = crawler.request_fingerprinter.fingerprint
-        fingerprinter = self._fingerprinter_path()
+        self._fingerprints = Fingerprints(crawler)
+        self._fingerprint = self._fingerprints.of
         self._urls: UrlFilter
         if self._settings.store_url is None:
-            self._urls = LocalUrls(session, fingerprinter)
+            self._urls = LocalUrls(session, self._fingerprints.path)
         else:
             from .live.urls.shared import SharedUrls  # imports redis
 
-            self._urls = SharedUrls(session, fingerprinter, queue_is_shared=queue_is_shared)
+            self._urls = SharedUrls(session, self._fingerprints.path, queue_is_shared=queue_is_shared)
         self._rules: AppliedRules | None = None
         if self._settings.rules is not None:
             session.at_start(lambda: self._use_rules(queue_is_shared))
@@ -184,7 +186,7 @@ class BloomDupeFilter(BaseDupeFilter):
                 " filter are kept by this process. Remove DEDUPE_URL_RULES."
             )
         assert self._settings.rules is not None
-        self._rules = AppliedRules(self._crawler, self._session, self._settings.rules, self._fingerprint)
+        self._rules = AppliedRules(self._crawler, self._session, self._settings.rules, self._fingerprints)
 
     def _open_urls(self) -> None:
         jobdir = self._session.jobdir
@@ -241,7 +243,7 @@ class BloomDupeFilter(BaseDupeFilter):
         keys = identities.keys(request, fingerprint)
         if keys is None:
             return False
-        if rules.is_requested(keys, fingerprint):
+        if rules.may_filter(keys, fingerprint):
             if self._pages.is_redirected(request) and (
                 any(keys.plain == earlier.plain for _, earlier in identities.chain(request))
                 or identities.take_start(keys)
@@ -249,7 +251,7 @@ class BloomDupeFilter(BaseDupeFilter):
                 self._session.counters.inc("dedupe/url/redirects_passed")
             elif rules.is_filtered(request, fingerprint, keys):
                 return True
-        identities.record(keys)
+            identities.record(keys)
         return False
 
     def log(self, request: Request, spider: Spider) -> None:
@@ -301,24 +303,8 @@ class BloomDupeFilter(BaseDupeFilter):
     def _end(self) -> None:
         self._is_closed = True
 
-    # Fingerprints
-
-    def _fingerprint(self, request: Request) -> bytes:
-        fingerprint = self._make_fingerprint(request)
-        if not isinstance(fingerprint, bytes) or not 0 < len(fingerprint) <= MAX_FINGERPRINT_BYTES:
-            shown = repr(fingerprint)
-            raise DedupeError(
-                f"{self._fingerprinter_path()} returned {shown[:80]} for {request}; a fingerprint is 1 to "
-                f"{MAX_FINGERPRINT_BYTES} bytes."
-            )
-        return fingerprint
-
-    def _fingerprinter_path(self) -> str:
-        cls = type(self._crawler.request_fingerprinter)
-        return f"{cls.__module__}.{cls.__qualname__}"
-
-    def _fingerprints(self, request: Request) -> list[bytes]:
-        """Fingerprints of a request and of the requests that were redirected to it."""
+    def _keys(self, request: Request) -> list[bytes]:
+        """The recorded keys of a request and of the requests that were redirected to it."""
         chain = self._chain(request) if self._pages.is_redirected(request) else ()
         fingerprint = self._fingerprint(request)
         if self._rules is None:
@@ -337,7 +323,7 @@ class BloomDupeFilter(BaseDupeFilter):
     def _chain(self, request: Request) -> Iterable[bytes]:
         """Fingerprints of the requests that were redirected to this one."""
         for url in request.meta.get("redirect_urls", ()):
-            yield self._fingerprint(request.replace(url=url))
+            yield self._fingerprint(request, url)
 
     def _may_return(self, request: Request, fingerprint: bytes) -> bool:
         """Whether a redirect to a seen URL passes. Scrapy itself stops endless redirect chains."""
@@ -401,7 +387,7 @@ class BloomDupeFilter(BaseDupeFilter):
             # A request with dont_filter may be made twice. The second response has no new links, so it would look
             # like a leaf.
             if not request.dont_filter and (is_good or not self._urls.keeps_failed):
-                known = [item for item in self._fingerprints(request) if item in self._urls]
+                known = [item for item in self._keys(request) if item in self._urls]
             self._pages.received(response, request, known)
         except Exception as error:  # noqa: BLE001
             self._log_error(error)
@@ -436,7 +422,7 @@ class BloomDupeFilter(BaseDupeFilter):
             try:
                 # Other requests with dont_filter are not recorded, so there is nothing to forget.
                 if not request.dont_filter or "retry_times" in request.meta:
-                    failed += self._fingerprints(request)
+                    failed += self._keys(request)
                     self._session.counters.inc("dedupe/url/failed")
             except Exception as error:  # noqa: BLE001
                 self._log_error(error)

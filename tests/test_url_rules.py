@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import sqlite3
+import time
 import tomllib
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,12 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rules_site import add_site, text
 from scrapy import Request
+from scrapy.exceptions import CloseSpider
 from scrapy.utils.request import fingerprint
+from scrapy.utils.test import get_crawler
 from webserver import Page
 
 from scrapy_dedupe.errors import StoreUnavailable
-from scrapy_dedupe.live.urls.identities import SIMPLE_URL, simple_fingerprint
-from scrapy_dedupe.urls.rule_records import RuleRecords
+from scrapy_dedupe.live.urls.fingerprints import USUAL_URL, Fingerprints, usual_fingerprint
+from scrapy_dedupe.urls.rule_records import HeldRequest, RuleRecords
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
 if TYPE_CHECKING:
@@ -329,8 +333,54 @@ async def test_job_with_other_rules_is_refused(
         assert len(messages) == 1
         assert all(word in messages[0] for word in words)
         assert web.paths == []
-    await crawl(LinkSpider, {**settings, "DEDUPE_URL_RULES": first}, urls=web.url())
-    assert web.paths == ["/"]
+    # Comments and rules that are not enabled do not count.
+    candidate = '# A note\n[[rule]]\nhost = "*"\nkind = "trailing-slash"\nenabled = false\n'
+    for same in (first, rules("ignore-parameter sid", name="moved.toml", more=candidate)):
+        web.paths.clear()
+        await crawl(LinkSpider, {**settings, "DEDUPE_URL_RULES": same}, urls=web.url())
+        assert web.paths == ["/"]
+
+
+@crawl_test
+async def test_number_of_rules_does_not_change_the_number_of_calls(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str], redis_url: str
+) -> None:
+    add_site(web, "?sid=1", "?sid=2", pages=30)
+    calls = []
+    with redis.Redis.from_url(redis_url) as client:
+        for count in (1, 100):
+            client.config_resetstat()
+            names = [f"ignore-parameter p{number}" for number in range(count - 1)]
+            own = {
+                "DEDUPE_URL_STORE_URL": redis_url,
+                "DEDUPE_URL_KEY": f"filter{count}",
+                "DEDUPE_URL_RULES": rules("ignore-parameter sid", *names, name=f"{count}.toml"),
+            }
+            crawler = await crawl(LinkSpider, {**settings, **own}, urls=web.url())
+            assert stats_of(crawler)["filtered"] > 30
+            calls.append(client.info("commandstats")["cmdstat_evalsha"]["calls"])
+    assert calls[1] < 1.2 * calls[0]
+
+
+@crawl_test
+async def test_very_many_rules_are_applied(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str], tmp_path: Path
+) -> None:
+    add_site(web, "?sid=1", "?v=1", pages=30)
+    others = "".join(
+        f'[[rule]]\nhost = "host{number}.example"\nkind = "ignore-parameter"\nparameter = "v"\n'
+        for number in range(10_000)
+    )
+    own = {
+        "JOBDIR": str(tmp_path / "job"),
+        "DEDUPE_URL_FLUSH_SECONDS": 0.05,
+        "DEDUPE_URL_RULES": rules("ignore-parameter sid", more=others),
+    }
+    begun = time.process_time()
+    crawler = await crawl(LinkSpider, {**settings, **own}, urls=web.url())
+    assert stats_of(crawler)["filtered"] > 20
+    assert len({path for path in web.paths if "?v=" in path}) == 30
+    assert time.process_time() - begun < 20
 
 
 @crawl_test
@@ -346,9 +396,48 @@ async def test_rules_without_the_dupefilter_of_this_package_are_reported(
     assert "has no effect, since DUPEFILTER_CLASS is scrapy.dupefilters.RFPDupeFilter." in caplog.text
 
 
-@given(st.from_regex(SIMPLE_URL, fullmatch=True))
-def test_simple_fingerprint_is_that_of_scrapy(url: str) -> None:
-    assert simple_fingerprint(url) in (None, fingerprint(Request(url)))
+@given(st.from_regex(USUAL_URL, fullmatch=True))
+def test_usual_fingerprint_is_that_of_scrapy(url: str) -> None:
+    request = Request(url)
+    assert usual_fingerprint(request.url) in (None, fingerprint(request))
+
+
+class OwnFingerprinter:
+    def fingerprint(self, request: Request) -> bytes:
+        return b"own " + fingerprint(request, keep_fragments=True)
+
+
+WORDS = st.text("aZ09-._~/=&?#%+;:@,!'() \u00e9", max_size=12)
+URLS = st.builds(
+    "{}://{}/{}?{}#{}".format,
+    st.sampled_from(["http", "https", "HTTP"]),
+    st.sampled_from(
+        ["a.org", "A.org", "a.org:80", "user@a.org", "a.org.", "b\u00fccher.example", "[::1]:8080"]
+    ),
+    WORDS,
+    WORDS,
+    WORDS,
+)
+REQUESTS = st.builds(
+    lambda url, verbatim, **given: Request(url, meta={"verbatim_url": True} if verbatim else {}, **given),
+    URLS,
+    st.booleans(),
+    method=st.sampled_from(["GET", "GET", "GET", "POST"]),
+    body=st.sampled_from([b"", b"", b"body"]),
+)
+
+
+@given(REQUESTS, URLS, st.sampled_from(["scrapy.utils.request.RequestFingerprinter", OwnFingerprinter]))
+def test_fingerprints_are_those_of_the_configured_fingerprinter(
+    request: Request, url: str, fingerprinter: Any
+) -> None:
+    crawler = get_crawler(settings_dict={"REQUEST_FINGERPRINTER_CLASS": fingerprinter})
+    found = Fingerprints(crawler)
+    configured = crawler.request_fingerprinter
+    assert configured is not None
+    assert found.of(request) == configured.fingerprint(request)
+    other = request.replace(url=url)
+    assert found.of(request, url) == found.of(request, other.url) == configured.fingerprint(other)
 
 
 @crawl_test
@@ -394,6 +483,65 @@ async def test_requests_that_cannot_be_stored_at_the_end_make_the_run_unclean(
 
 
 @crawl_test
+async def test_requests_that_were_due_at_a_stop_are_made_by_the_next_run(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str], tmp_path: Path
+) -> None:
+    add_site(web, "?sid=1", pages=60)
+    settings |= {
+        "JOBDIR": str(tmp_path / "job"),
+        "DEDUPE_URL_RULES": rules("ignore-parameter sid"),
+        "DEDUPE_URL_RULES_PROBE": 0,
+    }
+    await crawl(LinkSpider, settings, urls=web.url())
+    # The run ended after a rule was suspended and before its requests were scheduled.
+    records = tmp_path / "job" / "dedupe" / "urls" / "rules.sqlite"
+    with closing(sqlite3.connect(records)) as connection, connection:
+        held = connection.execute("SELECT count(*) FROM held").fetchone()[0]
+        connection.execute("UPDATE held SET due = 1")
+        connection.execute("UPDATE tallies SET suspended = 1, pairs_against = 9")
+    assert held > 30
+    web.paths.clear()
+    await crawl(LinkSpider, settings, urls=web.url())
+    assert len(web.paths) == 1 + held
+
+
+@crawl_test
+async def test_page_that_was_being_compared_at_a_stop_is_not_lost(
+    web: WebServer, settings: dict[str, Any], rules: Callable[..., str], tmp_path: Path
+) -> None:
+    # The rule is right for 100 pages, and wrong for one page with many URLs.
+    others = [f"/other?v={number}" for number in range(9)]
+    add_site(web, "?v=1", pages=100, lists=others)
+
+    def other(request: Any) -> Page:
+        if web.paths.count(request.path) > 1:
+            # The second download, which is still running when the spider stops.
+            time.sleep(0.5)
+        return Page(text(1000 + int(request.path.partition("=")[2])).encode())
+
+    class Stopped(LinkSpider):
+        received = 0
+
+        def parse(self, response: Any, **kwargs: Any) -> Any:
+            self.received += "/other" in response.url
+            if self.received == 2:
+                raise CloseSpider("enough")
+            return super().parse(response)
+
+    for path in others:
+        web.pages[path] = other
+    settings |= {
+        "JOBDIR": str(tmp_path / "job"),
+        "DEDUPE_URL_RULES": rules("ignore-parameter v"),
+        "DEDUPE_URL_RULES_PROBE": 0.2,
+    }
+    await crawl(Stopped, settings, urls=web.url())
+    assert len({path for path in web.paths if "/other" in path}) < len(others)
+    await crawl(LinkSpider, settings, urls=web.url())
+    assert set(others) <= set(web.paths)
+
+
+@crawl_test
 @pytest.mark.parametrize("action", ["sample", "remove"])
 async def test_spider_closes_although_the_records_of_held_requests_fail(
     web: WebServer,
@@ -406,10 +554,10 @@ async def test_spider_closes_although_the_records_of_held_requests_fail(
     add_site(web, "?sid=1", pages=1, lists=[f"/p0?sid={number}" for number in range(2, 12)])
     remove = RuleRecords.remove
 
-    def cannot_remove(self: RuleRecords, fingerprints: list[bytes]) -> None:
+    def cannot_remove(self: RuleRecords, requests: list[HeldRequest]) -> None:
         self._connection.execute("PRAGMA query_only = ON")
         try:
-            remove(self, fingerprints)
+            remove(self, requests)
         finally:
             self._connection.execute("PRAGMA query_only = OFF")
 

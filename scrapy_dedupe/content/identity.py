@@ -44,6 +44,9 @@ _BEGINNING: Final = 500
 # The number of places at which a word is looked for, so that no page takes long.
 _MOST_TRIES: Final = 100
 
+# The words of longer URLs are not looked for, for the same reason. Servers accept URLs of 8,000 characters at most.
+_MOST_URL_CHARS: Final = 8_192
+
 # Numbers with so many digits at most are numbers of pages and entries rather than opaque ids.
 _SMALL_DIGITS: Final = 4
 
@@ -77,7 +80,8 @@ def identity_of(url: str, title: str, text: str, *, has_rest: bool) -> Identity:
     """The identity of a page with this canonical text. *title* comes from :func:`without_numbers`."""
     url = url.partition("#")[0]
     tail, name, values = _parts_of(url)
-    in_name, in_values = _words_in(text, name, values) if has_rest else ([], [])
+    has_words = has_rest and len(url) <= _MOST_URL_CHARS
+    in_name, in_values = _words_in(text, name, values) if has_words else ([], [])
     words = key_of(" ".join(sorted({*in_name, *in_values}))) if has_rest else NO_REST
     return Identity(key_of(url), key_of(tail), key_of(title), key_of(" ".join(in_name)), words)
 

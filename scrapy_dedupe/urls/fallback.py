@@ -17,7 +17,7 @@ from scrapy_dedupe.urls.forgotten import Forgotten
 from scrapy_dedupe.urls.shared import NEW, SEEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
 
     from scrapy_dedupe.urls.shared import SharedBloomFilter
@@ -135,6 +135,20 @@ class FallbackSharedFilter:
             except StoreError as error:
                 self._go_offline(error)
         return fingerprint in self._local
+
+    def contains_many(self, fingerprints: Sequence[bytes]) -> list[bool]:
+        """For each fingerprint, whether it was recorded; with one call for each batch."""
+        found = [False] * len(fingerprints)
+        if not self.is_offline:
+            try:
+                found = self.shared.contains_many(fingerprints)
+            except StoreError as error:
+                self._go_offline(error)
+        if self.is_offline or self._uses_local:
+            found = [
+                is_found or item in self._local for item, is_found in zip(fingerprints, found, strict=True)
+            ]
+        return found
 
     def tick(self) -> None:
         """Start the next job on the worker: reconnect to the server, send changes, renew the lease or read figures."""

@@ -20,81 +20,24 @@ there is a pair against it.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from .rules import KINDS, RuleEvidence, UrlRule, UrlRules, host_of, parameters_of
+from .differences import candidates, parameters_of, split_url
+from .rule_evidence import Tally, evaluate, lower_bound, pages_of, touched
+from .rules import KINDS, UrlRule, UrlRules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Self
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from .rule_evidence import PageFact, UrlPage
 
 # Some texts, such as error pages with status 200, have very many URLs.
 _MOST_PAIRS_PER_TEXT: Final = 50
-_MOST_DIFFERENCES: Final = 4
 _MOST_CANDIDATES: Final = 400
 _MOST_VALUES: Final = 100
-_MOST_EXAMPLES: Final = 3
-# One-sided 95 %.
-_ALPHA: Final = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class PageFact:
-    """A page of a crawl: its URL, the key of its text, and its size in bytes.
-
-    ``family`` is the key of the text that the page's text is near to, its own for a text that is near to none. It is
-    empty if ``text`` is only the key of the payload: pages with other payloads may then have the same text.
-    """
-
-    url: str
-    text: bytes
-    family: bytes
-    size_bytes: int = 0
-
-
-def lower_bound(successes: int, trials: int, alpha: float = _ALPHA) -> float:
-    """The one-sided lower confidence bound of a share, of Wilson (1927).
-
-    >>> round(lower_bound(200, 200), 4), lower_bound(0, 0)
-    (0.9867, 0.0)
-    """
-    if not trials:
-        return 0.0
-    z = _Z if alpha == _ALPHA else _quantile(1 - alpha)
-    share = successes / trials
-    spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    return max(0.0, (share + z * z / (2 * trials) - spread) / (1 + z * z / trials))
-
-
-def _quantile(share: float) -> float:
-    from statistics import NormalDist  # imported when used: it is rarely needed
-
-    return NormalDist().inv_cdf(share)
-
-
-_Z: Final = _quantile(1 - _ALPHA)
-
-
-@dataclass(slots=True)
-class UrlPage:
-    """A URL with its text. ``text`` is None if the page changes at every visit."""
-
-    url: str
-    text: bytes | None
-    family: bytes
-    size_bytes: int
-
-    def has_text_of(self, other: UrlPage) -> bool | None:
-        """Whether both pages have the same text; None if nothing can be said."""
-        if self.text is None or other.text is None:
-            return None
-        if self.text == other.text:
-            return True
-        return False if self.family and other.family and self.family != other.family else None
 
 
 def learn(
@@ -119,16 +62,22 @@ def learn(
     support.update(nominated)
     hosts: defaultdict[str, dict[str, UrlPage]] = defaultdict(dict)
     for url, page in pages.items():
-        hosts[_host(url)][url] = page
+        split = split_url(url)
+        hosts["" if split is None else split.host][url] = page
+    all_hosts = dict(hosts)
     accepted = _aliases(support, pages, hosts, min_pairs, min_share)
     if accepted:
         # The other rules are learnt on the hosts that remain.
         hosts, support = _merged(hosts, accepted), _renamed(support, accepted)
         nominated = _renamed(nominated, accepted)
+    support_of: defaultdict[str, list[tuple[int, tuple[UrlRule, ...]]]] = defaultdict(list)
+    for rules, count in support.items():
+        if count >= min_pairs and rules[0].kind != "host-alias":
+            support_of[rules[0].host].append((count, rules))
     for host, members in hosts.items():
-        accepted += _rules_of_host(host, members, support, min_pairs, min_share)
-    rules = _without_conflicts(accepted, pages, min_share)
-    return rules + list(_not_enabled(nominated, rules, pages, min_pairs))
+        accepted += _rules_of_host(members, support_of[host], min_pairs, min_share)
+    found = _without_conflicts(accepted, all_hosts, min_share)
+    return found + list(_not_enabled(nominated, found, pages, min_pairs))
 
 
 def _not_enabled(
@@ -148,18 +97,6 @@ def _not_enabled(
             yield replace(rule, enabled=False, evidence=replace(tally.evidence(), canonical_links=links))
 
 
-def pages_of(facts: Iterable[PageFact]) -> dict[str, UrlPage]:
-    """The pages by URL, in the order in which they were first seen."""
-    pages: dict[str, UrlPage] = {}
-    for fact in facts:
-        known = pages.get(fact.url)
-        if known is None:
-            pages[fact.url] = UrlPage(fact.url, fact.text, fact.family, fact.size_bytes)
-        elif known.text != fact.text:
-            known.text = None
-    return pages
-
-
 def _candidates(groups: Iterable[Sequence[str]]) -> Iterator[tuple[UrlRule, ...]]:
     """The differences between URLs of the same text."""
     for urls in groups:
@@ -174,252 +111,13 @@ def _candidates(groups: Iterable[Sequence[str]]) -> Iterator[tuple[UrlRule, ...]
                     yield from candidates(shortest, other)
 
 
-def candidates(one: str, other: str) -> Iterator[tuple[UrlRule, ...]]:
-    """The rules that two URLs of one page suggest, each by itself and all together."""
-    rules = differences(one, other)
-    if rules and len(rules) <= _MOST_DIFFERENCES:
-        yield from ((rule,) for rule in rules)
-        if len(rules) > 1:
-            yield tuple(sorted(rules, key=UrlRule.key))
-
-
-def differences(one: str, other: str) -> tuple[UrlRule, ...] | None:
-    """The rules that together make two URLs equal; None if there are none.
-
-    >>> [str(rule) for rule in differences("http://a.org/b/?sid=1", "https://a.org/b/index.html")]
-    ['ignore-scheme on a.org', 'default-document index.html on a.org', 'ignore-parameter sid on a.org']
-    """
-    first, second = _split(one), _split(other)
-    if first is None or second is None:
-        return None
-    rules: list[UrlRule] = []
-    host = first.host
-    if first.host != second.host:
-        host, alias = sorted((first.host, second.host), key=lambda name: (len(name), name))
-        rules.append(UrlRule("host-alias", alias, host))
-    if first.scheme != second.scheme:
-        if {first.scheme, second.scheme} != {"http", "https"}:
-            return None
-        rules.append(UrlRule("ignore-scheme", host))
-    path_rules = _path_differences(first.path, second.path, host)
-    query_rules = _query_differences(first.query, second.query, host)
-    if path_rules is None or query_rules is None:
-        return None
-    return (*rules, *path_rules, *query_rules)
-
-
-@dataclass(frozen=True, slots=True)
-class _SplitUrl:
-    scheme: str
-    host: str
-    path: str
-    query: str
-
-
-def _split(url: str) -> _SplitUrl | None:
-    scheme, mark, rest = url.partition("#")[0].partition("://")
-    if not mark:
-        return None
-    rest, _, query = rest.partition("?")
-    authority, slash, path = rest.partition("/")
-    return _SplitUrl(scheme, host_of(scheme, authority), slash + path or "/", query)
-
-
-def _host(url: str) -> str:
-    split = _split(url)
-    return "" if split is None else split.host
-
-
-def _path_differences(one: str, other: str, host: str) -> list[UrlRule] | None:
-    rules: list[UrlRule] = []
-    if one != other and (";" in one or ";" in other):
-        names = _path_parameters(one) ^ _path_parameters(other)
-        for name, _ in sorted(names):
-            rule = UrlRule("ignore-path-parameter", host, name)
-            if rule not in rules:
-                rules.append(rule)
-        one, other = _applied(one, rules), _applied(other, rules)
-    if one != other and ("//" in one) != ("//" in other):
-        rules.append(UrlRule("collapse-slashes", host))
-        one, other = _applied(one, rules), _applied(other, rules)
-    if one != other and one.lower() == other.lower():
-        return [*rules, UrlRule("lowercase-path", host)]
-    if one == other:
-        return rules
-    more, less = one.split("/"), other.split("/")
-    if len(more) < len(less):
-        more, less = less, more
-    found = _segment_differences(more, less, host)
-    return None if found is None else rules + found
-
-
-def _segment_differences(more: list[str], less: list[str], host: str) -> list[UrlRule] | None:
-    if len(more) == len(less):
-        if more[:-1] != less[:-1]:
-            return None
-        longer, shorter = sorted((more[-1], less[-1]), key=len, reverse=True)
-        if not shorter:
-            return [UrlRule("default-document", host, longer)]
-        stem, dot, suffix = longer.rpartition(".")
-        if dot and shorter.startswith(stem) and stem:
-            rest = shorter[len(stem) :]
-            if not rest or rest.startswith("."):
-                return [UrlRule("replace-suffix", host, dot + suffix, to=rest)]
-        return None
-    if len(more) == len(less) + 1:
-        place = next((place for place, part in enumerate(less) if more[place] != part), len(less))
-        if more[place + 1 :] != less[place:]:
-            return None
-        if place < len(less):
-            return [UrlRule("remove-segment", host, more[place])] if more[place] else None
-        if not more[-1]:
-            return [UrlRule("trailing-slash", host)]
-        if not less[-1]:
-            return None
-        if "." in more[-1]:
-            return [UrlRule("default-document", host, more[-1]), UrlRule("trailing-slash", host)]
-        return [UrlRule("remove-segment", host, more[-1])]
-    return None
-
-
-def _query_differences(one: str, other: str, host: str) -> list[UrlRule] | None:
-    if one == other:
-        return []
-    first = [pair[:2] for pair in parameters_of(one)] if one else []
-    second = [pair[:2] for pair in parameters_of(other)] if other else []
-    if sorted(first) == sorted(second):
-        return [UrlRule("sort-parameters", host)]
-    rules = []
-    filled_first, filled_second = ([pair for pair in pairs if pair[1]] for pairs in (first, second))
-    if (filled_first, filled_second) != (first, second):
-        rules.append(UrlRule("ignore-empty-parameters", host))
-        first, second = filled_first, filled_second
-    distinct_first, distinct_second = list(dict.fromkeys(first)), list(dict.fromkeys(second))
-    if first != second and (distinct_first, distinct_second) != (first, second):
-        rules.append(UrlRule("ignore-repeated-parameters", host))
-        first, second = distinct_first, distinct_second
-    for name in dict.fromkeys(name for name, _ in (*first, *second)):
-        values, others = ([value for its, value in pairs if its == name] for pairs in (first, second))
-        if values == others:
-            continue
-        if len(values) != len(others) and values and others:
-            kind = "keep-first-value" if values[0] == others[0] else "keep-last-value"
-            if kind == "keep-last-value" and values[-1] != others[-1]:
-                return None
-            rules.append(UrlRule(kind, host, name))
-        else:
-            rules.append(UrlRule("ignore-parameter", host, name))
-    names = [
-        [name for name, _ in pairs if (name,) not in {(r.name,) for r in rules}] for pairs in (first, second)
-    ]
-    if names[0] != names[1]:
-        rules.append(UrlRule("sort-parameters", host))
-    return rules
-
-
-def _path_parameters(path: str) -> set[tuple[str, str]]:
-    found = (part.partition("=") for segment in path.split("/") for part in segment.split(";")[1:])
-    return {(name, value) for name, _, value in found}
-
-
-def _applied(path: str, rules: Sequence[UrlRule]) -> str:
-    # The host does not matter here.
-    plain = UrlRules(replace(rule, host="*") for rule in rules)
-    return plain.identity(f"http://-{path}")[0].removeprefix("http://-")
-
-
-# Evaluation
-
-
-@dataclass(slots=True)
-class Tally:
-    """The pairs for and against a rule, and what it would have saved."""
-
-    pairs_for: int = 0
-    pairs_against: int = 0
-    downloads: int = 0
-    size_bytes: int = 0
-    examples: list[tuple[str, str]] = field(default_factory=list)
-
-    def is_enough(self, min_pairs: int, min_share: float) -> bool:
-        return self.pairs_for >= min_pairs and self.bound >= min_share
-
-    @property
-    def bound(self) -> float:
-        return lower_bound(self.pairs_for, self.pairs_for + self.pairs_against)
-
-    def evidence(self) -> RuleEvidence:
-        examples = tuple(self.examples)
-        return RuleEvidence(
-            self.pairs_for, self.pairs_against, self.bound, self.downloads, self.size_bytes, examples
-        )
-
-    @property
-    def precision(self) -> float | None:
-        """The share of pairs for the rule; None without any pair."""
-        pairs = self.pairs_for + self.pairs_against
-        return self.pairs_for / pairs if pairs else None
-
-    def __iadd__(self, other: Tally) -> Self:
-        self.pairs_for += other.pairs_for
-        self.pairs_against += other.pairs_against
-        self.downloads += other.downloads
-        self.size_bytes += other.size_bytes
-        self.examples = [*self.examples, *other.examples][:_MOST_EXAMPLES]
-        return self
-
-    def add(self, kept: UrlPage, other: UrlPage) -> None:
-        is_same = kept.has_text_of(other)
-        if is_same:
-            self.pairs_for += 1
-            self.downloads += 1
-            self.size_bytes += other.size_bytes
-            if len(self.examples) < _MOST_EXAMPLES:
-                self.examples.append((kept.url, other.url))
-        elif is_same is False:
-            self.pairs_against += 1
-
-
-def evaluate(
-    rules: UrlRules,
-    pages: Iterable[UrlPage],
-    known: dict[str, UrlPage],
-    part: Callable[[str], str] | None = None,
-) -> dict[str, Tally]:
-    """The tally of *rules* as a whole, for each *part* of the URLs.
-
-    ``known`` are all pages by URL: one of them may already have the URL after the rules.
-    """
-    kept: dict[tuple[str, str], UrlPage] = {}
-    tallies: defaultdict[str, Tally] = defaultdict(Tally)
-    for page in pages:
-        identity, applied = rules.identity(page.url)
-        if not applied:
-            continue
-        name = "" if part is None else part(page.url)
-        first = kept.get((name, identity)) or known.get(identity)
-        if first is None or first is page:
-            kept[name, identity] = page
-        else:
-            # A page that changes at every visit cannot be compared.
-            if first.text is None:
-                kept[name, identity] = page
-            tallies[name].add(first, page)
-    return tallies
-
-
 def _rules_of_host(
-    host: str,
     pages: dict[str, UrlPage],
-    support: Counter[tuple[UrlRule, ...]],
+    found: list[tuple[int, tuple[UrlRule, ...]]],
     min_pairs: int,
     min_share: float,
 ) -> list[UrlRule]:
-    found = [
-        (count, rules)
-        for rules, count in support.items()
-        if count >= min_pairs and rules[0].host == host and rules[0].kind != "host-alias"
-    ]
+    """The rules of a host. *found* are its candidates with the number of pairs that suggest them."""
     # The best supported first; single rules before sets of rules.
     found.sort(key=lambda item: (len(item[1]), -item[0], [rule.key() for rule in item[1]]))
     candidates = [rules for _, rules in found[:_MOST_CANDIDATES]]
@@ -463,14 +161,6 @@ def _reduced(pages: dict[str, UrlPage], rules: Sequence[UrlRule]) -> dict[str, U
     return reduced
 
 
-def touched(rules: Sequence[UrlRule], pages: dict[str, UrlPage]) -> Iterator[UrlPage]:
-    """The pages whose URLs may be changed by *rules*: a quick test."""
-    names = [rule.name for rule in rules if rule.name and rule.name.isascii() and rule.name.isalnum()]
-    if len(names) < len(rules):
-        return iter(pages.values())
-    return (page for page in pages.values() if any(name in page.url for name in names))
-
-
 def _narrowed(rule: UrlRule, pages: dict[str, UrlPage], min_pairs: int, min_share: float) -> list[UrlRule]:
     """The rule for those values of its parameter, or else for those parts of the site, where it holds."""
     members_of_rule = list(touched((rule,), pages))
@@ -478,7 +168,7 @@ def _narrowed(rule: UrlRule, pages: dict[str, UrlPage], min_pairs: int, min_shar
 
         def value_of(url: str) -> str:
             query = url.partition("#")[0].partition("?")[2]
-            return next((value for name, value, _ in parameters_of(query) if name == rule.name), "")
+            return next((value for name, value in parameters_of(query) if name == rule.name), "")
 
         by_value: defaultdict[str, list[UrlPage]] = defaultdict(list)
         for page in members_of_rule:
@@ -508,7 +198,7 @@ def _pooled(tallies: dict[str, Tally], min_pairs: int, min_share: float) -> tupl
 
 
 def _first_segment(url: str) -> str:
-    split = _split(url)
+    split = split_url(url)
     first = "" if split is None else split.path[1:].partition("/")
     return f"/{first[0]}/" if first and first[1] else "/"
 
@@ -577,15 +267,41 @@ def _renamed(
 # All rules together
 
 
-def _without_conflicts(accepted: list[UrlRule], pages: dict[str, UrlPage], min_share: float) -> list[UrlRule]:
+def _without_conflicts(
+    accepted: list[UrlRule], hosts: dict[str, dict[str, UrlPage]], min_share: float
+) -> list[UrlRule]:
+    """The rules, those that save most downloads first, without those that lead to conflicts on their host."""
+    aliases = {rule.host: rule.name for rule in accepted if rule.kind == "host-alias"}
+    rules_of: defaultdict[str, list[UrlRule]] = defaultdict(list)
+    for rule in accepted:
+        rules_of[aliases.get(rule.host, rule.host)].append(rule)
+    pages_of_rules: defaultdict[str, list[UrlPage]] = defaultdict(list)
+    for host, pages in hosts.items():
+        pages_of_rules[aliases.get(host, host)] += pages.values()
+    kept = [
+        rule
+        for host, rules in rules_of.items()
+        for rule in _without_worst(rules, pages_of_rules[host], min_share)
+    ]
+    order = list(KINDS)
+    return sorted(
+        kept,
+        key=lambda rule: (
+            -(rule.evidence.downloads if rule.evidence else 0),
+            order.index(rule.kind),
+            rule.key(),
+        ),
+    )
+
+
+def _without_worst(rules: list[UrlRule], pages: list[UrlPage], min_share: float) -> list[UrlRule]:
     """Withdraw rules until no two pages with really different texts have the same identity, or only few of them."""
-    rules = list(accepted)
     while rules:
         applied_rules = UrlRules(rules)
         kept: dict[str, tuple[UrlPage, tuple[UrlRule, ...]]] = {}
         pairs, blame = 0, Counter[tuple[object, ...]]()
         conflicts = 0
-        for page in pages.values():
+        for page in pages:
             identity, applied = applied_rules.identity(page.url)
             first = kept.setdefault(identity, (page, applied))
             is_same = None if first[0] is page else page.has_text_of(first[0])
@@ -599,12 +315,4 @@ def _without_conflicts(accepted: list[UrlRule], pages: dict[str, UrlPage], min_s
             break
         worst = max(blame.items(), key=lambda item: (item[1], repr(item[0])))[0]
         rules = [rule for rule in rules if rule.key() != worst]
-    order = list(KINDS)
-    return sorted(
-        rules,
-        key=lambda rule: (
-            -(rule.evidence.downloads if rule.evidence else 0),
-            order.index(rule.kind),
-            rule.key(),
-        ),
-    )
+    return rules

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .learning import Tally, evaluate, pages_of, touched
+from .rule_evidence import Tally, evaluate, pages_of, touched
 from .rules import UrlRules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .learning import PageFact, UrlPage
+    from .rule_evidence import PageFact, UrlPage
     from .rules import UrlRule
 
 

@@ -227,7 +227,8 @@ class _Lines:
     """Finds the lines of keys in a TOML text, for messages."""
 
     def __init__(self, text: str) -> None:
-        self._lines = text.splitlines()
+        # Only "\n" ends a line in TOML.
+        self._lines = text.split("\n")
         self._rules = [
             number for number, line in enumerate(self._lines) if re.match(r"\s*\[\[\s*rule\s*]]", line)
         ]

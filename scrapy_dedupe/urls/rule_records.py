@@ -6,6 +6,7 @@
               fingerprints before there were rules
 ``held``      filtered requests: fingerprint of the URL, identity, ids of the rules, request as JSON. ``due`` is 1 if the
               request is to be scheduled
+``held_by``   for each rule the fingerprints of the requests in ``held`` that it filtered, alone or with others
 ``pages``     for each identity its first page: URL, text, family of the text, ids of the rules that changed the URL
 ``tallies``   for each rule: filtered requests, probes, compared pages, pairs for and against it, whether it is suspended
 
@@ -46,12 +47,14 @@ CREATE TABLE held (
 );
 CREATE INDEX held_identity ON held (identity);
 CREATE INDEX held_due ON held (due) WHERE due;
+CREATE TABLE held_by (rule BLOB, fingerprint BLOB, PRIMARY KEY (rule, fingerprint)) WITHOUT ROWID;
 CREATE TABLE pages (identity BLOB PRIMARY KEY, url TEXT, text BLOB, family BLOB, rules BLOB) WITHOUT ROWID;
 CREATE TABLE tallies (
     rule BLOB PRIMARY KEY, filtered INTEGER, probes INTEGER, compared INTEGER, pairs_for INTEGER,
     pairs_against INTEGER, suspended INTEGER
 ) WITHOUT ROWID;
 """
+_OF_RULE: Final = "fingerprint IN (SELECT fingerprint FROM held_by WHERE rule = ?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,33 +167,37 @@ class RuleRecords:
             done = self._connection.executemany(
                 "INSERT OR IGNORE INTO held (fingerprint, identity, rules, request) VALUES (?, ?, ?, ?)", rows
             )
+            self._connection.executemany("INSERT OR IGNORE INTO held_by VALUES (?, ?)", _by_rule(requests))
         self.held += max(done.rowcount, 0)
 
-    def remove(self, fingerprints: Iterable[bytes]) -> None:
+    def remove(self, requests: Sequence[HeldRequest]) -> None:
         """Remove requests that were scheduled. If this fails, they are not returned again either."""
-        scheduled = set(fingerprints)
+        scheduled = {it.fingerprint for it in requests}
         self._scheduled |= scheduled
         with transaction(self._connection, self._name):
             done = self._connection.executemany(
                 "DELETE FROM held WHERE fingerprint = ?", [(item,) for item in scheduled]
             )
+            self._connection.executemany(
+                "DELETE FROM held_by WHERE rule = ? AND fingerprint = ?", _by_rule(requests)
+            )
         self._scheduled -= scheduled
         self.held -= max(done.rowcount, 0)
 
-    def make_due(self, rule: bytes) -> int:
-        """Mark the requests that a rule filtered, alone or with others, as due; return their number."""
+    def make_due(self, rule: bytes) -> None:
+        """Mark the requests that a rule filtered, alone or with others, as due."""
         with transaction(self._connection, self._name):
-            rows = self._connection.execute(
-                "SELECT fingerprint, rules FROM held WHERE NOT due AND instr(rules, ?)", (rule,)
-            ).fetchall()
-            due = [(fingerprint,) for fingerprint, rules in rows if rule in ids_in(rules)]
-            self._connection.executemany("UPDATE held SET due = 1 WHERE fingerprint = ?", due)
-        return len(due)
+            self._connection.execute(f"UPDATE held SET due = 1 WHERE {_OF_RULE}", (rule,))  # noqa: S608
 
     def make_identity_due(self, identity: bytes) -> None:
         """Mark the held requests of an identity as due."""
         with transaction(self._connection, self._name):
             self._connection.execute("UPDATE held SET due = 1 WHERE identity = ?", (identity,))
+
+    @property
+    def has_due(self) -> bool:
+        """Whether requests are due."""
+        return bool(self.due(1))
 
     def due(self, most: int) -> list[HeldRequest]:
         """Some of the requests that are due."""
@@ -198,13 +205,14 @@ class RuleRecords:
 
     def held_by(self, rule: bytes, most: int) -> list[HeldRequest]:
         """Some of the requests that a rule filtered, if possible alone."""
-        return self._held("WHERE NOT due AND instr(rules, ?) ORDER BY length(rules) LIMIT ?", rule, most)
+        return self._held(f"WHERE NOT due AND {_OF_RULE} ORDER BY length(rules) LIMIT ?", rule, most)
 
     def sample(self, rule: bytes, most: int, seed: bytes) -> list[HeldRequest]:
         """At most so many of the requests that a rule filtered, chosen at random."""
         with sqlite_faults(self._name):
             rows = self._connection.execute(
-                "SELECT fingerprint FROM held WHERE NOT due AND instr(rules, ?)", (rule,)
+                f"SELECT fingerprint FROM held WHERE NOT due AND {_OF_RULE}",  # noqa: S608
+                (rule,),
             )
             chosen = heapq.nsmallest(
                 most,
@@ -253,6 +261,10 @@ class RuleRecords:
 def records_path(jobdir: Path) -> Path:
     """The file of the records of a job, whose folder exists."""
     return jobdir / "dedupe" / "urls" / RECORDS_NAME
+
+
+def _by_rule(requests: Iterable[HeldRequest]) -> list[tuple[bytes, bytes]]:
+    return [(rule, it.fingerprint) for it in requests for rule in ids_in(it.rules)]
 
 
 def ids_in(rules: bytes) -> set[bytes]:

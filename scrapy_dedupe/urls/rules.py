@@ -31,9 +31,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from hashlib import blake2b
-from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_plus
 
@@ -64,13 +63,17 @@ KINDS: Final = {
 RULE_ID_BYTES: Final = 8
 GROUP_ID_BYTES: Final = 4
 
-_URL: Final = re.compile(r"([^:/?#]+)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(.*)", re.DOTALL)
+_URL: Final = re.compile(r"(([^:/?#]+)://([^/?#]*))([^?#]*)(?:\?([^#]*))?(.*)", re.DOTALL)
+_ORIGIN: Final = re.compile(r"([^:/?#]+)://([^/?#]*)")
 _KEEPING: Final = ("keep-first-value", "keep-last-value")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _SLASHES: Final = re.compile("//+")
 # Enough for any sensible file; a bound, since two rules could undo each other.
 _MOST_ROUNDS: Final = 8
 _MOST_HOSTS: Final = 10_000
+# No rule applies to longer ones. Servers accept URLs of 8,000 characters at most, and the name of a host has 253.
+_MOST_URL_CHARS: Final = 16_384
+_MOST_AUTHORITY_CHARS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class RuleGroup:
     rules: tuple[UrlRule, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class UrlRule:
     """One rule; see the module.
 
@@ -119,7 +122,7 @@ class UrlRule:
     evidence: RuleEvidence | None = None
 
     def __hash__(self) -> int:
-        # Rules are hashed for each URL that they change; all fields would take four times as long.
+        # All fields would take four times as long.
         return hash((self.kind, self.host, self.name, self.path))
 
     def __str__(self) -> str:
@@ -136,21 +139,16 @@ class UrlRule:
         """What the rule does, without its evidence."""
         return self.kind, self.host, self.name, self.path, self.values, self.to
 
-    @property
+    @cached_property
     def id(self) -> bytes:
         """An 8-byte hash of :meth:`key`."""
-        return _id_of(self)
-
-
-@lru_cache(10_000)
-def _id_of(rule: UrlRule) -> bytes:
-    return blake2b(repr(rule.key()).encode(), digest_size=RULE_ID_BYTES).digest()
+        return blake2b(repr(self.key()).encode(), digest_size=RULE_ID_BYTES).digest()
 
 
 class UrlRules:
     """Applies rules to URLs. Raises :class:`~scrapy_dedupe.errors.SettingError` for rules that contradict each other.
 
-    Rules that are not ``enabled`` do not apply.
+    Rules that are not ``enabled`` do not apply. ``known_groups`` are the groups that :meth:`group` has returned, by id.
     """
 
     def __init__(self, rules: Iterable[UrlRule]) -> None:
@@ -160,8 +158,12 @@ class UrlRules:
             if rule.enabled:
                 self._by_host.setdefault(rule.host, []).append(rule)
         _refuse_contradictions(self._by_host)
+        # By the part of a URL before its path.
         self._compiled: dict[str, _HostRules | None] = {}
         self._groups: dict[str, RuleGroup | None] = {}
+        self.known_groups: dict[bytes, RuleGroup] = {}
+        # By the host patterns that have rules: many hosts have the same.
+        self._of_patterns: dict[tuple[str, ...], _HostRules] = {}
         self._aliases: dict[str, list[str]] = {}
         for on_host in self._by_host.values():
             for rule in on_host:
@@ -183,12 +185,13 @@ class UrlRules:
         >>> rules.identity("http://a.org/b/?sid=1&c=2")[0]
         'http://a.org/b?c=2'
         """
-        applied: dict[UrlRule, None] = {}
-        for _ in range(_MOST_ROUNDS):
-            url, is_final = self._changed(url, applied)
-            if is_final:
-                break
-        return url, tuple(applied)
+        applied: list[UrlRule] = []
+        if len(url) <= _MOST_URL_CHARS:
+            for _ in range(_MOST_ROUNDS):
+                url, is_final = self._changed(url, applied)
+                if is_final:
+                    break
+        return url, tuple(dict.fromkeys(applied) if len(applied) > 1 else applied)
 
     @property
     def id(self) -> str:
@@ -198,35 +201,45 @@ class UrlRules:
 
     def group(self, identity: str) -> RuleGroup | None:
         """The rules that can lead to an identity; None if there are none."""
-        scheme, _, rest = identity.partition("://")
-        authority = rest.partition("/")[0]
+        match = _ORIGIN.match(identity)
+        if match is None:
+            return None
+        origin = match[0]
         try:
-            return self._groups[authority]
+            return self._groups[origin]
         except KeyError:
             pass
+        scheme, authority = match.groups()
+        if len(authority) > _MOST_AUTHORITY_CHARS:
+            return None
         if len(self._groups) >= _MOST_HOSTS:
             self._groups.clear()
         host = host_of(scheme, authority)
-        hosts = [host, *self._aliases.get(host, ())]
-        rules = dict.fromkeys(rule for name in hosts for rule in self._of_host(name))
+        patterns = [
+            pattern for name in (host, *self._aliases.get(host, ())) for pattern in self._patterns(name)
+        ]
+        rules = dict.fromkeys(rule for pattern in patterns for rule in self._by_host[pattern])
         ids = b"".join(sorted(rule.id for rule in rules))
         group = RuleGroup(blake2b(ids, digest_size=GROUP_ID_BYTES).digest(), tuple(rules)) if rules else None
-        self._groups[authority] = group
+        if group is not None:
+            group = self.known_groups.setdefault(group.id, group)
+        self._groups[origin] = group
         return group
 
-    def _of_host(self, host: str) -> list[UrlRule]:
-        return [rule for pattern in _patterns(host) for rule in self._by_host.get(pattern, ())]
+    def _patterns(self, host: str) -> tuple[str, ...]:
+        """The patterns with rules that a host matches."""
+        return tuple(pattern for pattern in _patterns(host) if pattern in self._by_host)
 
-    def _changed(self, url: str, applied: dict[UrlRule, None]) -> tuple[str, bool]:
+    def _changed(self, url: str, applied: list[UrlRule]) -> tuple[str, bool]:
         """The URL after each rule was applied once, and whether applying the rules again would not change it."""
         match = _URL.match(url)
         if match is None:
             return url, True
-        scheme, authority, path, query, fragment = match.groups()
+        origin, scheme, authority, path, query, fragment = match.groups()
         try:
-            rules = self._compiled[authority]
+            rules = self._compiled[origin]
         except KeyError:
-            rules = self._compile(scheme, authority)
+            rules = self._compile(origin, scheme, authority)
         if rules is None:
             return url, True
         count = len(applied)
@@ -235,25 +248,27 @@ class UrlRules:
         new_query = query
         if query and rules.changes_query:
             new_query = rules.changed_query(query, old_path, applied)
-        origin = scheme, authority
+        new_origin = origin
         if rules.changes_origin:
-            origin = rules.changed_origin(scheme, authority, old_path, applied)
+            new_origin = rules.changed_origin(scheme, authority, old_path, applied)
         if len(applied) == count:
             return url, True
+        mark = "?" if new_query else ""
         # The rules depend on the host and the path.
-        is_final = new_path == path and origin == (scheme, authority)
-        scheme, authority = origin
-        return (
-            f"{scheme}://{authority}{new_path}{'?' if new_query else ''}{new_query or ''}{fragment}",
-            is_final,
-        )
+        is_final = new_path == path and new_origin == origin
+        return f"{new_origin}{new_path}{mark}{new_query or ''}{fragment}", is_final
 
-    def _compile(self, scheme: str, authority: str) -> _HostRules | None:
+    def _compile(self, origin: str, scheme: str, authority: str) -> _HostRules | None:
         """The rules of a host; cached by its spelling in URLs."""
+        if len(authority) > _MOST_AUTHORITY_CHARS:
+            return None
         if len(self._compiled) >= _MOST_HOSTS:
             self._compiled.clear()
-        found = self._of_host(host_of(scheme, authority))
-        rules = self._compiled[authority] = _HostRules(found) if found else None
+        patterns = self._patterns(host_of(scheme, authority))
+        if patterns and patterns not in self._of_patterns:
+            found = [rule for pattern in patterns for rule in self._by_host[pattern]]
+            self._of_patterns[patterns] = _HostRules(found)
+        rules = self._compiled[origin] = self._of_patterns.get(patterns)
         return rules
 
 
@@ -277,59 +292,69 @@ class _HostRules:
         self._last_slash = named["trailing-slash"].get("", ())
         self._suffixes = named["replace-suffix"]
         self._endings = tuple(self._suffixes)
-        self._parameters = named["ignore-parameter"]
+        # By name: the path and the values to which each rule applies.
+        self._parameters = {
+            name: [(rule.path, frozenset(rule.values), rule) for rule in rules]
+            for name, rules in named["ignore-parameter"].items()
+        }
         self._empty = named["ignore-empty-parameters"].get("", ())
         self._repeated = named["ignore-repeated-parameters"].get("", ())
-        self._kept = [(kind, name, named[kind][name]) for kind in _KEEPING for name in named[kind]]
+        self._kept: dict[str, list[UrlRule]] = {}
+        for kind in _KEEPING:
+            for name, its_rules in named[kind].items():
+                self._kept.setdefault(name, []).extend(its_rules)
         self._order = named["sort-parameters"].get("", ())
 
-    def changed_origin(
-        self, scheme: str, authority: str, path: str, applied: dict[UrlRule, None]
-    ) -> tuple[str, str]:
+    def changed_origin(self, scheme: str, authority: str, path: str, applied: list[UrlRule]) -> str:
         if self._aliases:
             user, mark, _ = authority.rpartition("@")
             authority = f"{user}{mark}{self._aliases[0].name}"
-            applied[self._aliases[0]] = None
+            applied.append(self._aliases[0])
         if scheme == "http" and self._scheme and (rule := _for_path(self._scheme, path)):
             scheme = "https"
-            applied[rule] = None
-        return scheme, authority
+            applied.append(rule)
+        return f"{scheme}://{authority}"
 
-    def changed_path(self, path: str, applied: dict[UrlRule, None]) -> str:
+    def changed_path(self, path: str, applied: list[UrlRule]) -> str:
         original = path
         if self._lowercase and (lower := path.lower()) != path and (rule := _for_path(self._lowercase, path)):
-            path, applied[rule] = lower, None
+            path = lower
+            applied.append(rule)
         if self._path_parameters and ";" in path:
             path = "/".join(
                 self._without_parameters(part, original, applied) if ";" in part else part
                 for part in path.split("/")
             )
         if "//" in path and self._slashes and (rule := _for_path(self._slashes, original)):
-            path, applied[rule] = _SLASHES.sub("/", path), None
+            path = _SLASHES.sub("/", path)
+            applied.append(rule)
         if self._segments:
             parts = path.split("/")
             if not self._segments.keys().isdisjoint(parts):
                 kept = []
                 for part in parts:
                     if part in self._segments and (rule := _for_path(self._segments[part], original)):
-                        applied[rule] = None
+                        applied.append(rule)
                     else:
                         kept.append(part)
                 path = "/".join(kept)
         if self._documents:
             folder, _, last = path.rpartition("/")
             if last in self._documents and (rule := _for_path(self._documents[last], original)):
-                path, applied[rule] = f"{folder}/", None
+                path = f"{folder}/"
+                applied.append(rule)
         if len(path) > 1 and path[-1] == "/" and (rule := _for_path(self._last_slash, original)):
-            path, applied[rule] = path[:-1], None
+            path = path.rstrip("/") or "/"
+            applied.append(rule)
         if self._endings and path.endswith(self._endings):
             ending = next(ending for ending in self._endings if path.endswith(ending))
             stem = path.removesuffix(ending)
             if not stem.endswith("/") and (rule := _for_path(self._suffixes[ending], original)):
-                path, applied[rule] = stem + rule.to, None
+                path = stem + rule.to
+                applied.append(rule)
         return path if path[:1] == "/" else f"/{path}"
 
-    def _without_parameters(self, segment: str, path: str, applied: dict[UrlRule, None]) -> str:
+    def _without_parameters(self, segment: str, path: str, applied: list[UrlRule]) -> str:
         first, *parameters = segment.split(";")
         kept = [first]
         for parameter in parameters:
@@ -337,49 +362,68 @@ class _HostRules:
             if rule is None:
                 kept.append(parameter)
             else:
-                applied[rule] = None
+                applied.append(rule)
         return ";".join(kept)
 
-    def changed_query(self, query: str, path: str, applied: dict[UrlRule, None]) -> str:
+    def changed_query(self, query: str, path: str, applied: list[UrlRule]) -> str:
+        # This runs for each link of a crawl with a query, so it avoids calls.
         count = len(applied)
-        pairs = self._filtered(parameters_of(query), path, applied)
-        for kind, name, rules in self._kept:
-            places = [place for place, pair in enumerate(pairs) if pair[0] == name]
-            if len(places) > 1 and (rule := _for_path(rules, path)):
-                applied[rule] = None
-                value = pairs[places[0 if kind == "keep-first-value" else -1]]
-                pairs = [
-                    value if place == places[0] else pair
-                    for place, pair in enumerate(pairs)
-                    if place == places[0] or pair[0] != name
-                ]
-        if self._order and len(pairs) > 1 and (rule := _for_path(self._order, path)):
-            in_order = sorted(pairs, key=itemgetter(0))
-            if in_order != pairs:
-                pairs, applied[rule] = in_order, None
-        return query if len(applied) == count else "&".join([text for _, _, text in pairs])
-
-    def _filtered(
-        self, pairs: Iterable[tuple[str, str, str]], path: str, applied: dict[UrlRule, None]
-    ) -> list[tuple[str, str, str]]:
-        empty, repeated = _for_path(self._empty, path), _for_path(self._repeated, path)
-        kept, known = [], set()
-        for pair in pairs:
-            name, value, _ = pair
-            rule = None
-            if name in self._parameters:
-                rules = (rule for rule in self._parameters[name] if not rule.values or value in rule.values)
-                rule = _for_path(rules, path)
-            if rule is None and not value:
-                rule = empty
+        parameters = self._parameters
+        empty = _for_path(self._empty, path) if self._empty else None
+        repeated = _for_path(self._repeated, path) if self._repeated else None
+        known: set[tuple[str, str]] = set()
+        kept: list[str] = []
+        for text in query.split("&"):
+            name, _, value = text.partition("=")
+            if "%" in text or "+" in text:
+                name, value = decoded(name), decoded(value)
+            rule = None if value else empty
+            if name in parameters:
+                for start, values, its_rule in parameters[name]:
+                    if (not values or value in values) and path.startswith(start):
+                        rule = its_rule
+                        break
             if rule is None and repeated is not None:
-                rule = repeated if (name, value) in known else None
+                if (name, value) in known:
+                    rule = repeated
                 known.add((name, value))
             if rule is None:
-                kept.append(pair)
+                kept.append(text)
             else:
-                applied[rule] = None
+                applied.append(rule)
+        if self._kept and len(kept) > 1:
+            kept = self._one_value_each(kept, path, applied)
+        if self._order and len(kept) > 1 and (rule := _for_path(self._order, path)):
+            in_order = sorted(kept, key=_name_of)
+            if in_order != kept:
+                kept = in_order
+                applied.append(rule)
+        return query if len(applied) == count else "&".join(kept)
+
+    def _one_value_each(self, parameters: list[str], path: str, applied: list[UrlRule]) -> list[str]:
+        """The parameters; of each whose first or last value matters, this value at the place of the first."""
+        repeated: dict[str, list[str]] = {}
+        for text in parameters:
+            if (name := _name_of(text)) in self._kept:
+                repeated.setdefault(name, []).append(text)
+        chosen: dict[str, str | None] = {}
+        for name, texts in repeated.items():
+            if len(texts) > 1 and (rule := _for_path(self._kept[name], path)):
+                chosen[name] = texts[0 if rule.kind == "keep-first-value" else -1]
+                applied.append(rule)
+        kept = []
+        for text in parameters:
+            name = _name_of(text)
+            value = chosen.get(name, text)
+            if value is not None:
+                kept.append(value)
+            if name in chosen:
+                chosen[name] = None
         return kept
+
+
+def _name_of(parameter: str) -> str:
+    return decoded(parameter.partition("=")[0])
 
 
 def _for_path(rules: Iterable[UrlRule], path: str) -> UrlRule | None:
@@ -392,17 +436,6 @@ def _for_path(rules: Iterable[UrlRule], path: str) -> UrlRule | None:
 
 _PATH_KINDS: Final = frozenset(list(KINDS)[2:9])
 _QUERY_KINDS: Final = frozenset(list(KINDS)[9:])
-
-
-def parameters_of(query: str) -> Iterator[tuple[str, str, str]]:
-    """The parameters of a query: name and value, decoded, and the text that they were written as.
-
-    >>> list(parameters_of("a=1&b%20c"))
-    [('a', '1', 'a=1'), ('b c', '', 'b%20c')]
-    """
-    for text in query.split("&"):
-        name, _, value = text.partition("=")
-        yield decoded(name), decoded(value), text
 
 
 def decoded(text: str) -> str:
@@ -442,10 +475,11 @@ def _refuse_contradictions(by_host: dict[str, list[UrlRule]]) -> None:
                 f" Make {host} an alias of {aliases[rule.name].name}."
             )
     for rules in by_host.values():
-        suffixes = [rule for rule in rules if rule.kind == "replace-suffix"]
-        for one in suffixes:
-            for other in suffixes:
-                if one.to.endswith(other.name):
+        suffixes = {rule.name: rule for rule in rules if rule.kind == "replace-suffix"}
+        for one in (rule for rule in rules if rule.kind == "replace-suffix"):
+            for place in range(len(one.to)):
+                other = suffixes.get(one.to[place:])
+                if other is not None:
                     raise SettingError(
                         f"The rules replace the suffix {one.name} by {one.to}, and {other.name} by"
                         f" {other.to or 'nothing'}, on {one.host}. Replace {one.name} by {other.to or 'nothing'}."

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -200,6 +201,17 @@ def test_words_of_the_url_are_whole_words_anywhere_in_the_text(place: int) -> No
 
     assert identity("Red").name != NOTHING
     assert identity("reddish").name == NOTHING
+
+
+@pytest.mark.parametrize(
+    "url", ["?" + "&".join(f"p={n:x}q" for n in range(400_000)), "-".join(WORDS * 100)], ids=["query", "path"]
+)
+def test_words_of_a_hostile_url_are_not_looked_for(url: str) -> None:
+    begun = time.process_time()
+    identity = identity_of(f"http://a.example/{url}", "Shoes", prose("long", 100_000), has_rest=True)
+    assert identity.name == identity.words == NOTHING
+    assert NOTHING not in (identity.url, identity.tail)
+    assert time.process_time() - begun < 2
 
 
 def test_a_store_of_an_earlier_version_goes_on_with_texts_only(

@@ -1,12 +1,15 @@
 """Rules learnt from generated pages. A page is written as its URL and its text."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from math import sqrt
 
 import pytest
 
-from scrapy_dedupe.urls.learning import PageFact, candidates, differences, learn, lower_bound
+from scrapy_dedupe.urls.differences import candidates, differences
+from scrapy_dedupe.urls.learning import learn
+from scrapy_dedupe.urls.rule_evidence import PageFact, lower_bound
 from scrapy_dedupe.urls.rules import UrlRule, UrlRules
 
 PAGES = 200
@@ -168,3 +171,26 @@ def test_url_without_a_common_rule_has_no_differences() -> None:
     assert differences("http://a.org/b/c", "http://a.org/d/e") is None
     assert differences("http://a.org/", "data:,") is None
     assert UrlRules(differences("http://a.org/b", "http://a.org/b") or ()).rules == ()
+
+
+def test_urls_with_very_many_parameters_are_compared_in_linear_time() -> None:
+    names = [f"p{number}" for number in range(20_000)]
+    one, other = (
+        f"http://a.org/?{'&'.join(f'{name}={value}' for name in names)}&sid={value}" for value in (1, 2)
+    )
+    begun = time.process_time()
+    assert len(differences(one, other) or ()) == len(names) + 1
+    assert list(candidates(one, other)) == []
+    assert time.process_time() - begun < 5
+
+
+def test_rules_of_very_many_hosts_are_learnt_in_linear_time() -> None:
+    pages = [
+        (f"http://host{host}.org/{number}{query}", f"{host} {number}")
+        for host in range(3_000)
+        for number in range(10)
+        for query in ("", "?sid=1")
+    ]
+    begun = time.process_time()
+    assert len(learn(facts(pages), min_share=0.5)) == 3_000
+    assert time.process_time() - begun < 30

@@ -43,6 +43,7 @@ def test_rules_are_read_as_they_were_written(tmp_path: Path) -> None:
         ("version = 1\n[[rule]]\nkind = 'trailing-slash'\nhost = 'A/'", "line 4: host = 'A/' is not a host"),
         ("version = 1\n[[rule]]\nkind = 'trailing-slash'\nhost = 'a*'", "line 4: host = 'a.' is not a host"),
         ("version = 1\n[[rule]]\nkind = 'trailing-slash'", "line 2: host = None is not a host"),
+        ("# a\u2028b\x85c\nversion = 2", "line 2: the file has version 2"),
         ("version = 1\n[[rule]]\nhost = 'a'\nkind = 'ignore-parameter'", 'line 4: .* needs parameter = "…"'),
         (
             "version = 1\n[[rule]]\nhost = 'a'\nkind = 'trailing-slash'\nto = ''",
@@ -88,7 +89,7 @@ def test_rules_are_read_as_they_were_written(tmp_path: Path) -> None:
 )
 def test_invalid_file_is_refused_with_line_and_remedy(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "rules.toml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(SettingError, match=f"rules.toml.*{message}"):
         read_rules(path)
 

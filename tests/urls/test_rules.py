@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +87,58 @@ def test_rules_that_contradict_each_other_are_refused() -> None:
                 UrlRule("replace-suffix", HOST, ".xhtml", to=".html"),
             ]
         )
+
+
+def test_default_port_depends_on_the_scheme() -> None:
+    compiled = UrlRules([UrlRule("trailing-slash", HOST)])
+    assert compiled.identity("http://a.org:80/b/")[0] == "http://a.org:80/b"
+    assert compiled.identity("https://a.org:80/b/")[0] == "https://a.org:80/b/"
+    assert compiled.group("http://a.org:80/b") == compiled.group("http://a.org/b")
+    assert compiled.group("https://a.org:80/b") is None
+
+
+def test_hosts_with_the_same_rules_have_one_group() -> None:
+    compiled = UrlRules([UrlRule("trailing-slash", "*"), UrlRule("ignore-parameter", "a.org", "b")])
+    groups = {compiled.group(f"http://{host}/") for host in ("b.org", "c.org", "a.org", "x.a.org")}
+    assert len(groups) == 2
+    assert set(compiled.known_groups.values()) == groups
+
+
+def test_all_slashes_at_the_end_are_one_difference() -> None:
+    assert identity(f"http://a.org/b{'/' * 100}", UrlRule("trailing-slash", HOST)) == "http://a.org/b"
+    assert identity(f"http://a.org{'/' * 100}", UrlRule("trailing-slash", HOST)) == "http://a.org/"
+
+
+ALL_KINDS = [
+    UrlRule(kind, "*", "a" if KINDS[kind] else "", path=path)
+    for kind in KINDS
+    if kind != "host-alias"
+    for path in ("/", "/a/")
+]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://" + "a." * 1_000_000 + "org/b/",
+        "http://" + "u" * 2_000_000 + "@a.org/b/",
+        "http://a.org/" + "a/" * 1_000_000,
+        "http://a.org/?" + "a=1&" * 500_000,
+        "http://a.org/?" + "&".join(f"p{number}=%61" for number in range(200_000)),
+        "http://a.org/" + ";a=1" * 500_000,
+        "http://a.org/\ud800?\ud800=" + "\udfff" * 1_000_000,
+    ],
+    ids=["host", "user", "segments", "repeated", "parameters", "path parameters", "surrogates"],
+)
+def test_hostile_url_has_no_rules(url: str) -> None:
+    compiled = UrlRules(ALL_KINDS)
+    assert compiled.identity(url) == (url, ())
+    # As much of it as servers accept is quick.
+    begun = time.process_time()
+    for length in (16_384, 400):
+        shorter = compiled.identity(url[:length])[0]
+        compiled.group(shorter)
+    assert time.process_time() - begun < 1
 
 
 TEXTS = st.text("aAb;=/.&%é\ud800#?+ ", max_size=8)

@@ -17,7 +17,8 @@ from urllib.parse import urljoin
 from scrapy_dedupe.crawls.crawl_files import CrawlArchive, sizes_of
 from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput, StoreUnavailable
 from scrapy_dedupe.tasks.progress import Reached, part
-from scrapy_dedupe.urls.learning import PageFact, candidates, differences
+from scrapy_dedupe.urls.differences import candidates, differences
+from scrapy_dedupe.urls.rule_evidence import PageFact
 from scrapy_dedupe.warc.bodies import decoded_pieces
 from scrapy_dedupe.warc.codings import Undecodable
 from scrapy_dedupe.warc.exchanges import exchanges

@@ -58,7 +58,9 @@ class HeldRequests:
         self._due: set[bytes] = set()
         self._released: set[bytes] = set()
         self._has_new = True
-        self.is_pumping = self.is_closed = False
+        # The last run may have ended before it scheduled all requests that were due.
+        self.is_pumping = records.has_due
+        self.is_closed = False
         self.pending = 0
         self.lost = 0
 
@@ -195,7 +197,7 @@ class HeldRequests:
             except Exception as error:  # noqa: BLE001 - the spider may have other callbacks now
                 self._session.counters.error("url", error, "This request, filtered by a URL rule, is lost.")
         self._schedule(requests)
-        self.submit(self._records.remove, [row.fingerprint for row in rows])
+        self.submit(self._records.remove, rows)
 
     def _schedule(self, requests: Sequence[Request]) -> None:
         engine = engine_of(self._crawler)

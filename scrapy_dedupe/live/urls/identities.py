@@ -9,28 +9,18 @@ to the identity, so rules of another run or process do not match.
 
 from __future__ import annotations
 
-import re
-from hashlib import sha1
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
-
-from scrapy import Request
-from scrapy.utils.request import RequestFingerprinter
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scrapy_dedupe.urls.rules import GROUP_ID_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from scrapy.crawler import Crawler
+    from scrapy import Request
 
     from scrapy_dedupe.urls.rules import RuleGroup, UrlRule, UrlRules
 
-# URLs in which Scrapy's canonicalize_url() could only change the order of parameters.
-SIMPLE_URL: Final = re.compile(
-    r"https?://[a-z0-9-]+(?:\.[a-z0-9-]+)*(?::[1-9][0-9]{0,3}|:[1-5][0-9]{4})?"
-    r"/(?:[A-Za-z0-9_~-][A-Za-z0-9_.~-]*(?:/[A-Za-z0-9_~-][A-Za-z0-9_.~-]*)*/?)?"
-    r"(?:\?([A-Za-z0-9_.~-]+=[A-Za-z0-9_.~-]*(?:&[A-Za-z0-9_.~-]+=[A-Za-z0-9_.~-]*)*))?"
-)
+    from .fingerprints import Fingerprints
 
 
 class RecordedKeys(Protocol):
@@ -43,6 +33,7 @@ class RecordedKeys(Protocol):
     def add_start(self, fingerprint: bytes) -> None: ...
     def take_start(self, fingerprint: bytes) -> bool: ...
     def __contains__(self, fingerprint: bytes) -> bool: ...
+    def contains_many(self, fingerprints: Sequence[bytes]) -> list[bool]: ...
 
 
 class IdentityKeys(NamedTuple):
@@ -76,30 +67,28 @@ class IdentityKeys(NamedTuple):
         """Recorded when pages of the identity have different texts."""
         return b"s" + self.plain
 
-    def mark(self, rule: UrlRule) -> bytes:
-        return _mark(self.group.id, rule, self.plain)
+    def marks(self, rules: Iterable[UrlRule]) -> list[bytes]:
+        """The marks of rules that changed the URL of a request."""
+        return _marks(self.group.id, rules, self.plain)
 
     def of_request(self) -> list[bytes]:
         """The keys to record for the request."""
-        return [self.requested, *map(self.mark, self.applied)] if self.applied else []
+        return [self.requested, *self.marks(self.applied)] if self.applied else []
 
 
 class Identities:
-    """The identities of requests. ``fingerprint`` makes the fingerprints of requests.
+    """The identities of requests. ``urls`` is the URL filter, with fingerprints from *fingerprints*.
 
-    ``urls`` is the URL filter. ``has_earlier``: whether it has fingerprints that were recorded without rules.
+    ``has_earlier``: whether it has fingerprints that were recorded without rules.
     """
 
-    def __init__(self, crawler: Crawler, rules: UrlRules, fingerprint: Callable[[Request], bytes]) -> None:
-        self._fingerprint = fingerprint
-        example = "https://example.com/a?c=1&b=2"
-        self._is_scrapys = type(crawler.request_fingerprinter) is RequestFingerprinter and fingerprint(
-            Request(example)
-        ) == simple_fingerprint(example)
+    def __init__(self, rules: UrlRules, fingerprints: Fingerprints) -> None:
+        self._fingerprints = fingerprints
         self._all_rules = rules
         # Without the suspended ones.
         self._rules = rules
-        self._suspended: list[UrlRule] = []
+        # By their ids.
+        self._suspended: dict[bytes, UrlRule] = {}
 
     def open(self, urls: RecordedKeys, *, has_earlier: bool) -> None:
         """Use the URL filter *urls*."""
@@ -108,8 +97,8 @@ class Identities:
 
     def suspend(self, *rules: UrlRule) -> None:
         """Apply these rules no longer. Identities that they may have led to no longer count as requested."""
-        self._suspended += rules
-        self._rules = self._all_rules.without(self._suspended)
+        self._suspended |= {rule.id: rule for rule in rules}
+        self._rules = self._all_rules.without(self._suspended.values())
 
     def identity(self, url: str) -> str:
         """The identity of a URL."""
@@ -125,23 +114,15 @@ class Identities:
             return None
         group = (self._all_rules.group(identity) if self._suspended else None) or active
         if applied:
-            plain = self._fingerprint_of(request, identity)
+            plain = self._fingerprints.of(request, identity)
             # The fingerprinter may ignore the difference too, such as the order of parameters.
             if plain != fingerprint:
                 return IdentityKeys(plain, group, applied, active.id)
         return IdentityKeys(fingerprint, group, (), active.id)
 
-    def _fingerprint_of(self, request: Request, url: str) -> bytes:
-        """The fingerprint of a request with another URL."""
-        if self._is_scrapys and not request.body and not request.meta.get("verbatim_url"):
-            found = simple_fingerprint(url)
-            if found is not None:
-                return found
-        return self._fingerprint(request.replace(url=url))
-
     def own_keys(self, request: Request) -> IdentityKeys | None:
         """Like :meth:`keys`, for a request whose fingerprint is not at hand."""
-        return self.keys(request, self._fingerprint(request))
+        return self.keys(request, self._fingerprints.of(request))
 
     def chain(self, request: Request) -> Iterator[tuple[str, IdentityKeys]]:
         """The URLs and keys of the requests that were redirected to this one."""
@@ -152,24 +133,35 @@ class Identities:
 
     def equating_rules(self, keys: IdentityKeys) -> set[bytes]:
         """The ids of the rules that changed this request, or a request of its identity that was made."""
-        marked = (
-            rule for rule in keys.group.rules if rule not in self._suspended and keys.mark(rule) in self.urls
-        )
+        rules = [rule for rule in keys.group.rules if rule.id not in self._suspended]
+        are_marked = self.urls.contains_many(keys.marks(rules))
+        marked = (rule for rule, is_marked in zip(rules, are_marked, strict=True) if is_marked)
         return {rule.id for rule in (*keys.applied, *marked)}
 
     # Requested
 
-    def is_requested(self, keys: IdentityKeys) -> bool:
-        """Whether the page of a request was requested under another URL."""
+    def is_first(self, keys: IdentityKeys) -> bool:
+        """Record the identity of a request; False, without recording it, if its page was requested under another URL."""
         urls = self.urls
-        if keys.requested_since in urls or (keys.applied and keys.plain in urls):
+        if not keys.applied:
+            if keys.requested_since in urls or (self._suspended and self._was_requested(keys)):
+                return False
+            self.record(keys)
             return True
+        if keys.plain in urls or (self._suspended and self._was_requested(keys)):
+            return False
+        if not urls.add(keys.requested_since):
+            return False
+        if self._suspended:
+            urls.add(keys.requested)
+        for mark in keys.marks(keys.applied):
+            urls.add(mark)
+        return True
+
+    def _was_requested(self, keys: IdentityKeys) -> bool:
+        """Whether the page of a request was requested before the last suspension, and it is known which page that was."""
         # With the mark of a suspended rule, another page may have been requested.
-        return (
-            bool(self._suspended)
-            and keys.requested in urls
-            and not self._has_suspended_mark(keys.group.id, keys.plain)
-        )
+        return keys.requested in self.urls and not self._has_suspended_mark(keys.group.id, keys.plain)
 
     def record(self, keys: IdentityKeys, *, is_start: bool = False) -> None:
         """Record the identity of a request that is made."""
@@ -178,8 +170,8 @@ class Identities:
             add(keys.requested)
             if keys.active != keys.group.id:
                 add(keys.requested_since)
-        for rule in keys.applied:
-            add(keys.mark(rule))
+        for mark in keys.marks(keys.applied):
+            add(mark)
 
     def take_start(self, keys: IdentityKeys) -> bool:
         """Use up the redirect to an identity that a start request allowed."""
@@ -207,26 +199,14 @@ class Identities:
         )
 
     def _has_suspended_mark(self, group: bytes, plain: bytes) -> bool:
-        return any(_mark(group, rule, plain) in self.urls for rule in self._suspended)
+        if not self._suspended:
+            return False
+        known = self._all_rules.known_groups.get(group)
+        rules = (
+            self._suspended.values() if known is None else [r for r in known.rules if r.id in self._suspended]
+        )
+        return any(self.urls.contains_many(_marks(group, rules, plain)))
 
 
-def simple_fingerprint(url: str) -> bytes | None:
-    """The result of Scrapy's fingerprinter for a GET request, in a tenth of its time; None for unusual URLs.
-
-    >>> simple_fingerprint("https://example.com/a?b=1&c=2").hex()
-    '73a40dc067bf10e18de337266c1b51b8d38a373f'
-    >>> simple_fingerprint("https://example.com/%C3%A9") is None
-    True
-    """
-    match = SIMPLE_URL.fullmatch(url)
-    if match is None:
-        return None
-    query = match[1]
-    if query is not None and "&" in query:
-        pairs = sorted([pair.split("=") for pair in query.split("&")])
-        url = url[: match.start(1)] + "&".join(["=".join(pair) for pair in pairs])
-    return sha1(f'{{"body": "", "headers": {{}}, "method": "GET", "url": "{url}"}}'.encode()).digest()  # noqa: S324
-
-
-def _mark(group: bytes, rule: UrlRule, plain: bytes) -> bytes:
-    return b"r" + group + rule.id + plain
+def _marks(group: bytes, rules: Iterable[UrlRule], plain: bytes) -> list[bytes]:
+    return [b"r" + group + rule.id + plain for rule in rules]

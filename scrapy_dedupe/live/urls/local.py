@@ -14,6 +14,7 @@ from scrapy_dedupe.urls.bloom import GrowingBloomFilter
 from scrapy_dedupe.urls.forgotten import Forgotten
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from scrapy_dedupe.live.session import Session
@@ -119,6 +120,9 @@ class LocalUrls:
 
     def __contains__(self, fingerprint: bytes) -> bool:
         return self._filter is not None and fingerprint in self._filter and fingerprint not in self._forgotten
+
+    def contains_many(self, fingerprints: Sequence[bytes]) -> list[bool]:
+        return [fingerprint in self for fingerprint in fingerprints]
 
     def keep(self, done: list[bytes], failed: list[bytes]) -> None:
         folder, session = self._folder, self._session

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -90,6 +91,8 @@ class RuleWatch:
         self._variants: dict[bytes, int] = {}
         # Repeated downloads, with the key of the text when it is known.
         self._again: dict[Request, tuple[bytes, bytes] | None] = {}
+        # Pages with different texts of which one is downloaded again.
+        self._revisited: dict[Request, tuple[RequestedPage, IdentityKeys, RequestedPage]] = {}
         # Pairs of pages with different texts that several rules may have equated.
         self._ambiguous: list[tuple[RequestedPage, RequestedPage]] = []
         # First pages whose plain URL was requested earlier, by the key of the identity.
@@ -103,7 +106,6 @@ class RuleWatch:
         suspended = [self._rules[rule] for rule, tally in self._tallies.items() if tally.suspended]
         if suspended:
             identities.suspend(*suspended)
-            held.is_pumping = True
 
     # Probes
 
@@ -122,9 +124,8 @@ class RuleWatch:
     def _is_probed_variant(self, identity: bytes) -> bool:
         count = self._variants[identity] = self._variants.get(identity, 0) + 1
         if len(self._variants) > _MOST_COUNTED:
-            self._variants = {
-                key: known for key, known in self._variants.items() if known >= min(_PROBED_VARIANTS)
-            }
+            many = {key: known for key, known in self._variants.items() if known >= min(_PROBED_VARIANTS)}
+            self._variants = many if len(many) < _MOST_COUNTED // 2 else {}
         return count in _PROBED_VARIANTS
 
     def _needs_probe(self, tally: RuleTally) -> bool:
@@ -213,15 +214,20 @@ class RuleWatch:
 
         One rule after the other, since a request may be filtered by several.
         """
+        left = iter(rules)
 
-        def found(rows: list[HeldRequest]) -> None:
+        def find_next() -> None:
+            rule = next(left, None)
+            if rule is not None:
+                self._held.start(find, partial(found, rule), rule)
+
+        def found(rule: bytes, rows: list[HeldRequest]) -> None:
             if not self._held.is_ending:
-                then(rules[0], rows)
-                self._for_held_by(rules[1:], find, then)
+                then(rule, rows)
+                find_next()
                 wake_engine(self._crawler)
 
-        if rules:
-            self._held.start(find, found, rules[0])
+        find_next()
 
     def _probe(self, rule: bytes, rows: list[HeldRequest]) -> None:
         for row in rows:
@@ -308,9 +314,11 @@ class RuleWatch:
         self, request: Request, page: RequestedPage, keys: IdentityKeys, first: RequestedPage
     ) -> None:
         """Find out whether a page changes at every visit; if not, it counts against the rules."""
+        self._revisited[request] = page, keys, first
         text = await self._download(request)
         if self._held.is_ending:
             return
+        self._revisited.pop(request, None)
         if text is None or text[0] == page.text or text[1] == page.family:
             self._differ(page, keys, first)
         else:
@@ -370,7 +378,8 @@ class RuleWatch:
             return
         suspects = {rule for rule in rules if not self._is_proved(self._tallies[rule])} or rules
         if len(suspects) > 1 and not is_last:
-            self._ambiguous.append((page, first))
+            if len(self._ambiguous) < _MOST_UNCOMPARED:
+                self._ambiguous.append((page, first))
             return
         for rule in suspects:
             tally = self._tallies[rule]
@@ -399,11 +408,22 @@ class RuleWatch:
         )
         self._held.schedule_rule(rule)
 
+    def end(self) -> None:
+        """Treat pages of which it is not known whether they change at every visit as different: the crawl ends."""
+        revisited, self._revisited = self._revisited, {}
+        for each in revisited.values():
+            self._split(*each)
+
     # Figures
 
     def save(self) -> None:
         """Write the figures to the records."""
-        self._held.submit(self._records.save_tallies, list(self._tallies.items()))
+        known = [
+            (rule, replace(tally))
+            for rule, tally in self._tallies.items()
+            if tally.filtered or tally.compared
+        ]
+        self._held.submit(self._records.save_tallies, known)
 
     def set_stats(self) -> None:
         """Set the stats of each rule, also of those that are not enabled."""

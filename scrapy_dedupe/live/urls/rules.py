@@ -26,7 +26,6 @@ from .identities import Identities
 from .rule_watch import RuleWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from scrapy import Request
@@ -34,20 +33,19 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.live.session import Session
 
+    from .fingerprints import Fingerprints
     from .identities import IdentityKeys, RecordedKeys
 
 
 class AppliedRules:
-    """The rules of one crawl. ``fingerprint`` makes the fingerprints of requests."""
+    """The rules of one crawl, from the file *path*."""
 
-    def __init__(
-        self, crawler: Crawler, session: Session, path: Path, fingerprint: Callable[[Request], bytes]
-    ) -> None:
+    def __init__(self, crawler: Crawler, session: Session, path: Path, fingerprints: Fingerprints) -> None:
         self._crawler = crawler
         self._session = session
         self._path = path
         self._rules = read_rules(path)
-        self.identities = Identities(crawler, self._rules, fingerprint)
+        self.identities = Identities(self._rules, fingerprints)
 
     def open(self, urls: RecordedKeys) -> None:
         """Open the records, after the filter *urls*. Raises :class:`~scrapy_dedupe.errors.DedupeError`."""
@@ -66,9 +64,12 @@ class AppliedRules:
         session.events.listen(self._watch.page_judged)
         crawler.signals.connect(self._spider_idle, signal=signals.spider_idle)
 
-    def is_requested(self, keys: IdentityKeys, fingerprint: bytes) -> bool:
-        """Whether the page of a request was requested under another URL, and rules may filter the request."""
-        return not self.held.take_released(fingerprint) and self.identities.is_requested(keys)
+    def may_filter(self, keys: IdentityKeys, fingerprint: bytes) -> bool:
+        """Whether the page of a request was requested under another URL. Otherwise its identity is recorded."""
+        if self.held.take_released(fingerprint):
+            self.identities.record(keys)
+            return False
+        return not self.identities.is_first(keys)
 
     def is_filtered(self, request: Request, fingerprint: bytes, keys: IdentityKeys) -> bool:
         """Whether a request is filtered; its page was requested under another URL. A filtered request is held."""
@@ -112,6 +113,7 @@ class AppliedRules:
         """Write the records and close them. Return the number of held requests that could not be written."""
         held = self.held
         if not held.is_closed:
+            self._watch.end()
             self._watch.set_stats()
             self._watch.save()
             await held.close()

@@ -30,6 +30,7 @@ from scrapy_dedupe.urls.shared import SharedBloomFilter
 from .local import CONTINUES, DoneRequests, lost_requests
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from scrapy_dedupe.live.session import Session
@@ -183,6 +184,10 @@ class SharedUrls:
 
     def __contains__(self, fingerprint: bytes) -> bool:
         return self._filter is not None and fingerprint in self._filter
+
+    def contains_many(self, fingerprints: Sequence[bytes]) -> list[bool]:
+        assert self._filter is not None
+        return self._filter.contains_many(fingerprints)
 
     def keep(self, done: list[bytes], failed: list[bytes]) -> None:
         if self._filter is None or self._is_closed:
