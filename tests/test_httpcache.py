@@ -429,7 +429,6 @@ async def test_a_304_confirms_a_page(
     assert captures[0] == captures[1] != [None]
 
 
-@pytest.mark.skipif(scrapy.version_info < (2, 14), reason="Scrapy 2.13 answers such a 304 from the cache")
 @pytest.mark.parametrize("words", [2, 300])
 @crawl_test
 async def test_a_304_with_the_etag_of_another_version_confirms_nothing(

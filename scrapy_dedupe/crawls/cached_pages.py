@@ -89,11 +89,15 @@ class CachedPages:
         self._ignored = frozenset(ignored_controls)
 
     def find(self, queries: Sequence[PageQuery], now: datetime) -> list[Found]:
-        """Look up several requests, with one query to the index."""
+        """Look up several requests, with two queries to the index."""
         if self._guard.open:
             return [Found(None, STORE_AWAY)] * len(queries)
         try:
             captures = self._index.find_urls(self._crawl, [query.url for query in queries])
+            digests = [capture.digest for capture in captures if capture and self._is_usable(capture)]
+            if digests:
+                originals = self._index.find_plain(self._crawl, digests, lasting=True)
+                self._exchanges.found(digests, originals)
             found = [
                 self._read(query, capture, now) for query, capture in zip(queries, captures, strict=True)
             ]
@@ -103,10 +107,13 @@ class CachedPages:
         self._guard.worked()
         return found
 
+    def _is_usable(self, capture: UrlCapture) -> bool:
+        return not self._needs_validators or capture.validators != NEITHER
+
     def _read(self, query: PageQuery, capture: UrlCapture | None, now: datetime) -> Found:
         if capture is None or capture.file is None or capture.offset is None:
             return Found(None, UNKNOWN)
-        if self._needs_validators and capture.validators == NEITHER:
+        if not self._is_usable(capture):
             return Found(None, "policy")
         try:
             found = self._exchanges.capture(capture)
@@ -150,7 +157,10 @@ class CachedPages:
         return Found(CachedPage(answer, headers, captured))
 
     def _original_of(self, record: StoredRecord, capture: UrlCapture) -> tuple[StoredRecord, PlayedOriginal]:
-        (original,) = self._index.find(self._crawl, [capture.digest])
+        original = self._exchanges.originals.get(capture.digest)
+        if original is None:
+            # New revisits should not refer to this original, but this page may be used.
+            (original,) = self._index.find_plain(self._crawl, [capture.digest], lasting=False)
         source = None if original is None else self._exchanges.original(original)
         if original is None or source is None:
             raise ArchiveError(f"The original of {capture.file}, offset {capture.offset}, does not exist.")

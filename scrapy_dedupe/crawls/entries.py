@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.records import Record
 
+    from .reuse import Renewal
     from .sorted_entries import SortedEntries
 
 _ENTITY_TAG = re.compile(rb'(?:W/)?("[^"]*")')
@@ -193,17 +194,16 @@ def entry_of_capture(
 
 
 def entry_of_confirmation(
-    capture: Capture, location: Location, file: str, digest: str, renewal: str | None
+    capture: Capture, location: Location, file: str, digest: str, renewal: Renewal | None
 ) -> IndexEntry:
     """The entry of a server-not-modified record that a crawl has just written to *file*.
 
     ``digest`` is that of the page that the 304 confirms, *renewal* that of :func:`~.reuse.renewal`: with it the record is
     the last capture of its URL.
     """
-    headers = renewed_headers((), renewal)
-    if headers is None:
+    if renewal is None:
         return IndexEntry(True)
-    validators = stored_validators(headers)
+    validators = stored_validators(renewal.headers)
     url = UrlCapture(capture.target_uri, digest, capture.date_digits, validators, file, location.offset)
     return IndexEntry(True, None, url)
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.capture import Capture
 
     from .entries import IndexEntry
+    from .reuse import Renewal
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ class Confirmed(NamedTuple):
     """The original of the page that a 304 confirms, and the :func:`~.reuse.renewal` of the page, if any."""
 
     original: Original
-    renewal: str | None
+    renewal: Renewal | None
 
 
 class LiveIndex:
@@ -159,6 +160,9 @@ class LiveIndex:
         if digest in self._known:
             # Use a prefetched result only once: the payload may be recorded before it is looked up again.
             return self._known.pop(digest)
+        known = self._exchanges.originals.pop(digest, None)
+        if known is not None:
+            return known
         found = self._ask(lambda: self.index.find_plain(self.crawl, [digest], lasting=True))
         return found[0] if found else None
 

@@ -192,7 +192,9 @@ class Recorder:
         original = confirmed.original
         principal = self._revisit(capture, original.digest, original)
         if confirmed.renewal is not None:
-            principal = replace(principal, headers=(*principal.headers, (RENEWAL_FIELD, confirmed.renewal)))
+            principal = replace(
+                principal, headers=(*principal.headers, (RENEWAL_FIELD, confirmed.renewal.field))
+            )
         return self._write(
             capture, principal, str(parse_digest(original.digest)), original, confirmed=confirmed
         )

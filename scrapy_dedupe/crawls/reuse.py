@@ -27,12 +27,13 @@ import json
 import re
 from datetime import UTC
 from email.utils import format_datetime, parsedate_to_datetime
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.warc.exchanges import cookie_key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
     from datetime import datetime
 
     from scrapy_dedupe.warc.capture import Headers
@@ -106,7 +107,7 @@ def judged_headers(
     headers = [
         (name, value) for name, value in stored if name.lower() not in (b"age", b"date", b"cache-control")
     ]
-    headers.append((b"Date", format_datetime(shown.astimezone(UTC), usegmt=True).encode("ascii")))
+    headers.append((b"Date", _date_text(shown)))
     headers.append((b"Age", b"%d" % _age_s(stored, date, captured, now)))
     if any(name == b"no-cache" for name, _ in controls) and b"no-cache" not in ignored_controls:
         controls = [(name, value) for name, value in controls if name not in (b"no-cache", b"max-age")]
@@ -116,28 +117,36 @@ def judged_headers(
     return tuple(headers)
 
 
-def renewal(stored: Headers, confirmation: Headers, original: Headers) -> str | None:
-    """The value of :data:`RENEWAL_FIELD` for a 304 with the headers *confirmation* (section 4.3.4).
+class Renewal(NamedTuple):
+    """What a 304 changes in the head of an original: ``headers``, and their text in :data:`RENEWAL_FIELD`."""
+
+    headers: Headers
+    field: str
+
+
+def renewal(stored: Headers, confirmation: Headers, original: Headers) -> Renewal | None:
+    """The effect of a 304 with the headers *confirmation* (section 4.3.4).
 
     *stored* are the headers of the confirmed page, *original* those of the record that the 304 will refer to. None if the
     page cannot be described by that record.
     """
-    of_page, of_original, confirmed = map(_by_name, (stored, original, confirmation))
-    if of_page.get(b"content-encoding") != of_original.get(b"content-encoding"):
-        return None
-    names = (of_page.keys() | of_original.keys()) - _OF_THE_TRANSFER
-    fields = {name: of_page.get(name, []) for name in names if of_page.get(name) != of_original.get(name)}
+    of_page, confirmed = _by_name(stored), _by_name(confirmation)
+    fields: dict[bytes, list[bytes]] = {}
+    if stored is not original:
+        of_original = _by_name(original)
+        if of_page.get(b"content-encoding") != of_original.get(b"content-encoding"):
+            return None
+        names = (of_page.keys() | of_original.keys()) - _OF_THE_TRANSFER
+        fields = {name: of_page.get(name, []) for name in names if of_page.get(name) != of_original.get(name)}
     for name in _DECISIVE:
         # The age of the page is that of the 304.
         kept = [] if name in (b"age", b"date") else of_page.get(name, [])
         fields[name] = confirmed.get(name, kept)
-    text = json.dumps(
-        {
-            name.decode("latin-1"): [value.decode("latin-1") for value in fields[name]]
-            for name in sorted(fields)
-        }
-    )
-    return text if len(text) <= _MOST_CHARS else None
+    decoded = {
+        name.decode("latin-1"): [value.decode("latin-1") for value in fields[name]] for name in sorted(fields)
+    }
+    text = json.dumps(decoded)
+    return Renewal(_headers_of(decoded), text) if len(text) <= _MOST_CHARS else None
 
 
 def renewed_headers(original: Headers, field: str | None) -> Headers | None:
@@ -147,17 +156,23 @@ def renewed_headers(original: Headers, field: str | None) -> Headers | None:
     """
     try:
         fields = json.loads(field or "")
-        added = tuple(
-            (name.title().encode("latin-1"), value.encode("latin-1"))
-            for name, values in fields.items()
-            for value in values
-        )
+        added = _headers_of(fields)
         replaced = {name.encode("latin-1") for name in fields}
     except (ValueError, TypeError, AttributeError, RecursionError):
         return None
     if not replaced.issuperset(_DECISIVE):
         return None
     return (*((name, value) for name, value in original if name.lower() not in replaced), *added)
+
+
+def _headers_of(fields: Mapping[str, list[str]]) -> Headers:
+    return tuple(
+        [
+            (name.title().encode("latin-1"), value.encode("latin-1"))
+            for name, values in fields.items()
+            for value in values
+        ]
+    )
 
 
 def cache_controls(headers: Headers) -> list[tuple[bytes, bytes | None]]:
@@ -198,13 +213,23 @@ def _age_s(stored: Headers, date: datetime | None, captured: datetime, now: date
 
 
 def _date(headers: Headers) -> datetime | None:
-    for value in _values(headers, b"date"):
-        try:
-            date = parsedate_to_datetime(value.decode("ascii"))
-        except (ValueError, TypeError, IndexError, OverflowError):
-            return None
-        return date.replace(tzinfo=UTC) if date.tzinfo is None else date
-    return None
+    values = _values(headers, b"date")
+    return _read_date(values[0]) if values else None
+
+
+# A site sends many pages in the same second.
+@lru_cache(256)
+def _read_date(value: bytes) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(value.decode("ascii"))
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return date.replace(tzinfo=UTC) if date.tzinfo is None else date
+
+
+@lru_cache(256)
+def _date_text(date: datetime) -> bytes:
+    return format_datetime(date.astimezone(UTC), usegmt=True).encode("ascii")
 
 
 def _have_same(one: Headers, other: Headers, name: bytes) -> bool:

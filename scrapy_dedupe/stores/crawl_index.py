@@ -90,7 +90,7 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
         """
         found = self._find_urls(_checked_id(crawl), [plain_url(url) for url in urls])
         return [
-            None if capture is None else capture._replace(url=url)
+            capture if capture is None or capture.url == url else capture._replace(url=url)
             for url, capture in zip(urls, found, strict=True)
         ]
 

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 # Scheme, rest, number of the crawl, milliseconds, and whether it is pending.
 _First: TypeAlias = tuple[int, str | bytes, int, int, int]
 
+_RECALL = """
+SELECT source, first.digest, scheme, rest, crawl, seen_ms, pending
+FROM content_sources JOIN content_first AS first ON first.digest = content_sources.digest WHERE source IN ({})
+"""
+
 # The number of rows that one transaction of a purge deletes; larger ones would block other processes for too long.
 _PURGE_AT_ONCE = 10_000
 
@@ -90,17 +95,11 @@ class SqliteContent:
             return self._connection.execute("SELECT 1 FROM content_sources LIMIT 1").fetchone() is not None
 
     def recall(self, captures: Sequence[SeenText]) -> list[TextMatch | None]:
-        with self._reading():
-            digests = dict(
-                rows_of(
-                    self._connection,
-                    "SELECT source, digest FROM content_sources WHERE source IN ({})",
-                    [capture.source for capture in captures],
-                )
-            )
-            first = self._first([*digests.values()])
-            known = [(capture, digests.get(capture.source, b"")) for capture in captures]
-            return [self._answer(digest, first.get(digest), capture) for capture, digest in known]
+        with sqlite_faults(self._url):
+            rows = rows_of(self._connection, _RECALL, [capture.source for capture in captures])
+            first: dict[bytes, tuple[bytes, _First]] = {row[0]: (row[1], row[2:]) for row in rows}
+            known = [(capture, *first.get(capture.source, (b"", None))) for capture in captures]
+            return [self._answer(digest, row, capture) for capture, digest, row in known]
 
     def settle(
         self,

@@ -7,6 +7,7 @@ small ones afterwards, so that other processes need not wait long.
 from __future__ import annotations
 
 from dataclasses import astuple
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import CrawlStateError, StoreRefused
@@ -15,6 +16,7 @@ from .base import Counts, CrawlInfo, Need, Original
 from .index_values import (
     capture_file_number,
     container_fields,
+    digest_start,
     need_order,
     packed_digest,
     payload_mode_message,
@@ -28,7 +30,7 @@ from .index_values import (
     utc_now,
 )
 from .sqlite_calls import sqlite_faults
-from .sqlite_index_base import COUNTS, NEXT_ORDER, id_range
+from .sqlite_index_base import COUNTS, NEXT_ORDER, id_range, referenced_record
 from .sqlite_index_imports import SqliteImports
 
 if TYPE_CHECKING:
@@ -52,6 +54,11 @@ _FIND_URL = """
 SELECT coalesce(m.id, c.id), u.capture, u.crawl FROM crawl_url u JOIN crawl c ON c.number = u.crawl
 LEFT JOIN crawl m ON m.number = c.part_of
 WHERE u.hash = ?1 AND (c.state = 'committed' OR coalesce(m.id, c.id) = ?2)
+"""
+
+# The file of a capture and, if its digest is a reference, the digest.
+_FIND_DETAILS = """
+SELECT (SELECT name FROM crawl_file WHERE crawl = ?1 AND number = ?2), (SELECT digest FROM original WHERE id = ?3)
 """
 
 _READ_AT_ONCE = 1_000
@@ -303,16 +310,25 @@ class SqliteIndex(SqliteImports):
         # Captures of the same time are compared by their digests, which may have been replaced by references.
         order = [(owner == own, value[:8]) for owner, value, _ in rows]
         latest = max(order)
-        values = [
-            (self._whole_capture(number, value), number)
+        wholes = [
+            (*self._whole_capture(number, value), number)
             for key, (_, value, number) in zip(order, rows, strict=True)
             if key == latest
         ]
-        value, number = max(values)
-        query = "SELECT name FROM crawl_file WHERE crawl = ? AND number = ?"
-        capture = read_capture(url, value, self._value(query, number, capture_file_number(value)))
+        value, file, _ = max(wholes, key=itemgetter(0, 2))
+        capture = read_capture(url, value, file)
         self.unreadable += capture is None
         return capture
+
+    def _whole_capture(self, number: int, value: bytes) -> tuple[bytes, str | None]:
+        """A packed capture with its digest, and the name of its file.
+
+        Without the digest if the record that holds it is missing.
+        """
+        record = referenced_record(number, value)
+        parameters = (number, capture_file_number(value), record)
+        ((file, digest),) = self._connection.execute(_FIND_DETAILS, parameters)
+        return value if record is None else value[: digest_start(value)] + (digest or b""), file
 
 
 def _owner_order(row: tuple[Any, ...], own: str) -> tuple[bool, bool, int, int]:

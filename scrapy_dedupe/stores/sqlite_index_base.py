@@ -214,14 +214,6 @@ class SqliteIndexBase(CrawlIndex):
         captures.sort(key=itemgetter(0))
         self._connection.executemany(_ADD_LATEST_URL if latest else _ADD_URL, captures)
 
-    def _whole_capture(self, number: int, value: bytes) -> bytes:
-        """A packed capture with its digest; without the digest if the record that holds it is missing."""
-        end = digest_start(value)
-        if end is None or len(value) - end != 5 or value[end : end + 1] != _REFERENCE:
-            return value
-        record = id_range(number)[0] + int.from_bytes(value[end + 1 :], "big")
-        return value[:end] + (self._value("SELECT digest FROM original WHERE id = ?", record) or b"")
-
     def _add_waiting(self, number: int, waiting: Sequence[Waiting]) -> None:
         revisits = Counter((revisit.digest, revisit.size) for revisit in waiting)
         self._connection.executemany(
@@ -453,6 +445,14 @@ class SqliteIndexBase(CrawlIndex):
 def id_range(number: int) -> tuple[int, int]:
     """The first and the last id that an original of a crawl or part can have."""
     return number << 32, ((number + 1) << 32) - 1
+
+
+def referenced_record(number: int, value: bytes) -> int | None:
+    """The id of the record that replaces the digest in a packed capture of a crawl or part; None if none does."""
+    end = digest_start(value)
+    if end is None or len(value) - end != 5 or value[end : end + 1] != _REFERENCE:
+        return None
+    return id_range(number)[0] + int.from_bytes(value[end + 1 :], "big")
 
 
 def let_others_write(began: float) -> None:

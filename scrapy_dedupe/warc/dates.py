@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 
 _TEXT = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?Z)?)?)?",
@@ -40,6 +41,8 @@ def format_date(date: datetime) -> str:
     return in_milliseconds(date).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
+# A record is compared with its entries several times.
+@lru_cache(64)
 def parse_date(text: str) -> datetime:
     """Return the aware datetime of a WARC-Date; digits below a microsecond are cut. Raises ValueError."""
     year, month, day, hour, minute, second, fraction = _parts(text)
@@ -49,6 +52,7 @@ def parse_date(text: str) -> datetime:
     )
 
 
+@lru_cache(64)
 def date_digits(text: str) -> str:
     """Return the digits of a WARC-Date: 17 if it has a fraction, else 14. Raises ValueError.
 
@@ -60,6 +64,7 @@ def date_digits(text: str) -> str:
     return "".join(parts) + ((fraction[:3].ljust(3, "0")) if fraction else "")
 
 
+@lru_cache(64)
 def date_from_digits(digits: str) -> str:
     """Return the WARC-Date of 14 digits (seconds) or 17 (milliseconds). Raises ValueError.
 

@@ -137,6 +137,8 @@ _RULES = (_are_concurrent, _are_alike)
 def _names(record: StoredRecord, other: StoredRecord) -> bool:
     if record.concurrent_to is None or other.id is None:
         return False
+    if record.concurrent_to == other.id:
+        return True
     return bare_id(other.id) in [bare_id(name) for name in record.get_all("WARC-Concurrent-To")]
 
 

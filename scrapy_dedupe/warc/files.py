@@ -57,6 +57,8 @@ NAME_FIELDS = ("prefix", "timestamp", "serial", "host", "crawl")
 _WARC_NAME = re.compile(r"[^/]+\.warc(\.gz)?")
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME = re.compile(rf"(?!\.)(?:[A-Za-z0-9._-]|\{{(?:{'|'.join(NAME_FIELDS)})\}}){{1,200}}")
+_SMALL_BYTES = 4_096
+_EXTRA_FLAGS_AT = 8  # in the head of a member (RFC 1952, section 2.3.1)
 _MAX_NAME_BYTES = 255  # on all common file systems
 
 
@@ -114,6 +116,8 @@ class WarcWriter:
         self._file_size = file_size
         self._gzip = gzip
         self._gzip_level = gzip_level
+        # Readers are faster if all members begin with the same bytes.
+        self._extra_flags = gzip_compress(b"", gzip_level)[_EXTRA_FLAGS_AT]
         self._info = dict(info)
         self.on_new_file = on_new_file
         self.on_finished = on_finished
@@ -185,7 +189,14 @@ class WarcWriter:
 
     def _member(self, record: Record) -> bytes | bytearray:
         data = record.to_bytes()
-        return gzip_compress(data, self._gzip_level) if self._gzip else data
+        if not self._gzip:
+            return data
+        if len(data) >= _SMALL_BYTES:
+            return gzip_compress(data, self._gzip_level)
+        # For small records other levels save few bytes, and initialize tables that are much larger than the record.
+        member = gzip_compress(data, 1)
+        member[_EXTRA_FLAGS_AT] = self._extra_flags
+        return member
 
     def _begin(self) -> _OpenFile:
         file = self._create()

@@ -15,10 +15,12 @@ whole record whose WARC-Warcinfo-ID is that of this file, which shows that the l
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.sources import (
@@ -30,13 +32,13 @@ from scrapy_dedupe.warc.sources import (
     Broken,
     Cut,
     GzipSource,
+    PieceFile,
     PlainSource,
     begins_record,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from io import BufferedReader
 
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -61,6 +63,7 @@ _FOLD = re.compile(rb"(?<![ \t])[ \t]*(?:\r*\n[ \t]+)+")
 _MOST_KINDS = 64
 _MOST_OF_A_KIND = 6
 _MOST_FIELDS = 60
+_START_BYTES = 64  # of a file, which show whether it has gzip members
 _KIND_BYTES = 24  # "WARC/1.1", a line end and, mostly, the beginning of WARC-Type
 
 
@@ -120,6 +123,13 @@ class Frame:
             return None if place is None else match[place].decode("ascii").strip()
         return next((value for field, value in self.fields if field.lower() == name), None)
 
+    def all(self, name: str) -> list[str]:
+        """The values of every field named *name* (lower case)."""
+        if self.head is not None:
+            layout, match = self.head
+            return [match[place].decode("ascii").strip() for place in layout.all_places.get(name, ())]
+        return [value for field, value in self.fields if field.lower() == name]
+
     @property
     def kept(self) -> bytes:
         """The beginning of the block, up to the requested length."""
@@ -130,6 +140,31 @@ class Frame:
             )
         return self._kept
 
+    def part(self, begin: int = 0, end: int | None = None) -> bytes:
+        """A part of `kept`. Nothing else is copied."""
+        if self._kept is not None:
+            return self._kept[begin:end]
+        stop = min(self.block_length, self.kept_bytes)
+        end = stop if end is None else min(end, stop)
+        return bytes(memoryview(self.member)[self.block_position + begin : self.block_position + end])
+
+    @property
+    def is_held(self) -> bool:
+        """Whether `kept` is the whole block."""
+        held = min(self.block_length, self.kept_bytes) if self._kept is None else len(self._kept)
+        return held == self.block_length
+
+    def keep_only(self, length: int) -> None:
+        """Release the block except its first *length* bytes."""
+        self._kept = self.part(0, length)
+        self.member = b""
+        if self.head is not None:
+            # A match holds all the bytes in which it was found.
+            layout, match = self.head
+            head = layout.match(match[0])
+            assert head is not None
+            self.head = layout, head
+
 
 def frames(
     path: ReadableFile,
@@ -138,16 +173,18 @@ def frames(
     on_damage: Callable[[Damage], None],
     start: int = 0,
     on_long_block: Callable[[Frame], Callable[[bytes], object] | None] | None = None,
+    layouts: Layouts | None = None,
 ) -> Iterator[Frame]:
     """Yield the whole records of *path* from *start*, with the first *kept_bytes* bytes of their blocks.
     A file without any record is one damaged place from its beginning to its end.
 
     If a block is longer, *on_long_block* is called with the frame before the rest is read and `length` is known; the
-    returned function, if any, is called with the rest in pieces.
+    returned function, if any, is called with the rest in pieces. *layouts* are the layouts of heads that earlier calls
+    for similar files have found.
     """
-    with path.open("rb") as file:
-        source = _source(path, file, start)
-        reader = _FrameReader(source, kept_bytes, on_long_block)
+    source = _opened(path, start)
+    try:
+        reader = _FrameReader(source, kept_bytes, on_long_block, {} if layouts is None else layouts)
         is_after_damage = False
         next_frame = reader.next_whole_frame if isinstance(source, GzipSource) else reader.next_frame
         while True:
@@ -171,13 +208,15 @@ def frames(
                 return
             is_after_damage = False
             yield frame
+    finally:
+        source.close()
 
 
 def _go_to_own(source: PlainSource | GzipSource, warcinfo_id: str | None) -> bool:
     """Go to the next whole record after the damage that names this warcinfo; return False if there is none."""
     if warcinfo_id is None:
         return False
-    reader = _FrameReader(source, 0, None)
+    reader = _FrameReader(source, 0, None, {})
     source.find_next(source.offset + 1)
     while True:
         try:
@@ -210,23 +249,42 @@ def open_head(path: ReadableFile, frame: Frame) -> bytes:
 
 
 def _reopen(path: ReadableFile, offset: int, position: int, length: int) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        source = _source(path, file, offset)
+    source = _opened(path, offset)
+    try:
+        source.begin()
+        source.skip(position)
+        yield from source.pieces(length)
+    except Broken as broken:
+        raise DamagedInput(f"{path}, offset {offset}: {broken}") from None
+    finally:
+        source.close()
+
+
+def _opened(path: ReadableFile, offset: int) -> PlainSource | GzipSource:
+    # Whole files are read faster with a buffer.
+    if offset and hasattr(os, "pread") and isinstance(path, Path):
+        pieces = PieceFile(path)
         try:
-            source.begin()
-            source.skip(position)
-            yield from source.pieces(length)
-        except Broken as broken:
-            raise DamagedInput(f"{path}, offset {offset}: {broken}") from None
+            if _is_gzip(path, pieces.read(_START_BYTES)):
+                return GzipSource(pieces, offset)
+        except BaseException:
+            pieces.close()
+            raise
+        pieces.close()
+    file = path.open("rb")
+    try:
+        is_gzip = _is_gzip(path, file.peek(_START_BYTES))
+        return GzipSource(file, offset) if is_gzip else PlainSource(file, offset)
+    except BaseException:
+        file.close()
+        raise
 
 
-def _source(path: ReadableFile, file: BufferedReader, offset: int) -> PlainSource | GzipSource:
-    start = file.peek(64)
+def _is_gzip(path: ReadableFile, start: bytes) -> bool:
     if start.startswith(GZIP_MAGIC[:2]):
-        return GzipSource(file, offset)
+        return True
     # A damaged first byte must not hide the members after it.
-    is_gzip = ".gz" in path.suffixes and not begins_record(start.partition(b"\n")[0] + b"\n")
-    return GzipSource(file, offset) if is_gzip else PlainSource(file, offset)
+    return ".gz" in path.suffixes and not begins_record(start.partition(b"\n")[0] + b"\n")
 
 
 class _FrameReader:
@@ -235,13 +293,14 @@ class _FrameReader:
         source: PlainSource | GzipSource,
         kept_bytes: int,
         on_long_block: Callable[[Frame], Callable[[bytes], object] | None] | None,
+        layouts: Layouts,
     ) -> None:
         self._source = source
         self._kept_bytes = kept_bytes
         self._on_long_block = on_long_block
         self._arc_fields = _ARC_FIELDS_1
         # The layouts of earlier heads, by the beginning of the head. Responses and requests alternate.
-        self._layouts: dict[bytes, list[_Layout]] = {}
+        self._layouts = layouts
         self._last: Frame | None = None
 
     def next_whole_frame(self) -> Frame | None:
@@ -432,7 +491,8 @@ def _text(data: bytes) -> str:
 
 
 class _Layout:
-    r"""The field names of a head; `places` maps each name in lower case to the number of its first field, from 1.
+    r"""The field names of a head; `places` maps each name in lower case to the number of its first field, from 1, and
+    `all_places` to the numbers of all its fields.
 
     Nearly all heads of one program have the same fields in the same order. One pattern that is built from an earlier
     head matches them: ``WARC/\d.*\r\nWARC-Type:(.*)\r\n...\r\n``. This is much faster than parsing line by line and
@@ -442,13 +502,16 @@ class _Layout:
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = tuple([name.strip() for name in names])
-        self.places: dict[str, int] = {}
+        self.all_places: dict[str, list[int]] = {}
         for place, name in enumerate(self.names, 1):
-            self.places.setdefault(name.lower(), place)
+            self.all_places.setdefault(name.lower(), []).append(place)
+        self.places = {name: places[0] for name, places in self.all_places.items()}
         self.length_place = self.places.get("content-length", 0)
         fields = b"".join(re.escape(name.encode()) + rb":(.*)\r\n" for name in names)
         self.match = re.compile(rb"WARC/\d.*\r\n" + fields + rb"\r\n").match
 
+
+Layouts: TypeAlias = dict[bytes, list[_Layout]]
 
 # Shared by all readers: a reader of a single record would use a layout only once.
 _layout = lru_cache(_MOST_KINDS)(_Layout)

@@ -25,9 +25,12 @@ from scrapy_dedupe.warc.framing import Damage, Frame, frames, open_block, unfold
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from scrapy_dedupe.warc.framing import Layouts
     from scrapy_dedupe.warc.sources import ReadableFile
 
 KEPT_BYTES = 8 << 20
+
+_USUAL_HEAD_BYTES = 4_096
 
 _STATUS_LINE = re.compile(rb"\s*(?P<line>HTTP/\d(?:\.\d)?\s+(?P<status>\d{3}))(?:\s|\Z)", re.IGNORECASE)
 _REQUEST_LINE = re.compile(rb"[!-~]+ [^\r\n]* HTTP/\d", re.IGNORECASE)
@@ -104,9 +107,15 @@ class StoredRecord:
         try:
             return self._http
         except AttributeError:
-            http = _http_head(self.frame.kept) if self._holds_http else None
+            http = self._read_http() if self._holds_http else None
             object.__setattr__(self, "_http", http)
             return http
+
+    def _read_http(self) -> HttpHead | None:
+        # A body can be a thousand times longer than its head.
+        beginning = self.frame.part(0, _USUAL_HEAD_BYTES)
+        is_enough = len(beginning) < _USUAL_HEAD_BYTES or b"\r\n\r\n" in beginning.lstrip()
+        return _http_head(beginning if is_enough else self.frame.kept)
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
@@ -124,8 +133,7 @@ class StoredRecord:
 
     def get_all(self, name: str) -> list[str]:
         """Return every named field of that name, in order."""
-        name = name.lower()
-        return [value for field, value in self.headers if field.lower() == name]
+        return self.frame.all(name.lower())
 
     @property
     def http_status(self) -> int | None:
@@ -188,7 +196,7 @@ class StoredRecord:
 
     def block(self) -> bytes:
         """Return the block as stored. Raises DamagedInput if it cannot be read again."""
-        if len(self.frame.kept) == self.frame.block_length:
+        if self.frame.is_held:
             return self.frame.kept
         return b"".join(open_block(self.path, self.frame))
 
@@ -200,11 +208,11 @@ class StoredRecord:
         """
         if self.type == "revisit":
             return b""
-        block = self.block()
-        if self.http is None:
-            return block
-        body = block[self.http.length :]
-        return without_chunks(body) if self.http.is_chunked else body
+        http = self.http
+        if http is None:
+            return self.block()
+        body = self.frame.part(http.length) if self.frame.is_held else self.block()[http.length :]
+        return without_chunks(body) if http.is_chunked else body
 
     def info(self) -> dict[str, str]:
         """Return the fields in the block of a ``warcinfo``, names in lower case."""
@@ -222,6 +230,7 @@ def read_records(
     on_damage: Callable[[Damage], None] | None = None,
     on_long_block: Callable[[StoredRecord], Callable[[bytes], object] | None] | None = None,
     start: int = 0,
+    layouts: Layouts | None = None,
 ) -> Iterator[StoredRecord]:
     """Yield the whole records of a WARC or ARC file, from the offset *start* on.
 
@@ -231,7 +240,8 @@ def read_records(
 
     If a block is too long to be held, *on_long_block* is called with the record before the rest of the block is read
     (`length` is 0 then). It may return a function that is called with the rest of the block in pieces, so that the
-    block need not be read twice. The record is known to be whole only once it is yielded.
+    block need not be read twice. The record is known to be whole only once it is yielded. *layouts* is for callers that
+    read few records at a time; see `framing.frames`.
     """
     path = Path(path) if isinstance(path, str) else path
     damages: list[Damage] = []
@@ -246,6 +256,7 @@ def read_records(
         on_damage=on_damage or damages.append,
         on_long_block=on_long if on_long_block else None,
         start=start,
+        layouts=layouts,
     ):
         yield stored_record(path, frame)
     _raise_for(damages)
@@ -333,7 +344,10 @@ def _http_head(block: bytes) -> HttpHead | None:
 
 
 def _headers(text: bytes) -> Headers:
-    fields = [line.partition(b":") for line in _LINE_END.split(unfolded(text))]
+    text = unfolded(text)
+    is_usual = text.count(b"\n") == text.count(b"\r\n")
+    lines = text.split(b"\r\n") if is_usual else _LINE_END.split(text)
+    fields = [line.partition(b":") for line in lines]
     return tuple([(name.strip(), value.strip(b" \t")) for name, colon, value in fields if colon])
 
 

@@ -40,6 +40,7 @@ _LINE_ENDS = str.maketrans("\r\n", "  ")
 _RECORD_ID = re.compile(r"<[!#-;=?-~]+>")  # in brackets, the characters that `target_uri` leaves unchanged
 _OUR_SHA256 = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 _MAX_READ_BACK_BYTES = 1 << 16
+_GRAPHIC = re.compile(rb"[!-~]+")
 # Control characters except the tab, and characters that readers may treat as line ends.
 _NOT_READ_BACK = re.compile(r"[\x00-\x08\x0a-\x1f\x85\u2028\u2029]")
 _REFERRED_ID = re.compile(r"<[^\s<>]+>|[^\s<>]+")
@@ -110,6 +111,8 @@ def reads_back(value: bytes) -> bool:
     """
     if not 0 < len(value) <= _MAX_READ_BACK_BYTES:
         return False
+    if _GRAPHIC.fullmatch(value):
+        return True
     try:
         text = value.decode("utf-8")
     except UnicodeDecodeError:

@@ -11,8 +11,9 @@ All other members are left to zlib, which also decides what is damaged.
 
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from deflate import DeflateError, gzip_decompress
 from zlib_ng import zlib_ng
@@ -20,6 +21,7 @@ from zlib_ng import zlib_ng
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from io import BufferedReader
+    from pathlib import Path
     from typing import Literal
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
@@ -62,6 +64,29 @@ class ReadableFile(Protocol):
     def open(self, mode: Literal["rb"], /) -> BufferedReader: ...
 
 
+class PieceFile:
+    """A local file that is read in few pieces, with the methods that `GzipSource` needs.
+
+    Opening a buffered file takes several system calls, which matters if every record is read on its own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+        self._at = 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset if whence == os.SEEK_SET else os.lseek(self._fd, offset, whence)
+        return self._at
+
+    def read(self, size: int) -> bytes:
+        data = os.pread(self._fd, size, self._at)
+        self._at += len(data)
+        return data
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
 class Broken(Exception):
     """The bytes at this place contradict each other."""
 
@@ -74,7 +99,10 @@ class BadMember(Broken):
     """A gzip member cannot be decompressed to its end."""
 
 
-class RecordSource:
+F = TypeVar("F", bound="BufferedReader | PieceFile")
+
+
+class RecordSource(Generic[F]):
     """Bytes of a file, one record after the other; `offset` is where the current record, or its member, begins.
 
     ``begin`` goes to the next record; False at the end of the file. ``find_next`` goes to the next place that begins with
@@ -82,7 +110,7 @@ class RecordSource:
     record.
     """
 
-    def __init__(self, file: BufferedReader, offset: int) -> None:
+    def __init__(self, file: F, offset: int) -> None:
         self._file = file
         self.go_to(offset)
 
@@ -91,6 +119,9 @@ class RecordSource:
         self._out: bytes | bytearray = b""
         self._index = 0
         self._before = 0  # bytes since `offset` before _out
+
+    def close(self) -> None:
+        self._file.close()
 
     def go_to_end(self) -> None:
         self.go_to(self._file.seek(0, 2))
@@ -166,7 +197,7 @@ class RecordSource:
         raise NotImplementedError
 
 
-class PlainSource(RecordSource):
+class PlainSource(RecordSource["BufferedReader"]):
     """Bytes of an uncompressed file."""
 
     is_inside_member = False
@@ -206,7 +237,7 @@ class PlainSource(RecordSource):
         return Cut(f"the file ends {length} bytes before the end of the record")
 
 
-class GzipSource(RecordSource):
+class GzipSource(RecordSource["BufferedReader | PieceFile"]):
     """Decompressed bytes of a file of gzip members; `offset` is where the current member begins."""
 
     def go_to(self, offset: int) -> None:

@@ -64,6 +64,14 @@ def test_a_gzip_file_has_one_member_for_each_record(tmp_path):
     assert second.offset + second.length == len(data)
 
 
+@pytest.mark.parametrize("level", [1, 4, 9])
+def test_all_members_of_a_file_begin_with_the_same_bytes(tmp_path, level):
+    with writer(tmp_path, gzip_level=level) as out:
+        places = [place for size in (0, 3_000, 5_000) for place in out.write(exchange(body=bytes(size)))]
+    data = (tmp_path / places[0].file).read_bytes()
+    assert len({data[place.offset : place.offset + 10] for place in places}) == 1
+
+
 @pytest.mark.parametrize(("gzip", "suffix"), [(True, r"\.warc\.gz"), (False, r"\.warc")])
 def test_a_file_is_open_while_written_and_then_has_its_final_name(tmp_path, gzip, suffix):
     out = writer(tmp_path, gzip=gzip)

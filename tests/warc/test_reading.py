@@ -202,6 +202,33 @@ def test_a_long_payload_is_read_from_the_file_again(tmp_path, monkeypatch):
         assert (first.payload(), second.payload()) == (b"small", body)
 
 
+@pytest.mark.parametrize("name", ["plain.warc", "members.warc.gz"])
+def test_a_released_block_is_read_from_the_file_again(tmp_path, name):
+    data = warc(HTTP + b"body", "X-Some: 1", "x-some: 2")
+    (record,) = stored(tmp_path / name, data if name == "plain.warc" else gzip.compress(data))
+    assert record.frame.is_held
+    assert record.http is not None
+    record.frame.keep_only(record.http.length)
+    assert not record.frame.is_held
+    assert record.frame.kept == HTTP
+    assert (record.get("X-Some"), record.get_all("X-SOME")) == ("1", ["1", "2"])
+    assert raw_head(record).get(b"X-Some") == b"1"
+    assert (record.block(), record.payload()) == (HTTP + b"body", b"body")
+
+
+@pytest.mark.parametrize("start", [b"", b"\r\n" * 3_000, b" \n"])
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\n"])
+@pytest.mark.parametrize("size", [10, 10_000])
+def test_a_head_ends_at_its_first_blank_line(tmp_path, start, line_end, size):
+    head = line_end.join((b"HTTP/1.1 200 OK", b"X-Long: " + b"x" * size, b"", b""))
+    (record,) = stored(tmp_path / "a.warc.gz", gzip.compress(warc(start + head + b"body\r\n\r\n")))
+    assert record.http is not None
+    assert record.http_status == 200
+    assert record.http_headers == ((b"X-Long", b"x" * size),)
+    assert record.http.length == len(start + head)
+    assert record.payload() == b"body\r\n\r\n"
+
+
 def test_records_that_share_a_member_are_read_and_say_that_they_do(tmp_path):
     data = gzip.compress(warc(HTTP + b"1") + warc(HTTP + b"2")) + gzip.compress(warc(HTTP + b"3"))
     found = stored(tmp_path / "a.warc.gz", data)

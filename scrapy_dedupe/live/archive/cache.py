@@ -5,23 +5,25 @@ longer than ``DEDUPE_STORE_TIMEOUT``: it then counts as not cached. Whether a pa
 confirm it, is decided by ``HTTPCACHE_POLICY``, which also decides here what may be used at all: Scrapy asks the policy
 only before it stores a response, and the archive stores all of them.
 
-For Scrapy every 304 confirms the page, and all headers of the 304 replace those of the page. So this cache restores the
-headers that describe the body. If the ETag of the 304 is that of another version, the cache sends the request again,
-without a condition.
+For Scrapy every 304 confirms the page, and all headers of the 304 replace those of the page (from Scrapy 2.14 on). So this
+cache restores the headers that describe the body. If the ETag of the 304 is that of another version, the cache sends the
+request again, without a condition.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from scrapy import signals
+from scrapy.downloadermiddlewares.httpcache import HttpCacheMiddleware
 from scrapy.extensions.httpcache import RFC2616Policy
 from scrapy.utils.misc import load_object
 
@@ -34,7 +36,10 @@ from scrapy_dedupe.live.responses import header_pairs, max_bytes
 from scrapy_dedupe.warc.capture import target_uri
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scrapy import Request
+    from scrapy.http import Headers as ResponseHeaders
     from scrapy.http import Response
 
     from scrapy_dedupe.crawls.cached_pages import CachedPage
@@ -45,10 +50,12 @@ logger = logging.getLogger(__name__)
 
 _BATCH_SIZE: Final = 64
 _MOST_TICK_S: Final = 1.0
+_STATS_INTERVAL_S: Final = 1.0
 _ATTRIBUTE: Final = "_dedupe_archive_cache"
 
 # Headers that were changed for the policy only.
 _JUDGED: Final = (b"Age", b"Cache-Control", b"Date")
+_OF_THE_BODY: Final = tuple(name.title() for name in OF_THE_BODY)
 _CONDITIONAL: Final = (b"If-Modified-Since", b"If-None-Match")
 # In the meta of a request that the cache does not answer.
 _AGAIN: Final = "_dedupe_ask_again"
@@ -64,7 +71,7 @@ class ArchiveCache:
         settings = session.settings
         self._session = session
         scrapy_settings = session.crawler.settings
-        self._policy = load_object(scrapy_settings["HTTPCACHE_POLICY"])(scrapy_settings)
+        self._own_policy = load_object(scrapy_settings["HTTPCACHE_POLICY"])(scrapy_settings)
         self._expiration_s = scrapy_settings.getint("HTTPCACHE_EXPIRATION_SECS")
         self._timeout_s = settings.store_timeout_s
         index_url = settings.warc.index_url
@@ -82,16 +89,31 @@ class ArchiveCache:
             session.exchanges,
             [str(name).lower().encode("latin-1") for name in ignored],
             # Other policies, and subclasses, may use any page.
-            needs_validators=type(self._policy) is RFC2616Policy and not self._policy.always_store,
+            needs_validators=type(self._own_policy) is RFC2616Policy and not self._own_policy.always_store,
         )
         session.layers["cache"] = index_url
         # Queries that wait for the worker, each with the future of its result and the time when it is given up.
         self._waiting: deque[tuple[PageQuery, Future[Found]]] = deque()
         self._due: deque[tuple[float, Future[Found]]] = deque()
         self._found: WeakKeyDictionary[Request, Found] = WeakKeyDictionary()
-        self._answers: WeakKeyDictionary[Response, CachedPage] = WeakKeyDictionary()
+        # The page of each cached response, and the headers that the response was created with.
+        self._answers: WeakKeyDictionary[Response, tuple[CachedPage, dict[bytes, list[bytes]]]] = (
+            WeakKeyDictionary()
+        )
+        # The headers of each 304. Scrapy 2.13 does not add them to those of the cached response.
+        self._confirmations: WeakKeyDictionary[Request, Headers] = WeakKeyDictionary()
         session.crawler.signals.connect(self._response_downloaded, signal=signals.response_downloaded)
+        # Counts of every page, which are added to the stats together.
+        self._tally: Counter[str] = Counter()
         session.run_every(min(_MOST_TICK_S, self._timeout_s / 4), self._give_up, "cache")
+        session.run_every(_STATS_INTERVAL_S, self._update_stats, "cache")
+        session.at_close(self._update_stats)
+
+    @cached_property
+    def _policy(self) -> Any:
+        # That of the middleware keeps the headers that it has parsed.
+        middleware = self._session.crawler.get_downloader_middleware(HttpCacheMiddleware)
+        return getattr(middleware, "policy", self._own_policy)
 
     @classmethod
     def of(cls, session: Session) -> ArchiveCache:
@@ -127,29 +149,27 @@ class ArchiveCache:
 
         Count a cached response that answers *request*, and set ``request.meta["warc"]``; ignore other responses.
         """
-        page = self._answers.pop(response, None)
-        if page is None:
+        answer = self._answers.pop(response, None)
+        if answer is None:
             return response
-        # Scrapy has replaced the headers by those of a 304.
-        if names_another(header_pairs(response.headers), validators_of(page.headers)):
+        page, created_with = answer
+        confirmation = self._confirmations.pop(request, ())
+        if names_another(confirmation, validators_of(page.headers)):
             return _unconditional(request)
-        for name in OF_THE_BODY:
-            _set_header(response, name, _values(page.headers, name))
         found = page.playable
+        _restore_headers(response.headers, created_with, found.headers)
         original = found.refers_to
         request.meta[META_KEY] = provenance(found, found.type, None if original is None else original.date)
-        self._session.counters.inc("dedupe/cache/used")
-        self._session.counters.inc("dedupe/cache/bytes_used", len(found.payload))
-        for name in _JUDGED:
-            judged, true = (_values(headers, name) for headers in (page.headers, found.headers))
-            # Scrapy has replaced the value by that of a 304 if it differs.
-            if judged == response.headers.getlist(name):
-                _set_header(response, name, true)
+        self._tally["used"] += 1
+        self._tally["bytes_used"] += len(found.payload)
         return response
 
-    def _response_downloaded(self, response: Response) -> None:
-        head = sum(len(name) + len(value) + _LINE_BYTES for name, value in header_pairs(response.headers))
-        self._session.counters.inc("dedupe/cache/bytes_received", head + len(response.body))
+    def _response_downloaded(self, response: Response, request: Request) -> None:
+        pairs = header_pairs(response.headers)
+        head = sum([len(name) + len(value) + _LINE_BYTES for name, value in pairs])
+        self._tally["bytes_received"] += head + len(response.body)
+        if response.status == 304:
+            self._confirmations[request] = pairs
 
     def _may_be_cached(self, request: Request) -> bool:
         return (
@@ -179,14 +199,20 @@ class ArchiveCache:
         if not self._policy.should_cache_response(response, request):
             self._count_miss("policy")
             return None
-        self._session.counters.inc("dedupe/cache/found")
+        self._tally["found"] += 1
         request.meta["cache_timestamp"] = captured_s
-        self._answers[response] = page
+        # dict.items() is faster than Headers.items().
+        self._answers[response] = page, {name: [*values] for name, values in dict.items(response.headers)}
         return response
 
     def _count_miss(self, reason: str) -> None:
-        self._session.counters.inc("dedupe/cache/missed")
-        self._session.counters.inc(f"dedupe/cache/missed/{reason.replace('-', '_')}")
+        self._tally["missed"] += 1
+        self._tally[f"missed/{reason.replace('-', '_')}"] += 1
+
+    def _update_stats(self) -> None:
+        tally, self._tally = self._tally, Counter()
+        for key, count in tally.items():
+            self._session.counters.inc(f"dedupe/cache/{key}", count)
 
     def _submit(self, request: Request) -> Future[Found]:
         try:
@@ -195,16 +221,24 @@ class ArchiveCache:
             url = request.url
         query = PageQuery(url, header_pairs(request.headers), max_bytes(self._session.crawler, request))
         future: Future[Found] = Future()
+        self._drop_done()
         self._waiting.append((query, future))
         self._due.append((time.monotonic() + self._timeout_s, future))
         self._session.worker.submit(self._find_next)
         return future
 
+    def _drop_done(self) -> None:
+        # A future keeps the page that was found.
+        while self._due and self._due[0][1].done():
+            self._due.popleft()
+
     def _give_up(self) -> None:
         """Give up the queries that wait for too long."""
         now = time.monotonic()
-        while self._due and (self._due[0][1].done() or self._due[0][0] <= now):
+        self._drop_done()
+        while self._due and self._due[0][0] <= now:
             _set_result(self._due.popleft()[1], _TIMEOUT)
+            self._drop_done()
 
     # On the worker
 
@@ -226,13 +260,27 @@ class ArchiveCache:
 
 
 def _values(headers: Headers, name: bytes) -> list[bytes]:
-    return [value for header, value in headers if header.lower() == name.lower()]
+    return [value for header, value in headers if header.lower() == name]
 
 
-def _set_header(response: Response, name: bytes, values: list[bytes]) -> None:
-    response.headers[name] = values
-    if not values:
-        del response.headers[name]
+def _restore_headers(
+    headers: ResponseHeaders, created_with: Mapping[bytes, list[bytes]], true: Headers
+) -> None:
+    """Undo what a 304 has changed about the body, and the changes for the policy."""
+    for name in _OF_THE_BODY:
+        if dict.get(headers, name) != created_with.get(name):
+            _set_header(headers, name, created_with.get(name, []))
+    for name in _JUDGED:
+        # Scrapy has replaced the value by that of a 304 if it differs.
+        if dict.get(headers, name) == created_with.get(name):
+            _set_header(headers, name, _values(true, name.lower()))
+
+
+def _set_header(headers: ResponseHeaders, name: bytes, values: list[bytes]) -> None:
+    if values:
+        headers[name] = values
+    else:
+        headers.pop(name, None)
 
 
 def _unconditional(request: Request) -> Request:

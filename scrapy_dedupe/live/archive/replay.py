@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.exceptions import IgnoreRequest, NotConfigured
@@ -197,6 +198,8 @@ def response_of(
     )
 
 
+# A crawl has few servers.
+@lru_cache(256)
 def _ip_address(text: str | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(text) if text else None
