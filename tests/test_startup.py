@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import platform
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -159,6 +160,31 @@ async def test_objects_stay_frozen_until_the_last_crawl_has_stopped(
 
 @pytest.mark.usefixtures("_nothing_frozen")
 @crawl_test
+@pytest.mark.parametrize(("earlier", "during"), [(700, 5_000), (20_000, 20_000), (0, 0)])
+async def test_garbage_is_searched_less_often_during_a_crawl(
+    web: WebServer, settings: dict[str, Any], earlier: int, during: int
+) -> None:
+    web.page("/", "<p>Home")
+    found: list[int] = []
+
+    class ThresholdSpider(FreezeSpider):
+        async def parse(self, response: Any, **kwargs: Any) -> Any:
+            found.append(gc.get_threshold()[0])
+            return
+            yield
+
+    before = gc.get_threshold()
+    gc.set_threshold(earlier, *before[1:])
+    try:
+        await crawl(ThresholdSpider, {**settings, "DEDUPE_GC_FREEZE": True}, urls=web.url())
+        assert found == [during]
+        assert gc.get_threshold() == (earlier, *before[1:])
+    finally:
+        gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("_nothing_frozen")
+@crawl_test
 async def test_what_a_program_has_frozen_itself_stays_frozen(
     web: WebServer, settings: dict[str, Any]
 ) -> None:
@@ -167,3 +193,32 @@ async def test_what_a_program_has_frozen_itself_stays_frozen(
     spider, items = collecting(FreezeSpider)
     await crawl(spider, {**settings, "DEDUPE_GC_FREEZE": True}, urls=web.url())
     assert min(items[0]["frozen"], gc.get_freeze_count()) > 10_000
+
+
+# Creates and drops 4 MB in small blocks, as the tree of a page does, and prints the number of page faults.
+PAGES = """
+import resource, sys
+from scrapy_dedupe.live.malloc import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def pages(number):
+    for _ in range(number):
+        blocks = [bytearray(40_000) for _ in range(100)]
+        del blocks
+pages(2)
+before = faults()
+pages(20)
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these limits")
+def test_the_memory_of_a_page_is_kept_for_the_next_page() -> None:
+    def faults(word: str) -> int:
+        done = subprocess.run([sys.executable, "-c", PAGES, word], capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    assert faults("return") > 10_000
+    assert faults("keep") < 1_000

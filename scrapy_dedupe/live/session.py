@@ -22,7 +22,7 @@ from scrapy_dedupe.settings.project import is_crawl, is_run_by_command
 from scrapy_dedupe.settings.specs import Settings, read_settings, warn_of_unknown
 from scrapy_dedupe.settings.values import fill_in
 
-from . import gc_freeze
+from . import gc_freeze, malloc
 from .engine import Throttle, engine_of
 from .events import Events
 from .figures import Counters, LiveFigures
@@ -269,6 +269,8 @@ class Session:
 
     def _engine_started(self) -> None:
         # Sent after all components have opened.
+        if self.is_crawl:
+            malloc.keep_freed_memory()
         if self._freezes:
             self._has_frozen = gc_freeze.crawl_started()
 

@@ -10,9 +10,9 @@ same new payload cannot both be recorded as new. The event loop never waits for 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
+from collections import deque
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
@@ -46,6 +46,9 @@ class EventLoop:
         self._running: list[Any] = []
         self._asyncio: asyncio.AbstractEventLoop | None = None
         self._is_open = False
+        # Calls from other threads that wait, and whether the loop was woken for them.
+        self._calls: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
+        self._is_woken = False
 
     def open(self) -> None:
         """Start the timers. Call this when the loop is running."""
@@ -80,15 +83,33 @@ class EventLoop:
         """Run *action* on the loop's thread: immediately if called there, else scheduled. Thread-safe."""
         if threading.get_ident() == self._thread_id:
             action(*args)
-        elif self._asyncio is not None:
+            return
+        self._calls.append((action, args))
+        # Waking the loop releases the GIL, so the loop is woken once for all calls that are waiting.
+        if not self._is_woken:
+            self._is_woken = True
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._asyncio is not None:
             try:
-                self._asyncio.call_soon_threadsafe(action, *args)
+                self._asyncio.call_soon_threadsafe(self._run_calls)
             except RuntimeError:  # The loop is closed: the process is ending.
-                logger.debug("The event loop was closed before %r.", action)
+                logger.debug("The event loop was closed before %d calls.", len(self._calls))
         else:
             from twisted.internet import reactor
 
-            reactor.callFromThread(action, *args)
+            reactor.callFromThread(self._run_calls)
+
+    def _run_calls(self) -> None:
+        # First: a call that is added from now on wakes the loop again.
+        self._is_woken = False
+        for _ in range(len(self._calls)):
+            action, args = self._calls.popleft()
+            try:
+                action(*args)
+            except Exception:  # the other calls must still be made
+                logger.exception("A call from another thread has failed.")
 
     def start(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run *coroutine* in the background and log its error, if any."""
@@ -106,17 +127,13 @@ class EventLoop:
                 future.add_done_callback(lambda _: self.call(deferred.callback, None))
                 await deferred
             else:
+                # The loop may not be open yet.
+                self._asyncio = loop
                 # Cancelling the caller must not cancel the work. asyncio.shield() takes three times as long.
                 waiter = loop.create_future()
-                future.add_done_callback(lambda _: _wake(loop, waiter))
+                future.add_done_callback(lambda _: self.call(_end, waiter))
                 await waiter
         return future.result()
-
-
-def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
-    # The loop is closed if the process is ending.
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(_end, waiter)
 
 
 def _end(waiter: asyncio.Future[None]) -> None:

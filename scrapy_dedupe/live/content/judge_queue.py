@@ -8,7 +8,8 @@ The text of a page is not extracted if the page was received before in the same 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,7 @@ from scrapy_dedupe.live.events import STORE_AWAY
 from scrapy_dedupe.live.threads import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from scrapy.http import TextResponse
 
@@ -36,7 +37,7 @@ _BATCH_SIZE: Final = 16
 _LARGE_BYTES: Final = 50_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A page that waits for a verdict. It is looked up by its source until its text is read."""
 
@@ -45,10 +46,17 @@ class _Waiting:
     mime: str
     source: bytes = b""
     reading: PageReading | None = None
+    judged: Future[Judgement] = field(default_factory=Future)
 
     @property
     def is_large(self) -> bool:
         return len(self.response.body) >= _LARGE_BYTES
+
+    def end(self, result: Judgement | BaseException) -> None:
+        if isinstance(result, BaseException):
+            self.judged.set_exception(result)
+        else:
+            self.judged.set_result(result)
 
 
 class JudgeQueue:
@@ -58,10 +66,8 @@ class JudgeQueue:
         self._session = session
         self._judge = judge
         self._guard = guard
-        # The worker has one task for each page, in the same order.
+        # The worker has a task for each page. The first one judges up to a batch of pages.
         self._waiting: deque[_Waiting] = deque()
-        # The rest of the last batch. An error is raised by the task of its page; None: a large text must be read first.
-        self._judged: deque[Judgement | BaseException | None] = deque()
         self._large_pages: Worker | None = None
         session.at_stop(self._stop)
 
@@ -71,20 +77,32 @@ class JudgeQueue:
         Raises the exceptions of text extraction.
         """
         page = _Waiting(response, kind, mime)
+        if page.is_large and not self._judge.recalls:
+            self._reader.submit(self._read_large, page)
+        else:
+            self._add(page)
+        return await self._session.loop.wait_for(page.judged)
+
+    def _add(self, page: _Waiting) -> None:
+        """Add a page to those that the worker judges. Thread-safe."""
         self._waiting.append(page)
-        judged = await self._session.on_worker(self._judge_next)
-        if judged is None:
-            page.reading = await self._session.loop.wait_for(self._reader.submit(self._read, page))
-            self._waiting.append(page)
-            judged = await self._session.on_worker(self._judge_next)
-        assert judged is not None
-        return judged
+        self._session.worker.submit(self._judge_batch)
+
+    def _read_large(self, page: _Waiting) -> None:
+        # Runs on the second thread.
+        try:
+            page.reading = self._read(page)
+            self._add(page)
+        except BaseException as error:  # noqa: BLE001 - passed on through the future
+            page.end(error)
 
     def _read(self, page: _Waiting) -> PageReading:
         response, crawl = page.response, self._session.crawl_id
-        return self._judge.read(
-            Page(response.url, response.text, crawl, page.kind, page.mime, source=page.source)
-        )
+        source = page.source or self._source_of(page)
+        return self._judge.read(Page(response.url, response.text, crawl, page.kind, page.mime, source=source))
+
+    def _source_of(self, page: _Waiting) -> bytes:
+        return self._judge.source_of(page.kind, page.response.encoding, page.response.body)
 
     @property
     def _reader(self) -> Worker:
@@ -96,17 +114,21 @@ class JudgeQueue:
         if self._large_pages is not None:
             self._large_pages.stop()
 
-    def _judge_next(self) -> Judgement | None:
-        """Return the judgement on the next page, on the worker. The first page of a batch judges the others too."""
-        if not self._judged:
-            self._judge_batch()
-        judged = self._judged.popleft()
-        if isinstance(judged, BaseException):
-            raise judged
-        return judged
-
     def _judge_batch(self) -> None:
+        """Judge waiting pages, on the worker."""
         pages = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH_SIZE))]
+        try:
+            results = self._results(pages)
+        except BaseException as error:  # noqa: BLE001 - passed on through the futures
+            results = [error] * len(pages)
+        for page, result in zip(pages, results, strict=True):
+            if result is None:
+                self._reader.submit(self._read_large, page)
+            else:
+                page.end(result)
+
+    def _results(self, pages: list[_Waiting]) -> Sequence[Judgement | BaseException | None]:
+        """The judgement on each page, or its error; None if a large text must be read first."""
         results: list[Judgement | PageReading | BaseException | None] = [*self._recall(pages)]
         for number, page in enumerate(pages):
             try:
@@ -120,7 +142,7 @@ class JudgeQueue:
             judged = iter(self._decide(readings))
         except BaseException as error:  # noqa: BLE001
             judged = repeat(error)
-        self._judged.extend(next(judged) if isinstance(result, PageReading) else result for result in results)
+        return [next(judged) if isinstance(result, PageReading) else result for result in results]
 
     def _recall(self, pages: list[_Waiting]) -> list[Judgement | BaseException | None]:
         """Judge the pages whose text is known without reading it; None for the others."""
@@ -129,7 +151,7 @@ class JudgeQueue:
         for number, page in enumerate(pages):
             if page.reading is None:
                 try:
-                    page.source = self._judge.source_of(page.kind, page.response.encoding, page.response.body)
+                    page.source = self._source_of(page)
                 except Exception as error:  # noqa: BLE001 - must not affect the other pages
                     found[number] = error
                 else:
