@@ -145,10 +145,14 @@ class Digester:
             if (line := self.line(frame)) is not None:
                 yield line
 
-    def frames(self, on_damage: Callable[[Damage], None] | None = None) -> Iterator[Frame]:
+    def frames(
+        self,
+        on_damage: Callable[[Damage], None] | None = None,
+        on_long_block: Callable[[Frame], Callable[[bytes], object] | None] | None = None,
+    ) -> Iterator[Frame]:
         """Yield the records of the file. Damage is a fault; *on_damage* is called before it is added.
 
-        Raises ArchiveError if the file cannot be read.
+        *on_long_block* is that of `framing.frames`. Raises ArchiveError if the file cannot be read.
         """
 
         def met(damage: Damage) -> None:
@@ -159,7 +163,9 @@ class Digester:
         done = records = 0
         faults_before = self._faults.count
         with reading(self._file):
-            for frame in frames(self._file, kept_bytes=KEPT_BYTES, on_damage=met):
+            for frame in frames(
+                self._file, kept_bytes=KEPT_BYTES, on_damage=met, on_long_block=on_long_block
+            ):
                 records += 1
                 if frame.offset - done >= _PROGRESS_BYTES:
                     self._advance(frame.offset - done)

@@ -57,8 +57,8 @@ def check_lines(task: CheckTask) -> tuple[list[tuple[Any, ...]], int, tuple[Faul
 def _row(task: CheckTask, line: ManifestLine) -> Row:
     record = task.places.record(line)
     algorithm, _, value = line.digest.partition(":")
-    digests = payload_digests(record, (algorithm,))
-    if digests[0].hex != value:
+    (digest,) = payload_digests(record, (algorithm,))
+    if digest.hex != value:
         raise DamagedInput(
             f"{record.path}, offset {line.offset}: the manifest does not match the file: the digest of the payload"
             " differs. Create the manifest again with warcsum --recompute."
@@ -75,4 +75,4 @@ def _row(task: CheckTask, line: ManifestLine) -> Row:
             task.is_dry_run,
         )
     )
-    return scan.captured(record, digests)
+    return scan.captured(record, {algorithm: digest})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -16,9 +16,11 @@ from scrapy_dedupe.offline import rows as rows_module
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.row_scan import RowScan, RowsTask, make_rows
 from scrapy_dedupe.offline.rows import COLUMNS, Row, read_sums
+from scrapy_dedupe.warc import framing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 PAGE = text("page", 4_000)
 
@@ -154,3 +156,22 @@ def test_usual_records_get_the_same_rows_as_by_parsing(
     assert len(found) > 140
     for usual, parsed in found:
         assert usual == parsed
+
+
+def test_a_long_body_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = bytes(range(256)) * 40_000  # longer than the part of a block that is held
+    p = Planting()
+    p.file("a.warc.gz", level=1)
+    p.exchange("a.warc.gz", "long", f"{SITE}/long", body, digest_form=None)
+    p.write(tmp_path)
+
+    def never(*args: Any) -> None:
+        raise AssertionError("the block is read again")
+
+    monkeypatch.setattr(framing, "_reopen", never)
+    found = [row for row in RowScan(task(tmp_path / "a.warc.gz")).rows() if row.kind == "response"]
+
+    assert [row.sha256 for row in found] == [hashlib.sha256(body).digest()]
+    assert [row.blake2b for row in found] == [hashlib.blake2b(body, digest_size=32).digest()]
+    assert found[0].digest_key == f"sha1:{base64.b32encode(hashlib.sha1(body).digest()).decode()}"
+    assert (found[0].reason, found[0].unfit, found[0].is_listed) == (None, None, True)
