@@ -1,6 +1,6 @@
-"""Number the records of rows by payload: the manifest of ten columns.
+"""Manifests made from rows: of six columns, or of ten columns with the records numbered by payload.
 
-In `number_rows`, records have the same payload if both digests and the size are equal. The digests are independent: two different payloads
+Records have the same payload if both digests and the size are equal. The digests are independent: two different payloads
 would have to collide in the digest of the manifest and in BLAKE2b-256. The extensions and copy numbers are those that
 `collisions` and `numbering` give if all such payloads are equal: extensions in the order of the first record, by time,
 file and offset; a record that must not replace another one has an extension of its own.
@@ -12,19 +12,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.offline.collisions import CollisionCounts, resolve_collisions
-from scrapy_dedupe.offline.engine import open_engine, rows_of, source
+from scrapy_dedupe.offline.collisions import CollisionCounts
+from scrapy_dedupe.offline.engine import checked, open_engine, rows_of, source
 from scrapy_dedupe.offline.manifest import LineWriter, ManifestLine
-from scrapy_dedupe.offline.numbering import number
 from scrapy_dedupe.offline.rows import PURPOSE, create_table, insert_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
-
-    from scrapy_dedupe.offline.places import Places
-    from scrapy_dedupe.tasks.faults import Faults
-    from scrapy_dedupe.tasks.progress import Progress
 
 _LISTED: Final = """
 CREATE VIEW listed AS SELECT f.file, f.name, r."offset", r.length, r.target_uri AS uri, r.target_date AS date, r.moment,
@@ -62,9 +57,7 @@ SELECT count(*) FROM (
     SELECT value FROM payload WHERE lines > 1 AND NOT is_alone GROUP BY value HAVING count(DISTINCT first) > 1
 )
 """
-_BY_DIGEST: Final = """
-SELECT file, "offset", length, uri, date, value FROM listed ORDER BY value, moment, name, "offset"
-"""
+_IN_FILES: Final = 'SELECT file, "offset", length, uri, date, value FROM listed ORDER BY file, "offset"'
 
 
 def number_rows(rows: Mapping[str, Path], algorithm: str, manifest: Path) -> CollisionCounts:
@@ -75,37 +68,14 @@ def number_rows(rows: Mapping[str, Path], algorithm: str, manifest: Path) -> Col
         engine.execute("DROP TABLE placed")
         ((lines, digests, compared, alone),) = engine.execute(_COUNTS).fetchall()
         ((collisions,),) = engine.execute(_COLLISIONS).fetchall()
-        with LineWriter(manifest, columns=10, force=True) as writer:
-            for line in _lines(engine, _NUMBERED, rows, algorithm):
-                writer.write(line)
+        _write(engine, _NUMBERED, rows, algorithm, manifest, columns=10)
     return CollisionCounts(lines, digests, compared, collisions, alone)
 
 
-def compare_rows(
-    rows: Mapping[str, Path],
-    algorithm: str,
-    manifest: Path,
-    places: Places,
-    *,
-    faults: Faults,
-    watch: Progress,
-    jobs: int,
-) -> CollisionCounts:
-    """Like `number_rows`, but payloads are the same if their digests of *algorithm* and then all their bytes are equal.
-
-    Raises DamagedInput for the first record that cannot be read, unless *faults* is set to keep going.
-    """
-    counts = CollisionCounts()
-    folder = manifest.parent
+def list_rows(rows: Mapping[str, Path], algorithm: str, manifest: Path) -> None:
+    """Write the manifest of six columns of the files with these names and rows. Raises ArchiveError if the disk is full."""
     with _listed(rows, algorithm, manifest) as engine:
-        lines = _lines(engine, _BY_DIGEST, rows, algorithm)
-        resolved = resolve_collisions(
-            lines, places, faults=faults, watch=watch, jobs=jobs, folder=folder, counts=counts
-        )
-        with LineWriter(manifest, columns=10, force=True) as writer:
-            for line in number(resolved, faults=faults):
-                writer.write(line)
-    return counts
+        _write(engine, _IN_FILES, rows, algorithm, manifest, columns=6)
 
 
 @contextmanager
@@ -123,7 +93,7 @@ def _listed(rows: Mapping[str, Path], algorithm: str, manifest: Path) -> Iterato
             "row_file",
             columns,
             (
-                (str(path.absolute()), number, name.encode("utf-8", "surrogateescape"))
+                (checked(path), number, name.encode("utf-8", "surrogateescape"))
                 for number, (name, path) in enumerate(rows.items())
             ),
         )
@@ -131,11 +101,14 @@ def _listed(rows: Mapping[str, Path], algorithm: str, manifest: Path) -> Iterato
         yield engine
 
 
-def _lines(engine: Any, query: str, rows: Mapping[str, Path], algorithm: str) -> Iterator[ManifestLine]:
+def _write(
+    engine: Any, query: str, rows: Mapping[str, Path], algorithm: str, manifest: Path, *, columns: int
+) -> None:
     names = list(rows)
-    for file, offset, length, uri, date, value, *numbers in rows_of(engine.execute(query)):
-        if numbers and numbers[2] is not None:
-            numbers[2] = numbers[2].decode("utf-8", "surrogatepass")
-        text = uri.decode("utf-8", "surrogatepass")
-        digest = f"{algorithm}:{value.hex()}"
-        yield ManifestLine(names[file], offset, length, text, date, digest, *numbers)
+    with LineWriter(manifest, columns=columns, force=True) as writer:
+        for file, offset, length, uri, date, value, *numbers in rows_of(engine.execute(query)):
+            if numbers and numbers[2] is not None:
+                numbers[2] = numbers[2].decode("utf-8", "surrogatepass")
+            text = uri.decode("utf-8", "surrogatepass")
+            digest = f"{algorithm}:{value.hex()}"
+            writer.write(ManifestLine(names[file], offset, length, text, date, digest, *numbers))

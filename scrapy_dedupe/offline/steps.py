@@ -2,7 +2,8 @@
 
 The state folder is ``.dedupe`` in the output folder; in place, in the common parent folder of all inputs. It holds
 ``job.json`` (the options and files); ``arcs/`` (WARC files converted from ARC files); ``rows/N.parquet`` (the rows of file N,
-see `rows`); ``manifest.txt`` (the manifest of ten columns) and ``numbered.json`` (its counts); the files of `rewriting`; and ``rewritten.json`` (its report, when all files have their final names). Each file gets its name only when
+see `rows`); with ``--compare bytes``, ``sums.txt`` (a manifest of digests) and the files of `clustering`;
+``manifest.txt`` (the manifest of ten columns) and ``numbered.json`` (its counts); the files of `rewriting`; and ``rewritten.json`` (its report, when all files have their final names). Each file gets its name only when
 it is complete, so the same command continues after a kill. At the end only ``manifest.txt`` and ``report.json`` are kept.
 If files are replaced in place again later, the files of the earlier run are moved to ``earlier/1/``, ``earlier/2/`` and
 so on.
@@ -25,13 +26,14 @@ from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, replay_faults,
 from scrapy_dedupe.warc.reading import read_records
 
 from .arc_conversion import ConversionOptions, convert_arc
+from .clustering import number_clusters
 from .inputs import STATE_FOLDER, Input
 from .layout import output_names
 from .manifest import read_lines
 from .places import Places
 from .rewriting import RewriteOptions, rewrite, rewriting_folder
 from .rewritten import report_of
-from .row_numbering import compare_rows, number_rows
+from .row_numbering import list_rows, number_rows
 from .row_scan import RowsTask, make_all_rows
 from .rows import SECOND, read_sums
 from .step_reports import Deduped
@@ -362,20 +364,23 @@ class _Steps:
         if result is None:
             own = Faults(keep_going=self._faults.keep_going)
             manifest = state.path / MANIFEST
-            self._watch.begin("comparing", size_bytes if options.compare == "bytes" else 0)
             if options.compare == "bytes":
-                counts = compare_rows(
-                    rows,
-                    options.algorithm,
+                if not (state.path / "sums.txt").exists():
+                    list_rows(rows, options.algorithm, state.path / "sums.txt")
+                counts = number_clusters(
+                    state.path / "sums.txt",
                     manifest,
                     places,
+                    state,
                     faults=own,
                     watch=self._watch,
                     jobs=options.jobs,
+                    size_bytes=size_bytes,
                 )
             else:
+                self._watch.begin("comparing", 0)
                 counts = number_rows(rows, options.algorithm, manifest)
-            self._watch.end()
+                self._watch.end()
             faults = [asdict(fault) for fault in own.first]
             result = asdict(counts) | {"fault_count": own.count, "faults": faults}
             state.write_json(NUMBERED, result)
