@@ -177,7 +177,7 @@ class RowScan:
     def _judged(
         self, frame: Frame, status: int, uri: str, date: str, digest: bytes, size_bytes: int, heads_bytes: int
     ) -> Judgement:
-        """What the options say of a usual response."""
+        """How the options apply to a usual response."""
         reason, is_whole = self._of_status(status, frame)
         is_listed = False
         if self._digester is not None:

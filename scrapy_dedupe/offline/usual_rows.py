@@ -45,7 +45,7 @@ _MIME: Final = re.compile(rb"\nContent-Type:[ \t]*([^\r\n;]*)[^\r\n]*\r\n(?![ \t
 
 
 class Judgement(NamedTuple):
-    """What the options say of a response: why it is not eligible, if anything; the others are columns of its row."""
+    """How the options apply to a response. ``reason`` is why it is not eligible; the other values decide its row."""
 
     reason: str | None
     is_whole: bool
