@@ -33,7 +33,7 @@ from scrapy_dedupe.warc.framing import frames
 from scrapy_dedupe.warc.reading import KEPT_BYTES, bare_uri, says_http, stored_record
 
 from .manifest import DECODED, ManifestLine
-from .manifest_lines import is_date, why_unwritable
+from .manifest_lines import is_date, is_usual_name, is_usual_uri, why_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -131,6 +131,7 @@ class Digester:
         self._faults = faults
         self._advance = advance
         self._shared = 0
+        self._is_usual_name = is_usual_name(name)
         self._is_usual = not (options.verify or options.decoded)
 
     @property
@@ -145,10 +146,14 @@ class Digester:
             if (line := self.line(frame)) is not None:
                 yield line
 
-    def frames(self, on_damage: Callable[[Damage], None] | None = None) -> Iterator[Frame]:
+    def frames(
+        self,
+        on_damage: Callable[[Damage], None] | None = None,
+        on_long_block: Callable[[Frame], Callable[[bytes], object] | None] | None = None,
+    ) -> Iterator[Frame]:
         """Yield the records of the file. Damage is a fault; *on_damage* is called before it is added.
 
-        Raises ArchiveError if the file cannot be read.
+        *on_long_block* is that of `framing.frames`. Raises ArchiveError if the file cannot be read.
         """
 
         def met(damage: Damage) -> None:
@@ -159,7 +164,9 @@ class Digester:
         done = records = 0
         faults_before = self._faults.count
         with reading(self._file):
-            for frame in frames(self._file, kept_bytes=KEPT_BYTES, on_damage=met):
+            for frame in frames(
+                self._file, kept_bytes=KEPT_BYTES, on_damage=met, on_long_block=on_long_block
+            ):
                 records += 1
                 if frame.offset - done >= _PROGRESS_BYTES:
                     self._advance(frame.offset - done)
@@ -185,6 +192,12 @@ class Digester:
             return None
         line = self._line(record, digest)
         return line if line is not None and self._is_writable(line) else None
+
+    def count_usual(self, uri: str, date: str) -> bool:
+        """Count the line of a record without making it; False if a manifest might not be able to hold it."""
+        is_usual = self._is_usual_name and is_usual_uri(uri) and is_date(date)
+        self._sums.lines += is_usual
+        return is_usual
 
     def _is_writable(self, line: ManifestLine) -> bool:
         """Count a line. A line that a manifest cannot hold is reported as a fault of its record."""

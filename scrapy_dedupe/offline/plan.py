@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import sync_folder
-from scrapy_dedupe.offline.engine import open_engine, quoted, rows_of, source
+from scrapy_dedupe.offline.engine import checked, open_engine, quoted, rows_of, source
 from scrapy_dedupe.offline.line_checks import CheckTask, check_lines
 from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.plan_lines import LINES_FILE
@@ -151,7 +151,7 @@ class _Plan:
         """Make the view ``row`` of all rows."""
         rows = self._task.rows
         create_table(self._engine, "row_file", {"path": "VARCHAR", "file": "BIGINT"})
-        places = [(str(path.absolute()), number) for number, path in rows.items()]
+        places = [(checked(path), number) for number, path in rows.items()]
         insert_rows(self._engine, "row_file", {"path": "", "file": ""}, places)
         if not rows:
             create_table(self._engine, "row", {"file": "BIGINT", **COLUMNS})
