@@ -74,8 +74,8 @@ class NearCopies:
 
     ``unique``, ``unchanged``, ``exact`` and ``near`` are numbers of documents by verdict. ``groups`` is the number of
     components with several documents, ``largest`` the number of documents in the largest one. ``skipped`` counts records that
-    are not documents, by the reasons of `pages`; ``named`` are the first of those that the user must know about. ``rounds`` is
-    how often texts were joined. ``left_below`` and ``left_open`` are as in `Sums`; the caller sets them.
+    are not documents, by the reasons of `pages`; ``named`` are the first records with one of the `REPORTED_REASONS`. ``rounds``
+    is how often the texts were compared. ``left_below`` and ``left_open`` are as in `Sums`; the caller sets them.
     """
 
     output: str

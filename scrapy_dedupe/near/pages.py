@@ -137,7 +137,7 @@ class PageOptions:
 class FileCounts:
     """What a file has: documents (pages and revisits), and the records left out by reason.
 
-    ``named`` are the first of those that the user must know about.
+    ``named`` are the first records with one of the `REPORTED_REASONS`.
     """
 
     documents: int = 0
