@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 CRAWLS = 10
 HOSTS = 500
 WALL_HOSTS = 10_000
+MOST_CHARS = 6_000  # the join does not depend on the length of the texts, but making and signing them does
 MEMORY_LIMIT = "1GB"
 
 
@@ -110,7 +111,7 @@ def text_of(path: Path) -> str:
         text = read("html", path.read_bytes().decode("utf-8", "replace")).text
     except HostileMarkup:
         return ""
-    return text if 500 <= len(text) <= 60_000 else ""
+    return text if 500 <= len(text) <= MOST_CHARS else ""
 
 
 def make_crawl(task: tuple[Path, int, int]) -> None:

@@ -46,7 +46,7 @@ NAMED_MARGIN: Final = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class NearCandidate:
     """A text for the near layer. ``signature`` is None if the text is not compared.
 
     ``counted`` are its shingle hashes, and those of its names. ``is_bare``: it has hardly any text outside the template
@@ -76,7 +76,7 @@ class Candidates:
         layer = self._layers.get(reading.mime, self._layers[ALL_TYPES])
         return layer if layer is not None and len(reading.text) >= layer.options.min_chars else None
 
-    def candidate(self, reading: PageReading, capture: SeenText) -> Candidate | None:
+    def candidate(self, reading: PageReading, capture: SeenText) -> NearCandidate | None:
         """The candidate for a text by the templates that are known now; None if no layer compares it."""
         layer = self.layer_of(reading)
         if layer is None:
@@ -91,7 +91,7 @@ class Candidates:
                 is_template = None
         if not self._has_identity:
             signed = layer.signature_of(capture, hashes, is_template) if has_rest else None
-            return Candidate(layer, host, hashes, signed, is_bare, has_rest)
+            return NearCandidate(layer, host, hashes, signed, is_bare, has_rest)
         # A name is counted like three shingles: a single one could have the counter of a shingle of the template.
         marks = [marks_of(name) for name in reading.names]
         title = next(
@@ -100,9 +100,9 @@ class Candidates:
         identity = identity_of(capture.url, title, reading.text, has_rest=has_rest)
         signed = layer.signature_with(identity, capture, hashes, is_template)
         counted = np.concatenate((hashes, np.array(marks, np.uint32).ravel())) if marks else hashes
-        return Candidate(layer, host, counted, signed, is_bare, has_rest)
+        return NearCandidate(layer, host, counted, signed, is_bare, has_rest)
 
-    def count(self, candidate: Candidate, *, is_own_version: bool) -> None:
+    def count(self, candidate: NearCandidate, *, is_own_version: bool) -> None:
         """Count the text of *candidate* for the template of its host.
 
         *is_own_version*: it is near to a text that its URL had before. It is the same page, and must not be counted twice.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.stores.base import ContentStore
 
-    from .candidates import Candidate
+    from .candidates import NearCandidate
     from .pages import Page
 
 logger = logging.getLogger(__name__)
@@ -279,7 +279,7 @@ class Judge:
 
     def _ask(
         self, known: Sequence[tuple[int, PageReading, SeenText]], pending: bool | None
-    ) -> tuple[list[TextMatch | NearAnswer | None], dict[int, Candidate | None]]:
+    ) -> tuple[list[TextMatch | NearAnswer | None], dict[int, NearCandidate | None]]:
         """The answers of the store, and the near candidates by their position in *known*."""
         captures = [capture for _, _, capture in known]
         answers: list[TextMatch | NearAnswer | None] = [None] * len(known)
@@ -330,7 +330,7 @@ class Judge:
                 judgements[place] = _exact(capture, seen)
 
     def _judge_near(
-        self, candidate: Candidate, capture: SeenText, answer: NearAnswer | None, is_claim: bool
+        self, candidate: NearCandidate, capture: SeenText, answer: NearAnswer | None, is_claim: bool
     ) -> Judgement:
         if answer is None:
             # All of the text is template: the store was not asked.
@@ -386,7 +386,7 @@ def _judgement(kind: str, capture: SeenText, seen: TextMatch, similarity: float)
     return Judgement(verdict, noted)
 
 
-def _with_parts(verdict: Verdict, candidate: Candidate, answer: NearAnswer) -> Verdict:
+def _with_parts(verdict: Verdict, candidate: NearCandidate, answer: NearAnswer) -> Verdict:
     """The verdict on a near copy, with what was compared."""
     assert candidate.signature is not None
     rows = candidate.layer.options.num_perm

@@ -1,4 +1,4 @@
-"""Pages, and what is read from them before they are compared with other pages.
+"""Pages: their texts, keys and names, which are read before a page is compared with others.
 
 The key of a text is the first 16 bytes of the SHA-256 of the canonicaliser's name and version and the canonical text.
 

@@ -74,8 +74,8 @@ class NearCopies:
 
     ``unique``, ``unchanged``, ``exact`` and ``near`` are numbers of documents by verdict. ``groups`` is the number of
     components with several documents, ``largest`` the number of documents in the largest one. ``skipped`` counts records that
-    are not documents, by the reasons of `pages`; ``named`` are the first of those that the user must know about. ``rounds`` is
-    how often texts were joined. ``left_below`` and ``left_open`` are as in `Sums`; the caller sets them.
+    are not documents, by the reasons of `pages`; ``named`` are the first records with one of the `REPORTED_REASONS`. ``rounds``
+    is how often the texts were compared. ``left_below`` and ``left_open`` are as in `Sums`; the caller sets them.
     """
 
     output: str
@@ -150,7 +150,7 @@ def find_near_copies(
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _FileTask:
     """An input file and the files with its rows. ``path`` is theirs without suffix."""
 
     given: Input
@@ -169,7 +169,7 @@ class _Part:
         return Path(f"{self.path}.json")
 
 
-def _part(folder: Path, given: Input, options: NearJobOptions) -> _Part:
+def _part(folder: Path, given: Input, options: NearJobOptions) -> _FileTask:
     file, pages = given.file, options.pages
     name = hashlib.sha256(given.name.encode("utf-8", "surrogateescape")).hexdigest()
     key = {
@@ -183,7 +183,7 @@ def _part(folder: Path, given: Input, options: NearJobOptions) -> _Part:
         "keep_going": options.keep_going,
         "version": __version__,
     }
-    return _Part(given, folder / name, key, pages, options.keep_going)
+    return _FileTask(given, folder / name, key, pages, options.keep_going)
 
 
 def _change_of(file: object) -> list[int] | None:
@@ -199,7 +199,7 @@ def _change_of(file: object) -> list[int] | None:
     return [found.st_ino, found.st_mtime_ns, found.st_ctime_ns]
 
 
-def _read_all(parts: Sequence[_Part], options: NearJobOptions, watch: Progress) -> list[FileCounts]:
+def _read_all(parts: Sequence[_FileTask], options: NearJobOptions, watch: Progress) -> list[FileCounts]:
     """Read the files that were not read yet. Return the counts of all, in the order of *parts*."""
     counts: dict[Path, FileCounts] = {}
     with part(watch, "reading", sum(it.key["size"] for it in parts)):
@@ -229,7 +229,7 @@ def _read_all(parts: Sequence[_Part], options: NearJobOptions, watch: Progress) 
     return [counts[it.path] for it in parts]
 
 
-def _known(it: _Part) -> FileCounts | None:
+def _known(it: _FileTask) -> FileCounts | None:
     """The result of an earlier run for this file, if the file and the options are the same."""
     if it.key["changed"] is None:
         return None
@@ -243,7 +243,7 @@ def _known(it: _Part) -> FileCounts | None:
     return None
 
 
-def _read_part(it: _Part, advance: Callable[[int], None] = lambda size_bytes: None) -> FileCounts:
+def _read_part(it: _FileTask, advance: Callable[[int], None] = lambda size_bytes: None) -> FileCounts:
     it.proof.unlink(missing_ok=True)
     rows = it.rows
     counts = read_file(
@@ -266,7 +266,7 @@ class _Joined:
     """The steps after all files were read."""
 
     def __init__(
-        self, folder: Path, parts: Sequence[_Part], options: NearJobOptions, watch: Progress
+        self, folder: Path, parts: Sequence[_FileTask], options: NearJobOptions, watch: Progress
     ) -> None:
         self._files = [it.rows for it in parts]
         self._options = options
@@ -274,7 +274,7 @@ class _Joined:
         ids = sorted(json.loads(it.proof.read_bytes())["id"] for it in parts)
         self._folder = folder / hashlib.sha256("".join(ids).encode()).hexdigest()[:32]
 
-    def run(self, output: Path) -> dict[str, int]:
+    def run(self, output: Path) -> dict[str, Any]:
         """Write the result, and return its counts."""
         with writing(self._folder):
             self._folder.mkdir(exist_ok=True)

@@ -203,19 +203,24 @@ ORDER BY document.document
 
 def find_originals(engine: Any, files: Sequence[FileRows], originals: Path) -> None:
     """Write the original of each revisit in *files*, as far as it is in one of them."""
+    pages = table_of(rows.pages for rows in files)
+    revisits = f'SELECT file, "offset", position, reference FROM {pages} WHERE reference IS NOT NULL'  # noqa: S608
     with closing(CaptureTable()) as captures, RowsWriter(originals, ORIGINALS) as writer:
+        if engine.execute(f"{revisits} LIMIT 1").fetchone() is not None:
+            _add_captures(engine, files, captures)
         names = {str(rows.file): rows.name for rows in files}
-        for rows in files:
-            query = f'SELECT * FROM {table_of([rows.captures])} ORDER BY "offset", block_position'  # noqa: S608
-            for row in rows_of(engine.execute(query)):
-                captures.add_row(rows.file, CaptureRow(*row))
-        pages = table_of(rows.pages for rows in files)
-        revisits = f'SELECT file, "offset", position, reference FROM {pages} WHERE reference IS NOT NULL'  # noqa: S608
         for *place, reference in rows_of(engine.execute(revisits)):
             found = captures.original(Reference(**json.loads(reference)))
             if found is not None:
                 name = names[str(captures.file_of(found))]
                 writer.write((*place, name, found.offset, found.block_position))
+
+
+def _add_captures(engine: Any, files: Sequence[FileRows], captures: CaptureTable) -> None:
+    for rows in files:
+        query = f'SELECT * FROM {table_of([rows.captures])} ORDER BY "offset", block_position'  # noqa: S608
+        for row in rows_of(engine.execute(query)):
+            captures.add_row(rows.file, CaptureRow(*row))
 
 
 def join_documents(engine: Any, files: Sequence[FileRows], originals: Path, documents: Path) -> None:

@@ -53,7 +53,7 @@ from scrapy_dedupe.warc.references import capture_row, milliseconds, reference_o
 from .tables import RowsWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
     from scrapy_dedupe.warc.capture import Headers
@@ -137,7 +137,7 @@ class PageOptions:
 class FileCounts:
     """What a file has: documents (pages and revisits), and the records left out by reason.
 
-    ``named`` are the first of those that the user must know about.
+    ``named`` are the first records with one of the `REPORTED_REASONS`.
     """
 
     documents: int = 0
@@ -177,7 +177,7 @@ def read_file(
     ):
         reader = _PageReader(name, options, faults)
 
-        def noted() -> Iterator[StoredRecord]:
+        def noted() -> Generator[StoredRecord]:
             done = 0
             for record in read_records(file, on_damage=faults.add_damage):
                 advance(max(0, record.offset - done))
@@ -281,7 +281,7 @@ class _PageReader:
             "has_text": values.get("text") is not None,
             **values,
         }
-        return _PageRow(**{name: values.get(name) for name in PAGES})
+        return _PageRow._make(values.get(name) for name in PAGES)
 
     def _reading(self, record: StoredRecord) -> PageReading | str:
         """The text of a page, or the reason why it is not judged."""
@@ -334,9 +334,9 @@ def _reason_against(record: StoredRecord, method: str) -> str | None:
         return "truncated"
     if _is_robots_txt(record.target_uri or ""):
         return "robots"
+    types = [] if record.http is None else record.http.get_all(b"Content-Type")
     # Scrapy reads the last one.
-    *_, content_type = b"", *(record.http.get_all(b"Content-Type") if record.http is not None else ())
-    if content_type and kind_of(content_type.decode("latin-1")) is None:
+    if types and types[-1] and kind_of(types[-1].decode("latin-1")) is None:
         return "type"
     return None
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from scrapy_dedupe.content.candidates import Candidate
+    from scrapy_dedupe.content.candidates import NearCandidate
     from scrapy_dedupe.content.options import JudgeOptions
 
 SIGNATURES: Final = {
@@ -140,7 +140,7 @@ class _Versions:
     def __init__(self) -> None:
         self._rows: defaultdict[str, deque[bytes]] = defaultdict(lambda: deque(maxlen=_MOST_VERSIONS))
 
-    def has_near(self, url: str, candidate: Candidate) -> bool:
+    def has_near(self, url: str, candidate: NearCandidate) -> bool:
         """Whether a text is near to an earlier one of its URL; otherwise it is added."""
         signature = candidate.signature
         if signature is None:

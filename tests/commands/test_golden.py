@@ -111,6 +111,7 @@ STEPS = (
     Step("warcrefs", "warcrefs clustered.txt --root . -o refs"),
     Step("dedupe-dry", "dedupe in -r --dry-run"),
     Step("dedupe", "dedupe in -r -o out"),
+    Step("near", "near in -r -o groups.parquet"),
     Step("verify", "verify in refs"),
     Step("verify-different", "verify in out-changed", 4),
     Step("restore", "restore refs -o restored"),

@@ -156,6 +156,9 @@ WORLDS: dict[str, World] = {
             "spark-submit": "there is no cluster",
         }
     ),
+    "docs/usage/near.rst": World(
+        PROJECT, archives=("one", "two"), prepared=("mkdir archive && cp one/*.gz two/*.gz archive",)
+    ),
     "docs/usage/report.rst": World(
         PROJECT,
         prepared=(

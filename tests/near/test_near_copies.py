@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import random
 from dataclasses import replace
@@ -12,6 +13,7 @@ from listed_archives import ListedFile
 from near.made_crawls import HTML, html, verdicts, words, write_crawls
 
 from scrapy_dedupe.content import JudgeOptions, NearOptions
+from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.live.responses import decoded_page
 from scrapy_dedupe.near import GROUPS, NearJobOptions, PageOptions, find_near_copies
 from scrapy_dedupe.offline.inputs import find_inputs
@@ -162,6 +164,36 @@ def test_a_stopped_run_continues_after_the_last_complete_step(tmp_path: Path, st
     assert {path: path.stat().st_mtime_ns for path in parts} == times
     find(files, tmp_path / "groups.parquet")
     assert (tmp_path / "groups.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+
+
+@pytest.mark.exhaustive
+def test_a_run_that_is_killed_at_any_rename_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = write_crawls(tmp_path, 4, pages=6)
+    find(files, tmp_path / "whole.parquet")
+    rename, left = whole_file._rename, 0
+
+    def killed(temporary: Path, path: Path) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+        rename(temporary, path)
+
+    monkeypatch.setattr(whole_file, "_rename", killed)
+    for number in itertools.count(1):
+        left = number
+        try:
+            find(files, tmp_path / "groups.parquet")
+        except KeyboardInterrupt:
+            left = 0
+            find(files, tmp_path / "groups.parquet")
+        assert (tmp_path / "groups.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+        (tmp_path / "groups.parquet").unlink()
+        if left > 0:
+            break
+    assert number > 10
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
