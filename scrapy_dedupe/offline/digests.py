@@ -145,10 +145,14 @@ class Digester:
             if (line := self.line(frame)) is not None:
                 yield line
 
-    def frames(self, on_damage: Callable[[Damage], None] | None = None) -> Iterator[Frame]:
+    def frames(
+        self,
+        on_damage: Callable[[Damage], None] | None = None,
+        on_long_block: Callable[[Frame], Callable[[bytes], object] | None] | None = None,
+    ) -> Iterator[Frame]:
         """Yield the records of the file. Damage is a fault; *on_damage* is called before it is added.
 
-        Raises ArchiveError if the file cannot be read.
+        *on_long_block* is that of `framing.frames`. Raises ArchiveError if the file cannot be read.
         """
 
         def met(damage: Damage) -> None:
@@ -159,7 +163,9 @@ class Digester:
         done = records = 0
         faults_before = self._faults.count
         with reading(self._file):
-            for frame in frames(self._file, kept_bytes=KEPT_BYTES, on_damage=met):
+            for frame in frames(
+                self._file, kept_bytes=KEPT_BYTES, on_damage=met, on_long_block=on_long_block
+            ):
                 records += 1
                 if frame.offset - done >= _PROGRESS_BYTES:
                     self._advance(frame.offset - done)
@@ -205,12 +211,13 @@ class Digester:
         uri, date = bare_uri(frame.first("warc-target-uri")), frame.first("warc-date")
         if not (uri and date and is_date(date) and says_http(frame.first("content-type"))):
             return None
-        body = usual_body(frame)
-        if not body:
-            return None
-        digest = digest or f"{options.algorithm}:{hasher_of(options.algorithm, body).hexdigest()}"
-        self._sums.computed += 1
-        self._sums.hashed_bytes += len(body)
+        if digest is None:
+            body = usual_body(frame)
+            if not body:
+                return None
+            digest = f"{options.algorithm}:{hasher_of(options.algorithm, body).hexdigest()}"
+            self._sums.computed += 1
+            self._sums.hashed_bytes += len(body)
         return ManifestLine(self._name, frame.offset, frame.length, uri, date, digest)
 
     def _is_wanted(self, record: StoredRecord) -> bool:

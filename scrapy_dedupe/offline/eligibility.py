@@ -63,7 +63,11 @@ class Eligibility:
             return "status"
         if reason := why_no_original(record):
             return reason
-        if size_bytes is not None and size_bytes < self.min_size:
+        return None if size_bytes is None else self.reason_of_size(size_bytes)
+
+    def reason_of_size(self, size_bytes: int) -> str | None:
+        """Why a payload of this size is not replaced, a key of `REASONS`."""
+        if size_bytes < self.min_size:
             return "small"
         return "empty" if size_bytes == 0 else None
 

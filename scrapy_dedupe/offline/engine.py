@@ -6,7 +6,7 @@ import glob
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.errors import SettingError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def open_engine(
     config: dict[str, Any] = {
         "memory_limit": memory_limit,
         "threads": threads,
-        "temp_directory": "" if scratch is None else str(scratch.absolute()),
+        "temp_directory": "" if scratch is None else checked(scratch),
         "max_temp_directory_size": "-1",  # limited only by the disk
         "preserve_insertion_order": scratch is None,  # with scratch, tables are sorted anyway
         # Download nothing, and read nothing from the user's home.
@@ -71,12 +71,24 @@ def rows_of(cursor: Any) -> Iterator[tuple[Any, ...]]:
 
 def quoted(path: Path) -> str:
     """The path of a file to write, as a string of SQL."""
-    return _literal(str(path.absolute()))
+    return _literal(checked(path))
 
 
 def source(path: Path) -> str:
     """The path of a file to read, as a string of SQL that DuckDB does not treat as a pattern."""
-    return _literal(glob.escape(str(path.absolute())))
+    return _literal(glob.escape(checked(path)))
+
+
+def checked(path: Path) -> str:
+    """The absolute path as text. Raises UsageError if it is not UTF-8, which DuckDB does not accept."""
+    text = str(path.absolute())
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"{path} cannot hold unfinished work: its path is not UTF-8. Choose another folder."
+        ) from None
+    return text
 
 
 def _literal(text: str) -> str:

@@ -15,6 +15,7 @@ from scrapy_dedupe.offline.row_scan import RowScan, RowsTask
 from scrapy_dedupe.offline.rows import Row
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.warc.bodies import payload_digests
+from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
     from scrapy_dedupe.offline.eligibility import Eligibility
@@ -57,12 +58,15 @@ def check_lines(task: CheckTask) -> tuple[list[tuple[Any, ...]], int, tuple[Faul
 def _row(task: CheckTask, line: ManifestLine) -> Row:
     record = task.places.record(line)
     algorithm, _, value = line.digest.partition(":")
-    digests = payload_digests(record, (algorithm,))
-    if digests[0].hex != value:
+    (digest,) = payload_digests(record, (algorithm,))
+    if digest.hex != value:
         raise DamagedInput(
             f"{record.path}, offset {line.offset}: the manifest does not match the file: the digest of the payload"
             " differs. Create the manifest again with warcsum --recompute."
         )
+    with record.path.open("rb") as file:
+        file.seek(record.offset)
+        is_gzip = file.read(2) == GZIP_MAGIC[:2]
     scan = RowScan(
         RowsTask(
             record.path,
@@ -75,4 +79,4 @@ def _row(task: CheckTask, line: ManifestLine) -> Row:
             task.is_dry_run,
         )
     )
-    return scan.captured(record, digests)
+    return scan.captured(record, {algorithm: digest})._replace(is_gzip=is_gzip)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from scrapy_dedupe.offline.engine import open_engine, quoted, rows_of, source
+from scrapy_dedupe.offline.engine import checked, open_engine, quoted, rows_of, source
 from scrapy_dedupe.offline.revisit_sizes import revisit_bytes
 from scrapy_dedupe.offline.rows import COLUMNS, PURPOSE, create_table, insert_rows, refused
 
@@ -70,7 +70,7 @@ class LocalJoins:
         self._engine.execute(f"CREATE VIEW line AS SELECT * FROM read_parquet({source(path)})")  # noqa: S608
 
     def add_rows(self, rows: Mapping[int, Path]) -> None:
-        places = [(str(path.absolute()), number) for number, path in rows.items()]
+        places = [(checked(path), number) for number, path in rows.items()]
         self.add("row_file", {"path": "VARCHAR", "file": "BIGINT"}, places)
         if not rows:
             create_table(self._engine, "row", {"file": "BIGINT", **COLUMNS})

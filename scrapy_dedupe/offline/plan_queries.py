@@ -89,7 +89,7 @@ UNION SELECT unnest(refers_to) AS id_key FROM row WHERE is_fixed
     """
 CREATE TABLE pinned_uri AS
 SELECT unnest(refers_uris) AS uri FROM row WHERE is_fixed AND kind = 'revisit'
-UNION SELECT uri FROM row WHERE is_fixed AND kind = 'revisit' AND len(refers_uris) = 0 AND uri IS NOT NULL
+UNION SELECT uri FROM row WHERE is_fixed AND kind = 'revisit' AND refers_uris IS NULL AND uri IS NOT NULL
 """,
 ]
 """The listed originals and copies (``surveyed``), and what keeps them from being changed."""
@@ -247,7 +247,7 @@ WHERE NOT is_fixed AND file IN (SELECT file FROM file WHERE is_output)
     """
 CREATE TABLE revisit AS
 SELECT file, "offset", length, refers_uris[1] AS uri, substr(refers_date_key, 1, 19) AS second, digest_key AS payload_key,
-    coalesce(refers_uris[1], CASE WHEN len(refers_to) = 0 THEN uri END) AS payload_uri
+    coalesce(refers_uris[1], CASE WHEN refers_to IS NULL THEN uri END) AS payload_uri
 FROM row WHERE kind = 'revisit' AND NOT is_fixed AND file IN (SELECT file FROM file WHERE is_output)
 """,
     """

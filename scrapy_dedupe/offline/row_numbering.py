@@ -1,4 +1,4 @@
-"""Number the records of rows by payload: the manifest of ten columns, or the lines for a comparison.
+"""Manifests made from rows: of six columns, or of ten columns with the records numbered by payload.
 
 Records have the same payload if both digests and the size are equal. The digests are independent: two different payloads
 would have to collide in the digest of the manifest and in BLAKE2b-256. The extensions and copy numbers are those that
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline.collisions import CollisionCounts
-from scrapy_dedupe.offline.engine import open_engine, rows_of, source
+from scrapy_dedupe.offline.engine import checked, open_engine, rows_of, source
 from scrapy_dedupe.offline.manifest import LineWriter, ManifestLine
 from scrapy_dedupe.offline.rows import PURPOSE, create_table, insert_rows
 
@@ -93,7 +93,7 @@ def _listed(rows: Mapping[str, Path], algorithm: str, manifest: Path) -> Iterato
             "row_file",
             columns,
             (
-                (str(path.absolute()), number, name.encode("utf-8", "surrogateescape"))
+                (checked(path), number, name.encode("utf-8", "surrogateescape"))
                 for number, (name, path) in enumerate(rows.items())
             ),
         )

@@ -19,23 +19,18 @@ from scrapy_dedupe.offline.record_parts import START_BYTES, head_of, is_gzip_fil
 from scrapy_dedupe.offline.reference_changes import date_key, digest_key
 from scrapy_dedupe.offline.revisits import can_change_references, could_be_undone, could_be_written
 from scrapy_dedupe.offline.rows import Row, write_rows
+from scrapy_dedupe.offline.usual_rows import UsualResponse, UsualRows
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.jobs import run_watched
 from scrapy_dedupe.tasks.state import reading
-from scrapy_dedupe.warc.bodies import (
-    BodyDigest,
-    has_more_than_payload,
-    hasher_of,
-    payload_digests,
-    usual_body,
-)
+from scrapy_dedupe.warc.bodies import BodyDigest, BodyHashes, has_more_than_payload, payload_digests
 from scrapy_dedupe.warc.framing import frames
 from scrapy_dedupe.warc.raw_heads import stored_uri
 from scrapy_dedupe.warc.reading import KEPT_BYTES, stored_record
 from scrapy_dedupe.warc.records import can_be_referred_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from scrapy_dedupe.offline.eligibility import Eligibility
     from scrapy_dedupe.tasks.jobs import Jobs
@@ -116,6 +111,9 @@ class RowScan:
                 faults=self._faults,
                 advance=advance,
             )
+        self._usual = UsualRows(task.algorithms)
+        self._statuses: dict[int, tuple[str | None, bool]] = {}
+        self._long: tuple[Frame, BodyHashes] | None = None
         self._is_gzip = False
         self._is_lost = False  # what follows is copied unchanged
 
@@ -139,10 +137,28 @@ class RowScan:
 
     def _frames(self) -> Iterator[Frame]:
         if self._digester is not None:
-            yield from self._digester.frames(self._met_damage)
+            yield from self._digester.frames(self._met_damage, self._on_long_block)
             return
         with reading(self._file):
-            yield from frames(self._file, kept_bytes=KEPT_BYTES, on_damage=self._copied_damage)
+            yield from frames(
+                self._file,
+                kept_bytes=KEPT_BYTES,
+                on_damage=self._copied_damage,
+                on_long_block=self._on_long_block,
+            )
+
+    def _on_long_block(self, frame: Frame) -> Callable[[bytes], object] | None:
+        """Hash a long body while it is read. Chunks are removed later, when the whole body is known."""
+        self._long = None
+        record = stored_record(self._file, frame)
+        if record.type != "response" or record.http is None or record.http_status is None:
+            return None
+        if record.http.is_chunked:
+            return None
+        hashes = BodyHashes(self._algorithms_for(record))
+        hashes.update(memoryview(frame.kept)[record.http.length :])
+        self._long = (frame, hashes)
+        return hashes.update
 
     def _met_damage(self, damage: Damage) -> None:
         self._is_lost = not self._is_gzip
@@ -156,62 +172,106 @@ class RowScan:
 
     def row(self, frame: Frame) -> Row:
         """The row of a record."""
+        found = None if self._is_lost else self._usual.row(frame, is_gzip=self._is_gzip)
+        if found is None:
+            return self.unusual_row(frame)
+        if not isinstance(found, UsualResponse):
+            return found
+        row = found.row
+        size_bytes = len(found.body)
+        reason, is_whole = self._of_status(found.status, frame)
+        reason = reason or self._task.eligibility.reason_of_size(size_bytes)
+        is_listed = False
+        if self._digester is not None:
+            algorithm = self._task.algorithms[0]
+            digest: bytes = getattr(row, algorithm)
+            is_listed = self._digester.line(frame, f"{algorithm}:{digest.hex()}") is not None
+        has_heads = reason is None and self._keeps_heads(row.heads_bytes or 0, frame.length)
+        return row._replace(
+            is_listed=is_listed,
+            moment=row.moment if is_listed else None,
+            is_alone=not is_whole,
+            reason=reason,
+            unfit=reason or row.unfit,
+            heads=row.heads if has_heads else None,
+            **({"mime": None, "heads_bytes": None} if reason else {}),
+        )
+
+    def _of_status(self, status: int, frame: Frame) -> tuple[str | None, bool]:
+        """Why a usual response with this status is not eligible, regardless of its size, and whether it is whole."""
+        if status not in self._statuses:
+            record = stored_record(self._file, frame)
+            self._statuses[status] = (self._task.eligibility.reason_against(record), record.is_whole)
+        return self._statuses[status]
+
+    def unusual_row(self, frame: Frame) -> Row:
+        """The row of a record of any form."""
         record = stored_record(self._file, frame)
-        digests: tuple[BodyDigest, ...] = ()
+        digests: dict[str, BodyDigest] = {}
         if record.type == "response" and record.length and record.http_status is not None:
             digests = self._digests(frame, record)
         line = None
         if self._digester is not None:
             algorithm = self._task.algorithms[0]
-            line = self._digester.line(frame, f"{algorithm}:{digests[0].hex}" if digests else None)
+            line = self._digester.line(frame, f"{algorithm}:{digests[algorithm].hex}" if digests else None)
         if record.type in CAPTURES and record.length:
             return self.captured(record, digests, is_listed=line is not None)
         return self._described(record, None if frame.is_arc else head_of(record))
 
-    def _digests(self, frame: Frame, record: StoredRecord) -> tuple[BodyDigest, ...]:
-        algorithms = self._task.algorithms
-        body = usual_body(frame) if frame.member and not frame.is_arc else None
-        if body is None:
-            return payload_digests(record, algorithms)
-        return tuple([BodyDigest(hasher_of(name, body).hexdigest(), len(body)) for name in algorithms])
+    def _digests(self, frame: Frame, record: StoredRecord) -> dict[str, BodyDigest]:
+        names = self._algorithms_for(record)
+        if self._long is not None and self._long[0] is frame:
+            found = self._long[1].digests()
+        else:
+            found = payload_digests(record, names)
+        return dict(zip(names, found, strict=True))
+
+    def _algorithms_for(self, record: StoredRecord) -> tuple[str, ...]:
+        """The algorithms for a payload; with SHA-1 if the record has no digest."""
+        names = self._task.algorithms
+        return names if record.get("WARC-Payload-Digest") or "sha1" in names else (*names, "sha1")
 
     def _described(self, record: StoredRecord, head: RawHead | None) -> Row:
         """The values of a record of any type."""
         if head is None:
             return Row(record.offset, record.length, record.type)
-        record_id, uri = head.get(b"WARC-Record-ID") or None, head.get(b"WARC-Target-URI")
-        date, digest = head.get(b"WARC-Date") or None, head.get(b"WARC-Payload-Digest") or None
+        record_id = head.get(b"WARC-Record-ID") or None
         row = Row(
             record.offset,
             record.length,
             record.type,
-            record_id,
-            None if record_id is None else bare(record_id),
-            None if uri is None else bare(uri),
-            date,
-            None if date is None else date_key(date.decode("latin-1")),
-            digest,
-            None if digest is None else digest_key(digest.decode("latin-1")),
+            id_key=None if record_id is None else bare(record_id),
             is_gzip=self._is_gzip,
             is_other_method=record.type == "request" and not _GET.match(record.frame.kept),
         )
+        if record.type in (*CAPTURES, "revisit"):
+            uri, date = head.get(b"WARC-Target-URI"), head.get(b"WARC-Date") or None
+            digest = head.get(b"WARC-Payload-Digest") or None
+            row = row._replace(
+                id=record_id,
+                uri=None if uri is None else bare(uri),
+                date=date,
+                date_key=None if date is None else date_key(date.decode("latin-1")),
+                digest=digest,
+                digest_key=None if digest is None else digest_key(digest.decode("latin-1")),
+            )
         concurrent, refers_to = head.get_all(b"WARC-Concurrent-To"), head.get_all(b"WARC-Refers-To")
         if not (concurrent or refers_to or record.type == "revisit"):
             return row
         can_be_changed = could_be_written(record, head) and can_change_references(head)
         refers_date = head.get(b"WARC-Refers-To-Date")
         return row._replace(
-            concurrent_to=[bare(value) for value in concurrent],
-            refers_to=[bare(value) for value in refers_to],
-            refers_uris=[bare(value) for value in head.get_all(b"WARC-Refers-To-Target-URI")],
+            concurrent_to=[bare(value) for value in concurrent] or None,
+            refers_to=[bare(value) for value in refers_to] or None,
+            refers_uris=[bare(value) for value in head.get_all(b"WARC-Refers-To-Target-URI")] or None,
             refers_date_key=date_key(refers_date.decode("latin-1")) if refers_date else None,
             is_fixed=self._is_lost or not record.length or not can_be_changed,
         )
 
     def captured(
-        self, record: StoredRecord, digests: Sequence[BodyDigest], *, is_listed: bool = False
+        self, record: StoredRecord, digests: Mapping[str, BodyDigest], *, is_listed: bool = False
     ) -> Row:
-        """The row of a response or resource; *digests*: of its payload, by the algorithms of the task."""
+        """The row of a response or resource; *digests*: of its payload, by algorithm."""
         head = None if record.format == "arc" else head_of(record)
         row = self._described(record, head)
         values: dict[str, Any] = {
@@ -228,9 +288,9 @@ class RowScan:
             values |= {"reason": "damaged", "unfit": "damaged"}
         if not digests:
             return row._replace(**values)
-        for name, digest in zip(self._task.algorithms, digests, strict=True):
-            values[name] = bytes.fromhex(digest.hex)
-        size_bytes = digests[0].size_bytes
+        for name in self._task.algorithms:
+            values[name] = bytes.fromhex(digests[name].hex)
+        size_bytes = digests[self._task.algorithms[0]].size_bytes
         values |= {
             "size_bytes": size_bytes,
             "moment": moment(record.date) if is_listed and record.date else None,
@@ -239,7 +299,8 @@ class RowScan:
         }
         if row.digest is None:
             # The digest that replay indexers compute: revisits of this original have it, and older ones may.
-            sha1 = b"sha1:" + base64.b32encode(bytes.fromhex(payload_digests(record, ("sha1",))[0].hex))
+            found = digests.get("sha1") or payload_digests(record, ("sha1",))[0]
+            sha1 = b"sha1:" + base64.b32encode(bytes.fromhex(found.hex))
             values |= {"digest": sha1, "digest_key": digest_key(sha1.decode("latin-1"))}
         if self._is_lost:
             return row._replace(**values)
@@ -257,13 +318,17 @@ class RowScan:
             values |= self._sizes(record, head)
         return row._replace(**values)
 
+    def _keeps_heads(self, heads_bytes: int, length: int) -> bool:
+        """Whether a revisit might not be smaller than its record, so that its size must be computed from the heads."""
+        return self._task.has_heads or heads_bytes + ADDED_BYTES + _REFERENCE_BYTES >= length
+
     def _sizes(self, record: StoredRecord, head: RawHead | None) -> dict[str, Any]:
         """The values from which the size of a revisit is estimated."""
         assert record.http is not None
         assert head is not None
         heads_bytes = record.frame.block_position + record.http.length
         values: dict[str, Any] = {"heads_bytes": heads_bytes, "mime": _mime(record)}
-        if self._task.has_heads or heads_bytes + ADDED_BYTES + _REFERENCE_BYTES >= record.length:
+        if self._keeps_heads(heads_bytes, record.length):
             block = record.frame.kept[: record.http.length]
             values["heads"] = head.to_bytes(record.frame.block_length) + block
         return values

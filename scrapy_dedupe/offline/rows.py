@@ -5,7 +5,8 @@ A file is read once (`row_scan`); everything up to the plan works on its rows. T
 ===================  =======  ======================================================================================
 offset, length       BIGINT   stored bytes; length 0: the record shares a gzip member with others
 kind                 VARCHAR  the type of the record, in lower case
-id, id_key           BLOB     WARC-Record-ID as stored, and without angle brackets
+id_key               BLOB     WARC-Record-ID without angle brackets
+id                   BLOB     WARC-Record-ID as stored; this and the next five only of captures and revisits
 uri                  BLOB     WARC-Target-URI as stored, without angle brackets; of an ARC record the URL in UTF-8
 date                 BLOB     WARC-Date as stored
 date_key             VARCHAR  the same text for all forms of one time (`reference_changes.date_key`)
@@ -170,21 +171,25 @@ def insert_rows(engine: Any, table: str, columns: Mapping[str, str], rows: Itera
     while batch := list(islice(left, _BATCH)):
         # DuckDB reads arrays of Python objects much faster than parameters.
         arrays = {
-            name: _array(values) for name, values in zip(columns, zip(*batch, strict=True), strict=True)
+            name: _array(values, kind)
+            for (name, kind), values in zip(columns.items(), zip(*batch, strict=True), strict=True)
         }
         engine.register("batch", arrays)
         engine.execute(f"INSERT INTO {table} SELECT * FROM batch")  # noqa: S608 - constant names
         engine.unregister("batch")
 
 
-def _array(values: tuple[Any, ...]) -> Any:
+def _array(values: tuple[Any, ...], kind: str) -> Any:
     # Imported when it is needed, since the command line imports this module.
     import numpy as np
 
     array = np.empty(len(values), object)
-    # An assignment of lists would make an array of several dimensions.
-    for index, value in enumerate(values):
-        array[index] = value
+    if kind.endswith("[]"):
+        # An assignment of lists would make an array of several dimensions.
+        for index, value in enumerate(values):
+            array[index] = value
+    else:
+        array[:] = values
     return array
 
 

@@ -365,7 +365,8 @@ class _Steps:
             own = Faults(keep_going=self._faults.keep_going)
             manifest = state.path / MANIFEST
             if options.compare == "bytes":
-                list_rows(rows, options.algorithm, state.path / "sums.txt")
+                if not (state.path / "sums.txt").exists():
+                    list_rows(rows, options.algorithm, state.path / "sums.txt")
                 counts = number_clusters(
                     state.path / "sums.txt",
                     manifest,

@@ -90,7 +90,7 @@ def payload_digests(
     record: StoredRecord, algorithms: Sequence[str], *, decoded: bool = False
 ) -> tuple[BodyDigest, ...]:
     """Several digests of a payload, which is read once. See `payload_digest`."""
-    hashes = _Hashes(algorithms)
+    hashes = BodyHashes(algorithms)
     held = _held_body(record, decoded=decoded)
     pieces_of = decoded_pieces if decoded else payload_pieces
     for piece in pieces_of(record) if held is None else (held,):
@@ -110,7 +110,7 @@ def hashed_records(
     called before the rest of the block is read, when the length of the record is not yet known. Long blocks are hashed
     while they are read and not read a second time, unless they are chunked. Raises the exceptions of `read_records`.
     """
-    passing: tuple[tuple[int, int], _Hashes] | None = None
+    passing: tuple[tuple[int, int], BodyHashes] | None = None
 
     def on_long_block(record: StoredRecord) -> Callable[[bytes], None] | None:
         nonlocal passing
@@ -119,7 +119,7 @@ def hashed_records(
             return None
         if not (algorithms := wanted(record)):
             return None
-        hashes = _Hashes(algorithms)
+        hashes = BodyHashes(algorithms)
         passing = (_place(record), hashes)
         hashes.update(memoryview(record.frame.kept)[_head_bytes(record) :])
         return hashes.update
@@ -132,8 +132,8 @@ def hashed_records(
         passing = None
 
 
-class _Hashes:
-    """Several digests of one body."""
+class BodyHashes:
+    """Several digests of one body, which is given in pieces."""
 
     def __init__(self, algorithms: Sequence[str]) -> None:
         self._hashers = [hasher_of(algorithm) for algorithm in algorithms]

@@ -167,7 +167,7 @@ def test_options_decide_what_becomes_a_revisit(folder: Path) -> None:
     assert run(folder, eligibility=Eligibility(min_size=4_000)).left == {"small": 2}
 
 
-DEATHS = ("make_all_rows", "number_rows", "rewrite")
+DEATHS = ("make_all_rows", "number_rows", "number_clusters", "rewrite")
 
 
 @pytest.mark.parametrize("step", DEATHS)
@@ -176,8 +176,9 @@ DEATHS = ("make_all_rows", "number_rows", "rewrite")
 def test_a_death_before_or_after_a_step_costs_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, step: str, in_place: bool, is_done: bool
 ) -> None:
+    how = {"in_place": in_place, "compare": "bytes" if step == "number_clusters" else "digest"}
     shutil.copytree(folder / "in", folder / "copy")
-    run(folder, in_place=in_place)
+    run(folder, **how)
     wanted = snapshot(folder)
     for name in ("in", "out"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -192,8 +193,8 @@ def test_a_death_before_or_after_a_step_costs_nothing(
     with monkeypatch.context() as context:
         context.setattr(steps, step, die)
         with pytest.raises(Died):
-            run(folder, in_place=in_place)
-    done = run(folder, in_place=in_place)
+            run(folder, **how)
+    done = run(folder, **how)
     assert done.converted == 1
     assert {name: data for name, data in snapshot(folder).items() if "report.json" not in name} == {
         name: data for name, data in wanted.items() if "report.json" not in name
@@ -214,9 +215,26 @@ def cut(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def test_a_file_that_changes_while_the_payloads_are_compared_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do = steps.number_rows
+
+    def meanwhile(*args: Any, **options: Any) -> Any:
+        (folder / "in" / "a.warc.gz").write_bytes((folder / "in" / "b" / "b.warc").read_bytes())
+        return do(*args, **options)
+
+    monkeypatch.setattr(steps, "number_rows", meanwhile)
+    with pytest.raises(ArchiveError, match=r"in/a\.warc\.gz has changed since this work began"):
+        run(folder)
+    assert not [name for name in snapshot(folder / "out") if ".dedupe/" not in name]
+
+
 def test_another_question_does_not_go_on_with_the_work(cut: Path) -> None:
     with pytest.raises(ArchiveError, match="--hash was sha256"):
         run(cut, algorithm="md5")
+    with pytest.raises(ArchiveError, match="--compare was digest"):
+        run(cut, compare="bytes")
     with pytest.raises(ArchiveError, match="--min-size was 1024"):
         run(cut, eligibility=Eligibility(min_size=5))
     assert run(cut, jobs=2, sample=3).converted == 1
