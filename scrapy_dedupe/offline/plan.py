@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import sync_folder
-from scrapy_dedupe.offline.engine import checked, open_engine, quoted, rows_of, source
 from scrapy_dedupe.offline.line_checks import CheckTask, check_lines
 from scrapy_dedupe.offline.manifest import ManifestLine
+from scrapy_dedupe.offline.plan_joins import open_joins
 from scrapy_dedupe.offline.plan_lines import LINES_FILE
 from scrapy_dedupe.offline.plan_queries import (
     CHOICES,
@@ -34,9 +34,8 @@ from scrapy_dedupe.offline.plan_queries import (
     SURVEYED,
     UNMATCHED,
 )
-from scrapy_dedupe.offline.revisit_sizes import revisit_bytes
 from scrapy_dedupe.offline.row_scan import ADDED_BYTES
-from scrapy_dedupe.offline.rows import COLUMNS, PURPOSE, create_table, insert_rows, refused
+from scrapy_dedupe.offline.rows import COLUMNS
 from scrapy_dedupe.offline.savings import Savings, add_up
 from scrapy_dedupe.offline.slices import SLICES_FOLDER
 from scrapy_dedupe.tasks.faults import Fault, Faults
@@ -44,11 +43,12 @@ from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.state import writing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from scrapy_dedupe.offline.eligibility import Eligibility
     from scrapy_dedupe.offline.places import Places
+    from scrapy_dedupe.offline.plan_joins import Joins
     from scrapy_dedupe.offline.plan_lines import PlannedFile
     from scrapy_dedupe.tasks.jobs import Jobs
 
@@ -98,8 +98,8 @@ def make_plan(task: PlanTask) -> PlanCounts:
     with writing(slices):
         for left in (scratch, slices, made):  # of a run that was killed
             shutil.rmtree(left, ignore_errors=True)
-        with open_engine(PURPOSE, lambda text: refused(slices, text), scratch) as engine:
-            counts = _Plan(task, engine).made(made)
+        with open_joins(task.jobs, scratch, slices) as joins:
+            counts = _Plan(task, joins).made(made)
         if made.exists():
             for path in sorted(made.rglob("*.parquet")):
                 whole_file.sync_file(path)
@@ -110,90 +110,51 @@ def make_plan(task: PlanTask) -> PlanCounts:
 
 
 class _Plan:
-    def __init__(self, task: PlanTask, engine: Any) -> None:
+    def __init__(self, task: PlanTask, joins: Joins) -> None:
         self._task = task
-        self._engine = engine
+        self._joins = joins
         self._faults = Faults(keep_going=task.keep_going)
 
     def made(self, slices: Path) -> PlanCounts:
-        engine, task = self._engine, self._task
-        engine.execute(
-            f"CREATE VIEW line AS SELECT * FROM read_parquet({source(task.folder / LINES_FILE)})"  # noqa: S608
-        )
-        create_table(engine, "file", {"file": "BIGINT", "is_output": "BOOLEAN"})
-        insert_rows(engine, "file", {"file": "", "is_output": ""}, ((f.id, f.is_output) for f in task.files))
-        self._add_rows()
+        joins, task = self._joins, self._task
+        joins.add_lines(task.folder / LINES_FILE)
+        columns = {"file": "BIGINT", "is_output": "BOOLEAN"}
+        joins.add("file", columns, ((file.id, file.is_output) for file in task.files))
+        joins.add_rows(task.rows)
         self._check_lines()
-        self._run(*SURVEYED, *CHOICES)
-        self._measure()
-        self._run(*(statement.format(added=ADDED_BYTES) for statement in OUTCOMES), *SLICES)
-        engine.execute(f"COPY ({SLICE_ROWS}) TO {quoted(slices)} (FORMAT parquet, PARTITION_BY (file))")
-        ((converted,),) = engine.execute(CONVERTED).fetchall()
+        joins.run([*SURVEYED, *CHOICES])
+        all_copies = "TRUE" if task.is_dry_run else "FALSE"
+        joins.add_sizes(SMALL_COPIES.format(added=ADDED_BYTES, all_copies=all_copies))
+        joins.run([*(statement.format(added=ADDED_BYTES) for statement in OUTCOMES), *SLICES])
+        joins.write_by_file(SLICE_ROWS, slices)
+        ((converted,),) = joins.fetch(CONVERTED)
         savings = Savings()
         if task.is_dry_run:
             savings = add_up(
-                (uri.decode("utf-8", "surrogatepass"), mime, saved)
-                for uri, mime, saved in rows_of(engine.execute(SAVED))
+                (bytes(uri).decode("utf-8", "surrogatepass"), mime, saved)
+                for uri, mime, saved in joins.fetch(SAVED)
             )
-        return PlanCounts(
-            converted,
-            dict(engine.execute(LEFT_COPIES).fetchall()),
-            self._faults.count,
-            tuple(self._faults.first),
-            savings,
-        )
-
-    def _run(self, *statements: str) -> None:
-        for statement in statements:
-            self._engine.execute(statement)
-
-    def _add_rows(self) -> None:
-        """Make the view ``row`` of all rows."""
-        rows = self._task.rows
-        create_table(self._engine, "row_file", {"path": "VARCHAR", "file": "BIGINT"})
-        places = [(checked(path), number) for number, path in rows.items()]
-        insert_rows(self._engine, "row_file", {"path": "", "file": ""}, places)
-        if not rows:
-            create_table(self._engine, "row", {"file": "BIGINT", **COLUMNS})
-            return
-        sources = ", ".join(map(source, rows.values()))
-        names = ", ".join(f'r."{name}"' for name in COLUMNS)
-        self._engine.execute(
-            f"CREATE VIEW row AS SELECT f.file, {names} FROM read_parquet([{sources}], filename = true) r"  # noqa: S608
-            " JOIN row_file f ON f.path = r.filename"
-        )
+        left = dict(joins.fetch(LEFT_COPIES))
+        return PlanCounts(converted, left, self._faults.count, tuple(self._faults.first), savings)
 
     def _check_lines(self) -> None:
         """Read the records of lines that do not match their rows. A line that differs from its record is a fault."""
-        engine, task = self._engine, self._task
-        create_table(engine, "checked", {"line": "BIGINT", **COLUMNS})
+        joins, task = self._joins, self._task
         lines: dict[int, list[tuple[int, ManifestLine]]] = {}
         files = {file.id: file for file in task.files}
-        for number, file, offset, length, uri, date, label, value in rows_of(engine.execute(UNMATCHED)):
-            text = uri.decode("utf-8", "surrogatepass")
+        for number, file, offset, length, uri, date, label, value in joins.fetch(UNMATCHED):
+            text = bytes(uri).decode("utf-8", "surrogatepass")
             line = ManifestLine(files[file].name, offset, length, text, date, f"{label}:{value.hex()}")
             lines.setdefault(file, []).append((number, line))
         tasks = [
             CheckTask(task.places, task.eligibility, tuple(some), task.keep_going, task.is_dry_run)
             for some in lines.values()
         ]
+        checked: list[Sequence[Any]] = []
         for _, (rows, count, faults) in run_jobs(check_lines, tasks, task.jobs):
-            insert_rows(engine, "checked", {"line": "", **COLUMNS}, rows)
+            checked += rows
             self._faults.take(count, faults)
-        for file, offset in rows_of(engine.execute(NO_RECORD)):
+        joins.add("checked", {"line": "BIGINT", **COLUMNS}, checked)
+        for file, offset in joins.fetch(NO_RECORD):
             place = task.places.file(files[file].name)
             self._faults.add(f"{place}, offset {offset}", "no record begins at the offset in the manifest")
-
-    def _measure(self) -> None:
-        """Make the table ``size``: the approximate size of the revisits of small records."""
-        query = SMALL_COPIES.format(
-            added=ADDED_BYTES, all_copies="TRUE" if self._task.is_dry_run else "FALSE"
-        )
-
-        def sizes() -> Iterator[tuple[int, int]]:
-            # Another connection: each has one result at a time.
-            for line, heads, is_gzip, uri, date in rows_of(self._engine.cursor().execute(query)):
-                yield line, revisit_bytes(heads, uri or b"", (date or "").encode(), is_gzip=is_gzip)
-
-        create_table(self._engine, "size", {"line": "BIGINT", "revisit_bytes": "BIGINT"})
-        insert_rows(self._engine, "size", {"line": "", "revisit_bytes": ""}, sizes())

@@ -118,11 +118,9 @@ LEFT JOIN pinned_uri u ON u.uri = s.uri
     # A cluster is a listed original and its copies. The first records of each cluster that can be originals: one without
     # chunks and one in chunks, so that the choice is fast in a large cluster too.
     """
-CREATE TABLE serving AS SELECT cluster, is_chunked, copy, line FROM (
-    SELECT cluster, is_chunked, copy, line,
-        row_number() OVER (PARTITION BY cluster, is_chunked ORDER BY copy, line) AS place
-    FROM eligible WHERE unfit IS NULL
-) WHERE place = 1
+CREATE TABLE serving AS
+SELECT cluster, is_chunked, min(copy) AS copy, min_by(line, (copy, line)) AS line FROM eligible WHERE unfit IS NULL
+GROUP BY cluster, is_chunked
 """,
     """
 CREATE TABLE earlier AS
@@ -197,7 +195,7 @@ CONVERTED: Final = "SELECT count(*) FROM decided WHERE is_converted"
 LEFT_COPIES: Final = """
 SELECT d.reason, count(*) AS copies FROM decided d JOIN file f ON f.file = d.file
 WHERE d.role = 2 AND d.reason IS NOT NULL AND f.is_output
-    AND d.line NOT IN (SELECT original FROM decided WHERE is_converted)
+    AND NOT EXISTS (SELECT 1 FROM decided o WHERE o.is_converted AND o.original = d.line)
 GROUP BY d.reason ORDER BY copies DESC, d.reason
 """
 """Unchanged copies in rewritten files, by reason. A record that is the original of a revisit is not a copy."""

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from scrapy_dedupe.errors import DamagedInput, DedupeError, EngineError, SettingError, UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.places import Places
+from scrapy_dedupe.spark.joins import SparkJoins
 
 if TYPE_CHECKING:
     import threading
@@ -49,6 +50,7 @@ class SparkWorkers:
     """Runs tasks in the classic session *session* (not Spark Connect)."""
 
     def __init__(self, session: Any) -> None:
+        self._session = session
         self._context = session.sparkContext
 
     @property
@@ -75,6 +77,21 @@ class SparkWorkers:
                 yield given[index], result
         finally:
             job.stop()
+
+    @contextmanager
+    def joins(self, scratch: Path) -> Iterator[SparkJoins]:
+        """The joins of a plan, with temporary files in *scratch*. Raises EngineError if a statement fails."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        joins = SparkJoins(self._session, scratch)
+        try:
+            yield joins
+        except (Py4JError, PySparkException) as error:
+            raise EngineError(f"Spark cannot make the plan: {_reason_of(error)}.") from error
+        finally:
+            with suppress(Exception):
+                joins.close()
 
 
 class _SparkJob:
@@ -139,12 +156,15 @@ class _SparkJob:
         text = str(failure)
         found = _FAILED.search(text)
         where = f" of {_name_of(self._tasks[int(found[1])])}" if found else ""
-        # The last line before the calls in Java, which may end a traceback of Python.
-        last = _JAVA_CALLS.split(text, maxsplit=1)[0].strip().splitlines()[-1]
-        reason = _CLASSES.split(last)[-1].partition(". ")[0].rstrip(".")
         return EngineError(
-            f"The Spark task{where} failed ({self._title}): {reason}. Run the same command again to continue."
+            f"The Spark task{where} failed ({self._title}): {_reason_of(failure)}. Run the same command again to continue."
         )
+
+
+def _reason_of(failure: BaseException) -> str:
+    # The last line before the calls in Java, which may end a traceback of Python.
+    last = _JAVA_CALLS.split(str(failure), maxsplit=1)[0].strip().splitlines()[-1]
+    return _CLASSES.split(last)[-1].partition(". ")[0].rstrip(".")
 
 
 class _Lists:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,17 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parent.parent
 
 
+@pytest.fixture(scope="session")
+def s3_address() -> tuple[str, int]:
+    """Where a server of S3 may be started."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        host, port = free.getsockname()
+    return host, port
+
+
 @pytest.fixture(scope="module")
-def session() -> Iterator[Any]:
+def session(s3_address: tuple[str, int]) -> Iterator[Any]:
     """A session of two cores that tries each task twice."""
     pytest.importorskip("pyspark", reason="pyspark is not installed (extra spark)")
     from scrapy_dedupe.spark import spark_session
@@ -25,7 +35,18 @@ def session() -> Iterator[Any]:
     patch = pytest.MonkeyPatch()
     # The Python processes of Spark import the tasks of the tests.
     patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), str(TESTS.parent)]))
+    # The processes of Spark get the environment of the first session.
+    patch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*s3_address))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        patch.setenv(name, "test")
+    patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    # Compiling code for a few rows takes longer than running it.
+    patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     patch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-memory 512m pyspark-shell")
     with spark_session("local[2,2]") as session:
+        # As many tasks for each join as there are cores.
+        session.conf.set("spark.sql.shuffle.partitions", "2")
+        session.conf.set("spark.sql.codegen.wholeStage", "false")
+        session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         yield session
     patch.undo()
