@@ -266,6 +266,20 @@ async def test_nothing_is_stored_twice(web: WebServer, cached: dict[str, Any], t
 
 
 @crawl_test
+async def test_a_page_is_confirmed_several_times_in_a_crawl(
+    web: WebServer, cached: dict[str, Any], tmp_path: Path
+) -> None:
+    web.pages["/a"] = validating(text("a"))
+    web.pages["/copy"] = validating(text("a"), '"c"')
+    urls = [web.url("/a"), web.url("/copy")]
+    await read(cached, *urls)
+    items, _ = await read(cached, *urls * 3)
+    assert [(item["cached"], item["text"]) for item in items] == [(True, text("a").decode())] * 6
+    types = [r.type for r in records_of(tmp_path / "warcs") if r.type in ("response", "revisit")]
+    assert types == ["response", *["revisit"] * 7]
+
+
+@crawl_test
 async def test_pages_of_an_imported_wacz_serve(
     web: WebServer, cached: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -30,6 +30,22 @@ def test_an_error_goes_to_whoever_asked_and_the_next_task_runs() -> None:
     worker.stop(60)
 
 
+def test_an_error_of_a_task_without_result_is_logged_and_the_next_task_runs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    worker = Worker()
+
+    def fail() -> None:
+        raise ValueError("planted")
+
+    worker.post(fail)
+    assert worker.submit(lambda: 7).result(60) == 7
+    worker.stop(60)
+    assert "Unexpected error of the worker: planted" in caplog.text
+    with pytest.raises(RuntimeError, match="stopped"):
+        worker.post(fail)
+
+
 def test_the_weight_of_what_waits_is_known() -> None:
     changes: list[int] = []
     go = threading.Event()

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from scrapy_dedupe.errors import DamagedInput, DedupeError
 from scrapy_dedupe.stores.normal_forms import known_digest, plain_url
 from scrapy_dedupe.warc.dates import date_digits
-from scrapy_dedupe.warc.exchanges import paired
+from scrapy_dedupe.warc.exchanges import names, paired
 from scrapy_dedupe.warc.raw_heads import stored_uri
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import is_unmodified, milliseconds
@@ -193,10 +194,17 @@ class RecentExchanges:
     def _exchange_at(self, file: ReadableFile, offset: int) -> tuple[StoredRecord, StoredRecord | None]:
         damages: list[Damage] = []
         records = read_records(file, on_damage=damages.append, start=offset, layouts=self._layouts)
-        for record, request in paired(records):
+        first = list(islice(records, 2))
+        if len(first) == 2:
+            record, request = first
+            # As this package writes them.
+            is_pair = record.type in ("response", "revisit") and request.type == "request"
+            if record.offset == offset and is_pair and names(request, record):
+                return record, request
+        for record, found in paired(chain(first, records)):
             if record.offset != offset:
                 break
-            return record, request
+            return record, found
         raise DamagedInput(f"{file}, offset {offset}: there is no whole record.")
 
 
@@ -222,7 +230,7 @@ def page_headers(record: StoredRecord, source: StoredRecord) -> Headers:
 
     Raises DamagedInput for a server-not-modified record that does not say how it changes those of *source*.
     """
-    if is_unmodified(record):
+    if record.type == "revisit" and is_unmodified(record):
         headers = renewed_headers(source.http_headers, record.get(RENEWAL_FIELD))
         if headers is None or not confirms(record, source):
             raise _another(str(record.path), record.offset)

@@ -349,7 +349,10 @@ class CrawlArchive:
 
 def present_path(file: str) -> Path | None:
     """The file under its final name, or under its name during writing; None if neither exists."""
-    return next((_path(name) for name in (file, f"{file}{OPEN_SUFFIX}") if isfile(name)), None)  # noqa: PTH113 - a path takes five times as long
+    for name in (file, f"{file}{OPEN_SUFFIX}"):
+        if isfile(name):  # noqa: PTH113 - a path takes five times as long
+            return _path(name)
+    return None
 
 
 # A crawl reads a million records of few files.

@@ -57,6 +57,7 @@ class EntryWriter:
         self.captures = CaptureTable()
         self.total = self.dupes = self.added = 0
         self._settles_others = settles_others
+        self._added_at_once = index.added_at_once
         self._originals: list[Original] = []
         self._urls: list[UrlCapture] = []
         # Responses with another status than 200: those with status 200 are preferred as originals.
@@ -114,7 +115,7 @@ class EntryWriter:
         """Called for a revisit without a digest that names no record of its source."""
 
     def _flush_when_full(self) -> None:
-        if len(self._originals) >= _BATCH or len(self._urls) >= _BATCH:
+        if len(self._originals) >= self._added_at_once or len(self._urls) >= self._added_at_once:
             self._flush()
 
     def _flush(self) -> None:

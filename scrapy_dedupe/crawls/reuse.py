@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scrapy_dedupe.warc.exchanges import cookie_key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from datetime import datetime
 
     from scrapy_dedupe.warc.capture import Headers
@@ -59,6 +59,11 @@ OF_THE_BODY = (
 
 _DIRECTIVE = re.compile(rb'\s*([^\s,="]+)(?:\s*=\s*("(?:[^"\\]|\\.)*"|[^,]*))?[^,]*', re.DOTALL)
 _DECISIVE = (b"age", b"cache-control", b"date", b"etag", b"expires", b"last-modified", b"vary")
+_CONTROLS = frozenset({b"cache-control"})
+_OF_PAGES = frozenset({b"cache-control", b"vary"})
+_OF_REQUESTS = frozenset({b"authorization", b"cache-control"})
+_REPLACED = frozenset({b"age", b"cache-control", b"date"})
+_JUDGED = _REPLACED | {b"expires"}
 _OF_THE_TRANSFER = {b"connection", b"content-length", b"keep-alive", b"transfer-encoding"}
 _MOST_CHARS = 8_000
 _SECONDS = frozenset({b"max-age", b"s-maxage"})
@@ -76,19 +81,24 @@ def why_not_reused(
     *stored_request* are the headers of the request that it answered, None if they are unknown. Cache-Control directives
     of the response in *ignored_controls* are ignored.
     """
-    known = stored_request or ()
-    if _combined(known, b"authorization") != _combined(request, b"authorization"):
+    asked, asking = _fields(stored_request or (), _OF_REQUESTS), _fields(request, _OF_REQUESTS)
+    if _combined(asked, b"authorization") != _combined(asking, b"authorization"):
         return "authorization"
-    if any(name == b"no-store" for name, _ in cache_controls(known)):
+    if any(name == b"no-store" for name, _ in _controls(asked)):
         return "no-store"
-    controls = {name for name, _ in cache_controls(stored)} - set(ignored_controls)
-    if b"private" in controls and (stored_request is None or not _have_same(known, request, b"cookie")):
+    page = _fields(stored, _OF_PAGES)
+    if not page:
+        return None
+    controls = {name for name, _ in _controls(page)} - set(ignored_controls)
+    if b"private" in controls and (
+        stored_request is None or not _have_same(stored_request, request, b"cookie")
+    ):
         return "private"
-    for name in _names(stored, b"vary"):
+    for name in _names(page.get(b"vary", ())):
         # The Host belongs to the URL, which is the same.
         if name == b"host":
             continue
-        if name == b"*" or stored_request is None or not _have_same(known, request, name):
+        if name == b"*" or stored_request is None or not _have_same(stored_request, request, name):
             return "vary"
     return None
 
@@ -100,15 +110,14 @@ def judged_headers(
 
     Cache-Control directives in *ignored_controls* are kept as they are, since the policy ignores them.
     """
-    controls = cache_controls(stored)
-    date = _date(stored)
-    has_lifetime = any(name == b"max-age" for name, _ in controls) or bool(_values(stored, b"expires"))
+    fields = _fields(stored, _JUDGED)
+    controls = _controls(fields)
+    date = _read_date(fields[b"date"][0]) if b"date" in fields else None
+    has_lifetime = any(name == b"max-age" for name, _ in controls) or b"expires" in fields
     shown = captured if date is None or (date > captured and not has_lifetime) else date
-    headers = [
-        (name, value) for name, value in stored if name.lower() not in (b"age", b"date", b"cache-control")
-    ]
+    headers = [field for field in stored if field[0].lower() not in _REPLACED]
     headers.append((b"Date", _date_text(shown)))
-    headers.append((b"Age", b"%d" % _age_s(stored, date, captured, now)))
+    headers.append((b"Age", b"%d" % _age_s(fields.get(b"age", ()), date, captured, now)))
     if any(name == b"no-cache" for name, _ in controls) and b"no-cache" not in ignored_controls:
         controls = [(name, value) for name, value in controls if name not in (b"no-cache", b"max-age")]
         controls += [(b"max-age", b"0"), (b"must-revalidate", None)]
@@ -130,10 +139,12 @@ def renewal(stored: Headers, confirmation: Headers, original: Headers) -> Renewa
     *stored* are the headers of the confirmed page, *original* those of the record that the 304 will refer to. None if the
     page cannot be described by that record.
     """
-    of_page, confirmed = _by_name(stored), _by_name(confirmation)
+    confirmed = _fields(confirmation, _DECISIVE)
     fields: dict[bytes, list[bytes]] = {}
-    if stored is not original:
-        of_original = _by_name(original)
+    if stored is original:
+        of_page = _fields(stored, _DECISIVE)
+    else:
+        of_page, of_original = _fields(stored), _fields(original)
         if of_page.get(b"content-encoding") != of_original.get(b"content-encoding"):
             return None
         names = (of_page.keys() | of_original.keys()) - _OF_THE_TRANSFER
@@ -181,7 +192,13 @@ def cache_controls(headers: Headers) -> list[tuple[bytes, bytes | None]]:
     >>> cache_controls(((b"Cache-Control", b"Private"), (b"Cache-Control", b'no-cache="a, b", max-age = 5')))
     [(b'private', None), (b'no-cache', b'"a, b"'), (b'max-age', b'5')]
     """
-    lines = b",".join(_values(headers, b"cache-control"))
+    return _controls(_fields(headers, _CONTROLS))
+
+
+def _controls(fields: Mapping[bytes, list[bytes]]) -> list[tuple[bytes, bytes | None]]:
+    if b"cache-control" not in fields:
+        return []
+    lines = b",".join(fields[b"cache-control"])
     return [
         (match[1].lower(), None if match[2] is None else match[2].strip())
         for match in _DIRECTIVE.finditer(lines)
@@ -201,20 +218,15 @@ def _readable(controls: list[tuple[bytes, bytes | None]]) -> Iterator[tuple[byte
             yield name, b"=" + argument
 
 
-def _age_s(stored: Headers, date: datetime | None, captured: datetime, now: datetime) -> int:
+def _age_s(values: Iterable[bytes], date: datetime | None, captured: datetime, now: datetime) -> int:
     """The current age in seconds, rounded up (RFC 9111, section 4.2.3)."""
     if now < captured:
         return TOO_OLD_S
-    ages = [value.strip() for value in _values(stored, b"age")]
+    ages = [value.strip() for value in values]
     sent = max((min(int(age[:20]), TOO_OLD_S) for age in ages if age.isdigit()), default=0)
     apparent = 0.0 if date is None else max(0.0, (captured - date).total_seconds())
     age = max(apparent, sent) + (now - captured).total_seconds()
     return min(TOO_OLD_S, -int(-age // 1))
-
-
-def _date(headers: Headers) -> datetime | None:
-    values = _values(headers, b"date")
-    return _read_date(values[0]) if values else None
 
 
 # A site sends many pages in the same second.
@@ -233,29 +245,28 @@ def _date_text(date: datetime) -> bytes:
 
 
 def _have_same(one: Headers, other: Headers, name: bytes) -> bool:
+    fields, others = _fields(one, (name,)), _fields(other, (name,))
     if name == b"cookie":
-        return cookie_key(_values(one, name)) == cookie_key(_values(other, name))
-    return _combined(one, name) == _combined(other, name)
+        return cookie_key(fields.get(name, [])) == cookie_key(others.get(name, []))
+    return _combined(fields, name) == _combined(others, name)
 
 
-def _combined(headers: Headers, name: bytes) -> list[bytes]:
+def _combined(fields: Mapping[bytes, list[bytes]], name: bytes) -> list[bytes]:
     """The value of a field in all its lines, without optional white space."""
-    return [b" ".join(part.split()) for value in _values(headers, name) for part in value.split(b",")]
+    return [b" ".join(part.split()) for value in fields.get(name, ()) for part in value.split(b",")]
 
 
-def _names(headers: Headers, name: bytes) -> Iterator[bytes]:
-    """The field names in a header field, in lower case."""
-    for value in _values(headers, name):
+def _names(values: Iterable[bytes]) -> Iterator[bytes]:
+    """The field names in the values of a header field, in lower case."""
+    for value in values:
         yield from filter(None, (part.strip().lower() for part in value.split(b",")))
 
 
-def _by_name(headers: Headers) -> dict[bytes, list[bytes]]:
-    """The values of each header field, by its name in lower case."""
+def _fields(headers: Headers, names: Collection[bytes] | None = None) -> dict[bytes, list[bytes]]:
+    """The values of each header field, or of those in *names*, by its name in lower case."""
     found: dict[bytes, list[bytes]] = {}
     for name, value in headers:
-        found.setdefault(name.lower(), []).append(value)
+        lower = name.lower()
+        if names is None or lower in names:
+            found.setdefault(lower, []).append(value)
     return found
-
-
-def _values(headers: Headers, name: bytes) -> list[bytes]:
-    return [value for header, value in headers if header.lower() == name]

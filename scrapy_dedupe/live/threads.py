@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_Task: TypeAlias = tuple[Future[Any], "Callable[..., Any]", tuple[Any, ...], dict[str, Any], int]
+_Task: TypeAlias = tuple[Future[Any] | None, "Callable[..., Any]", tuple[Any, ...], dict[str, Any], int]
 
 logger = logging.getLogger(__name__)
 
@@ -165,6 +165,13 @@ class Worker:
         """Run *function* after all tasks submitted before. The future gets its result or exception."""
         return self.submit_weighing(0, function, *args, **kwargs)
 
+    def post(self, function: Callable[[], object]) -> None:
+        """Like :meth:`submit`, for a function that handles its exceptions and has no result."""
+        with self._lock:
+            if self._is_stopped:
+                raise RuntimeError("The worker of this crawl has stopped.")
+            self._tasks.put((None, function, (), {}, 0))
+
     def submit_weighing(
         self, weight_bytes: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[T]:
@@ -194,7 +201,12 @@ class Worker:
             future, function, args, kwargs, weight_bytes = task
             # Otherwise the data of the task would stay in memory while the thread waits for the next task.
             del task
-            if future.set_running_or_notify_cancel():
+            if future is None:
+                try:
+                    function()
+                except BaseException as error:
+                    logger.error("Unexpected error of the worker: %s", error, exc_info=error)
+            elif future.set_running_or_notify_cancel():
                 try:
                     result = function(*args, **kwargs)
                 except BaseException as error:  # noqa: BLE001 - passed on through the future

@@ -51,6 +51,9 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
     :class:`~scrapy_dedupe.errors.CrawlStateError` for a crawl whose state does not allow the change.
     """
 
+    added_at_once = 1_000
+    """How many records an import should add with one call."""
+
     def __init__(self, url: str) -> None:
         self._url = url
         self.unreadable = 0
@@ -246,7 +249,7 @@ class CrawlIndex(AbstractContextManager["CrawlIndex"]):
         urls: Sequence[UrlCapture] = (),
         files: Sequence[str] = (),
     ) -> None:
-        """Add records of a begun source, about a thousand at once. Only its own crawl can find them.
+        """Add records of a begun source, about :attr:`added_at_once` of them. Only its own crawl can find them.
 
         Each record has a file. ``files`` are WARC files of the source, including those without records to add. The first
         record with a payload wins, also over records of other sources of the crawl. Safe to repeat. Raises

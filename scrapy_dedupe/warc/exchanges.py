@@ -120,7 +120,7 @@ def _taken_request(requests: deque[StoredRecord], record: StoredRecord) -> Store
 
 
 def _are_concurrent(request: StoredRecord, response: StoredRecord) -> bool:
-    return _names(request, response) or _names(response, request)
+    return names(request, response) or names(response, request)
 
 
 def _are_alike(request: StoredRecord, response: StoredRecord) -> bool:
@@ -134,7 +134,8 @@ def _are_alike(request: StoredRecord, response: StoredRecord) -> bool:
 _RULES = (_are_concurrent, _are_alike)
 
 
-def _names(record: StoredRecord, other: StoredRecord) -> bool:
+def names(record: StoredRecord, other: StoredRecord) -> bool:
+    """Whether a record names another one in WARC-Concurrent-To."""
     if record.concurrent_to is None or other.id is None:
         return False
     if record.concurrent_to == other.id:

@@ -448,6 +448,7 @@ def test_records_are_entered_in_bounded_batches_whatever_they_are(
         add_imported(source, originals, urls, files)
 
     monkeypatch.setattr(index, "add_imported", counted)
+    monkeypatch.setattr(type(index), "added_at_once", 1_000)
     path = tmp_path / "revisits.warc.gz"
     path.write_bytes(
         b"".join(

@@ -154,7 +154,8 @@ class ArchiveCache:
             return response
         page, created_with = answer
         confirmation = self._confirmations.pop(request, ())
-        if names_another(confirmation, validators_of(page.headers)):
+        has_other_tag = _values(confirmation, b"etag") != created_with.get(b"Etag", [])
+        if has_other_tag and names_another(confirmation, validators_of(page.headers)):
             return _unconditional(request)
         found = page.playable
         _restore_headers(response.headers, created_with, found.headers)
@@ -224,7 +225,7 @@ class ArchiveCache:
         self._drop_done()
         self._waiting.append((query, future))
         self._due.append((time.monotonic() + self._timeout_s, future))
-        self._session.worker.submit(self._find_next)
+        self._session.worker.post(self._find_next)
         return future
 
     def _drop_done(self) -> None:
