@@ -47,7 +47,7 @@ def learn(
     min_pairs: int = 10,
     min_share: float = 0.98,
 ) -> list[UrlRule]:
-    """The rules that explain the pages, those that save most downloads first; then rules that are not enabled.
+    """The rules that explain the pages, sorted by the downloads that they save; then rules that are not enabled.
 
     ``nominated`` are the candidates of ``rel=canonical`` links (:func:`candidates`), with the number of links.
     """
@@ -271,7 +271,7 @@ def _renamed(
 def _without_conflicts(
     accepted: list[UrlRule], hosts: dict[str, dict[str, UrlPage]], min_share: float
 ) -> list[UrlRule]:
-    """The rules, those that save most downloads first, without those that lead to conflicts on their host."""
+    """The rules without conflicts on their hosts, sorted by the downloads that they save."""
     aliases = {rule.host: rule.name for rule in accepted if rule.kind == "host-alias"}
     rules_of: defaultdict[str, list[UrlRule]] = defaultdict(list)
     for rule in accepted:
