@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import replace
+from copy import copy
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -419,9 +419,7 @@ class RuleWatch:
     def save(self) -> None:
         """Write the figures to the records."""
         known = [
-            (rule, replace(tally))
-            for rule, tally in self._tallies.items()
-            if tally.filtered or tally.compared
+            (rule, copy(tally)) for rule, tally in self._tallies.items() if tally.filtered or tally.compared
         ]
         self._held.submit(self._records.save_tallies, known)
 
