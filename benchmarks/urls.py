@@ -280,7 +280,12 @@ def rules(options: Options) -> None:
                     for times, more in zip(found, time_in_turn(work).values(), strict=True):
                         times.extend(more)
             rows += [
-                (f"{kind}, {answer}", f"{statistics.median(scrapy):.2f}", *compared(without, within), "+8")
+                (
+                    f"{kind}, {answer}",
+                    f"{statistics.median(scrapy):.2f}",
+                    *compared(without, within),
+                    "" if "filtered" in answer else "+8",
+                )
                 for answer, (scrapy, without, within) in answers.items()
             ]
     columns = ("URL", "Scrapy", "without", "with", "ratio", "more", "goal")

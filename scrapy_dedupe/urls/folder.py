@@ -27,14 +27,7 @@ is replaced by the content of ``urls.done``.
 In a new job the fingerprints of Scrapy's own file, ``requests.seen``, are imported. It lists enqueued requests, not
 done ones, so its fingerprints are added to the filter but not to the journal of done requests.
 
-**Between two runs** command-line tools use the state that the next run would use: after a clean stop the snapshot and
-``urls.seen``, after an unclean stop ``urls.done``. Reading changes no file, not even an interrupted write at its end. A
-kill of a tool leaves the old state or the new one. After a clean stop new fingerprints are appended to ``urls.seen``,
-after the size that the snapshot names, and only count once the new snapshot has replaced the old one. After an unclean
-stop no snapshot may be written, since it would mean that Scrapy's queue is complete. New fingerprints are then appended
-to ``urls.done`` and count immediately. An exact set is written before the snapshot. If its count differs from the
-snapshot, the next run rebuilds it; the tool uses a temporary one instead, which takes 29 bytes a fingerprint. Forgotten
-fingerprints that are added again are removed from ``urls.forgotten`` last.
+Between two runs, command-line tools read and change the files (:mod:`~scrapy_dedupe.urls.stored_filter`).
 """
 
 from __future__ import annotations
@@ -42,7 +35,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, Self, TypeAlias
 
 from scrapy_dedupe.errors import StoreError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.files.folders import folder_fault, sync_folder
@@ -76,7 +69,6 @@ EXACT_NAME = "urls.sqlite"
 RECORDS_NAME = "rules.sqlite"
 
 LocalFilter: TypeAlias = GrowingBloomFilter | ConfirmedBloomFilter
-State: TypeAlias = Literal["seen", "new", "forgotten"]
 
 
 class LastStop(Enum):
@@ -107,14 +99,14 @@ def _raise(error: BaseException) -> NoReturn:
 
 
 class FilterFolder:
-    """The filter of one job and its files, for a run (:meth:`open`) or for a command-line tool (:meth:`between_runs`).
+    """The filter of one job and its files, for a run.
 
     ``jobdir`` is Scrapy's folder of the job. The folder ``dedupe/urls`` in it is created when needed. ``fingerprinter`` is
     the import path of the class that makes the fingerprints. With ``confirm`` the hits of the filter are confirmed in an
     exact set, whose errors are passed to ``on_error``.
 
-    Opening sets ``last_stop`` and ``forgotten``. Opening for a run also sets ``starts``, the start requests of earlier
-    runs, and ``notes`` and ``warnings``, sentences for the log.
+    Opening sets ``last_stop``, ``forgotten``, ``starts`` (the start requests of earlier runs), and ``notes`` and
+    ``warnings``, sentences for the log.
     """
 
     def __init__(
@@ -153,8 +145,6 @@ class FilterFolder:
         # The file does not exist in a new, an interrupted or a running job.
         with suppress(FileNotFoundError):
             FilterSnapshot.read(self.snapshot, self.fingerprinter)
-
-    # A run
 
     def set_queue_aside(self) -> Path | None:
         """Rename Scrapy's queue after a kill and return its new path; None if there was nothing to rename.
@@ -347,178 +337,13 @@ class FilterFolder:
                 )
         return ConfirmedBloomFilter(bloom, exact, self._on_error)
 
-    # Between two runs
-
-    @contextmanager
-    def between_runs(self, capacity: int, error_rate: float, *, create: bool = False) -> Iterator[Self]:
-        """Lock the filter for a tool, which uses the following methods. They may raise StoreError.
-
-        ``capacity`` and ``error_rate`` apply only when a filter is created: after an unclean stop, as the next run would
-        do, or with ``create=True`` if the job has none. Raises the same exceptions as :meth:`open`, and
-        :class:`~scrapy_dedupe.errors.StoreUnavailable` if there is no filter.
-        """
-        self._parameters, self._filter = (capacity, error_rate), None
-        try:
-            with self._faults():
-                if create:
-                    self.folder.mkdir(parents=True, exist_ok=True)
-                for journal in (self.done_journal, self.seen_journal, self.forgotten_journal):
-                    if create or journal.path.exists():
-                        journal.lock()
-                self._read()
-            if self.last_stop is LastStop.NONE and not create:
-                raise StoreUnavailable(self._missing_message())
-            yield self
-        except BaseException:
-            # Report the first error, not one from closing.
-            with suppress(StoreError):
-                self.abandon()
-            raise
-        self.abandon()
+    # Files
 
     @property
     def filter(self) -> LocalFilter:
-        """The filter that the next run will use, including forgotten fingerprints."""
-        if self._filter is None:
-            with self._faults():
-                self._filter = self._load()
+        """The filter, including forgotten fingerprints."""
+        assert self._filter is not None
         return self._filter
-
-    @property
-    def error_rate(self) -> float:
-        """The error rate of the Bloom filter."""
-        return _bloom_of(self.filter).error_rate
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether hits are confirmed in an exact set."""
-        return isinstance(self.filter, ConfirmedBloomFilter)
-
-    @property
-    def has_stored_set(self) -> bool:
-        """Whether there is an exact set on disk that matches the filter."""
-        return self.is_exact and self._exact is not None and not self._exact.is_temporary
-
-    def state(self, fingerprint: bytes) -> State:
-        """The state of the fingerprint in the next run. A forgotten one may be requested again once."""
-        if fingerprint not in self.filter:
-            return "new"
-        return "forgotten" if fingerprint in self.forgotten else "seen"
-
-    def fingerprints(self) -> Iterator[bytes]:
-        """All fingerprints that count as seen, in the order in which they were recorded."""
-        return (fingerprint for fingerprint in self._list.fingerprints() if fingerprint not in self.forgotten)
-
-    def listed(self, on_count: Callable[[int], None] = lambda _: None) -> int:
-        """Number of fingerprints that can be exported, including forgotten ones. Reads the whole list.
-
-        *on_count* is called with the number of fingerprints counted since its last call.
-        """
-        count = 0
-        for part in in_parts(self._list.fingerprints()):
-            count += len(part)
-            on_count(len(part))
-        return count
-
-    def unlisted(self, on_count: Callable[[int], None] = lambda _: None) -> int:
-        """Number of fingerprints of the filter that the list lacks because its file is damaged. Reads the whole list."""
-        # After an unclean stop the filter is built from the list.
-        if self._stored is None:
-            return 0
-        held = max(len(self.filter), len(self._stored.filter))
-        return max(0, held - self.listed(on_count))
-
-    def forget(self, fingerprints: Iterable[bytes]) -> int:
-        """Allow each fingerprint to be requested again once; return how many of them counted as seen before."""
-        journal, count = self.forgotten_journal, 0
-        with self._faults():
-            journal.open()
-            for part in in_parts(fingerprints):
-                wanted = list(dict.fromkeys(item for item in part if self.state(item) == "seen"))
-                journal.write(wanted)
-                self.forgotten.add_many(wanted)
-                count += len(wanted)
-            journal.sync()
-        return count
-
-    def add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
-        """Record fingerprints of 1 to 65,535 bytes. Forgotten ones count as seen again.
-
-        Needs only the memory of the filter. Exceptions raised by ``fingerprints`` are passed on; after a clean stop the
-        filter is then unchanged.
-        """
-        try:
-            with self._faults():
-                return self._add_many(fingerprints)
-        except BaseException:
-            # The filter in memory may have fingerprints that the files lack.
-            with suppress(StoreError), self._faults():
-                exact, self._exact, self._filter = self._exact, None, None
-                if exact is not None:
-                    exact.close()
-                self._read()
-            raise
-
-    def _missing_message(self) -> str:
-        if self.scrapy_file.exists():
-            return (
-                f"There is no URL filter in {self.folder}, only Scrapy's own file {self.scrapy_file}. The next run, "
-                "or scrapy dedupe urls import, imports that file."
-            )
-        return (
-            f"There is no URL filter in {self.folder}. Run a crawl with this JOBDIR, or use another JOBDIR."
-        )
-
-    def _load(self) -> LocalFilter:
-        bloom, exact = self._load_bloom(), self._stored_set()
-        if exact is None and self.confirm:
-            # The next run rebuilds its set from the same list.
-            exact = self._rebuilt_set(None)
-        return bloom if exact is None else ConfirmedBloomFilter(bloom, exact, self._on_error)
-
-    def _stored_set(self) -> ExactSet | None:
-        """The exact set on disk, if its number of fingerprints is that of the snapshot."""
-        path, stored = self.folder / EXACT_NAME, self._stored
-        if stored is not None and stored.exact is not None and path.exists():
-            exact = ExactSet(path, self.fingerprinter)
-            if exact.count == stored.exact:
-                self._exact = exact
-            else:
-                exact.close()
-        return self._exact
-
-    def _rebuilt_set(self, path: Path | None) -> ExactSet:
-        self._exact = exact = ExactSet(path, self.fingerprinter, recreate=path is not None)
-        exact.add_all(self._list.fingerprints())
-        return exact
-
-    @property
-    def _list(self) -> Journal:
-        """The journal that lists the fingerprints that count as seen."""
-        return self.done_journal if self.last_stop is LastStop.CUT else self.seen_journal
-
-    def _add_many(self, fingerprints: Iterable[bytes]) -> AddedFingerprints:
-        journal, imported = self._list, AddedFingerprints()
-        # Removes data that was never committed.
-        journal.open(None if self._stored is None else self._stored.seen_bytes)
-        if self.last_stop is LastStop.NONE:
-            journal.clear()
-            imported = self._import_scrapy_file(journal)
-        added = self._record(journal, fingerprints)
-        journal.sync()
-        if self.last_stop is not LastStop.CUT:
-            # The journal of done requests of a new job stays empty; the next run writes its header.
-            done_bytes = 0 if self._stored is None else self._stored.done_bytes
-            self._stored = self._write_snapshot(self.filter, done_bytes)
-            self.seen_journal.check(self._stored.seen_bytes)
-            self._filter, self.last_stop = None, LastStop.CLEAN
-        if self.forgotten.has_taken:
-            items = self.forgotten_journal.fingerprints()
-            self.forgotten_journal.rewrite(item for item in items if not self.forgotten.was_taken(item))
-            self.forgotten = Forgotten(self.forgotten_journal.fingerprints())
-        return replace(added, taken_over=imported.new, damaged=imported.damaged)
-
-    # Shared
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
@@ -554,6 +379,27 @@ class FilterFolder:
                 bloom.add_many(part)
         return bloom
 
+    def _stored_set(self) -> ExactSet | None:
+        """The exact set on disk, if its number of fingerprints is that of the snapshot."""
+        path, stored = self.folder / EXACT_NAME, self._stored
+        if stored is not None and stored.exact is not None and path.exists():
+            exact = ExactSet(path, self.fingerprinter)
+            if exact.count == stored.exact:
+                self._exact = exact
+            else:
+                exact.close()
+        return self._exact
+
+    def _rebuilt_set(self, path: Path | None) -> ExactSet:
+        self._exact = exact = ExactSet(path, self.fingerprinter, recreate=path is not None)
+        exact.add_all(self._list.fingerprints())
+        return exact
+
+    @property
+    def _list(self) -> Journal:
+        """The journal that lists the fingerprints that count as seen."""
+        return self.done_journal if self.last_stop is LastStop.CUT else self.seen_journal
+
     def _write_snapshot(self, filter_: LocalFilter, done_bytes: int) -> FilterSnapshot:
         exact, self._exact = self._exact, None
         count = None
@@ -561,7 +407,7 @@ class FilterFolder:
             # Closing makes the set durable and its count final.
             exact.close()
             count = None if exact.is_temporary else exact.count
-        bloom = _bloom_of(filter_)
+        bloom = bloom_of(filter_)
         snapshot = FilterSnapshot(bloom, self.fingerprinter, done_bytes, self.seen_journal.size_bytes, count)
         snapshot.write(self.snapshot)
         return snapshot
@@ -604,5 +450,6 @@ class FilterFolder:
         return AddedFingerprints(new, again, total - new - again)
 
 
-def _bloom_of(filter_: LocalFilter) -> GrowingBloomFilter:
+def bloom_of(filter_: LocalFilter) -> GrowingBloomFilter:
+    """The Bloom filter itself."""
     return filter_.bloom if isinstance(filter_, ConfirmedBloomFilter) else filter_

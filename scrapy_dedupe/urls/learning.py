@@ -47,7 +47,7 @@ def learn(
     min_pairs: int = 10,
     min_share: float = 0.98,
 ) -> list[UrlRule]:
-    """The rules that explain the pages, those that save most downloads first; then rules that are not enabled.
+    """The rules that explain the pages, sorted by the downloads that they save; then rules that are not enabled.
 
     ``nominated`` are the candidates of ``rel=canonical`` links (:func:`candidates`), with the number of links.
     """
@@ -77,12 +77,13 @@ def learn(
     for host, members in hosts.items():
         accepted += _rules_of_host(members, support_of[host], min_pairs, min_share)
     found = _without_conflicts(accepted, all_hosts, min_share)
-    return found + list(_not_enabled(nominated, found, pages, min_pairs))
+    return found + list(_not_enabled(nominated, found, hosts, pages, min_pairs))
 
 
 def _not_enabled(
     nominated: Counter[tuple[UrlRule, ...]],
     accepted: list[UrlRule],
+    hosts: dict[str, dict[str, UrlPage]],
     pages: dict[str, UrlPage],
     min_pairs: int,
 ) -> Iterator[UrlRule]:
@@ -92,7 +93,9 @@ def _not_enabled(
         rule = rules[0]
         if links < min_pairs or len(rules) > 1 or (rule.kind, rule.host, rule.name) in known:
             continue
-        tally = evaluate(UrlRules(rules), touched(rules, pages), pages).get("", Tally())
+        members = hosts.get(rule.host, {})
+        known_pages = pages if rule.kind == "host-alias" else members
+        tally = evaluate(UrlRules(rules), touched(rules, members), known_pages).get("", Tally())
         if not tally.pairs_against:
             yield replace(rule, enabled=False, evidence=replace(tally.evidence(), canonical_links=links))
 
@@ -214,22 +217,20 @@ def _aliases(
     min_share: float,
 ) -> list[UrlRule]:
     accepted: dict[str, UrlRule] = {}
+    targets: set[str] = set()
     single = [(count, rules[0]) for rules, count in support.items() if len(rules) == 1]
     for _, rule in sorted(single, key=lambda item: (-item[0], item[1].key())):
         if rule.kind != "host-alias" or support[rule,] < min_pairs:
             continue
         # An alias of an alias becomes an alias of the host itself.
         target = accepted[rule.name].name if rule.name in accepted else rule.name
-        if (
-            rule.host in accepted
-            or rule.host == target
-            or any(r.name == rule.host for r in accepted.values())
-        ):
+        if rule.host in accepted or rule.host in targets or rule.host == target:
             continue
         alias = replace(rule, name=target)
         tally = evaluate(UrlRules([alias]), hosts[rule.host].values(), pages).get("", Tally())
         if tally.is_enough(min_pairs, min_share):
             accepted[rule.host] = replace(alias, evidence=tally.evidence())
+            targets.add(target)
     return list(accepted.values())
 
 
@@ -270,7 +271,7 @@ def _renamed(
 def _without_conflicts(
     accepted: list[UrlRule], hosts: dict[str, dict[str, UrlPage]], min_share: float
 ) -> list[UrlRule]:
-    """The rules, those that save most downloads first, without those that lead to conflicts on their host."""
+    """The rules without conflicts on their hosts, sorted by the downloads that they save."""
     aliases = {rule.host: rule.name for rule in accepted if rule.kind == "host-alias"}
     rules_of: defaultdict[str, list[UrlRule]] = defaultdict(list)
     for rule in accepted:

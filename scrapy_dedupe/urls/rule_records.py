@@ -6,7 +6,7 @@
               fingerprints before there were rules
 ``held``      filtered requests: fingerprint of the URL, identity, ids of the rules, request as JSON. ``due`` is 1 if the
               request is to be scheduled
-``held_by``   for each rule the fingerprints of the requests in ``held`` that it filtered, alone or with others
+``held_by``   the requests in ``held`` by rule: a row for each rule that filtered the request
 ``pages``     for each identity its first page: URL, text, family of the text, ids of the rules that changed the URL
 ``tallies``   for each rule: filtered requests, probes, compared pages, pairs for and against it, whether it is suspended
 
@@ -185,7 +185,7 @@ class RuleRecords:
         self.held -= max(done.rowcount, 0)
 
     def make_due(self, rule: bytes) -> None:
-        """Mark the requests that a rule filtered, alone or with others, as due."""
+        """Mark the requests that a rule filtered as due, including those that other rules filtered too."""
         with transaction(self._connection, self._name):
             self._connection.execute(f"UPDATE held SET due = 1 WHERE {_OF_RULE}", (rule,))  # noqa: S608
 
@@ -204,11 +204,11 @@ class RuleRecords:
         return self._held("WHERE due LIMIT ?", most)
 
     def held_by(self, rule: bytes, most: int) -> list[HeldRequest]:
-        """Some of the requests that a rule filtered, if possible alone."""
+        """Some of the requests that a rule filtered, first those that no other rule filtered."""
         return self._held(f"WHERE NOT due AND {_OF_RULE} ORDER BY length(rules) LIMIT ?", rule, most)
 
     def sample(self, rule: bytes, most: int, seed: bytes) -> list[HeldRequest]:
-        """At most so many of the requests that a rule filtered, chosen at random."""
+        """Requests that a rule filtered, at most *most*, chosen at random."""
         with sqlite_faults(self._name):
             rows = self._connection.execute(
                 f"SELECT fingerprint FROM held WHERE NOT due AND {_OF_RULE}",  # noqa: S608

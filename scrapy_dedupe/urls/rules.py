@@ -311,7 +311,7 @@ class _HostRules:
             authority = f"{user}{mark}{self._aliases[0].name}"
             applied.append(self._aliases[0])
         if scheme == "http" and self._scheme and (rule := _for_path(self._scheme, path)):
-            scheme = "https"
+            scheme, authority = "https", authority.removesuffix(_DEFAULT_PORTS["http"])
             applied.append(rule)
         return f"{scheme}://{authority}"
 

@@ -25,7 +25,7 @@ from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.base import SeenText
-from scrapy_dedupe.urls.folder import FilterFolder
+from scrapy_dedupe.urls.stored_filter import StoredFilter
 from scrapy_dedupe.warc import records
 from scrapy_dedupe.warc.files import WarcWriter
 
@@ -85,7 +85,7 @@ def archive(tmp_path: Path) -> list[object]:
 
 def url_filter(tmp_path: Path) -> Path:
     job = tmp_path / "job"
-    with FilterFolder(job, FINGERPRINTER).between_runs(10_000, 1e-6, create=True) as stored:
+    with StoredFilter(job, FINGERPRINTER).between_runs(10_000, 1e-6, create=True) as stored:
         stored.add_many(number.to_bytes(20, "big") for number in range(1, 51))
     return job
 

@@ -67,6 +67,20 @@ def test_while_the_server_is_away_links_are_not_queued_again_and_it_is_told_late
     assert steady.add(b"after")
 
 
+def test_many_are_looked_up_with_and_without_the_server(redis_server: Any) -> None:
+    shared = SharedBloomFilter(connect(parse_store_url(redis_server.url), 30.0), "spider", 100, 1e-6)
+    other = SharedBloomFilter(connect(parse_store_url(redis_server.url), 30.0), "spider", 100, 1e-6)
+    filter_ = FallbackSharedFilter(shared, Watch(), at_once)
+    filter_.add(b"own")
+    other.add(b"another's")
+    asked = [b"own", b"another's", b"new"]
+    assert filter_.contains_many([]) == []
+    assert filter_.contains_many(asked) == [item in filter_ for item in asked] == [True, True, False]
+    redis_server.stop()
+    assert filter_.contains_many(asked) == [item in filter_ for item in asked] == [True, False, False]
+    assert filter_.is_offline
+
+
 def test_a_busy_crawl_comes_back_to_the_server(redis_server: Any) -> None:
     waiting: list[Callable[[], None]] = []
 

@@ -17,8 +17,9 @@ from sampling import examples
 from scrapy_dedupe.errors import ArchiveError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.urls import folder as folder_module
 from scrapy_dedupe.urls import journal as module
-from scrapy_dedupe.urls.folder import AddedFingerprints, FilterFolder, LastStop
+from scrapy_dedupe.urls.folder import AddedFingerprints, LastStop
 from scrapy_dedupe.urls.snapshot import FilterSnapshot
+from scrapy_dedupe.urls.stored_filter import StoredFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,11 +29,11 @@ MAKER = "a.Maker"
 ROOT = Path(__file__).parents[2]
 
 
-def folder_at(job: Path, *, maker: str = MAKER, confirm: bool = False) -> FilterFolder:
-    return FilterFolder(job, maker, confirm=confirm)
+def folder_at(job: Path, *, maker: str = MAKER, confirm: bool = False) -> StoredFilter:
+    return StoredFilter(job, maker, confirm=confirm)
 
 
-def stored_at(job: Path, *, maker: str = MAKER, create: bool = False) -> AbstractContextManager[FilterFolder]:
+def stored_at(job: Path, *, maker: str = MAKER, create: bool = False) -> AbstractContextManager[StoredFilter]:
     return folder_at(job, maker=maker).between_runs(100, 1e-6, create=create)
 
 
@@ -57,7 +58,7 @@ def run(
         folder.abandon()
 
 
-def next_run(job: Path, *, confirm: bool = False) -> FilterFolder:
+def next_run(job: Path, *, confirm: bool = False) -> StoredFilter:
     """What the next run finds, told by one over a copy of the job."""
     copy = job.with_name(f"{job.name}-copy")
     shutil.rmtree(copy, ignore_errors=True)
@@ -373,7 +374,7 @@ KILLED = """
 import itertools, os, shutil, sys
 from pathlib import Path
 from scrapy_dedupe.urls import journal
-from scrapy_dedupe.urls.folder import FilterFolder
+from scrapy_dedupe.urls.stored_filter import StoredFilter
 
 def counted(function):
     def call(*arguments, **keywords):
@@ -397,7 +398,7 @@ for at in itertools.count():
     for name in ("write", "fsync", "ftruncate", "replace", "rename"):
         setattr(os, name, counted(getattr(os, name)))
     Path.replace = counted(Path.replace)
-    with FilterFolder(job, "a.Maker").between_runs(100, 1e-6, create=True) as filter_:
+    with StoredFilter(job, "a.Maker").between_runs(100, 1e-6, create=True) as filter_:
         filter_.add_many([b"a", b"f", *(b"%d" % number for number in range(250))])
     os._exit(0)
 """
@@ -461,8 +462,8 @@ def test_a_full_disk_leaves_a_clean_stop_as_it_was(job: Path) -> None:
     program = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000));"
-        "from pathlib import Path; from scrapy_dedupe.urls.folder import FilterFolder;"
-        "stored = FilterFolder(Path(sys.argv[1]), 'a.Maker').between_runs(100, 1e-6).__enter__();"
+        "from pathlib import Path; from scrapy_dedupe.urls.stored_filter import StoredFilter;"
+        "stored = StoredFilter(Path(sys.argv[1]), 'a.Maker').between_runs(100, 1e-6).__enter__();"
         "stored.add_many(b'%d' % number for number in range(100_000))"
     )
     done = subprocess.run(

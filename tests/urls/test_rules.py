@@ -18,7 +18,7 @@ def identity(url: str, *rules: UrlRule) -> str:
     ("rule", "urls"),
     [
         (UrlRule("host-alias", "www.a.org", "a.org"), ["http://a.org/b", "http://www.a.org/b", "http://WWW.a.org:80/b"]),
-        (UrlRule("ignore-scheme", HOST), ["http://a.org/b", "https://a.org/b"]),
+        (UrlRule("ignore-scheme", HOST), ["http://a.org/b", "https://a.org/b", "http://a.org:80/b"]),
         (UrlRule("lowercase-path", HOST), ["http://a.org/b/c?D=E", "http://a.org/B/C?D=E"]),
         (
             UrlRule("ignore-path-parameter", HOST, "jsessionid"),

@@ -17,9 +17,10 @@ from scrapy_dedupe.errors import SettingError, StoreError, StoreRefused, StoreUn
 from scrapy_dedupe.settings.specs import read_settings
 from scrapy_dedupe.stores import parse_store_url
 from scrapy_dedupe.stores.redis import open_client
-from scrapy_dedupe.urls.folder import AddedFingerprints, FilterFolder, LastStop, State
+from scrapy_dedupe.urls.folder import AddedFingerprints, LastStop
 from scrapy_dedupe.urls.journal import MAX_FINGERPRINT_BYTES
 from scrapy_dedupe.urls.shared import SharedBloomFilter
+from scrapy_dedupe.urls.stored_filter import State, StoredFilter
 
 if TYPE_CHECKING:
     import argparse
@@ -38,7 +39,7 @@ _PART = 10_000
 class LocalFilter:
     """The filter in a job's folder."""
 
-    def __init__(self, stored: FilterFolder) -> None:
+    def __init__(self, stored: StoredFilter) -> None:
         self._stored = stored
         # Whether the job had no filter before it was opened.
         self.is_new = stored.last_stop is LastStop.NONE
@@ -97,7 +98,7 @@ OpenFilter: TypeAlias = LocalFilter | SharedFilter
 
 
 def _stats(
-    source: FilterFolder | SharedBloomFilter,
+    source: StoredFilter | SharedBloomFilter,
     figures: Figures,
     *,
     stop: str | None = None,
@@ -215,7 +216,7 @@ class FilterTarget:
                 "No URL filter is given. Name a job with --jobdir or the setting JOBDIR, or a Redis server with --store "
                 "or DEDUPE_URL_STORE_URL."
             )
-        self._folder = FilterFolder(jobdir, self.fingerprint.path, confirm=settings.urls.confirm)
+        self._folder = StoredFilter(jobdir, self.fingerprint.path, confirm=settings.urls.confirm)
         self.name = str(self._folder.folder)
 
     @property
@@ -232,7 +233,7 @@ class FilterTarget:
         with self.open_job(create=create) as stored:
             yield LocalFilter(stored)
 
-    def open_job(self, *, create: bool = False) -> AbstractContextManager[FilterFolder]:
+    def open_job(self, *, create: bool = False) -> AbstractContextManager[StoredFilter]:
         """The filter of a job, as a context manager."""
         urls = self._settings.urls
         return self._folder.between_runs(urls.capacity, urls.error_rate, create=create)

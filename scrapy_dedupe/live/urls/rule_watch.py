@@ -2,13 +2,13 @@
 
 Some of the requests that only rules would filter are made nevertheless (probes). The texts of all pages of an identity
 are compared with that of its first page, in the order of the answers. If a text really differs, the page is downloaded
-once more. If it then has a third text, the page changes at every visit and cannot be compared. Otherwise the pair counts
+again. If it then has a third text, the page changes at every visit and cannot be compared. Otherwise the pair counts
 against the rules that equated the two URLs, except for rules that other pages have proved right. Requests of this
 identity are no longer filtered, and its held requests are scheduled. A rule is suspended for the rest of the crawl if the
 share of pairs for it falls below 0.98.
 
 If the first page was requested in an earlier run or by another process, its text is unknown here, so the plain URL is
-downloaded once more.
+downloaded again.
 
 The probes of a rule during the crawl are its first three filtered requests, the 8th, 16th, 32nd and so on, and a share of
 the others. The first ones may be neighbours that tell little about the others. So when the spider is idle, a rule of
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import replace
+from copy import copy
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -419,9 +419,7 @@ class RuleWatch:
     def save(self) -> None:
         """Write the figures to the records."""
         known = [
-            (rule, replace(tally))
-            for rule, tally in self._tallies.items()
-            if tally.filtered or tally.compared
+            (rule, copy(tally)) for rule, tally in self._tallies.items() if tally.filtered or tally.compared
         ]
         self._held.submit(self._records.save_tallies, known)
 
