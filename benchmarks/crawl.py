@@ -5,20 +5,22 @@
 
 FOLDER holds HTML files, such as those of a ``*-doc`` package of Debian under /usr/share/doc. They are served on
 127.0.0.1 by a separate process. Each round runs every variant once per folder, one after another, each in new processes.
-The figures are the medians of the rounds:
+Where the system allows it, the crawls use one processor and the servers another: otherwise the threads of a crawl slow
+each other down, because they share caches, and the figures depend on the machine. The figures are the medians of the
+rounds:
 
 - *Startup*: CPU milliseconds of a process that crawls one page, including the imports, from compiled modules.
 - *CPU*: CPU milliseconds of each further page, of all threads. *Total*: of the whole crawl, divided by its pages.
 - *p50* and *p99*: milliseconds from the end of the download until the engine has the response.
 
 Each ratio compares with plain Scrapy. Unless a variant says otherwise, ``DEDUPE_GC_FREEZE`` is enabled, as in ``scrapy
-crawl``; plain Scrapy does not have it.
+crawl``. "plain, tuned" is plain Scrapy with what this package changes for the whole process: that setting, and the limits
+of malloc.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import random
@@ -49,7 +51,7 @@ class Variant:
 PLAIN = "plain Scrapy"
 VARIANTS = {
     PLAIN: Variant(None, is_frozen=False),
-    "plain, frozen": Variant(None),
+    "plain, tuned": Variant(None),
     "urls": Variant({"DEDUPE_CONTENT_ENABLED": False, "DEDUPE_WARC_ENABLED": False}),
     "content": Variant({"DEDUPE_URL_ENABLED": False, "DEDUPE_WARC_ENABLED": False}),
     "archive": Variant({"DEDUPE_URL_ENABLED": False, "DEDUPE_CONTENT_ENABLED": False}),
@@ -76,7 +78,7 @@ def serve(folder: str) -> None:
     sys.stdin.read()
 
 
-def crawl(settings: dict[str, Any], urls_file: str, pages: int, freezes: str) -> None:
+def crawl(settings: dict[str, Any], urls_file: str, pages: int, tuned: str) -> None:
     """Run one crawl in this process and print its figures as JSON."""
     import scrapy
     from scrapy import signals
@@ -110,13 +112,16 @@ def crawl(settings: dict[str, Any], urls_file: str, pages: int, freezes: str) ->
         def received(self, request: scrapy.Request) -> None:
             latencies.append(time.perf_counter() - downloaded.pop(request))
 
-    def freeze() -> None:
-        gc.freeze()
+    def tune() -> None:
+        from scrapy_dedupe.live import gc_freeze, malloc
+
+        malloc.keep_freed_memory()
+        gc_freeze.crawl_started()
 
     process = AsyncCrawlerProcess(settings)
     crawler = process.create_crawler(PagesSpider)
-    if freezes == "plain":
-        crawler.signals.connect(freeze, signal=signals.engine_started)
+    if tuned:
+        crawler.signals.connect(tune, signal=signals.engine_started)
     process.crawl(crawler)
     wall = time.perf_counter()
     process.start()
@@ -146,6 +151,12 @@ def pages_of(folder: Path, count: int) -> list[str]:
     found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.htm*") if path.is_file())
     random.Random(1).shuffle(found)
     return found[:count]
+
+
+def use_processors(numbers: list[int]) -> None:
+    """Let this process and the processes that it starts from now on use only these processors. Empty: no change."""
+    if numbers:
+        os.sched_setaffinity(0, numbers)
 
 
 class Site:
@@ -183,8 +194,8 @@ class Site:
         if variant.settings is not None:
             settings |= {"ADDONS": {"scrapy_dedupe.Addon": 500}, "DEDUPE_GC_FREEZE": variant.is_frozen}
             settings |= variant.settings | ({} if store is None else {"DEDUPE_STORE_URL": store})
-        freezes = "plain" if variant.settings is None and variant.is_frozen else ""
-        words = ["--crawl", json.dumps(settings), str(self.urls), str(pages), freezes]
+        tuned = "tuned" if variant.settings is None and variant.is_frozen else ""
+        words = ["--crawl", json.dumps(settings), str(self.urls), str(pages), tuned]
         # Compiled modules are used and kept, as in an installation.
         environment = {**os.environ, **variant.environment, "PYTHONPYCACHEPREFIX": str(work / "compiled")}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -256,16 +267,19 @@ def main() -> None:
     if options.serve:
         serve(options.serve)
     elif options.crawl:
-        settings, urls_file, pages, freezes = options.crawl
-        crawl(json.loads(settings), urls_file, int(pages), freezes)
+        settings, urls_file, pages, tuned = options.crawl
+        crawl(json.loads(settings), urls_file, int(pages), tuned)
     elif options.folders:
         chosen = [name for name in VARIANTS if not options.only or name in (PLAIN, *options.only)]
         with tempfile.TemporaryDirectory() as text:
             work = Path(text)
+            processors = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+            use_processors(processors[1:])
             sites = [
                 Site(folder, options.pages, work / f"{number}.txt")
                 for number, folder in enumerate(options.folders)
             ]
+            use_processors(processors[:1])
             for _ in range(options.rounds):
                 for name in chosen:
                     for site in sites:

@@ -160,39 +160,31 @@ async def test_objects_stay_frozen_until_the_last_crawl_has_stopped(
 
 @pytest.mark.usefixtures("_nothing_frozen")
 @crawl_test
-@pytest.mark.parametrize(("earlier", "during"), [(700, 5_000), (20_000, 20_000), (0, 0)])
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="only older versions have three generations")
+@pytest.mark.parametrize(
+    ("earlier", "during"),
+    [((700, 10, 10), (5_000, 3, 3)), ((20_000, 10, 10), (20_000, 10, 10)), ((0, 10, 10), (0, 10, 10))],
+)
 async def test_garbage_is_searched_less_often_during_a_crawl(
-    web: WebServer, settings: dict[str, Any], earlier: int, during: int
+    web: WebServer, settings: dict[str, Any], earlier: tuple[int, ...], during: tuple[int, ...]
 ) -> None:
     web.page("/", "<p>Home")
-    found: list[int] = []
+    found: list[tuple[int, ...]] = []
 
     class ThresholdSpider(FreezeSpider):
         async def parse(self, response: Any, **kwargs: Any) -> Any:
-            found.append(gc.get_threshold()[0])
+            found.append(gc.get_threshold())
             return
             yield
 
     before = gc.get_threshold()
-    gc.set_threshold(earlier, *before[1:])
+    gc.set_threshold(*earlier)
     try:
         await crawl(ThresholdSpider, {**settings, "DEDUPE_GC_FREEZE": True}, urls=web.url())
         assert found == [during]
-        assert gc.get_threshold() == (earlier, *before[1:])
+        assert gc.get_threshold() == earlier
     finally:
         gc.set_threshold(*before)
-
-
-@pytest.mark.usefixtures("_nothing_frozen")
-@crawl_test
-async def test_what_a_program_has_frozen_itself_stays_frozen(
-    web: WebServer, settings: dict[str, Any]
-) -> None:
-    web.page("/", "<p>Home")
-    gc.freeze()
-    spider, items = collecting(FreezeSpider)
-    await crawl(spider, {**settings, "DEDUPE_GC_FREEZE": True}, urls=web.url())
-    assert min(items[0]["frozen"], gc.get_freeze_count()) > 10_000
 
 
 # Creates and drops 4 MB in small blocks, as the tree of a page does, and prints the number of page faults.

@@ -3,10 +3,11 @@ from __future__ import annotations
 import threading
 
 import pytest
+from crawling import crawl_test
 
 from scrapy_dedupe.errors import StoreUnavailable
 from scrapy_dedupe.live.stores import FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker
-from scrapy_dedupe.live.threads import Worker
+from scrapy_dedupe.live.threads import EventLoop, Worker
 
 
 def test_work_is_done_in_the_order_in_which_it_was_given() -> None:
@@ -69,6 +70,29 @@ def test_stopping_finishes_what_waits_and_refuses_more() -> None:
     assert len(done) == 50
     with pytest.raises(RuntimeError, match="stopped"):
         worker.submit(int)
+
+
+@crawl_test
+async def test_calls_from_another_thread_run_in_order_and_after_one_that_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop, worker, done = EventLoop(), Worker(), list[int]()
+    loop.open()
+
+    def fail() -> None:
+        raise ValueError("no such call")
+
+    def send() -> None:
+        for number in range(200):
+            loop.call(done.append, number)
+            if number % 50 == 0:
+                loop.call(fail)
+
+    await loop.wait_for(worker.submit(send))
+    worker.stop(60)
+    loop.close()
+    assert done == list(range(200))
+    assert caplog.text.count("ValueError: no such call") == 4
 
 
 def test_a_breaker_pauses_longer_each_time_and_closes_with_the_first_answer() -> None:

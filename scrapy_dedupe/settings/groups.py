@@ -325,9 +325,10 @@ class Settings:
         " spider with the reason dedupe_store_error.")
     gc_freeze: bool | None = flag(
         "DEDUPE_GC_FREEZE", None,
-        "Whether Python's garbage collection ignores the objects that exist when the crawl starts, until the last crawl"
-        " of the process has stopped. This saves CPU time, but affects the whole process. Default: True if a Scrapy"
-        " command such as scrapy crawl runs the crawl, False if your own program does.")
+        "Whether Python's garbage collection ignores the objects that exist when the crawl starts, and searches the other"
+        " objects less often, until the last crawl of the process has stopped. This saves CPU time, but affects the"
+        " whole process. Default: True if a Scrapy command such as scrapy crawl runs the crawl, False if your own program"
+        " does.")
     urls: UrlSettings
     content: ContentSettings
     warc: WarcSettings
