@@ -64,6 +64,12 @@ class _Writer:
     def number(self, digits: int) -> str:
         return str(self.random.randint(10 ** (digits - 1), 10**digits - 1))
 
+    def price(self) -> str:
+        return f"{self.number(3)}.{self.number(2)} EUR"
+
+    def symbol(self) -> str:
+        return "".join(self.random.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=4))
+
 
 def _slug(title: str) -> str:
     return "-".join(title.lower().split())
@@ -102,8 +108,78 @@ def _shop_with_variants(w: _Writer) -> Iterator[_Row]:
 
 
 def _product(w: _Writer, name: str, about: str, delivery: str) -> str:
-    price = f"{w.number(3)}.{w.number(2)} EUR"
-    return f"{name}. Price: {price}. In stock: {w.random.randint(1, 90)}. {about} Delivery: {delivery}"
+    return f"{name}. Price: {w.price()}. In stock: {w.random.randint(1, 90)}. {about} Delivery: {delivery}"
+
+
+def _quotes(w: _Writer) -> Iterator[_Row]:
+    """Prices of shares. Pages with the same text except for the symbol and the price."""
+    for about in _families(w):
+        for _ in range(w.random.randint(4, 16)):
+            symbol = w.symbol()
+            for version, path in _opaque_paths(w, "n/quote?id="):
+                yield symbol, version, path, "Quotes", f"{symbol} {w.price()} {_again(w, about, version)}"
+
+
+def _parts(w: _Writer) -> Iterator[_Row]:
+    """A catalogue of parts. The name of a part comes after the text that it shares with others."""
+    for about in _families(w):
+        for _ in range(w.random.randint(4, 16)):
+            name, code = w.title(2), f"{w.symbol()}-{w.number(4)}"
+            for version, path in _opaque_paths(w, "part/"):
+                text = f"{_again(w, about, version)} Part: {name}. Number: {code}. Price: {w.price()}"
+                yield code, version, path, "Parts", text
+
+
+def _jobs(w: _Writer) -> Iterator[_Row]:
+    """Adverts of employers, who look for the same in several towns."""
+    towns = [w.title(1) for _ in range(30)]
+    for about in _families(w):
+        wanted = w.title(2)
+        for town in w.random.sample(towns, w.random.randint(4, 16)):
+            for version, path in _opaque_paths(w, "job?key="):
+                text = f"{wanted} in {town}. Since {w.number(2)} days. {_again(w, about, version)}"
+                yield f"{wanted} {town}", version, path, "Jobs", text
+
+
+def _homes(w: _Writer) -> Iterator[_Row]:
+    """Adverts of flats with the description of their quarter. Several flats are in one street."""
+    for about in _families(w):
+        streets = [w.title(1) for _ in range(6)]
+        for _ in range(w.random.randint(4, 16)):
+            street = f"{w.random.choice(streets)} street {w.number(2)}"
+            facts = f"{w.random.randint(1, 6)} rooms, {w.number(2)} m2, {street}"
+            for version, path in _opaque_paths(w, "home/"):
+                text = f"Price: {w.price()}. {facts}. {_again(w, about, version)}"
+                yield facts, version, path, "Homes", text
+
+
+def _section_with_one_title(w: _Writer) -> Iterator[_Row]:
+    """Prices of shares as a tenth of the pages of a news site."""
+    yield from _quotes(w)
+    for _ in range(9 * _PAGES):
+        headline = w.title(6)
+        yield headline, 0, f"news/{_slug(headline)}", f"{headline} - News", f"{headline} {w.text(20)}"
+
+
+def _families(w: _Writer) -> Iterator[str]:
+    """Texts of 30 to 60 words, each for several pages."""
+    for _ in range(_PAGES // 10):
+        yield " ".join(w.words(w.random.randint(30, 60))).capitalize() + "."
+
+
+def _opaque_paths(w: _Writer, start: str) -> Iterator[tuple[int, str]]:
+    """The versions of a page, of which every third has two, at paths with random ids."""
+    for version in range(2 if w.random.random() < 0.3 else 1):
+        yield version, f"{start}{w.random.getrandbits(64):016x}"
+
+
+def _again(w: _Writer, about: str, version: int) -> str:
+    """*about* in this version: a few words are other ones in half of the later versions."""
+    if not version or w.random.random() < 0.5:
+        return about
+    words = about.split()
+    place = w.random.randrange(len(words) - 3)
+    return " ".join([*words[:place], *w.words(2), *words[place + 2 :]])
 
 
 def _forum(w: _Writer) -> Iterator[_Row]:
@@ -251,6 +327,11 @@ SITES: dict[str, tuple[Callable[[_Writer], Iterator[_Row]], int]] = {
     "shop-one-title": (_shop_with_one_title, 12),
     "shop-titles": (_shop_with_titles, 12),
     "shop-variants": (_shop_with_variants, 12),
+    "quotes": (_quotes, 12),
+    "parts": (_parts, 12),
+    "jobs": (_jobs, 12),
+    "homes": (_homes, 12),
+    "quotes-section": (_section_with_one_title, 12),
     "forum": (_forum, 10),
     "calendar": (_calendar, 12),
     "lists": (_lists, 40),
