@@ -23,7 +23,17 @@ from crawl import pages_of
 from scrapy import Request
 from scrapy.http import HtmlResponse
 
-from scrapy_dedupe.content import Judge, Page, canonical, judge, kernel, markup, signature, template
+from scrapy_dedupe.content import (
+    Judge,
+    Page,
+    candidates,
+    canonical,
+    kernel,
+    markup,
+    pages,
+    signature,
+    template,
+)
 from scrapy_dedupe.crawls.recorder import Recorder
 from scrapy_dedupe.live import malloc, responses
 from scrapy_dedupe.stores import open_store
@@ -46,11 +56,16 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "parsing, by lexbor": [(markup, "_parse"), (canonical, "parse")],
     "text of the tree": [(canonical, "_tree_text"), (canonical, "_read_html")],
     "clean-up": [(canonical, "_clean")],
-    "SHA-256 of the text": [(judge, "text_digest")],
-    "title and words of the URL": [(judge, "names_of"), (judge, "identity_of"), (judge, "marks_of")],
+    "SHA-256 of the text": [(pages, "text_digest")],
+    "title and words of the URL": [
+        (pages, "names_of"),
+        (candidates, "identity_of"),
+        (candidates, "marks_of"),
+        (candidates.Candidates, "_beginning"),
+    ],
     "shingle hashes": [(signature, "shingle_hashes")],
     "template: lookup and counting": [
-        (template.TemplateGuard, name) for name in ("classify", "are_template", "count")
+        (template.TemplateGuard, name) for name in ("classify", "is_shared", "count")
     ],
     "rows, of template and rest": [(signature, "rows_of"), (signature, "rows_of_parts")],
     "band hashes, by hashlib": [(signature, "band_hashes")],
@@ -116,7 +131,7 @@ def measure(clock: Clock, bodies: list[bytes]) -> list[Counter[str]]:
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(f"sqlite:///{folder}/store.sqlite")
         store.index.start("parts", "stored")
-        pages = Judge(store.content)
+        judge = Judge(store.content)
         clock.measure("store", [(store.content, name) for name in ("find", "claim", "recall", "settle")])
         recorder = Recorder(
             WarcWriter(folder, "parts", info={"software": "parts.py"}), store.index, "parts", NeverAway()
@@ -127,12 +142,12 @@ def measure(clock: Clock, bodies: list[bytes]) -> list[Counter[str]]:
             response = HtmlResponse(url, body=body, headers=headers, protocol="HTTP/1.1")
             clock.spent = Counter()
             responses.has_charset(response)
-            source = pages.source_of("html", response.encoding, body)
-            pages.recall([(url, "parts", source)])
+            source = judge.source_of("html", response.encoding, body)
+            judge.recall([(url, "parts", source)])
             text = decoded(response)
-            reading: PageReading = pages.read(Page(url, text, "parts", source=source))
-            judged = pages.decide([reading])
-            pages.settle([it.capture for it in judged if it.capture is not None])
+            reading: PageReading = judge.read(Page(url, text, "parts", source=source))
+            judged = judge.decide([reading])
+            judge.settle([it.capture for it in judged if it.capture is not None])
             recorder.record(responses.capture_of(Request(url), response))
             found.append(clock.spent)
         recorder.writer.close()

@@ -13,6 +13,7 @@ archives (:mod:`scrapy_dedupe.near`) make their candidates here.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -25,13 +26,13 @@ from scrapy_dedupe.stores.content_values import NO_REST, NOTHING
 from . import signature
 from .banding import Banding
 from .canonical import version
-from .identity import Identity, identity_of, marks_of
+from .identity import Identity, beginning_at, identity_of, marks_of
 from .options import ALL_TYPES, JudgeOptions, NearOptions
 from .pages import host_of
 from .template import MIN_RARE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from .pages import PageReading
     from .signature import Hashes
     from .template import TemplateGuard
+
+# The number of shingles that are hashed at once to find the beginning of a page's own text.
+_STEP: Final = 4_096
 
 # The rests of two texts may differ this much more than the whole texts if their titles or the words of their URLs are equal.
 NAMED_MARGIN: Final = 0.15
@@ -76,6 +80,25 @@ class Candidates:
         layer = self._layers.get(reading.mime, self._layers[ALL_TYPES])
         return layer if layer is not None and len(reading.text) >= layer.options.min_chars else None
 
+    def parts(self, readings: Sequence[PageReading]) -> Iterator[Sequence[PageReading]]:
+        """Split *readings*, so that the first pages of a host are counted before others are compared with them.
+
+        Otherwise neither the template nor the common title of a new host would be known to a whole batch.
+        """
+        start, first = 0, Counter[str]()
+        for place, reading in enumerate(readings):
+            layer = self.layer_of(reading)
+            if self._guard is None or layer is None or reading.capture is None:
+                continue
+            host = layer.host_key(reading.capture.url)
+            if (missing := self._guard.missing_pages(host)) > 0:
+                if first[host] == missing:
+                    yield readings[start:place]
+                    start = place
+                    first.clear()
+                first[host] += 1
+        yield readings[start:]
+
     def candidate(self, reading: PageReading, capture: SeenText) -> NearCandidate | None:
         """The candidate for a text by the templates that are known now; None if no layer compares it."""
         layer = self.layer_of(reading)
@@ -97,7 +120,10 @@ class Candidates:
         title = next(
             (name for name, three in zip(reading.names, marks, strict=True) if self._is_rare(host, three)), ""
         )
-        identity = identity_of(capture.url, title, reading.text, has_rest=has_rest)
+        beginning = ""
+        if reading.names and not title:
+            beginning = self._beginning(host, reading.text, layer.options.shingle_size)
+        identity = identity_of(capture.url, title, reading.text, beginning, has_rest=has_rest)
         signed = layer.signature_with(identity, capture, hashes, is_template)
         counted = np.concatenate((hashes, np.array(marks, np.uint32).ravel())) if marks else hashes
         return NearCandidate(layer, host, counted, signed, is_bare, has_rest)
@@ -124,7 +150,18 @@ class Candidates:
             self._guard.save()
 
     def _is_rare(self, host: str, marks: Sequence[int]) -> bool:
-        return self._guard is None or not self._guard.are_template(host, marks)
+        return self._guard is None or not self._guard.is_shared(host, marks)
+
+    def _beginning(self, host: str, text: str, size: int) -> str:
+        """The first words of a text that are not on several pages of the host."""
+        assert self._guard is not None
+        for start in range(0, len(text), _STEP):
+            hashes = signature.hashes_in_order(text[start : start + _STEP + size - 1], size)
+            place = self._guard.first_own(host, hashes)
+            if place is not None:
+                # The last character of this shingle is the first one that differs.
+                return beginning_at(text, start + place + size - 1)
+        return ""
 
 
 def near_layers(

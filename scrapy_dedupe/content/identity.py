@@ -13,8 +13,9 @@ tail
     before it are added. Segments that are a version number (``3.11``, ``v2.0``) are left out. A file name such as
     ``index.html`` comes after these segments.
 title
-    The title without numbers. If many pages of the host have the same title, the main heading replaces it. If they have
-    the same heading too, the page says nothing.
+    The title without numbers. If 10 % of the pages of the host have the same title, the main heading replaces it. If they
+    have the same heading too, the beginning of the page's own text replaces it: four words, from the first one that is
+    not on several pages of the host, such as the name of a product. The lowest bit of the last byte is 1 for a beginning.
 name
     The words of the last segment of the path that occur in the text, because an opaque id does not occur there. If the
     segment consists of digits, it is one word with the segments of digits before it (``2026/02/01``). This word counts
@@ -53,11 +54,17 @@ _SMALL_DIGITS: Final = 4
 # Longer numbers, such as times, are opaque ids. A number up to this length counts if the query has no other word.
 _MOST_DIGITS: Final = 9
 
+# The beginning of a text consists of so many words and characters at most. Not all scripts separate words.
+_OWN_WORDS: Final = 4
+_MOST_CHARS: Final = 80
+
 _NUMBERS: Final = re.compile(r"\d+(?:[.,:/_-]\d+)*")
 _VERSION: Final = re.compile(r"v?\d+(?:[._]\d+)+", re.IGNORECASE)
 _INDEX: Final = re.compile(r"(?:index|default)(?:\.\w+)?", re.IGNORECASE)
 _DATE: Final = re.compile(r"(?:19|20)\d\d(?:[-/]\d\d?){1,2}|(?:\d\d?[-/]){1,2}(?:19|20)\d\d")
 _EXTENSION: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,4}\Z")
+# A word with a letter
+_OWN_WORD: Final = re.compile(r"[^\W_]*[^\W\d_][^\W_]*")
 # Doxygen writes numbers for punctuation: classGtk_1_1Window.
 _WORD: Final = re.compile(r"\d+(?=[^\W\d_]{3})|[^\W_]+")
 
@@ -76,14 +83,18 @@ class Identity:
         return self.url + self.tail + self.title + self.name + self.words
 
 
-def identity_of(url: str, title: str, text: str, *, has_rest: bool) -> Identity:
-    """The identity of a page with this canonical text. *title* comes from :func:`without_numbers`."""
+def identity_of(url: str, title: str, text: str, beginning: str = "", *, has_rest: bool) -> Identity:
+    """The identity of a page with this canonical text.
+
+    *title* comes from :func:`without_numbers`. *beginning* comes from :func:`beginning_at`, if there is no title.
+    """
     url = url.partition("#")[0]
     tail, name, values = _parts_of(url)
     has_words = has_rest and len(url) <= _MOST_URL_CHARS
     in_name, in_values = _words_in(text, name, values) if has_words else ([], [])
     words = key_of(" ".join(sorted({*in_name, *in_values}))) if has_rest else NO_REST
-    return Identity(key_of(url), key_of(tail), key_of(title), key_of(" ".join(in_name)), words)
+    name_key = title_key(title or beginning, is_beginning=not title)
+    return Identity(key_of(url), key_of(tail), name_key, key_of(" ".join(in_name)), words)
 
 
 def key_of(name: str) -> bytes:
@@ -91,6 +102,14 @@ def key_of(name: str) -> bytes:
     if not name:
         return NOTHING
     return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES).digest()
+
+
+def title_key(name: str, *, is_beginning: bool) -> bytes:
+    """The key of a title, or of a beginning; zeros for an empty name."""
+    if not name:
+        return NOTHING
+    *others, last = key_of(name)
+    return bytes([*others, last | 1 if is_beginning else last & 0xFE])
 
 
 def marks_of(name: str) -> tuple[int, ...]:
@@ -115,6 +134,17 @@ def without_numbers(title: str) -> str:
     ('any - Boost', 'Report of', '')
     """
     return " ".join(_NUMBERS.sub(" ", title).split())
+
+
+def beginning_at(text: str, place: int) -> str:
+    """The first words of the text from *place* on, without numbers.
+
+    >>> beginning_at("Quotes ACME 12.50 EUR, the maker of everything.", 8)
+    'ACME EUR the maker'
+    """
+    while text[max(0, place - 1) : place].isalnum():
+        place -= 1
+    return " ".join(_OWN_WORD.findall(text, place, place + _MOST_CHARS)[:_OWN_WORDS])
 
 
 def _parts_of(url: str) -> tuple[str, str, list[str]]:

@@ -61,11 +61,11 @@ class Verdict:
         ``unique`` and ``unknown``.
     ``pending``
         Whether the page with the original text is still being processed, and may fail.
-    ``rest_similarity``, ``same_title``, ``same_path``, ``same_words``
+    ``rest_similarity``, ``same_title``, ``same_beginning``, ``same_path``, ``same_words``
         Why a page is ``near``: the estimated similarity of the texts without the templates of their hosts; whether the
-        titles are equal except for numbers; whether the last two segments of the paths, and the queries are equal;
-        whether the URLs contain the same words of the texts. Each is None for other verdicts, and if there is nothing to
-        compare.
+        titles are equal except for numbers; if several pages of the host have this title, whether the texts begin with
+        the same words; whether the last two segments of the paths, and the queries are equal; whether the URLs contain
+        the same words of the texts. Each is None for other verdicts, and if there is nothing to compare.
     """
 
     kind: str
@@ -78,6 +78,7 @@ class Verdict:
     pending: bool = False
     rest_similarity: float | None = None
     same_title: bool | None = None
+    same_beginning: bool | None = None
     same_path: bool | None = None
     same_words: bool | None = None
 
@@ -105,6 +106,7 @@ class Verdict:
             "pending": self.pending,
             "rest_similarity": None if self.rest_similarity is None else round(self.rest_similarity, 4),
             "same_title": self.same_title,
+            "same_beginning": self.same_beginning,
             "same_path": self.same_path,
             "same_words": self.same_words,
         }
@@ -215,16 +217,19 @@ class Judge:
 
         New texts are pending until :meth:`settle` reports that their pages succeeded; with ``pending=False`` they
         are confirmed at once. This takes one call of the store for any number of pages, two if many texts are known;
-        with ``pending=False`` more, if there are copies or a URL repeats. Raises :class:`~scrapy_dedupe.errors.StoreError`.
+        with ``pending=False`` more, if there are copies or a URL repeats. The first pages of a host take a call of their own.
+        Raises :class:`~scrapy_dedupe.errors.StoreError`.
         """
-        if pending:
-            return self._decide(readings, True)
         judgements: list[Judgement] = []
-        for some in _with_different_urls(readings):
-            judged = self._decide(some, False)
-            # New texts are confirmed already. This records the other URLs that had a known text.
-            self.settle([it.capture for it in judged if it.capture and it.verdict.kind != "unique"])
-            judgements += judged
+        for part in self._candidates.parts(readings):
+            if pending:
+                judgements += self._decide(part, True)
+                continue
+            for some in _with_different_urls(part):
+                judged = self._decide(some, False)
+                # New texts are confirmed already. This records the other URLs that had a known text.
+                self.settle([it.capture for it in judged if it.capture and it.verdict.kind != "unique"])
+                judgements += judged
         return judgements
 
     def find(self, readings: Sequence[PageReading]) -> list[Judgement]:
@@ -397,6 +402,7 @@ def _with_parts(verdict: Verdict, candidate: NearCandidate, answer: NearAnswer) 
         if answer.rest is None
         else signature.similarity(round(answer.rest * rows), rows),
         same_title=same.title,
+        same_beginning=same.beginning,
         same_path=same.tail,
         same_words=same.words,
     )

@@ -116,6 +116,18 @@ def shingle_hashes(text: str, size: int = SHINGLE_SIZE) -> Hashes:
     return hashes[: distinct_hashes(text, size, hashes)]
 
 
+def hashes_in_order(text: str, size: int = SHINGLE_SIZE) -> Hashes:
+    """The hash of every shingle of *text*, in the order of the text. *size* is from 2 to 64.
+
+    >>> len(hashes_in_order("abcabcabc", 3))
+    7
+    """
+    hashes = base_hashes(text, size)
+    for first in range(0, len(hashes), _CHUNK):
+        _finalise(hashes[first : first + _CHUNK])
+    return hashes
+
+
 def rows_of(hashes: Hashes, num_perm: int = ROWS) -> Hashes:
     """The signature of a set of shingle hashes: *num_perm* rows, from 16 to 512.
 
@@ -237,9 +249,7 @@ def _room_for_hashes(text: str, size: int) -> Hashes:
 
 def _distinct_hashes(text: str, size: int, hashes: Hashes) -> int:
     """Fill *hashes* with the distinct shingle hashes in ascending order, and return their number."""
-    found = base_hashes(text, size)
-    for first in range(0, len(found), _CHUNK):
-        _finalise(found[first : first + _CHUNK])
+    found = hashes_in_order(text, size)
     # Twice as fast as one sort: numpy has a radix sort for 16 bits only. It leaves runs of a few hashes to sort.
     found = found[(found >> _16).astype(np.uint16).argsort(kind="stable")]
     found.sort(kind="stable")

@@ -77,7 +77,8 @@ MOST_PAGES: Final = 255
 
 _SHIFT: Final = 16
 _FEWEST: Final = 4
-_SHARE: Final = 0.15
+# Of the pages, for a template shingle, a shared name and a common shingle
+_SHARES: Final = (0.15, 0.1, 0.0)
 _DEVIATIONS: Final = 4
 
 # The highest number of pages that a loaded sketch counts as.
@@ -130,9 +131,17 @@ class TemplateGuard:
         own = len(hashes) - int(np.count_nonzero(is_common))
         return is_template, own < MIN_OWN and 2 * own < len(hashes)
 
-    def are_template(self, host: str, hashes: Iterable[int]) -> bool:
-        """Whether all of a few hashes are template on *host* now."""
-        return self._sketch(host).are_template(hashes)
+    def missing_pages(self, host: str) -> int:
+        """How many pages must be counted before *host* can have a template; 0 if it can."""
+        return max(0, _FEWEST - self._sketch(host).pages)
+
+    def is_shared(self, host: str, hashes: Iterable[int]) -> bool:
+        """Whether a name is on many pages of *host*, given by its few hashes."""
+        return self._sketch(host).is_shared(hashes)
+
+    def first_own(self, host: str, hashes: Hashes) -> int | None:
+        """The place of the first of *hashes* that is not common on *host*; None if there is none, or too few pages."""
+        return self._sketch(host).first_own(hashes)
 
     def count(self, host: str, hashes: Hashes) -> None:
         """Count a page of *host*, given by its shingle hashes.
@@ -177,13 +186,21 @@ class HostSketch:
     ``is_changed``: pages were counted since creation or since :class:`TemplateGuard` last saved the sketch.
     """
 
-    __slots__ = ("_counters", "_needed", "_pages", "_touched", "is_changed")
+    __slots__ = (
+        "_counters",
+        "_needed",
+        "_needed_common",
+        "_needed_shared",
+        "_pages",
+        "_touched",
+        "is_changed",
+    )
 
     def __init__(self) -> None:
         self._counters = np.zeros(SLOTS, dtype=np.uint8)
         self._pages = 0
         self._touched = 0
-        self._needed = _needed(0, 0)
+        self._set_needed()
         self.is_changed = False
 
     @property
@@ -200,9 +217,17 @@ class HostSketch:
         """Which of the shingle hashes are template."""
         return self.classify(hashes)[0]
 
-    def are_template(self, hashes: Iterable[int]) -> bool:
-        """Whether all of a few hashes are template. Faster than :meth:`template` for them."""
-        return all(self._counters[number >> _SHIFT] >= self._needed for number in hashes)
+    def is_shared(self, hashes: Iterable[int]) -> bool:
+        """Whether a name is on many pages, given by its few hashes: all of them are common, and on 10 % of the pages."""
+        return all(self._counters[number >> _SHIFT] >= self._needed_shared for number in hashes)
+
+    def first_own(self, hashes: Hashes) -> int | None:
+        """The place of the first of *hashes* that is not common; None if there is none, or too few pages were counted."""
+        if self._pages < _FEWEST or not len(hashes):
+            return None
+        is_own = self._counters[hashes >> np.uint32(_SHIFT)] < self._needed_common
+        place = int(is_own.argmax())
+        return place if is_own[place] else None
 
     def classify(self, hashes: Hashes) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which of the shingle hashes are template, and which are common (on several pages, and not by chance).
@@ -212,8 +237,7 @@ class HostSketch:
         """
         is_template, is_common = np.zeros((2, len(hashes)), dtype=np.bool_)
         if self._pages >= _FEWEST:
-            needed = max(_FEWEST, math.ceil(round(_beyond_chance(self._pages, self._touched), 9)))
-            classify(self._counters, hashes, self._needed, needed, is_template, is_common)
+            classify(self._counters, hashes, self._needed, self._needed_common, is_template, is_common)
         return is_template, is_common
 
     def count(self, hashes: Hashes) -> None:
@@ -224,8 +248,11 @@ class HostSketch:
             self._counters >>= np.uint8(1)
             self._pages //= 2
             self._touched //= 2
-        self._needed = _needed(self._pages, self._touched)
+        self._set_needed()
         self.is_changed = True
+
+    def _set_needed(self) -> None:
+        self._needed, self._needed_shared, self._needed_common = _needed(self._pages, self._touched)
 
     def to_bytes(self) -> bytes:
         """The saved form."""
@@ -243,7 +270,7 @@ class HostSketch:
         sketch = cls()
         sketch._pages = min(pages, _LOADED_PAGES)
         sketch._touched = touched * sketch._pages // pages
-        sketch._needed = _needed(sketch._pages, sketch._touched)
+        sketch._set_needed()
         bits = np.unpackbits(np.frombuffer(body, dtype=np.uint8, offset=_COUNTS.size), bitorder="little")
         np.multiply(bits, np.uint8(sketch._pages), out=sketch._counters)
         return sketch
@@ -279,15 +306,18 @@ classify: Final = kernel.function("classify", _classify)
 add_page: Final = kernel.function("add_page", _add_page)
 
 
-def _needed(pages: int, touched: int) -> int:
-    """The smallest counter of a template shingle; higher than any counter while there are too few pages."""
+def _needed(pages: int, touched: int) -> list[int]:
+    """The smallest counters of a template shingle, of a shared name and of a common shingle.
+
+    Higher than any counter while there are too few pages.
+    """
     if pages < _FEWEST:
-        return MOST_PAGES
+        return 3 * [MOST_PAGES]
     chance = touched / (pages * SLOTS)
-    share = pages * (chance + (1 - chance) * _SHARE)
     beyond_chance = _beyond_chance(pages, touched)
+    counts = [max(pages * (chance + (1 - chance) * share), beyond_chance) for share in _SHARES]
     # Rounded, so that a floating-point error just above a whole number does not require one page more.
-    return min(MOST_PAGES, max(_FEWEST, math.ceil(round(max(share, beyond_chance), 9))))
+    return [min(MOST_PAGES, max(_FEWEST, math.ceil(round(count, 9)))) for count in counts]
 
 
 def _beyond_chance(pages: int, touched: int) -> float:

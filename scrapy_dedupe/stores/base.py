@@ -199,7 +199,8 @@ class Signature:
     template is known.
 
     ``identity`` has five keys of 3 bytes that name the page: its URL, the tail of its URL, its title, and the words of its
-    URL without and with the query. A key of zeros says nothing. The words are the same if they are equal with the query,
+    URL without and with the query. A key of zeros says nothing. If the last byte of the third key is odd, it is the key of
+    the beginning of the text in place of the title. The words are the same if they are equal with the query,
     or if they are equal without it and one page has none. ``identity`` is empty if pages are compared by their texts only.
 
     Another text is near if at least ``min_equal`` rows are equal, and
@@ -207,8 +208,8 @@ class Signature:
     - both pages have the same URL, or the same tail and not different titles, or
     - they have the same title or the same words, neither is different, and at least ``min_equal_named`` rows of the rests
       are equal, or
-    - they have the same tail and different titles, or nothing can be compared, and at least ``min_equal_rare`` rows of the
-      rests are equal. Without identities this applies to all texts.
+    - they have the same tail and different titles, or the same beginning, or nothing can be compared, and at least
+      ``min_equal_rare`` rows of the rests are equal. Without identities this applies to all texts.
 
     Of several near texts, those that need the fewest equal rows of the rests come first, then the most similar one.
 

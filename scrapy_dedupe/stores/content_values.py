@@ -214,11 +214,15 @@ def _unpacked(rows: bytes, packed: bytes) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class SameKeys:
-    """Which keys of two identities are equal. None: at least one of the two pages says nothing."""
+    """Which keys of two identities are equal. None: at least one of the two pages says nothing.
+
+    If one of the pages has a beginning in place of a title, ``beginning`` has the result and ``title`` is None.
+    """
 
     url: bool | None = None
     tail: bool | None = None
     title: bool | None = None
+    beginning: bool | None = None
     words: bool | None = None
 
     @classmethod
@@ -230,7 +234,10 @@ class SameKeys:
         # A page without a query may be the same as one with a query.
         if words is False and name and (ours[3] == ours[4] or its[3] == its[4]):
             words = True
-        return cls(url, tail, title, words)
+        beginning = None
+        if (ours[2][-1] | its[2][-1]) & 1:
+            title, beginning = None, title
+        return cls(url, tail, title, beginning, words)
 
 
 def _keys(identity: bytes) -> list[bytes]:
@@ -253,7 +260,9 @@ def _least_rest(signature: Signature, kept_identity: bytes) -> int | None:
         return signature.min_equal_rare
     if same.title is False or same.words is False:
         return None
-    return signature.min_equal_named if same.title or same.words else signature.min_equal_rare
+    if same.title or same.words:
+        return signature.min_equal_named
+    return None if same.beginning is False else signature.min_equal_rare
 
 
 def _equal_rest(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_dedupe.content import Deduplicator, Document, Verdict
-from scrapy_dedupe.content.identity import Identity, identity_of, without_numbers
+from scrapy_dedupe.content.identity import Identity, beginning_at, identity_of, without_numbers
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.content_values import KEY_BYTES, NOTHING, SameKeys
@@ -114,6 +114,31 @@ def test_if_a_host_has_one_title_its_headings_decide(tmp_path: Path) -> None:
     assert again.original_url == "http://a.example/p/4011"
 
 
+@pytest.mark.parametrize("articles", [0, 150])
+def test_if_pages_share_title_and_heading_their_first_words_decide(tmp_path: Path, articles: int) -> None:
+    def quote(number: int, symbol: str, price: float, about: int) -> Document:
+        url = f"http://a.example/quote?id={random.Random(number).getrandbits(64):x}"
+        text = f"<h1>Price</h1>{prose('menu')}<p>{symbol} {price} EUR {prose(about)}"
+        return Document(url, f"<title>Quotes</title>{text}")
+
+    def article(number: int) -> Document:
+        text = f"<title>{prose(number, 4)}</title>{prose('menu')}<p>{prose(-number)}"
+        return Document(f"http://a.example/{number}", text)
+
+    pages = [article(number) for number in range(articles)]
+    pages += [quote(number, prose(number, 1).upper(), number, number % 10) for number in range(40)]
+    random.Random(1).shuffle(pages)
+    with Deduplicator(f"sqlite:///{tmp_path / 'texts.sqlite'}") as deduplicator:
+        first = deduplicator.check_many(pages)
+        other = deduplicator.check(quote(40, "ACME", 12.5, 3))
+        again = deduplicator.check(quote(41, "ACME", 12.75, 3))
+    # The first pages are judged before it is known that their titles are the same.
+    assert sum(verdict.kind == "near" for verdict in first) <= 4
+    assert (other.kind, again.kind) == ("unique", "near")
+    assert again.original_url == quote(40, "", 0, 0).url
+    assert (again.same_title, again.same_beginning, again.same_words) == (None, True, None)
+
+
 def test_a_version_is_preferred_to_a_more_similar_page(tmp_path: Path) -> None:
     with Deduplicator(f"sqlite:///{tmp_path / 'texts.sqlite'}", template_guard=False) as deduplicator:
         deduplicator.check_many(
@@ -141,6 +166,36 @@ def test_a_store_is_used_with_or_without_identity_but_not_both(tmp_path: Path, w
     Deduplicator(url, near_identity=was_on).close()
     with pytest.raises(StoreRefused, match=r"near_identity = o.*purge --all"):
         Deduplicator(url, near_identity=not was_on)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        # Title, beginning; whether titles and beginnings are equal
+        (("Shop", ""), ("Shop", ""), (True, None)),
+        (("", "ACME"), ("", "ACME"), (None, True)),
+        (("", "ACME"), ("", "EMCA"), (None, False)),
+        (("", "ACME"), ("ACME", ""), (None, False)),
+        (("", "ACME"), ("", ""), (None, None)),
+    ],
+)
+def test_a_beginning_is_never_equal_to_a_title(
+    one: tuple[str, str], other: tuple[str, str], same: tuple[bool | None, bool | None]
+) -> None:
+    keys = [
+        bytes(identity_of("http://a.example/", title, "", beginning, has_rest=True))
+        for title, beginning in (one, other)
+    ]
+    found = SameKeys.of(*keys)
+    assert (found.title, found.beginning) == same
+
+
+@given(st.text(), st.integers(0, 100))
+def test_any_text_has_a_beginning(text: str, place: int) -> None:
+    found = beginning_at(text, place)
+    assert len(found.split()) <= 4
+    assert len(found) <= 80
+    assert not any(word.isdecimal() for word in found.split())
 
 
 SAME, DIFFERENT, SILENT = True, False, None

@@ -319,6 +319,7 @@ def test_a_verdict_has_a_plain_form_for_logs_and_can_be_pickled_with_the_request
         "rest_similarity": None,
         "same_title": None,
         "same_path": None,
+        "same_beginning": None,
         "same_words": None,
     }
     assert pickle.loads(pickle.dumps(verdict)) == verdict

@@ -87,6 +87,8 @@ def test_fewer_than_four_pages_make_no_template(counted: int) -> None:
     sketch = sketch_of(*[page(1, 2, 3)] * counted)
     assert not sketch.has_template
     assert not sketch.template(page(1, 2, 3)).any()
+    assert not sketch.is_shared(page(1, 2, 3))
+    assert sketch.first_own(page(1, 2, 3)) is None
 
 
 def test_what_all_pages_have_is_template_from_the_fourth_page_on() -> None:
@@ -102,11 +104,20 @@ def test_a_shingle_on_a_seventh_of_the_pages_is_template(on: int, is_template: b
     assert sketch_of(*pages).template(page(1)).tolist() == [is_template]
 
 
+@pytest.mark.parametrize(("on", "is_shared"), [(10, False), (11, True), (15, True)])
+def test_a_name_on_more_than_a_tenth_of_the_pages_is_shared(on: int, is_shared: bool) -> None:
+    pages = [page(1, 2, 1_000 + number) if number < on else page(1_000 + number) for number in range(100)]
+    sketch = sketch_of(*pages)
+    assert sketch.is_shared(page(1, 2)) is is_shared
+    assert not sketch.is_shared(page(1, 2, 3))
+
+
 @pytest.mark.parametrize(("on", "is_common"), [(3, False), (4, True), (15, True)])
 def test_a_shingle_on_four_pages_of_a_hundred_is_common_and_no_template(on: int, is_common: bool) -> None:
     pages = [page(1, 1_000 + number) if number < on else page(1_000 + number) for number in range(100)]
     sketch = sketch_of(*pages)
     assert sketch.classify(page(1, 2))[1].tolist() == [is_common, False]
+    assert sketch.first_own(page(1, 2)) == (1 if is_common else 0)
     assert not sketch.template(page(1)).any()
 
 

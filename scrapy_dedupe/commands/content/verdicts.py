@@ -54,7 +54,8 @@ _WHY_EQUAL: Final = {
 _REST_DECIDED: Final = "the rest without the template had to be similar too"
 _OTHER_PAGE: Final = {
     False: "A known text is similar, but only in the template of the host; the rest is not similar.",
-    True: "A known text is similar, but is that of another page: the title, the URL or the rest of the text is different.",
+    True: "A known text is similar, but is that of another page: the title, the first words, the URL or the rest of the text"
+    " is different.",
 }
 _NOT_JUDGED: Final = {
     "no text": "it has no text, or only in its title and <noscript>, like a page that JavaScript fills",
@@ -323,6 +324,7 @@ def _why_same_page(verdict: Verdict) -> Iterator[str]:
         f"{name} {words[same]}"
         for name, same in (
             ("titles without numbers:", verdict.same_title),
+            ("first words outside the template:", verdict.same_beginning),
             ("last two path segments and query:", verdict.same_path),
             ("words of the URLs:", verdict.same_words),
         )

@@ -103,9 +103,19 @@ local function same_words(own, kept)
   return words
 end
 
+-- Whether the titles are equal, and whether the beginnings are: see SameKeys in stores/content_values.py.
+local function same_names(own, kept)
+  local same = same_key(3, own, kept)
+  if same ~= nil and (byte(own, 3 * KEY) % 2 == 1 or byte(kept, 3 * KEY) % 2 == 1) then
+    return nil, same
+  end
+  return same, nil
+end
+
 -- How many rows of the rests must be equal: see _least_rest() in stores/content_values.py.
 local function least_rest(own, kept, min_rare, min_named)
-  local tail, title, words = same_key(2, own, kept), same_key(3, own, kept), same_words(own, kept)
+  local tail, words = same_key(2, own, kept), same_words(own, kept)
+  local title, beginning = same_names(own, kept)
   if same_key(1, own, kept) or (tail and title ~= false) then
     return 0
   end
@@ -115,7 +125,10 @@ local function least_rest(own, kept, min_rare, min_named)
   if title == false or words == false then
     return nil
   end
-  return (title or words) and min_named or min_rare
+  if title or words then
+    return min_named
+  end
+  return beginning ~= false and min_rare or nil
 end
 
 -- The number of equal rows of the rests, and of the compared ones: 0 if these are too few, or a page has no rest.
