@@ -105,16 +105,18 @@ class UsualRows:
     def _response(self, frame: Frame, form: _Form, found: re.Match[bytes], *, is_gzip: bool) -> Row | None:
         if not frame.member or not (form.id and form.uri and form.date):
             return None
+        if found[form.uri].startswith(b"<"):
+            return None  # there may be white space within the brackets
         kind = found[form.content].decode("ascii") if form.content else None
         body = usual_body(frame)
         if body is None or not says_http(kind) or b"none" in found.groups():
             return None
-        record_id, uri, date = found[form.id], bare(found[form.uri]), found[form.date]
+        record_id, uri, date = found[form.id], found[form.uri], found[form.date]
         digest = found[form.digest] if form.digest else None
         date_text = date.decode("ascii")
         key, order = _of_date(date_text)
         # Printable ASCII is read back unchanged, so only the forms matter (`records.can_be_referred_to`).
-        is_readable = key is not None and uri[:1] != b"<" and _REFERRED_ID.fullmatch(record_id)
+        is_readable = key is not None and _REFERRED_ID.fullmatch(record_id)
         if digest is None:
             # The digest that replay indexers compute: revisits of this original have it, and older ones may.
             digest = b"sha1:" + base64.b32encode(hasher_of("sha1", body).digest())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -134,6 +135,19 @@ def unusual(p: Planting) -> None:
     p.exchange("z/unusual.warc.gz", "u2", f"{SITE}/u", PAGE, http_extra=((b"content-type", b"A/B ; c"),))
     p.exchange("z/unusual.warc.gz", "u3", f"{SITE}/u b", PAGE, digest_form=None, status=206)
     p.exchange("z/unusual.warc.gz", "u4", f"{SITE}/u", b"", status=404)
+    p.exchange("z/unusual.warc.gz", "u5", f"{SITE}/u", PAGE, date="2020-01-01T00:00:00+01:00")
+    p.exchange("z/unusual.warc.gz", "u6", f"{SITE}/{'u' * 3_000}", PAGE)
+    changes = [
+        (b"WARC-Target-URI", [b"< http://site.example/ >", b"<http://site.example/>", b"-", b"%41", b"a b"]),
+        (b"WARC-Record-ID", [b"<urn:a b>", b"urn:a<b", b"<urn:a>"]),
+        (b"WARC-Payload-Digest", [b"sha256:0", b"none"]),
+    ]
+    for name, values in changes:
+        for value in values:
+            label = f"{name.decode()} {value.decode()}"
+            record = p.exchange("z/unusual.warc.gz", label, f"{SITE}/u", PAGE)
+            fields = tuple((field, value if field == name else old) for field, old in record.fields)
+            p.add("z/unusual.warc.gz", replace(record, label=f"{label} again", fields=fields))
 
 
 def pairs(folder: Path, **options: Any) -> Iterator[tuple[Row, Row]]:
