@@ -123,8 +123,11 @@ def hashed_records(
 
 def payload_digests(record: StoredRecord, algorithms: Sequence[str]) -> tuple[BodyDigest, ...]:
     """Like `payload_digest`, for several *algorithms*; the payload is read once."""
-    held, hashes = _held_body(record), _Hashes(algorithms)
-    for piece in payload_pieces(record) if held is None else (held,):
+    held = _held_body(record)
+    if held is not None:
+        return tuple([BodyDigest(hasher_of(name, held).hexdigest(), len(held)) for name in algorithms])
+    hashes = _Hashes(algorithms)
+    for piece in payload_pieces(record):
         hashes.update(piece)
     return hashes.digests()
 
