@@ -3,7 +3,7 @@
 Each step is a function of files and manifests, so that several machines can share the work: `summing` writes a
 manifest of digests, `collisions` compares payloads, `numbering` chooses originals, `splitting` splits manifests,
 `rewriting` writes revisits, `verifying` compares both archives, `restoring` reverts the change. `arc_conversion`
-converts ARC files to WARC.
+converts ARC files to WARC. `row_scan` reads a file once and writes its rows, from which `plan` derives the changes.
 """
 
 from __future__ import annotations

@@ -33,13 +33,13 @@ from scrapy_dedupe.warc.framing import frames
 from scrapy_dedupe.warc.reading import KEPT_BYTES, bare_uri, says_http, stored_record
 
 from .manifest import DECODED, ManifestLine
-from .manifest_lines import is_date, why_unwritable
+from .manifest_lines import is_date, is_usual_name, is_usual_uri, why_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from scrapy_dedupe.warc.capture import Digest
-    from scrapy_dedupe.warc.framing import Frame
+    from scrapy_dedupe.warc.framing import Damage, Frame
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -130,6 +130,9 @@ class Digester:
         self._options = options
         self._faults = faults
         self._advance = advance
+        self._shared = 0
+        self._is_usual_name = is_usual_name(name)
+        self._is_usual = not (options.verify or options.decoded)
 
     @property
     def sums(self) -> FileSums:
@@ -139,33 +142,62 @@ class Digester:
 
     def lines(self) -> Iterator[ManifestLine]:
         """Yield the lines in file order. Raises ArchiveError if the file cannot be read."""
-        done = shared = records = 0
-        faults_before = self._faults.count
-        is_usual = not (self._options.verify or self._options.decoded)
-        for frame in self._frames():
-            records += 1
-            if frame.offset - done >= _PROGRESS_BYTES:
-                self._advance(frame.offset - done)
-                done = frame.offset
-            kind = "arc" if frame.is_arc else (frame.first("warc-type") or "").lower()
-            if kind == "response":
-                if is_usual and frame.member and (line := self._usual_line(frame)) is not None:
-                    if self._is_writable(line):
-                        yield line
-                    continue
-            elif kind == "request":
-                continue
-            record = stored_record(self._file, frame)
-            if not self._is_wanted(record):
-                continue
-            if not record.length:
-                shared += 1
-                self._report_shared_member(record, shared)
-                continue
-            if (line := self._line(record)) is not None and self._is_writable(line):
+        for frame in self.frames():
+            if (line := self.line(frame)) is not None:
                 yield line
+
+    def frames(
+        self,
+        on_damage: Callable[[Damage], None] | None = None,
+        on_long_block: Callable[[Frame], Callable[[bytes], object] | None] | None = None,
+    ) -> Iterator[Frame]:
+        """Yield the records of the file. Damage is a fault; *on_damage* is called before it is added.
+
+        *on_long_block* is that of `framing.frames`. Raises ArchiveError if the file cannot be read.
+        """
+
+        def met(damage: Damage) -> None:
+            if on_damage is not None:
+                on_damage(damage)
+            self._faults.add_damage(damage)
+
+        done = records = 0
+        faults_before = self._faults.count
+        with reading(self._file):
+            for frame in frames(
+                self._file, kept_bytes=KEPT_BYTES, on_damage=met, on_long_block=on_long_block
+            ):
+                records += 1
+                if frame.offset - done >= _PROGRESS_BYTES:
+                    self._advance(frame.offset - done)
+                    done = frame.offset
+                yield frame
         if not records and self._faults.count == faults_before:
             self._faults.add(str(self._file), "the file is empty")
+
+    def line(self, frame: Frame, digest: str | None = None) -> ManifestLine | None:
+        """The line of a record; None if it gets none. *digest*: the digest of its payload, if it is known."""
+        kind = "arc" if frame.is_arc else (frame.first("warc-type") or "").lower()
+        if kind == "response":
+            if self._is_usual and frame.member and (line := self._usual_line(frame, digest)) is not None:
+                return line if self._is_writable(line) else None
+        elif kind == "request":
+            return None
+        record = stored_record(self._file, frame)
+        if not self._is_wanted(record):
+            return None
+        if not record.length:
+            self._shared += 1
+            self._report_shared_member(record, self._shared)
+            return None
+        line = self._line(record, digest)
+        return line if line is not None and self._is_writable(line) else None
+
+    def count_usual(self, uri: str, date: str) -> bool:
+        """Count the line of a record without making it; False if a manifest might not be able to hold it."""
+        is_usual = self._is_usual_name and is_usual_uri(uri) and is_date(date)
+        self._sums.lines += is_usual
+        return is_usual
 
     def _is_writable(self, line: ManifestLine) -> bool:
         """Count a line. A line that a manifest cannot hold is reported as a fault of its record."""
@@ -178,11 +210,7 @@ class Digester:
             )
         return reason is None
 
-    def _frames(self) -> Iterator[Frame]:
-        with reading(self._file):
-            yield from frames(self._file, kept_bytes=KEPT_BYTES, on_damage=self._faults.add_damage)
-
-    def _usual_line(self, frame: Frame) -> ManifestLine | None:
+    def _usual_line(self, frame: Frame, digest: str | None) -> ManifestLine | None:
         """The line of an ordinary response; None if the frame does not suffice for it."""
         options = self._options
         if not options.recompute and frame.first("warc-payload-digest") is not None:
@@ -190,12 +218,13 @@ class Digester:
         uri, date = bare_uri(frame.first("warc-target-uri")), frame.first("warc-date")
         if not (uri and date and is_date(date) and says_http(frame.first("content-type"))):
             return None
-        body = usual_body(frame)
-        if not body:
-            return None
-        digest = f"{options.algorithm}:{hasher_of(options.algorithm, body).hexdigest()}"
-        self._sums.computed += 1
-        self._sums.hashed_bytes += len(body)
+        if digest is None:
+            body = usual_body(frame)
+            if not body:
+                return None
+            digest = f"{options.algorithm}:{hasher_of(options.algorithm, body).hexdigest()}"
+            self._sums.computed += 1
+            self._sums.hashed_bytes += len(body)
         return ManifestLine(self._name, frame.offset, frame.length, uri, date, digest)
 
     def _is_wanted(self, record: StoredRecord) -> bool:
@@ -214,7 +243,7 @@ class Digester:
                 " for example with warcio recompress",
             )
 
-    def _line(self, record: StoredRecord) -> ManifestLine | None:
+    def _line(self, record: StoredRecord, digest: str | None) -> ManifestLine | None:
         if not record.target_uri or not record.date:
             self._add_fault(record, "the record has no WARC-Target-URI or no WARC-Date")
             return None
@@ -227,7 +256,7 @@ class Digester:
         if self._options.skip_empty and not any(payload_pieces(record)):
             self._sums.empty += 1
             return None
-        digest = self._digest(record)
+        digest = digest or self._digest(record)
         if digest is None:
             return None
         return ManifestLine(self._name, record.offset, record.length, record.target_uri, record.date, digest)

@@ -30,6 +30,17 @@ REASONS = {
 }
 """Why a record is not changed, by key."""
 
+LEFT = REASONS | {
+    "original": "no earlier record can be the original",
+    "unreadable": "the URL, date, id or digest of the original cannot be read back exactly, or another record has its id",
+    "no-gain": "not smaller as a revisit",
+    "damaged": "damaged, or different from the manifest",
+    "fields": "with fields of a revisit, or in a form that could not be restored byte for byte",
+    "shared": "referred to by a record that cannot be changed",
+    "chunks": "stored without transfer chunks, which a replay program would show from earlier records",
+}
+"""Why a copy is not changed, by key."""
+
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:
@@ -52,7 +63,11 @@ class Eligibility:
             return "status"
         if reason := why_no_original(record):
             return reason
-        if size_bytes is not None and size_bytes < self.min_size:
+        return None if size_bytes is None else self.reason_of_size(size_bytes)
+
+    def reason_of_size(self, size_bytes: int) -> str | None:
+        """Why a payload of this size is not replaced, a key of `REASONS`."""
+        if size_bytes < self.min_size:
             return "small"
         return "empty" if size_bytes == 0 else None
 

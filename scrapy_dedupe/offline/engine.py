@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.errors import SettingError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ def open_engine(
     config: dict[str, Any] = {
         "memory_limit": MEMORY_LIMIT,
         "threads": THREADS,
-        "temp_directory": "" if scratch is None else str(scratch.absolute()),
+        "temp_directory": "" if scratch is None else checked(scratch),
         "max_temp_directory_size": "-1",  # limited only by the disk
         "preserve_insertion_order": scratch is None,  # with scratch, tables are sorted anyway
         # Download nothing, and read nothing from the user's home.
@@ -61,3 +62,29 @@ def rows_of(cursor: Any) -> Iterator[tuple[Any, ...]]:
     """The rows of a result, fetched `FETCHED_ROWS` at a time."""
     while rows := cursor.fetchmany(FETCHED_ROWS):
         yield from rows
+
+
+def quoted(path: Path) -> str:
+    """The path of a file to write, as a string of SQL."""
+    return _literal(checked(path))
+
+
+def source(path: Path) -> str:
+    """The path of a file to read, as a string of SQL that DuckDB does not treat as a pattern."""
+    return _literal(glob.escape(checked(path)))
+
+
+def checked(path: Path) -> str:
+    """The absolute path as text. Raises UsageError if it is not UTF-8, which DuckDB does not accept."""
+    text = str(path.absolute())
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"{path} cannot hold unfinished work: its path is not UTF-8. Choose another folder."
+        ) from None
+    return text
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

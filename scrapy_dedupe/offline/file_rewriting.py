@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Self
@@ -18,31 +17,22 @@ from zlib_ng import zlib_ng
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.plan import Planned, RewritePlan
-from scrapy_dedupe.offline.record_ranges import START_BYTES, byte_ranges, exact_head, is_gzip_file
-from scrapy_dedupe.offline.reference_changes import MENTION, ReferenceChanges
-from scrapy_dedupe.offline.revisits import (
-    as_revisit,
-    can_change_references,
-    could_be_written,
-    is_as_written,
-    record_bytes,
-)
+from scrapy_dedupe.offline.record_parts import START_BYTES, RecordParts, is_gzip_file
+from scrapy_dedupe.offline.reference_changes import ReferenceChanges
+from scrapy_dedupe.offline.revisits import as_revisit, record_bytes
+from scrapy_dedupe.offline.slices import read_slice
 from scrapy_dedupe.tasks.state import writing
 from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
 from scrapy_dedupe.warc.framing import open_block
-from scrapy_dedupe.warc.raw_heads import RawHead, raw_head
-from scrapy_dedupe.warc.reading import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scrapy_dedupe.offline.places import Places
-    from scrapy_dedupe.offline.record_ranges import ByteRange
+    from scrapy_dedupe.offline.slices import Slice
+    from scrapy_dedupe.warc.raw_heads import RawHead
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
-_HTTP_HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
 _PIECE: Final = 1 << 20
 _RUN: Final = 1 << 30  # bytes of one copy by the kernel
 _CANNOT: Final = frozenset(
@@ -52,13 +42,12 @@ _CANNOT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """A file to rewrite: its number in the plan in *folder*, its name, and the new file."""
+    """A file to rewrite: its number in the plan, its path or URL, the folder of its slice, and the new file."""
 
-    folder: Path
-    file: int
-    name: str
+    number: int
+    file: ReadableFile
+    slice_folder: Path
     target: Path
-    places: Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,95 +67,36 @@ class FileRewrite:
 
 def rewrite_file(task: RewriteTask) -> FileRewrite:
     """Rewrite a file. It gets its name when it is complete and synced to disk. Raises ArchiveError, DamagedInput."""
-    file = task.places.file(task.name)
+    plan = read_slice(task.slice_folder)
     with writing(task.target):
         task.target.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            whole_file.replacing(task.target, suffix=".new", buffering=0) as output,
-            RewritePlan(task.folder) as plan,
-        ):
-            result = _rewritten(task, file, output, plan)
-    return result
+        with whole_file.replacing(task.target, suffix=".new", buffering=0) as output:
+            return _rewritten(task.file, plan, output)
 
 
-def _rewritten(task: RewriteTask, file: ReadableFile, output: BinaryIO, plan: RewritePlan) -> FileRewrite:
+def _rewritten(file: ReadableFile, plan: Slice, output: BinaryIO) -> FileRewrite:
     converted = repointed = 0
+    references = ReferenceChanges(plan.captures, plan.standing)
     with _Copier(file, output) as copier:
-        if plan.count_converted():
-            is_gzip = copier.is_gzip
-            references = ReferenceChanges(plan, task.file)
-            records = plan.records_of(task.file)
-            damage = _Damage()
-            for span in byte_ranges(file, records, wants_head=_wants_head, on_damage=damage.note):
-                if damage.is_met and not is_gzip:
-                    # What follows may be inside the block of a damaged record.
-                    break
-                listed = span.listed
-                if isinstance(listed, Planned) and listed.target is not None:
-                    old, block = _heads(file, span)
-                    head = as_revisit(references.updated(old), listed.target, block)
-                    copier.replace(span.offset, span.length, [_stored(record_bytes(head, block), is_gzip)])
-                    converted += 1
-                elif span.length and MENTION.search(span.head):
-                    pieces = _updated(file, span, references, is_gzip)
-                    if pieces is not None:
-                        copier.replace(span.offset, span.length, pieces)
-                        repointed += 1
+        is_gzip = copier.is_gzip
+        for offset, length, target in plan.changes:
+            if target is not None:
+                old, block = copier.parts.heads(offset, length)
+                head = as_revisit(references.updated(old), target, block)
+                copier.replace(offset, length, [_stored(record_bytes(head, block), is_gzip)])
+                converted += 1
+                continue
+            old, found = copier.parts.record(offset, length)
+            head = references.updated(old)
+            if head is old:
+                continue
+            if isinstance(found, bytes):
+                copier.replace(offset, length, [_stored(record_bytes(head, found), is_gzip)])
+            else:
+                copier.replace(offset, length, _streamed(found, head, is_gzip))
+            repointed += 1
         old_bytes = copier.finish()
     return FileRewrite(converted, repointed, old_bytes, os.fstat(output.fileno()).st_size)
-
-
-class _Damage:
-    """Notes damaged places, which are copied unchanged; the scan has reported them."""
-
-    is_met = False
-
-    def note(self, _offset: int, _reason: str) -> None:
-        self.is_met = True
-
-
-def _wants_head(_: Planned) -> bool:
-    """Always true: a listed record may refer to another record, or become a revisit."""
-    return True
-
-
-def _heads(file: ReadableFile, span: ByteRange) -> tuple[RawHead, bytes]:
-    """The WARC head of a response and its HTTP head; the body is read only if necessary."""
-    head, http_end = exact_head(span), _HTTP_HEAD_END.search(span.start)
-    if head is not None and http_end is not None:
-        return head, span.start[: http_end.end()]
-    record = read_record(file, span.offset)
-    assert record.http is not None
-    return raw_head(record), record.frame.kept[: record.http.length]
-
-
-def _updated(
-    file: ReadableFile, span: ByteRange, references: ReferenceChanges, is_gzip: bool
-) -> Iterator[bytes] | list[bytes] | None:
-    """The record of a range with updated references; None if they need no update."""
-    if span.is_exact and not references.concerns(span.head):
-        return None
-    head = exact_head(span)
-    record: StoredRecord | None = None
-    if head is None:
-        record = read_record(file, span.offset)
-        if record.format == "arc":
-            return None
-        head = raw_head(record)
-    updated = references.updated(head)
-    if updated is head or not can_change_references(head):
-        return None
-    if span.is_exact and span.listed is None:
-        if not is_as_written(head, span.head):
-            return None
-    else:
-        record = record or read_record(file, span.offset)
-        if not could_be_written(record, head):
-            return None
-    if span.has_block:
-        return [_stored(record_bytes(updated, span.start), is_gzip)]
-    record = record or read_record(file, span.offset)
-    return _streamed(record, updated, is_gzip)
 
 
 def _stored(data: bytes, is_gzip: bool) -> bytes:
@@ -202,6 +132,7 @@ class _Copier:
             self._size = self._stream.seek(0, os.SEEK_END)
             self._stream.seek(0)
             self.is_gzip = is_gzip_file(self._file, self._stream.read(START_BYTES))
+            self.parts = RecordParts(self._file, self._stream, is_gzip=self.is_gzip)
         except OSError as error:
             raise ArchiveError(f"{self._file} cannot be read: {error.strerror or error}.") from error
         self._can_copy = isinstance(self._file, Path) and hasattr(os, "copy_file_range")

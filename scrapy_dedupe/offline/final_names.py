@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from scrapy_dedupe.offline.places import Places
-    from scrapy_dedupe.offline.plan import PlannedFile
+    from scrapy_dedupe.offline.plan_lines import PlannedFile
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _ARCHIVE_NAME: Final = re.compile(r".*\.w?arc(\.gz)?", re.IGNORECASE | re.DOTALL)

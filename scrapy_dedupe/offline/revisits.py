@@ -94,7 +94,8 @@ def could_be_written(record: StoredRecord, head: RawHead) -> bool:
     frame = record.frame
     if frame.block_end != RECORD_END or frame.head_position:
         return False
-    stored = bytes(frame.member[: frame.block_position]) or open_head(record.path, frame)
+    usual = frame.head[1].group() if frame.head is not None else frame.member[: frame.block_position]
+    stored = bytes(usual) or open_head(record.path, frame)
     return is_as_written(head, stored)
 
 

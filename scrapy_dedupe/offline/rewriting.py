@@ -2,10 +2,10 @@
 
 The work is done in ``OUTPUT/.dedupe/warcrefs``, and continues after a kill:
 
-1. ``lines.sqlite`` is made from the manifests; ``job.json`` has the options and the files;
-2. ``survey/N.sqlite``: the originals and copies in file N;
-3. ``plan.sqlite``: which record becomes a revisit of which original;
-4. ``new/NAME``: the new files; ``done/N.json``: the changes to each file;
+1. ``lines.parquet`` is made from the manifests (`plan_lines`); ``job.json`` has the options and the files;
+2. ``rows/N.parquet``: the rows of file N (`rows`), unless they are given;
+3. ``slices/file=N/``: the changes to file N (`slices`); ``plan.json``: their counts (`plan`);
+4. ``new/NAME``: the new files; ``done/N.json``: the number of changes to each file;
 5. both archives are read again and compared (`verifying`); ``verified.json`` has the report;
 6. the new files are moved to their final names, or replace the old ones (``in_place``), and the folder is removed.
 
@@ -41,11 +41,12 @@ from scrapy_dedupe.offline.final_names import (
     unlisted_files,
 )
 from scrapy_dedupe.offline.layout import WORK_FOLDER, output_names
-from scrapy_dedupe.offline.plan import PLAN_FILE, RewritePlan, write_plan
-from scrapy_dedupe.offline.planned_lines import LINES_FILE, marks_of, write_lines
-from scrapy_dedupe.offline.record_scan import ScanTask, scan_file, take_faults
+from scrapy_dedupe.offline.plan import PlanCounts, PlanTask, make_plan
+from scrapy_dedupe.offline.plan_lines import LINES_FILE, marks_of, read_notes, write_lines
 from scrapy_dedupe.offline.rewritten import RewriteOptions, Rewritten, report_of
-from scrapy_dedupe.offline.savings import add_up
+from scrapy_dedupe.offline.row_scan import RowsTask, make_all_rows
+from scrapy_dedupe.offline.rows import read_sums
+from scrapy_dedupe.offline.slices import slice_folder
 from scrapy_dedupe.offline.verifying import verify
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
@@ -55,11 +56,11 @@ from scrapy_dedupe.warc.files import prove_writable
 from scrapy_dedupe.warc.remote import RemoteFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from scrapy_dedupe.offline.manifest import ManifestLine
     from scrapy_dedupe.offline.places import Places
-    from scrapy_dedupe.offline.plan import PlannedFile
+    from scrapy_dedupe.offline.plan_lines import PlannedFile
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -68,7 +69,8 @@ __all__ = ["RewriteOptions", "Rewritten", "rewrite", "rewriting_folder"]
 _FOLDER: Final = "warcrefs"
 _JOB: Final = "job.json"
 _VERIFIED: Final = "verified.json"
-_PLAN: Final = 2  # the version of the folder's format
+_PLAN_COUNTS: Final = "plan.json"
+_PLAN: Final = 3  # the version of the folder's format
 
 
 def rewrite(
@@ -80,13 +82,15 @@ def rewrite(
     watch: Progress | None = None,
     *,
     originals: Iterable[ManifestLine] = (),
+    rows: Mapping[str, Path] | None = None,
     faults: Faults | None = None,
     before_end: Callable[[Rewritten], None] | None = None,
 ) -> Rewritten:
     """Rewrite *files* (None: all files in *lines*) to the folder *output*, with the paths of `layout`.
 
     *lines* come from numbered manifests. Copies in *lines* may refer to records in *originals*, of which only the first
-    eight of each payload are used. With ``in_place``, *output* only holds the unfinished work. *faults* may be the caller's
+    eight of each payload are used. *rows* are files of rows that were already made, by the name of the file; their digests
+    must be those of the manifest. With ``in_place``, *output* only holds the unfinished work. *faults* may be the caller's
     collection. *before_end* is called with the report after all files have their final names and before the unfinished
     work is removed. After a kill between the two it is called again. It is not called for a dry run, or if the verification
     found a difference.
@@ -100,11 +104,11 @@ def rewrite(
     faults = Faults(keep_going=options.keep_going) if faults is None else faults
     if options.dry_run:
         with tempfile.TemporaryDirectory(prefix="dedupe-") as folder:
-            run = _Run(Path(folder), places, output, options, watch, faults)
+            run = _Run(StateFolder(Path(folder)), places, output, options, watch, faults, rows or {})
             run.take_lines(lines, originals, files)
             return run.tried()
     with _state_folder(rewriting_folder(output)) as state:
-        run = _Run(state.path, places, output, options, watch, faults)
+        run = _Run(state, places, output, options, watch, faults, rows or {})
         return _Work(state, run).done(lines, originals, files, before_end)
 
 
@@ -131,18 +135,22 @@ def _state_folder(path: Path) -> Iterator[StateFolder]:
 
 
 class _Run:
-    """The steps that write the new files, in *folder*."""
+    """The steps that write the new files, in the folder of *state*."""
 
     def __init__(
         self,
-        folder: Path,
+        state: StateFolder,
         places: Places,
         output: Path,
         options: RewriteOptions,
         watch: Progress,
         faults: Faults,
+        rows: Mapping[str, Path],
     ) -> None:
-        self.folder = folder
+        self.folder = state.path
+        self.marks = ""
+        self._state = state
+        self._rows = rows
         self.places = places
         self.output = output
         self.options = options
@@ -158,11 +166,9 @@ class _Run:
         """Step 1, and the files and names that follow from it."""
         if not (self.folder / LINES_FILE).exists():
             write_lines(self.folder, lines, originals, files, self.faults)
-        with RewritePlan(self.folder) as plan:
-            all_files = plan.files()
-            used = plan.surveyed_files()
+        all_files, self.marks = read_notes(self.folder)
         self.files = [file for file in all_files if file.is_output]
-        self.others = [file for file in all_files if not file.is_output and file.id in used]
+        self.others = [file for file in all_files if not file.is_output and file.is_used]
         # Computed for all files, so that several machines use the same paths.
         self.names = output_names(file.name for file in all_files if file.is_main)
         for file in self.files:
@@ -179,40 +185,68 @@ class _Run:
             " pack the new files with `scrapy dedupe warc pack`."
         )
 
-    def make_plan(self) -> None:
+    def make_plan(self) -> PlanCounts:
         """Steps 2 and 3."""
-        folder, options = self.folder / "survey", self.options
+        options = self.options
+        files = [*self.files, *self.others]
+        rows = self._make_rows(files)
+        stored = self._state.read_json(_PLAN_COUNTS)
+        if stored is None:
+            places, eligibility = self.places, options.eligibility
+            task = PlanTask(
+                self.folder,
+                files,
+                rows,
+                places,
+                eligibility,
+                options.keep_going,
+                options.dry_run,
+                options.jobs,
+            )
+            counts = make_plan(task)
+            self._state.write_json(_PLAN_COUNTS, counts.to_json())
+        else:
+            counts = PlanCounts.from_json(stored)
+        known = {fault.place for fault in self.faults.first}
+        new = tuple(fault for fault in counts.faults if fault.place not in known)
+        self.faults.take(counts.fault_count - (len(counts.faults) - len(new)), new)
+        return counts
+
+    def _make_rows(self, files: Sequence[PlannedFile]) -> dict[int, Path]:
+        """Read all files of which no rows are given. Of a remote file that is only read, no rows are made."""
+        folder, options = self.folder / "rows", self.options
         with writing(folder):
             folder.mkdir(exist_ok=True)
-        tasks = [
-            ScanTask(
-                self.folder,
-                file.id,
-                file.name,
-                folder / f"{file.id}.sqlite",
-                self.places,
-                options.eligibility,
-                options.keep_going,
-                file.is_output,
-                options.dry_run,
-            )
-            for file in [*self.files, *self.others]
-        ]
-        left = [task for task in tasks if not task.part.exists()]
-        self.watch.begin("survey", sum(_size(self.places.file(task.name)) for task in left))
-        for task, _ in run_jobs(scan_file, left, options.jobs):
-            self.watch.advance(_size(self.places.file(task.name)))
-        self.watch.end()
-        for task in tasks:
-            take_faults(task.part, self.faults)
-        if not (self.folder / PLAN_FILE).exists():
-            write_plan(self.folder, (task.part for task in tasks))
+        rows = {}
+        left = []
+        for file in files:
+            place, given = self.places.file(file.name), self._rows.get(file.name)
+            if given is None and not (file.is_output or isinstance(place, Path)):
+                continue
+            rows[file.id] = given or folder / f"{file.id}.parquet"
+            if not rows[file.id].exists():
+                left.append(
+                    RowsTask(
+                        place,
+                        file.name,
+                        rows[file.id],
+                        options.eligibility,
+                        tuple(file.labels),
+                        False,
+                        options.keep_going,
+                        options.dry_run,
+                    )
+                )
+        make_all_rows(left, options.jobs, self.watch, "survey")
+        own = [rows[file.id] for file in files if file.id in rows and file.name not in self._rows]
+        for sums in read_sums(own):
+            self.faults.take(sums.fault_count, tuple(sums.faults))
+        return rows
 
     def tried(self) -> Rewritten:
         """The report of a dry run."""
-        self.make_plan()
-        with RewritePlan(self.folder) as plan:
-            savings, left = add_up(plan.savings()), plan.left()
+        counts = self.make_plan()
+        savings, left = counts.savings, counts.left
         old_bytes = sum(_size(self.places.file(file.name)) for file in self.files)
         return Rewritten(
             output=str(self.output),
@@ -249,11 +283,13 @@ class _Run:
             if stored is not None and target.is_file() and target.stat().st_size == stored["new_bytes"]:
                 done[file.name] = FileRewrite(**stored)
             else:
-                tasks.append(RewriteTask(self.folder, file.id, file.name, target, self.places))
-        self.watch.begin("rewrite", sum(_size(self.places.file(task.name)) for task in tasks))
+                place = self.places.file(file.name)
+                tasks.append(RewriteTask(file.id, place, slice_folder(self.folder, file.id), target))
+        names = {file.id: file.name for file in self.files}
+        self.watch.begin("rewrite", sum(_size(task.file) for task in tasks))
         for task, rewritten in run_jobs(rewrite_file, tasks, self.options.jobs):
-            state.write_json(f"done/{task.file}.json", asdict(rewritten))
-            done[task.name] = rewritten
+            state.write_json(f"done/{task.number}.json", asdict(rewritten))
+            done[names[task.number]] = rewritten
             self.watch.advance(rewritten.old_bytes)
         self.watch.end()
         return done
@@ -295,8 +331,7 @@ class _Work:
             # Without job.json, the other files in this folder are not reliable.
             self._state.clear(keep=frozenset({"lock"}))
             run.take_lines(lines, originals, files)
-            with RewritePlan(run.folder) as plan:
-                marks = plan.marks
+            marks = run.marks
         if verified is None:
             self._check_outputs()
             if job is None:
@@ -343,7 +378,7 @@ class _Work:
         """Steps 2 to 5."""
         run, options = self._run, self._options
         try:
-            run.make_plan()
+            counts = run.make_plan()
         except DamagedInput as error:
             raise self._explained(error) from error
         self._check_unchanged()
@@ -368,8 +403,6 @@ class _Work:
             )
         except OSError as error:
             raise ArchiveError(f"The new files cannot be verified: {error.strerror or error}.") from error
-        with RewritePlan(run.folder) as plan:
-            left = plan.left()
         report = Rewritten(
             output=str(run.output),
             is_dry_run=False,
@@ -377,7 +410,7 @@ class _Work:
             unlisted=unlisted_files(run.files, run.others, run.places),
             converted=sum(one.converted for one in rewrites.values()),
             repointed=sum(one.repointed for one in rewrites.values()),
-            left=left,
+            left=counts.left,
             old_bytes=sum(one.old_bytes for one in rewrites.values()),
             new_bytes=sum(one.new_bytes for one in rewrites.values()),
             verification=verification,

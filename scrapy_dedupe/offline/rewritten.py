@@ -30,7 +30,7 @@ class Rewritten:
     """The result of a rewriting, or of a dry run (``is_dry_run``).
 
     ``converted`` copies became revisits, ``repointed`` other records have updated references, ``left`` counts the
-    unchanged copies by reason, a key of `plan.LEFT`. Sizes are totals of whole files; in a dry run they are estimated.
+    unchanged copies by reason, a key of `eligibility.LEFT`. Sizes are totals of whole files; in a dry run they are estimated.
     ``savings`` is only filled in a dry run. ``kept_in`` is the folder that is kept if the verification found a difference;
     then no file has its final name. ``unlisted`` are files in the folders of the rewritten files that no manifest names:
     their references to the copies are not updated.

@@ -17,9 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepOptions:
-    """Options of `steps.run_steps`; ``work`` overrides the state folder."""
+    """Options of `steps.run_steps`; ``work`` overrides the state folder.
+
+    ``compare`` decides when payloads are the same. ``digest``: the digest, BLAKE2b-256 and the size are equal. ``bytes``:
+    the digest is equal, and then all bytes are.
+    """
 
     algorithm: str = "sha256"
+    compare: str = "digest"
     eligibility: Eligibility = field(default_factory=Eligibility)
     convert_arc: bool = False
     in_place: bool = False
@@ -35,6 +40,7 @@ class StepOptions:
         statuses = self.eligibility.statuses
         return {
             "--hash": self.algorithm,
+            "--compare": self.compare,
             "--min-size": self.eligibility.min_size,
             "--status": "all" if statuses is None else sorted(statuses),
             "--convert-arc": self.convert_arc,

@@ -1,9 +1,9 @@
 """All steps of the deduplication in one run: digests, comparison, originals, revisits, and verification.
 
 The state folder is ``.dedupe`` in the output folder; in place, in the common parent folder of all inputs. It holds
-``job.json`` (the options and files); ``arcs/`` (WARC files converted from ARC files); ``sums.txt`` and ``sums.json`` (the
-manifest of digests and its counts); the files of `clustering`; ``manifest.txt`` (the manifest of ten columns); the files of
-`rewriting`; and ``rewritten.json`` (its report, when all files have their final names). Each file gets its name only when
+``job.json`` (the options and files); ``arcs/`` (WARC files converted from ARC files); ``rows/N.parquet`` (the rows of file N,
+see `rows`); with ``--compare bytes``, ``sums.txt`` (a manifest of digests) and the files of `clustering`;
+``manifest.txt`` (the manifest of ten columns) and ``numbered.json`` (its counts); the files of `rewriting`; and ``rewritten.json`` (its report, when all files have their final names). Each file gets its name only when
 it is complete, so the same command continues after a kill. At the end only ``manifest.txt`` and ``report.json`` are kept.
 If files are replaced in place again later, the files of the earlier run are moved to ``earlier/1/``, ``earlier/2/`` and
 so on.
@@ -27,25 +27,27 @@ from scrapy_dedupe.warc.reading import read_records
 
 from .arc_conversion import ConversionOptions, convert_arc
 from .clustering import number_clusters
-from .digests import DigestOptions
 from .inputs import STATE_FOLDER, Input
 from .layout import output_names
 from .manifest import read_lines
 from .places import Places
 from .rewriting import RewriteOptions, rewrite, rewriting_folder
 from .rewritten import report_of
+from .row_numbering import list_rows, number_rows
+from .row_scan import RowsTask, make_all_rows
+from .rows import SECOND, read_sums
 from .step_reports import Deduped
-from .summing import SumOptions, sum_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from scrapy_dedupe.tasks.progress import Progress
 
+    from .digests import FileSums
     from .rewriting import Rewritten
     from .step_reports import StepOptions
 
-JOB, SUMS, NUMBERED, MANIFEST = "job.json", "sums.json", "numbered.json", "manifest.txt"
+JOB, NUMBERED, MANIFEST = "job.json", "numbered.json", "manifest.txt"
 REWRITING, REWRITTEN, REPORT, EARLIER = "rewriting.json", "rewritten.json", "report.json", "earlier"
 
 _ARC_SUFFIX = re.compile(r"\.arc(?=(\.gz)?\Z)", re.IGNORECASE)
@@ -196,8 +198,8 @@ class _Steps:
         options, state = self._options, self._state
         inputs, arcs = self._converted()
         places = Places(paths={given.name: str(given.file) for given in inputs})
-        sums = self._sums(inputs)
-        counts = self._numbered(places, sums["size_bytes"])
+        rows, sums = self._rows(inputs)
+        counts = self._numbered(rows, places, sum(given.size_bytes for given in inputs))
         names = [given.name for given in inputs]
         report = Deduped(
             output=str(self._output),
@@ -205,7 +207,7 @@ class _Steps:
             dry_run=options.dry_run,
             files=len(inputs),
             arcs=arcs,
-            records=sums["lines"],
+            records=sum(found.lines for found in sums),
             clusters=counts["digests"],
             collisions=counts["collisions"],
             converted=0,
@@ -221,6 +223,9 @@ class _Steps:
         if (stored := state.read_json(REWRITTEN)) is not None:
             self._remove_rewriting_state()
             return self._with_rewritten(report, report_of(stored))
+        if state.read_json(REWRITING) is None:
+            # From here on `rewriting` checks this.
+            self._check_unchanged()
         if not options.dry_run:
             state.write_json(REWRITING, {})
         rewritten = rewrite(
@@ -238,6 +243,7 @@ class _Steps:
                 force=self._replaces,
             ),
             self._watch,
+            rows=rows,
             # From here on the files differ from the manifest.
             before_end=lambda done: state.write_json(REWRITTEN, asdict(done)),
         )
@@ -324,48 +330,73 @@ class _Steps:
         replay_faults(self._faults, result["fault_count"], [Fault(**fault) for fault in result["faults"]])
         return Input(name, path) if result["is_converted"] else None
 
-    def _sums(self, inputs: Sequence[Input]) -> dict[str, Any]:
-        """Make the manifest of digests, if it does not exist; return its stored report."""
+    def _rows(self, inputs: Sequence[Input]) -> tuple[dict[str, Path], list[FileSums]]:
+        """Make the rows of all files that have none yet; return them by name, with their counts."""
         state, options = self._state, self._options
-        if state.read_json(SUMS) is None:
-            sum_files(
-                inputs,
-                state.path / "sums.txt",
-                SumOptions(
-                    # A stored digest may be wrong, but those in this manifest must be right.
-                    DigestOptions(algorithm=options.algorithm, recompute=True),
-                    force=True,
-                    keep_going=self._faults.keep_going,
-                    jobs=options.jobs,
-                ),
-                watch=self._watch,
-                before_end=lambda sums: state.write_json(SUMS, asdict(sums)),
+        folder = state.path / "rows"
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+        rows = {given.name: folder / f"{number}.parquet" for number, given in enumerate(inputs)}
+        tasks = [
+            RowsTask(
+                given.file,
+                given.name,
+                rows[given.name],
+                options.eligibility,
+                (options.algorithm, SECOND),
+                True,
+                self._faults.keep_going,
+                options.dry_run,
             )
-        sums: dict[str, Any] = state.read_json(SUMS)
-        replay_faults(self._faults, sums["fault_count"], [Fault(**fault) for fault in sums["faults"]])
-        return sums
+            for given in inputs
+            if not rows[given.name].exists()
+        ]
+        make_all_rows(tasks, options.jobs, self._watch, "summing")
+        sums = read_sums(list(rows.values()))
+        for found in sums:
+            replay_faults(self._faults, found.fault_count, found.faults)
+        return rows, sums
 
-    def _numbered(self, places: Places, size_bytes: int) -> dict[str, Any]:
+    def _numbered(self, rows: Mapping[str, Path], places: Places, size_bytes: int) -> dict[str, Any]:
         """Compare and number the records, if this has not been done; return the stored counts."""
-        state = self._state
+        state, options = self._state, self._options
         result: dict[str, Any] | None = state.read_json(NUMBERED)
         if result is None:
             own = Faults(keep_going=self._faults.keep_going)
-            counts = number_clusters(
-                state.path / "sums.txt",
-                state.path / MANIFEST,
-                places,
-                state,
-                faults=own,
-                watch=self._watch,
-                jobs=self._options.jobs,
-                size_bytes=size_bytes,
-            )
+            manifest = state.path / MANIFEST
+            if options.compare == "bytes":
+                if not (state.path / "sums.txt").exists():
+                    list_rows(rows, options.algorithm, state.path / "sums.txt")
+                counts = number_clusters(
+                    state.path / "sums.txt",
+                    manifest,
+                    places,
+                    state,
+                    faults=own,
+                    watch=self._watch,
+                    jobs=options.jobs,
+                    size_bytes=size_bytes,
+                )
+            else:
+                self._watch.begin("comparing", 0)
+                counts = number_rows(rows, options.algorithm, manifest)
+                self._watch.end()
             faults = [asdict(fault) for fault in own.first]
             result = asdict(counts) | {"fault_count": own.count, "faults": faults}
             state.write_json(NUMBERED, result)
         replay_faults(self._faults, result["fault_count"], [Fault(**fault) for fault in result["faults"]])
         return result
+
+    def _check_unchanged(self) -> None:
+        """Raise ArchiveError if a file has changed since its rows were made."""
+        for given in self._state.read_json(JOB)["inputs"]:
+            path = Path(given["path"])
+            with reading(path):
+                stat = path.stat()
+            if [stat.st_size, stat.st_mtime_ns] != [given["size"], given["changed"]]:
+                raise ArchiveError(
+                    f"{given['name']} has changed since this work began. Start again with --force."
+                )
 
 
 def _input_json(given: Input) -> dict[str, Any]:

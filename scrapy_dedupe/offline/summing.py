@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, DedupeError, UsageError
 from scrapy_dedupe.files.whole_file import put_in_place
 from scrapy_dedupe.tasks.faults import Fault, Faults
-from scrapy_dedupe.tasks.jobs import job_count, run_jobs
+from scrapy_dedupe.tasks.jobs import run_watched
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, replay_faults, write_whole, writing
 from scrapy_dedupe.warc.remote import is_url
@@ -197,33 +196,10 @@ def _sum_parts(parts: Sequence[_Part], options: SumOptions, watch: Progress) -> 
         else:
             sums[part.path] = known
             watch.advance(part.key["size"])
-    in_process = job_count(options.jobs) == 1 or len(left) == 1
-    reported = _ReportedProgress(watch)
-    function = partial(_sum_part, advance=reported.advance) if in_process else _sum_part
-    if not in_process:
-        # Largest first, so that no single process runs long after the others.
-        left.sort(key=lambda part: -part.key["size"])
-    for part, found in run_jobs(function, left, options.jobs):
+    for part, found in run_watched(_sum_part, left, options.jobs, watch, lambda part: part.key["size"]):
         sums[part.path] = found
-        watch.advance(max(0, part.key["size"] - reported.take()))
     watch.end()
     return sums
-
-
-class _ReportedProgress:
-    """Passes progress on, and counts how much was reported for the present file."""
-
-    def __init__(self, watch: Progress) -> None:
-        self._watch = watch
-        self._size_bytes = 0
-
-    def advance(self, size_bytes: int) -> None:
-        self._size_bytes += size_bytes
-        self._watch.advance(size_bytes)
-
-    def take(self) -> int:
-        size_bytes, self._size_bytes = self._size_bytes, 0
-        return size_bytes
 
 
 def _known(part: _Part) -> FileSums | None:

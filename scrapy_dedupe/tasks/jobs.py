@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from multiprocessing.connection import Connection
 
+    from scrapy_dedupe.tasks.progress import Progress
+
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -52,6 +54,38 @@ def run_jobs(
             yield task, function(task)
     else:
         yield from _in_processes(function, iter(tasks), count, _WAITING_PER_JOB)
+
+
+def run_watched(
+    function: Callable[..., Result],
+    tasks: Iterable[Task],
+    jobs: int,
+    watch: Progress,
+    size_of: Callable[[Task], int],
+) -> Generator[tuple[Task, Result]]:
+    """Like `run_jobs`, and report the size of each task to *watch*.
+
+    If the tasks run in this process, *function* gets the option ``advance``, which it may call with the bytes that it has
+    processed. In several processes, the largest tasks are first, so that no single process runs long after the others.
+    """
+    left = list(tasks)
+    if job_count(jobs) > 1 and len(left) > 1:
+        left.sort(key=size_of, reverse=True)
+        for task, result in run_jobs(function, left, jobs):
+            yield task, result
+            watch.advance(size_of(task))
+        return
+    for task in left:
+        reported = 0
+
+        def advance(size_bytes: int) -> None:
+            nonlocal reported
+            reported += size_bytes
+            watch.advance(size_bytes)
+
+        result = function(task, advance=advance)
+        yield task, result
+        watch.advance(max(0, size_of(task) - reported))
 
 
 def run_in_order(

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.warc.capture import has_whole_page
 from scrapy_dedupe.warc.chunks import dechunked, has_extra_framing
@@ -31,7 +32,13 @@ MAX_DECODED_BYTES = 16 << 30
 
 _PIECE = 1 << 20
 _HTTP_STARTS = (b"HTTP/1.1 ", b"HTTP/1.0 ")
-_CONSTRUCTORS = {"md5": hashlib.md5, "sha1": hashlib.sha1, "sha256": hashlib.sha256, "sha512": hashlib.sha512}
+_CONSTRUCTORS: dict[str, Callable[..., Any]] = {
+    "md5": hashlib.md5,
+    "sha1": hashlib.sha1,
+    "sha256": hashlib.sha256,
+    "sha512": hashlib.sha512,
+    "blake2b": partial(hashlib.blake2b, digest_size=32),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +83,19 @@ def payload_digest(record: StoredRecord, algorithm: str = "sha256", *, decoded: 
 
     *algorithm* is a name of hashlib. Raises codings.Undecodable.
     """
-    hasher, size = hasher_of(algorithm), 0
+    return payload_digests(record, (algorithm,), decoded=decoded)[0]
+
+
+def payload_digests(
+    record: StoredRecord, algorithms: Sequence[str], *, decoded: bool = False
+) -> tuple[BodyDigest, ...]:
+    """Several digests of a payload, which is read once. See `payload_digest`."""
+    hashes = BodyHashes(algorithms)
     held = _held_body(record, decoded=decoded)
     pieces_of = decoded_pieces if decoded else payload_pieces
     for piece in pieces_of(record) if held is None else (held,):
-        hasher.update(piece)
-        size += len(piece)
-    return BodyDigest(hasher.hexdigest(), size)
+        hashes.update(piece)
+    return hashes.digests()
 
 
 def hashed_records(
@@ -98,7 +111,7 @@ def hashed_records(
     called before the rest of the block is read, when the length of the record is not yet known. Long blocks are hashed
     while they are read and not read a second time, unless they are chunked. Raises the exceptions of `read_records`.
     """
-    passing: tuple[tuple[int, int], _Hashes] | None = None
+    passing: tuple[tuple[int, int], BodyHashes] | None = None
 
     def on_long_block(record: StoredRecord) -> Callable[[bytes], None] | None:
         nonlocal passing
@@ -107,7 +120,7 @@ def hashed_records(
             return None
         if not (algorithms := wanted(record)):
             return None
-        hashes = _Hashes(algorithms)
+        hashes = BodyHashes(algorithms)
         passing = (_place(record), hashes)
         hashes.update(memoryview(record.frame.kept)[_head_bytes(record) :])
         return hashes.update
@@ -121,19 +134,8 @@ def hashed_records(
         passing = None
 
 
-def payload_digests(record: StoredRecord, algorithms: Sequence[str]) -> tuple[BodyDigest, ...]:
-    """Like `payload_digest`, for several *algorithms*; the payload is read once."""
-    held = _held_body(record)
-    if held is not None:
-        return tuple([BodyDigest(hasher_of(name, held).hexdigest(), len(held)) for name in algorithms])
-    hashes = _Hashes(algorithms)
-    for piece in payload_pieces(record):
-        hashes.update(piece)
-    return hashes.digests()
-
-
-class _Hashes:
-    """Several digests of one body."""
+class BodyHashes:
+    """Several digests of one body, which is given in pieces."""
 
     def __init__(self, algorithms: Sequence[str]) -> None:
         self._hashers = [hasher_of(algorithm) for algorithm in algorithms]
@@ -184,8 +186,8 @@ def usual_body(frame: Frame) -> memoryview | None:
     return memoryview(member)[head_end + 4 : end]
 
 
-def hasher_of(algorithm: str, data: bytes | memoryview = b"") -> hashlib._Hash:
-    """A hash object of hashlib, started with *data*."""
+def hasher_of(algorithm: str, data: bytes | memoryview = b"") -> Any:
+    """A hash object of hashlib, started with *data*; ``blake2b`` has 32 bytes."""
     # The constructors of hashlib are much faster than hashlib.new, which matters for small bodies.
     make = _CONSTRUCTORS.get(algorithm)
     return make(data, usedforsecurity=False) if make else hashlib.new(algorithm, data, usedforsecurity=False)

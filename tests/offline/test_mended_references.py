@@ -12,9 +12,9 @@ from offline.test_rewriting import PAGE, SITE, manifest, new_id, records, rid, r
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.offline import rewriting
-from scrapy_dedupe.offline.plan import RewritePlan
-from scrapy_dedupe.offline.record_ranges import ByteRange, exact_head
+from scrapy_dedupe.offline.record_parts import parsed_head
 from scrapy_dedupe.offline.reference_changes import ReferenceChanges
+from scrapy_dedupe.offline.slices import read_slice, slice_folder
 from scrapy_dedupe.warc.raw_heads import RawHead
 
 if TYPE_CHECKING:
@@ -47,8 +47,11 @@ def mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Plantin
         heads: list[RawHead] = []
 
         def look(*_: Any, **options: Any) -> Verification:
-            with RewritePlan(options["work"].parent) as plan:
-                heads.append(ReferenceChanges(plan, 0).updated(RawHead(record.version, record.fields)))
+            plan = read_slice(slice_folder(options["work"].parent, 1))
+            captures = [capture._replace(is_here=False) for capture in plan.captures]
+            standing = [one._replace(is_here=False) for one in plan.standing]
+            head = RawHead(record.version, record.fields)
+            heads.append(ReferenceChanges(captures, standing).updated(head))
             raise KeyboardInterrupt
 
         monkeypatch.setattr(rewriting, "verify", look)
@@ -249,7 +252,7 @@ def test_an_uncompressed_file_stays_one_whatever_its_name(tmp_path: Path) -> Non
 
 def test_a_head_with_bare_line_ends_is_not_taken_for_one_line() -> None:
     head = b"WARC/1.0\nWARC-Type: response\n\nHTTP/1.1 200 OK\r\nX: y\r\n\r\n"
-    assert exact_head(ByteRange(0, 9, head=head, is_exact=True)) is None
+    assert parsed_head(head) is None
 
 
 def folded(data: bytes) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 from offline.planted import Planting, record_id, text
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
-from scrapy_dedupe.offline import rewriting
+from scrapy_dedupe.offline import rewriting, row_scan
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.places import Places
@@ -351,7 +351,7 @@ def test_work_that_was_cut_goes_on_and_is_not_done_twice(
             run(two_files, tmp_path / "out")
     with monkeypatch.context() as patch:
         patch.setattr(rewriting, "rewrite_file", cut)
-        patch.setattr(rewriting, "scan_file", cut)
+        patch.setattr(row_scan, "make_rows", cut)
         report = run(two_files, tmp_path / "out")
 
     run(two_files, tmp_path / "whole")
@@ -387,23 +387,28 @@ def test_a_dry_run_tells_no_end(two_files: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["size", "time"])
-@pytest.mark.parametrize("step", ["scan_file", "rewrite_file"])
+@pytest.mark.parametrize(("module", "step"), [(row_scan, "make_rows"), (rewriting, "rewrite_file")])
 def test_an_input_that_changes_meanwhile_is_refused_by_name(
-    two_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, change: str
+    two_files: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: Any,
+    step: str,
+    change: str,
 ) -> None:
     path = two_files / "b.warc.gz"
     before = {file.name: file.read_bytes() for file in two_files.iterdir()}
-    done = getattr(rewriting, step)
+    done = getattr(module, step)
 
-    def meanwhile(task: Any) -> Any:
-        result = done(task)
+    def meanwhile(task: Any, **options: Any) -> Any:
+        result = done(task, **options)
         if change == "size":
             path.write_bytes(before["b.warc.gz"] + before["a.warc.gz"])
         else:
             os.utime(path, ns=(0, 0))
         return result
 
-    monkeypatch.setattr(rewriting, step, meanwhile)
+    monkeypatch.setattr(module, step, meanwhile)
     with pytest.raises(ArchiveError, match=r"b\.warc\.gz has changed since this work began"):
         run(two_files, tmp_path / "out")
     assert [file.name for file in (tmp_path / "out").iterdir()] == [".dedupe"]

@@ -10,7 +10,7 @@ from offline.outputs import assert_deduplicated, snapshot
 from offline.planted import SITE, Copy, Planting, digest, text
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
-from scrapy_dedupe.offline import rewriting, steps
+from scrapy_dedupe.offline import rewriting, row_scan, steps
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.step_reports import Deduped, StepOptions
@@ -150,7 +150,7 @@ def test_a_dry_run_can_leave_its_work_for_the_real_one(folder: Path, monkeypatch
     def never(*args: object, **options: object) -> None:
         raise AssertionError("what was summed is summed again")
 
-    monkeypatch.setattr(steps, "sum_files", never)
+    monkeypatch.setattr(row_scan, "make_rows", never)
     assert run(folder, work=folder / "work").converted == 1
     assert sorted(path.name for path in (folder / "work").iterdir()) == ["manifest.txt", "report.json"]
 
@@ -167,7 +167,7 @@ def test_options_decide_what_becomes_a_revisit(folder: Path) -> None:
     assert run(folder, eligibility=Eligibility(min_size=4_000)).left == {"small": 2}
 
 
-DEATHS = ("sum_files", "number_clusters", "rewrite")
+DEATHS = ("make_all_rows", "number_rows", "number_clusters", "rewrite")
 
 
 @pytest.mark.parametrize("step", DEATHS)
@@ -176,8 +176,9 @@ DEATHS = ("sum_files", "number_clusters", "rewrite")
 def test_a_death_before_or_after_a_step_costs_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, step: str, in_place: bool, is_done: bool
 ) -> None:
+    how = {"in_place": in_place, "compare": "bytes" if step == "number_clusters" else "digest"}
     shutil.copytree(folder / "in", folder / "copy")
-    run(folder, in_place=in_place)
+    run(folder, **how)
     wanted = snapshot(folder)
     for name in ("in", "out"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -192,8 +193,8 @@ def test_a_death_before_or_after_a_step_costs_nothing(
     with monkeypatch.context() as context:
         context.setattr(steps, step, die)
         with pytest.raises(Died):
-            run(folder, in_place=in_place)
-    done = run(folder, in_place=in_place)
+            run(folder, **how)
+    done = run(folder, **how)
     assert done.converted == 1
     assert {name: data for name, data in snapshot(folder).items() if "report.json" not in name} == {
         name: data for name, data in wanted.items() if "report.json" not in name
@@ -214,9 +215,26 @@ def cut(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def test_a_file_that_changes_while_the_payloads_are_compared_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do = steps.number_rows
+
+    def meanwhile(*args: Any, **options: Any) -> Any:
+        (folder / "in" / "a.warc.gz").write_bytes((folder / "in" / "b" / "b.warc").read_bytes())
+        return do(*args, **options)
+
+    monkeypatch.setattr(steps, "number_rows", meanwhile)
+    with pytest.raises(ArchiveError, match=r"in/a\.warc\.gz has changed since this work began"):
+        run(folder)
+    assert not [name for name in snapshot(folder / "out") if ".dedupe/" not in name]
+
+
 def test_another_question_does_not_go_on_with_the_work(cut: Path) -> None:
     with pytest.raises(ArchiveError, match="--hash was sha256"):
         run(cut, algorithm="md5")
+    with pytest.raises(ArchiveError, match="--compare was digest"):
+        run(cut, compare="bytes")
     with pytest.raises(ArchiveError, match="--min-size was 1024"):
         run(cut, eligibility=Eligibility(min_size=5))
     assert run(cut, jobs=2, sample=3).converted == 1
@@ -265,14 +283,14 @@ def test_a_folder_with_something_in_it_is_refused_and_not_touched(folder: Path) 
 
 
 def test_two_runs_at_once_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    do = steps.number_clusters
+    do = steps.number_rows
 
     def meanwhile(*args: Any, **options: Any) -> Any:
         with pytest.raises(ArchiveError, match="Another process is working in"):
             run(folder)
         return do(*args, **options)
 
-    monkeypatch.setattr(steps, "number_clusters", meanwhile)
+    monkeypatch.setattr(steps, "number_rows", meanwhile)
     run(folder)
 
 

@@ -97,6 +97,13 @@ def test_several_processes_give_the_same_bytes_as_one(folder: Path, planting: Pl
     assert planted_part(planting, folder / "quick") == planted_part(planting, folder / "out")
 
 
+def test_comparing_all_bytes_gives_the_same_files(folder: Path, planting: Planting) -> None:
+    done(folder, "dedupe", "-r", "in", "-o", "compared", "--compare", "bytes")
+    assert planted_part(planting, folder / "compared") == planted_part(planting, folder / "out")
+    manifests = [(folder / name / ".dedupe" / "manifest.txt").read_text() for name in ("compared", "out")]
+    assert manifests[0] == manifests[1]
+
+
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_manifests_of_every_format_lead_to_the_same_bytes(
     form: str, folder: Path, planting: Planting
@@ -253,8 +260,13 @@ def test_pages_that_a_weak_digest_takes_for_one_are_told_apart(tmp_path: Path) -
     }  # fmt: skip
     done(tmp_path, "warcrefs", "numbered", "-o", "out")
     assert_deduplicated(p, tmp_path / "out")
-    done(tmp_path, "dedupe", "-r", "in", "-o", "at-once", "--hash", "md5")
-    assert_deduplicated(p, tmp_path / "at-once")
+    for how in ("digest", "bytes"):
+        called = done(tmp_path, "dedupe", "-r", "in", "-o", how, "--hash", "md5", "--compare", how)
+        assert "of unequal bytes    1\n" in called.out
+        assert_deduplicated(p, tmp_path / how)
+        assert (tmp_path / how / ".dedupe" / "manifest.txt").read_bytes() == (
+            tmp_path / "numbered"
+        ).read_bytes()
 
 
 def test_stored_digests_that_are_not_those_of_the_bytes_lose_nothing(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from scrapy_dedupe.commands.output import as_json, first, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.importing import ImportOptions
 from scrapy_dedupe.errors import UsageError
+from scrapy_dedupe.offline.eligibility import LEFT
 from scrapy_dedupe.offline.inputs import find_inputs, left_below, left_open, refuse_own_folder
-from scrapy_dedupe.offline.plan import LEFT
 from scrapy_dedupe.offline.step_reports import StepOptions
 from scrapy_dedupe.offline.steps import run_steps
 from scrapy_dedupe.reports.wording import counted, number, size
@@ -73,7 +73,7 @@ def _dedupe(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     options = StepOptions(
         algorithm=opts.hash,
         eligibility=eligibility_of(opts),
-        **picked(opts, "convert_arc in_place dry_run keep_going force jobs sample work"),
+        **picked(opts, "compare convert_arc in_place dry_run keep_going force jobs sample work"),
     )
     with Bars(opts) as bars:
         deduped = run_steps(inputs, opts.output, options, faults=faults, watch=bars)
@@ -194,6 +194,14 @@ DEDUPE = Verb(
         OUTPUT_FOLDER,
         RECURSIVE,
         HASH,
+        Option(
+            "--compare",
+            "HOW",
+            "when payloads are the same: digest (the digest of --hash, BLAKE2b-256 and the size are equal; default) or"
+            " bytes (all bytes of equal digests are compared)",
+            choices=("digest", "bytes"),
+            default="digest",
+        ),
         *REVISITS,
         flag("--convert-arc", "convert ARC files to WARC first (default: copy them)"),
         Option(

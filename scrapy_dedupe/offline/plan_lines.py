@@ -1,0 +1,258 @@
+"""The lines of numbered manifests, prepared for the plan: ``lines.parquet``.
+
+Columns: line (number in the order of the manifests, from 1), file, offset, length, label and value (the digest), listed_key (the
+digest for comparison), extension (distinguishes different payloads with equal digests), copy (number among the records
+of one payload; 1: original), uri, date, refers_uri, refers_date, original (the line that a copy refers to in the manifest)
+and role (0: no duplicates; 1: may be the original of a copy; 2: a copy, which may be the original of another one). A record
+that is listed several times has its first line only.
+
+The metadata has ``files``, a list of `PlannedFile`, and ``marks``, a hash of the lines. The file depends only on the
+manifests, and does not change after it gets its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from scrapy_dedupe.errors import UsageError
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.offline.engine import open_engine, rows_of
+from scrapy_dedupe.offline.reference_changes import digest_key
+from scrapy_dedupe.offline.rows import PURPOSE, copy_to, create_table, insert_rows, read_about, refused
+from scrapy_dedupe.tasks.state import writing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from scrapy_dedupe.offline.manifest import ManifestLine
+    from scrapy_dedupe.tasks.faults import Faults
+
+LINES_FILE: Final = "lines.parquet"
+
+# If the first record of a payload cannot be the original, another one may. Reading each candidate may need a transfer.
+_MOST_ORIGINALS: Final = 8
+
+_COLUMNS: Final = {
+    "line": "BIGINT",
+    "file": "BIGINT",
+    "offset": "BIGINT",
+    "length": "BIGINT",
+    "label": "VARCHAR",
+    "value": "BLOB",
+    "listed_key": "VARCHAR",
+    "extension": "BIGINT",
+    "copy": "BIGINT",
+    "uri": "BLOB",
+    "date": "VARCHAR",
+    "refers_uri": "BLOB",
+    "refers_date": "VARCHAR",
+}
+_KEPT: Final = """
+CREATE TABLE kept AS SELECT * FROM (
+    SELECT *, min(line) OVER (PARTITION BY file, "offset") AS first FROM listed
+) WHERE line = first
+"""
+_REPEATED: Final = """
+SELECT file, "offset" FROM listed WHERE line <= {main} GROUP BY file, "offset"
+HAVING count(DISTINCT (label, value, extension, copy)) > 1 ORDER BY file, "offset"
+"""
+_REFERRED: Final = """
+CREATE TABLE referred AS SELECT l.*, o.line AS original FROM kept l LEFT JOIN (
+    SELECT label, value, extension, uri, date, min(line) AS line FROM kept WHERE copy = 1
+    GROUP BY label, value, extension, uri, date
+) o ON l.copy > 1 AND o.label = l.label AND o.value = l.value AND o.extension = l.extension
+    AND o.uri = l.refers_uri AND o.date = l.refers_date
+"""
+_WITHOUT_ORIGINAL: Final = """
+SELECT file, "offset" FROM referred WHERE copy > 1 AND original IS NULL AND line <= {main} ORDER BY line
+"""
+_WITH_ROLES: Final = """
+SELECT l.line, l.file, l."offset", l.length, l.label, l.value, l.listed_key, l.extension, l.copy, l.uri, l.date,
+    l.refers_uri, l.refers_date, l.original,
+    CASE WHEN l.copy > 1 AND l.line <= {main} THEN 2
+         WHEN o.original IS NOT NULL OR (l.line > {main} AND s.original IS NOT NULL) THEN 1
+         ELSE 0 END AS role
+FROM referred l
+LEFT JOIN (SELECT DISTINCT original FROM referred WHERE copy > 1 AND line <= {main} AND original IS NOT NULL) o
+    ON o.original = l.line
+LEFT JOIN (SELECT DISTINCT original FROM referred WHERE copy > 1 AND line <= {main} AND original IS NOT NULL) s
+    ON s.original = l.original
+ORDER BY l.line
+"""
+
+
+class PlannedFile(NamedTuple):
+    """A file of the plan.
+
+    ``is_main``: it is rewritten, in this run or in another one. ``is_used``: it has an original with copies, or a copy.
+    ``labels`` are the algorithms of its digests.
+    """
+
+    id: int
+    name: str
+    is_output: bool
+    is_main: bool
+    is_used: bool
+    labels: Sequence[str]
+
+
+def write_lines(
+    folder: Path,
+    lines: Iterable[ManifestLine],
+    originals: Iterable[ManifestLine],
+    files: Sequence[str] | None,
+    faults: Faults,
+) -> None:
+    """Make ``lines.parquet`` from the manifests; *files* are the files to rewrite, None: all in *lines*.
+
+    Raises UsageError for manifests without copy numbers or with digests of decoded payloads, DamagedInput for
+    contradictory manifests (unless *faults* is set to keep going), ArchiveError if the disk is full.
+    """
+    path = folder / LINES_FILE
+    scratch = folder / "scratch"
+    with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
+        with open_engine(PURPOSE, lambda text: refused(path, text), scratch) as engine:
+            create_table(engine, "listed", _COLUMNS)
+            marks = hashlib.blake2b()
+            filler = _Filler(engine)
+            filler.fill(marked(_numbered(lines), marks), is_output=files is None, is_listed=True)
+            main = filler.count
+            for name in filler.matching(files or ()):
+                filler.add_output(name)
+            filler.fill(marked(_originals(originals), marks), is_output=False, is_listed=False)
+            names = list(filler.files)
+            for file, offset in rows_of(engine.execute(_REPEATED.format(main=main))):
+                place = f"{names[file - 1]}, offset {offset}"
+                faults.add(place, "the manifests have several different lines for this record")
+            engine.execute(_KEPT)
+            engine.execute(_REFERRED)
+            for file, offset in rows_of(engine.execute(_WITHOUT_ORIGINAL.format(main=main))):
+                faults.add(
+                    f"{names[file - 1]}, offset {offset}",
+                    "the original of this copy is in none of the manifests. Name the manifest that lists it with --originals",
+                )
+            engine.execute(f"CREATE TABLE line AS {_WITH_ROLES.format(main=main)}")
+            notes = {"files": _planned(engine, filler), "marks": marks.hexdigest()}
+            copy_to(engine, "SELECT * FROM line ORDER BY line", temporary, notes)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def read_notes(folder: Path) -> tuple[list[PlannedFile], str]:
+    """The files of the plan, in the order in which the manifests first name them, and the hash of the lines."""
+    path = folder / LINES_FILE
+    with open_engine(PURPOSE, lambda text: refused(path, text)) as engine:
+        notes = read_about(engine, path)
+    return [PlannedFile(*file) for file in notes["files"]], notes["marks"]
+
+
+def marks_of(lines: Iterable[ManifestLine], originals: Iterable[ManifestLine]) -> str:
+    """The hash that `read_notes` returns for these manifests."""
+    marks = hashlib.blake2b()
+    for _ in chain(marked(_numbered(lines), marks), marked(_originals(originals), marks)):
+        pass
+    return marks.hexdigest()
+
+
+def marked(lines: Iterable[ManifestLine], marks: hashlib.blake2b) -> Iterator[ManifestLine]:
+    """Pass the lines through, and update the hash *marks* with the values that identify a run."""
+    for line in lines:
+        text = (
+            f"{line.file}\n{line.offset} {line.length} {line.digest} {line.extension} {line.copy}\n"
+            f"{line.refers_to_uri}\n{line.refers_to_date}\n"
+        )
+        marks.update(text.encode("utf-8", "surrogatepass"))
+        yield line
+
+
+class _Filler:
+    """Inserts lines into the table, and numbers the files from 1."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.files: dict[
+            str, list[bool]
+        ] = {}  # whether it is rewritten, and whether it is in the first manifests
+        self.count = 0
+
+    def fill(self, lines: Iterable[ManifestLine], *, is_output: bool, is_listed: bool) -> None:
+        numbers = {name: number for number, name in enumerate(self.files, 1)}
+
+        def rows() -> Iterator[tuple[Any, ...]]:
+            for line in lines:
+                number = numbers.get(line.file)
+                if number is None:
+                    self.files[line.file] = [is_output, is_listed]
+                    number = numbers[line.file] = len(self.files)
+                self.count += 1
+                label, _, value = line.digest.partition(":")
+                yield (
+                    self.count,
+                    number,
+                    line.offset,
+                    line.length,
+                    label,
+                    bytes.fromhex(value),
+                    digest_key(line.digest) or line.digest,
+                    line.extension or 1,
+                    line.copy,
+                    text_bytes(line.uri),
+                    line.date,
+                    None if line.refers_to_uri is None else text_bytes(line.refers_to_uri),
+                    line.refers_to_date,
+                )
+
+        insert_rows(self._engine, "listed", _COLUMNS, rows())
+
+    def matching(self, names: Iterable[str]) -> Iterator[str]:
+        """Expand patterns to the files of the manifests that they match; the name of a file is not a pattern."""
+        listed = list(self.files)
+        for name in names:
+            matches = [] if name in self.files else [known for known in listed if fnmatchcase(known, name)]
+            # A name that is not in the manifests may be a file without any response.
+            yield from matches or [name]
+
+    def add_output(self, name: str) -> None:
+        """Mark a file to be rewritten, with or without lines."""
+        self.files.setdefault(name, [True, False])[0] = True
+
+
+def text_bytes(text: str) -> bytes:
+    """Encode a URI or a file name for the database, which rejects text that is not UTF-8."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _planned(engine: Any, filler: _Filler) -> list[PlannedFile]:
+    labels = "SELECT file, list(DISTINCT label ORDER BY label) FROM line WHERE role > 0 GROUP BY file"
+    used = dict(engine.execute(labels).fetchall())
+    return [
+        PlannedFile(number, name, is_output, is_output or is_listed, number in used, used.get(number, []))
+        for number, (name, (is_output, is_listed)) in enumerate(filler.files.items(), 1)
+    ]
+
+
+def _numbered(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:
+    for line in lines:
+        if line.copy is None:
+            raise UsageError(
+                f"The manifest has no copy numbers (the line of {line.file}, offset {line.offset}). Run warccollres and"
+                " warcsumproc first."
+            )
+        if line.digest.startswith("decoded-"):
+            raise UsageError(
+                "The manifest has digests of decoded payloads, but a revisit must represent the stored bytes. Run warcsum"
+                " without --decoded."
+            )
+        if line.is_copy and (line.refers_to_uri is None or line.refers_to_date is None):
+            raise UsageError(
+                f"The manifest has no reference for the copy in {line.file}, offset {line.offset}. Run warcsumproc."
+            )
+        yield line
+
+
+def _originals(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:
+    return (line for line in _numbered(lines) if line.copy is not None and line.copy <= _MOST_ORIGINALS)

@@ -1,0 +1,116 @@
+"""Read parts of a record at a known place: its head, the heads of a response, or a whole small record.
+
+Most records are gzip members or uncompressed records in the standard form, and few of their bytes are read. `framing`
+reads all others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from zlib_ng import zlib_ng
+
+from scrapy_dedupe.warc.raw_heads import RawHead, raw_head
+from scrapy_dedupe.warc.reading import read_record
+from scrapy_dedupe.warc.sources import GZIP_MAGIC, WARC_START, begins_record
+
+if TYPE_CHECKING:
+    from io import BufferedReader
+
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+START_BYTES: Final = 4_096
+
+_END: Final = b"\r\n\r\n"
+_HTTP_HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
+_MORE_BYTES: Final = 1 << 18
+_QUICK_BYTES: Final = 1 << 20  # larger records are read in pieces
+
+
+def is_gzip_file(file: ReadableFile, start: bytes) -> bool:
+    """Whether a file is read as gzip members, decided by its name and *start*, its first START_BYTES or more."""
+    return start.startswith(GZIP_MAGIC[:2]) or (
+        ".gz" in file.suffixes and not begins_record(start.partition(b"\n")[0] + b"\n")
+    )
+
+
+def head_of(record: StoredRecord) -> RawHead:
+    """The head of a WARC record, which is read again only if it is not in the usual form. See `raw_head`."""
+    if record.frame.head is None:
+        return raw_head(record)
+    head = parsed_head(bytes(record.frame.head[1].group()))
+    return raw_head(record) if head is None else head
+
+
+def parsed_head(data: bytes) -> RawHead | None:
+    """The head in *data*, which ends with its blank line; None if a field is folded or invalid."""
+    if not data.endswith(_END) or not WARC_START.match(data):
+        return None
+    version, *lines = data[:-4].split(b"\r\n")
+    if b"\n" in version:
+        return None
+    fields = []
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if not colon or line[:1] in b" \t" or b"\n" in line:
+            return None
+        fields.append((name.strip(), value.strip()))
+    return RawHead(version, tuple(fields))
+
+
+class RecordParts:
+    """Reads records of an open file at known places. Raises DamagedInput and OSError."""
+
+    def __init__(self, file: ReadableFile, stream: BufferedReader, *, is_gzip: bool) -> None:
+        self._file = file
+        self._stream = stream
+        self._is_gzip = is_gzip
+        self._fd = stream.fileno() if isinstance(file, Path) and hasattr(os, "pread") else -1
+
+    def heads(self, offset: int, length: int) -> tuple[RawHead, bytes]:
+        """The WARC head of a response and its HTTP head with the blank line."""
+        for size in (START_BYTES, _MORE_BYTES):
+            head, start = self._split(self._start(offset, min(size, length)))
+            if head is not None and (end := _HTTP_HEAD_END.search(start)) is not None:
+                return head, start[: end.end()]
+        record = read_record(self._file, offset)
+        assert record.http is not None
+        return head_of(record), record.frame.kept[: record.http.length]
+
+    def record(self, offset: int, length: int) -> tuple[RawHead, bytes | StoredRecord]:
+        """The head of a record, and its block; for a large or unusual record, the record instead of its block."""
+        if length <= _QUICK_BYTES:
+            head, rest = self._split(self._start(offset, length, whole=True))
+            if head is not None and rest.endswith(_END):
+                size = head.get(b"Content-Length") or b""
+                if size.isdigit() and int(size) == len(rest) - 4:
+                    return head, rest[:-4]
+        record = read_record(self._file, offset)
+        return head_of(record), record
+
+    def _start(self, offset: int, size: int, *, whole: bool = False) -> bytes:
+        """The first bytes of a record, decompressed."""
+        data = self._at(offset, size)
+        if not self._is_gzip:
+            return data
+        member = zlib_ng.decompressobj(31)
+        try:
+            start = member.decompress(data, _QUICK_BYTES if whole else size)
+        except zlib_ng.error:  # type: ignore[misc]
+            return b""
+        return start if member.eof or not whole else b""
+
+    @staticmethod
+    def _split(start: bytes) -> tuple[RawHead | None, bytes]:
+        end = start.find(_END) + 4
+        return (None, b"") if end < 4 else (parsed_head(start[:end]), start[end:])
+
+    def _at(self, offset: int, size: int) -> bytes:
+        if self._fd >= 0:
+            return os.pread(self._fd, size, offset)
+        self._stream.seek(offset)
+        return self._stream.read(size)

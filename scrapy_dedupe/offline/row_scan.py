@@ -1,0 +1,362 @@
+"""Read a file once and make its rows (see `rows`).
+
+The payload of every response is hashed, and every record is searched for references. In a file that is not compressed, all
+records after a damaged place are treated as damaged: they may be inside the block of a damaged record.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy_dedupe.offline.digests import Digester, DigestOptions, FileSums
+from scrapy_dedupe.offline.ordering import moment
+from scrapy_dedupe.offline.record_ids import bare
+from scrapy_dedupe.offline.record_parts import START_BYTES, head_of, is_gzip_file
+from scrapy_dedupe.offline.reference_changes import date_key, digest_key
+from scrapy_dedupe.offline.revisits import can_change_references, could_be_undone, could_be_written
+from scrapy_dedupe.offline.rows import Row, write_rows
+from scrapy_dedupe.offline.usual_rows import Judgement, UsualRows
+from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.jobs import run_watched
+from scrapy_dedupe.tasks.state import reading
+from scrapy_dedupe.warc.bodies import BodyDigest, BodyHashes, has_more_than_payload, payload_digests
+from scrapy_dedupe.warc.framing import frames
+from scrapy_dedupe.warc.raw_heads import stored_uri
+from scrapy_dedupe.warc.reading import KEPT_BYTES, stored_record
+from scrapy_dedupe.warc.records import can_be_referred_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from scrapy_dedupe.offline.eligibility import Eligibility
+    from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.warc.framing import Damage, Frame
+    from scrapy_dedupe.warc.raw_heads import RawHead
+    from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
+
+CAPTURES: Final = ("response", "resource")
+ADDED_BYTES: Final = 2_048
+"""More than a revisit adds to the heads of its response and the place of its original: four other ids, and digests."""
+
+_GET: Final = re.compile(rb"\s*GET ", re.IGNORECASE)
+_HEAD_END: Final = (b"\r\n\r\n", b"\n\n")
+# A reference of this size to the original is expected, when it is decided whether the heads are kept.
+_REFERENCE_BYTES: Final = 1_200
+
+
+@dataclass(frozen=True, slots=True)
+class RowsTask:
+    """A file to read, and the file for its rows.
+
+    ``name`` is the name of the file in manifests. ``algorithms`` are the digests of payloads. ``is_summed``: records get lines
+    of a manifest, and everything that `digests` reports as a fault is one; then the first algorithm is that of the
+    manifest. ``has_heads``: the heads of all captures are kept, for a dry run.
+    """
+
+    file: ReadableFile
+    name: str
+    target: Path
+    eligibility: Eligibility
+    algorithms: tuple[str, ...]
+    is_summed: bool
+    keep_going: bool
+    has_heads: bool
+
+
+def make_rows(task: RowsTask, advance: Callable[[int], None] = lambda size_bytes: None) -> FileSums:
+    """Make the rows of a file. *advance* is called about every MiB with the number of bytes read.
+
+    Raises ArchiveError if a file cannot be read or written, SettingError if DuckDB is not installed, and DamagedInput for
+    the first fault unless ``keep_going`` is set.
+    """
+    scan = RowScan(task, advance)
+    write_rows(task.target, scan.rows(), scan.about)
+    return scan.sums
+
+
+def make_all_rows(tasks: Sequence[RowsTask], jobs: int, watch: Progress, title: str) -> None:
+    """Make the rows of several files in *jobs* processes; *title* is that of the progress. See `make_rows`."""
+    watch.begin(title, sum(map(_size, tasks)))
+    for _ in run_watched(make_rows, tasks, jobs, watch, _size):
+        pass
+    watch.end()
+
+
+def _size(task: RowsTask) -> int:
+    if not isinstance(task.file, Path):
+        return 0
+    with reading(task.file):
+        return task.file.stat().st_size
+
+
+class RowScan:
+    """Makes the rows of one file."""
+
+    def __init__(self, task: RowsTask, advance: Callable[[int], None] = lambda size_bytes: None) -> None:
+        self._task = task
+        self._file = task.file
+        self._faults = Faults(keep_going=task.keep_going)
+        self._digester: Digester | None = None
+        if task.is_summed:
+            self._digester = Digester(
+                task.file,
+                task.name,
+                DigestOptions(algorithm=task.algorithms[0], recompute=True),
+                faults=self._faults,
+                advance=advance,
+            )
+        self._usual = UsualRows(task.algorithms, self._judged)
+        self._statuses: dict[int, tuple[str | None, bool]] = {}
+        self._long: tuple[Frame, BodyHashes] | None = None
+        self._is_gzip = False
+        self._is_lost = False  # what follows is copied unchanged
+
+    @property
+    def sums(self) -> FileSums:
+        """The results so far."""
+        if self._digester is not None:
+            return self._digester.sums
+        return FileSums(fault_count=self._faults.count, faults=self._faults.first)
+
+    def about(self) -> dict[str, Any]:
+        """The values for the metadata of the file of rows, after all rows have been made."""
+        return {"sums": asdict(self.sums)}
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows in file order."""
+        with reading(self._file), self._file.open("rb") as stream:
+            self._is_gzip = is_gzip_file(self._file, stream.read(START_BYTES))
+        for frame in self._frames():
+            yield self.row(frame)
+
+    def _frames(self) -> Iterator[Frame]:
+        if self._digester is not None:
+            yield from self._digester.frames(self._met_damage, self._on_long_block)
+            return
+        with reading(self._file):
+            yield from frames(
+                self._file,
+                kept_bytes=KEPT_BYTES,
+                on_damage=self._copied_damage,
+                on_long_block=self._on_long_block,
+            )
+
+    def _on_long_block(self, frame: Frame) -> Callable[[bytes], object] | None:
+        """Hash a long body while it is read. Chunks are removed later, when the whole body is known."""
+        self._long = None
+        record = stored_record(self._file, frame)
+        if record.type != "response" or record.http is None or record.http_status is None:
+            return None
+        if record.http.is_chunked:
+            return None
+        hashes = BodyHashes(self._algorithms_for(record))
+        hashes.update(memoryview(frame.kept)[record.http.length :])
+        self._long = (frame, hashes)
+        return hashes.update
+
+    def _met_damage(self, damage: Damage) -> None:
+        self._is_lost = not self._is_gzip
+
+    def _copied_damage(self, damage: Damage) -> None:
+        self._met_damage(damage)
+        self._faults.add(
+            f"{damage.path}, offset {damage.offset}",
+            f"{damage.reason} ({damage.length} bytes are copied unchanged)",
+        )
+
+    def row(self, frame: Frame) -> Row:
+        """The row of a record."""
+        row = None if self._is_lost else self._usual.row(frame, is_gzip=self._is_gzip)
+        return self.unusual_row(frame) if row is None else row
+
+    def _judged(
+        self, frame: Frame, status: int, uri: str, date: str, digest: bytes, size_bytes: int, heads_bytes: int
+    ) -> Judgement:
+        """How the options apply to a usual response."""
+        reason, is_whole = self._of_status(status, frame)
+        is_listed = False
+        if self._digester is not None:
+            is_listed = self._digester.count_usual(uri, date)
+            if not is_listed:
+                text = f"{self._task.algorithms[0]}:{digest.hex()}"
+                is_listed = self._digester.line(frame, text) is not None
+        return Judgement(
+            reason or self._task.eligibility.reason_of_size(size_bytes),
+            is_whole,
+            is_listed,
+            self._keeps_heads(heads_bytes, frame.length),
+        )
+
+    def _of_status(self, status: int, frame: Frame) -> tuple[str | None, bool]:
+        """Why a usual response with this status is not eligible, regardless of its size, and whether it is whole."""
+        if status not in self._statuses:
+            record = stored_record(self._file, frame)
+            self._statuses[status] = (self._task.eligibility.reason_against(record), record.is_whole)
+        return self._statuses[status]
+
+    def unusual_row(self, frame: Frame) -> Row:
+        """The row of a record of any form."""
+        record = stored_record(self._file, frame)
+        digests: dict[str, BodyDigest] = {}
+        if record.type == "response" and record.length and record.http_status is not None:
+            digests = self._digests(frame, record)
+        line = None
+        if self._digester is not None:
+            algorithm = self._task.algorithms[0]
+            line = self._digester.line(frame, f"{algorithm}:{digests[algorithm].hex}" if digests else None)
+        if record.type in CAPTURES and record.length:
+            return self.captured(record, digests, is_listed=line is not None)
+        return self._described(record, None if frame.is_arc else head_of(record))
+
+    def _digests(self, frame: Frame, record: StoredRecord) -> dict[str, BodyDigest]:
+        names = self._algorithms_for(record)
+        if self._long is not None and self._long[0] is frame:
+            found = self._long[1].digests()
+        else:
+            found = payload_digests(record, names)
+        return dict(zip(names, found, strict=True))
+
+    def _algorithms_for(self, record: StoredRecord) -> tuple[str, ...]:
+        """The algorithms for a payload; with SHA-1 if the record has no digest."""
+        names = self._task.algorithms
+        return names if record.get("WARC-Payload-Digest") or "sha1" in names else (*names, "sha1")
+
+    def _described(self, record: StoredRecord, head: RawHead | None) -> Row:
+        """The values of a record of any type."""
+        if head is None:
+            return Row(record.offset, record.length, record.type)
+        record_id = head.get(b"WARC-Record-ID") or None
+        row = Row(
+            record.offset,
+            record.length,
+            record.type,
+            id_key=None if record_id is None else bare(record_id),
+            is_gzip=self._is_gzip,
+            is_other_method=record.type == "request" and not _GET.match(record.frame.kept),
+        )
+        if record.type in (*CAPTURES, "revisit"):
+            uri, date = head.get(b"WARC-Target-URI"), head.get(b"WARC-Date") or None
+            digest = head.get(b"WARC-Payload-Digest") or None
+            row = row._replace(
+                id=record_id,
+                uri=None if uri is None else bare(uri),
+                date=date,
+                date_key=None if date is None else date_key(date.decode("latin-1")),
+                digest=digest,
+                digest_key=None if digest is None else digest_key(digest.decode("latin-1")),
+            )
+        concurrent, refers_to = head.get_all(b"WARC-Concurrent-To"), head.get_all(b"WARC-Refers-To")
+        if not (concurrent or refers_to or record.type == "revisit"):
+            return row
+        can_be_changed = could_be_written(record, head) and can_change_references(head)
+        refers_date = head.get(b"WARC-Refers-To-Date")
+        return row._replace(
+            concurrent_to=[bare(value) for value in concurrent] or None,
+            refers_to=[bare(value) for value in refers_to] or None,
+            refers_uris=[bare(value) for value in head.get_all(b"WARC-Refers-To-Target-URI")] or None,
+            refers_date_key=date_key(refers_date.decode("latin-1")) if refers_date else None,
+            is_fixed=self._is_lost or not record.length or not can_be_changed,
+        )
+
+    def captured(
+        self, record: StoredRecord, digests: Mapping[str, BodyDigest], *, is_listed: bool = False
+    ) -> Row:
+        """The row of a response or resource; *digests*: of its payload, by algorithm."""
+        head = None if record.format == "arc" else head_of(record)
+        row = self._described(record, head)
+        values: dict[str, Any] = {
+            "target_uri": (record.target_uri or "").encode("utf-8", "surrogatepass"),
+            "target_date": record.date,
+            "is_listed": is_listed,
+        }
+        stored = stored_uri(record, head)
+        if head is None:
+            date = (record.date or "").encode("ascii", "replace") or None
+            values |= {"uri": stored, "date": date, "date_key": date_key(record.date)}
+            row = row._replace(**values)
+        if self._is_lost:
+            values |= {"reason": "damaged", "unfit": "damaged"}
+        if not digests:
+            return row._replace(**values)
+        for name in self._task.algorithms:
+            values[name] = bytes.fromhex(digests[name].hex)
+        size_bytes = digests[self._task.algorithms[0]].size_bytes
+        values |= {
+            "size_bytes": size_bytes,
+            "moment": moment(record.date) if is_listed and record.date else None,
+            "is_alone": not record.is_whole or has_more_than_payload(record),
+            "is_chunked": _is_in_chunks(record, size_bytes),
+        }
+        if row.digest is None:
+            # The digest that replay indexers compute: revisits of this original have it, and older ones may.
+            found = digests.get("sha1") or payload_digests(record, ("sha1",))[0]
+            sha1 = b"sha1:" + base64.b32encode(bytes.fromhex(found.hex))
+            values |= {"digest": sha1, "digest_key": digest_key(sha1.decode("latin-1"))}
+        if self._is_lost:
+            return row._replace(**values)
+        reason = self._task.eligibility.reason_against(record, size_bytes=size_bytes)
+        if reason in (None, "small", "empty") and record.type != "response":
+            reason = "no-http"
+        # All records of a payload have the same size, so a small one is never an original.
+        unfit = reason
+        if reason is None:
+            reason = _hindrance(record, head)
+        if unfit is None and not _can_be_original(record, stored, row):
+            unfit = "unreadable"
+        values |= {"reason": reason, "unfit": unfit}
+        if reason is None:
+            values |= self._sizes(record, head)
+        return row._replace(**values)
+
+    def _keeps_heads(self, heads_bytes: int, length: int) -> bool:
+        """Whether a revisit might not be smaller than its record, so that its size must be computed from the heads."""
+        return self._task.has_heads or heads_bytes + ADDED_BYTES + _REFERENCE_BYTES >= length
+
+    def _sizes(self, record: StoredRecord, head: RawHead | None) -> dict[str, Any]:
+        """The values from which the size of a revisit is estimated."""
+        assert record.http is not None
+        assert head is not None
+        heads_bytes = record.frame.block_position + record.http.length
+        values: dict[str, Any] = {"heads_bytes": heads_bytes, "mime": _mime(record)}
+        if self._keeps_heads(heads_bytes, record.length):
+            block = record.frame.kept[: record.http.length]
+            values["heads"] = head.to_bytes(record.frame.block_length) + block
+        return values
+
+
+def _can_be_original(record: StoredRecord, uri: bytes | None, row: Row) -> bool:
+    """Whether a revisit can refer to a record by these fields, and a reader gets the values of the record from them."""
+    if uri is None or not can_be_referred_to(uri, row.date, row.id, row.digest):
+        return False
+    # A field that is folded or repeated is interpreted differently by different readers.
+    return uri.decode("utf-8") == record.target_uri
+
+
+def _is_in_chunks(record: StoredRecord, payload_bytes: int) -> bool:
+    """Whether the body is really stored in chunks, not only announced as chunked."""
+    if record.http is None or not record.http.is_chunked:
+        return False
+    return record.frame.block_length - record.http.length != payload_bytes
+
+
+def _hindrance(record: StoredRecord, head: RawHead | None) -> str | None:
+    """Why a copy cannot become a revisit, for reasons that `Eligibility` does not check."""
+    if head is None:
+        return "arc"
+    if not record.id:
+        return "no-id"
+    if not could_be_undone(head) or not could_be_written(record, head):
+        return "fields"
+    assert record.http is not None
+    return None if record.frame.kept[: record.http.length].endswith(_HEAD_END) else "no-http"
+
+
+def _mime(record: StoredRecord) -> str:
+    assert record.http is not None
+    value = record.http.get(b"Content-Type") or b""
+    return value.partition(b";")[0].strip().lower().decode("latin-1")

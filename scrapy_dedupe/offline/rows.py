@@ -1,0 +1,229 @@
+"""Rows: one for each record of a file, with all that the plan needs to know about it, as a Parquet file.
+
+A file is read once (`row_scan`); everything up to the plan works on its rows. The columns of version 1:
+
+===================  =======  ======================================================================================
+offset, length       BIGINT   stored bytes; length 0: the record shares a gzip member with others
+kind                 VARCHAR  the type of the record, in lower case
+id_key               BLOB     WARC-Record-ID without angle brackets
+id                   BLOB     WARC-Record-ID as stored; this and the next five only of captures and revisits
+uri                  BLOB     WARC-Target-URI as stored, without angle brackets; of an ARC record the URL in UTF-8
+date                 BLOB     WARC-Date as stored
+date_key             VARCHAR  the same text for all forms of one time (`reference_changes.date_key`)
+digest               BLOB     WARC-Payload-Digest as stored; for a capture without it, the SHA-1 of its payload
+digest_key           VARCHAR  the same text for all forms of one digest (`reference_changes.digest_key`)
+concurrent_to        BLOB[]   WARC-Concurrent-To, without angle brackets
+refers_to            BLOB[]   WARC-Refers-To, without angle brackets
+refers_uris          BLOB[]   WARC-Refers-To-Target-URI, without angle brackets
+refers_date_key      VARCHAR  the key of WARC-Refers-To-Date
+is_gzip              BOOLEAN  the record is a gzip member
+is_fixed             BOOLEAN  the record refers to others and cannot be changed
+is_other_method      BOOLEAN  a request with another method than GET
+is_listed            BOOLEAN  a capture that has a line in a manifest made from the rows
+target_uri           BLOB     the URI of this line, in UTF-8
+target_date          VARCHAR  the date of this line
+moment               VARCHAR  the date as digits that sort by time (`ordering.moment`)
+md5, sha1, sha256,   BLOB     digests of the payload, as requested
+sha512, blake2b
+size_bytes           BIGINT   the size of the payload
+is_alone             BOOLEAN  the record must not replace another one: it is not whole, or has more than its payload
+reason               VARCHAR  why the record cannot become a revisit, a key of `eligibility.LEFT`; else NULL
+unfit                VARCHAR  why no revisit can refer to the record; else NULL
+is_chunked           BOOLEAN  the body is stored in chunks
+mime                 VARCHAR  the media type of the HTTP response, without parameters
+heads_bytes          BIGINT   the size of the WARC head and the HTTP head
+heads                BLOB     both heads, if the record is so small that a revisit might not be smaller
+===================  =======  ======================================================================================
+
+``blake2b`` is BLAKE2b with 32 bytes (RFC 7693), a second digest that is independent of the others. The columns from
+``target_uri`` on are only set for captures (``response`` and ``resource``). The key ``scrapy-dedupe`` of the Parquet
+metadata holds a JSON object: ``version``, and ``sums`` (`digests.FileSums`).
+
+The file gets its name when it is complete, so its existence proves that the input file was read to its end.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.offline.digests import FileSums
+from scrapy_dedupe.offline.engine import open_engine, quoted, source
+from scrapy_dedupe.tasks.state import writing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+VERSION: Final = 1
+PURPOSE: Final = "Deduplicating an archive"
+SECOND: Final = "blake2b"
+"""The name of the second digest, as a column and for `warc.bodies.hasher_of`."""
+
+COLUMNS: Final = {
+    "offset": "BIGINT",
+    "length": "BIGINT",
+    "kind": "VARCHAR",
+    "id": "BLOB",
+    "id_key": "BLOB",
+    "uri": "BLOB",
+    "date": "BLOB",
+    "date_key": "VARCHAR",
+    "digest": "BLOB",
+    "digest_key": "VARCHAR",
+    "concurrent_to": "BLOB[]",
+    "refers_to": "BLOB[]",
+    "refers_uris": "BLOB[]",
+    "refers_date_key": "VARCHAR",
+    "is_gzip": "BOOLEAN",
+    "is_fixed": "BOOLEAN",
+    "is_other_method": "BOOLEAN",
+    "is_listed": "BOOLEAN",
+    "target_uri": "BLOB",
+    "target_date": "VARCHAR",
+    "moment": "VARCHAR",
+    "md5": "BLOB",
+    "sha1": "BLOB",
+    "sha256": "BLOB",
+    "sha512": "BLOB",
+    "blake2b": "BLOB",
+    "size_bytes": "BIGINT",
+    "is_alone": "BOOLEAN",
+    "reason": "VARCHAR",
+    "unfit": "VARCHAR",
+    "is_chunked": "BOOLEAN",
+    "mime": "VARCHAR",
+    "heads_bytes": "BIGINT",
+    "heads": "BLOB",
+}
+
+_KEY: Final = "scrapy-dedupe"
+_BATCH: Final = 8_192
+
+
+class Row(NamedTuple):
+    """A record of a file; see the module for its values."""
+
+    offset: int
+    length: int
+    kind: str
+    id: bytes | None = None
+    id_key: bytes | None = None
+    uri: bytes | None = None
+    date: bytes | None = None
+    date_key: str | None = None
+    digest: bytes | None = None
+    digest_key: str | None = None
+    concurrent_to: Sequence[bytes] | None = None
+    refers_to: Sequence[bytes] | None = None
+    refers_uris: Sequence[bytes] | None = None
+    refers_date_key: str | None = None
+    is_gzip: bool = False
+    is_fixed: bool = False
+    is_other_method: bool = False
+    is_listed: bool = False
+    target_uri: bytes | None = None
+    target_date: str | None = None
+    moment: str | None = None
+    md5: bytes | None = None
+    sha1: bytes | None = None
+    sha256: bytes | None = None
+    sha512: bytes | None = None
+    blake2b: bytes | None = None
+    size_bytes: int | None = None
+    is_alone: bool | None = None
+    reason: str | None = None
+    unfit: str | None = None
+    is_chunked: bool | None = None
+    mime: str | None = None
+    heads_bytes: int | None = None
+    heads: bytes | None = None
+
+
+def write_rows(path: Path, rows: Iterable[Row], about: Callable[[], Mapping[str, Any]]) -> None:
+    """Write a file of rows; *about* is called after the last row, for the values in the metadata of the file.
+
+    Raises ArchiveError for system errors, SettingError if DuckDB is not installed, and the exceptions of *rows*.
+    """
+    scratch = path.with_name(f"{path.name}.scratch")
+    with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
+        with open_engine(PURPOSE, lambda text: refused(path, text), scratch) as engine:
+            create_table(engine, "data", COLUMNS)
+            insert_rows(engine, "data", COLUMNS, rows)
+            notes = {"version": VERSION, **about()}
+            copy_to(engine, 'SELECT * FROM data ORDER BY "offset"', temporary, notes)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def create_table(engine: Any, table: str, columns: Mapping[str, str]) -> None:
+    """Create a table with these columns and SQL types."""
+    described = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+    engine.execute(f"CREATE TABLE {table} ({described})")
+
+
+def insert_rows(engine: Any, table: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
+    """Insert rows into a table in batches."""
+    left = iter(rows)
+    while batch := list(islice(left, _BATCH)):
+        # DuckDB reads arrays of Python objects much faster than parameters.
+        arrays = {
+            name: _array(values, kind)
+            for (name, kind), values in zip(columns.items(), zip(*batch, strict=True), strict=True)
+        }
+        engine.register("batch", arrays)
+        engine.execute(f"INSERT INTO {table} SELECT * FROM batch")  # noqa: S608 - constant names
+        engine.unregister("batch")
+
+
+def _array(values: tuple[Any, ...], kind: str) -> Any:
+    # Imported when it is needed, since the command line imports this module.
+    import numpy as np
+
+    array = np.empty(len(values), object)
+    if kind.endswith("[]"):
+        # An assignment of lists would make an array of several dimensions.
+        for index, value in enumerate(values):
+            array[index] = value
+    else:
+        array[:] = values
+    return array
+
+
+def copy_to(engine: Any, query: str, path: Path, about: Mapping[str, Any]) -> None:
+    """Write the result of a query to a Parquet file with *about* in its metadata."""
+    text = json.dumps(about).replace("'", "''")
+    engine.execute(
+        f"COPY ({query}) TO {quoted(path)} (FORMAT parquet, COMPRESSION zstd, KV_METADATA {{'{_KEY}': '{text}'}})"
+    )
+
+
+def read_sums(paths: Sequence[Path]) -> list[FileSums]:
+    """The counts and faults of files of rows. Raises ArchiveError for a file of another version."""
+    found = []
+    with open_engine(PURPOSE, lambda text: ArchiveError(f"The rows cannot be read: {text}.")) as engine:
+        for path in paths:
+            about = read_about(engine, path)
+            if about["version"] != VERSION:
+                raise ArchiveError(f"{path} was made by another version. Start again with --force.")
+            found.append(FileSums.from_json(about["sums"]))
+    return found
+
+
+def read_about(engine: Any, path: Path) -> dict[str, Any]:
+    """The values in the metadata of a Parquet file that `copy_to` has written."""
+    ((value,),) = engine.execute(
+        f"SELECT value FROM parquet_kv_metadata({source(path)}) WHERE decode(key) = '{_KEY}'"  # noqa: S608
+    ).fetchall()
+    found: dict[str, Any] = json.loads(value)
+    return found
+
+
+def refused(path: Path, text: str) -> ArchiveError:
+    """The error for a file that DuckDB cannot write; *text* is its reason."""
+    return ArchiveError(
+        f"{path} cannot be written: {text}. Check the free space and the permissions, or choose another place."
+    )

@@ -1,0 +1,192 @@
+"""Rows of usual records, made without parsing their heads field by field.
+
+A usual record has a head in the form in which we write heads, with printable ASCII and each field once, and refers to others
+only by WARC-Concurrent-To; a usual response is a whole HTTP message without chunks. Nearly all records are usual. All
+others are left to `row_scan`, which gives the same rows for usual records as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections import Counter
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from scrapy_dedupe.offline.ordering import moment
+from scrapy_dedupe.offline.record_ids import bare
+from scrapy_dedupe.offline.reference_changes import date_key, digest_key
+from scrapy_dedupe.offline.revisits import RECORD_END
+from scrapy_dedupe.offline.rows import Row
+from scrapy_dedupe.warc.bodies import hasher_of, usual_body
+from scrapy_dedupe.warc.reading import says_http
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from scrapy_dedupe.warc.framing import Frame
+
+_MAX_BYTES: Final = 1 << 15
+# Fields of revisits, segments and converted records, and references that need more than a look at the id.
+_UNUSUAL: Final = ("former-", "warc-refers-to", "warc-profile", "warc-truncated", "warc-segment-")
+_ONCE: Final = (
+    "content-length",
+    "content-type",
+    "warc-block-digest",
+    "warc-date",
+    "warc-payload-digest",
+    "warc-record-id",
+    "warc-target-uri",
+    "warc-type",
+)
+_GET: Final = re.compile(rb"\s*GET ", re.IGNORECASE)
+_REFERRED_ID: Final = re.compile(rb"<[^\s<>]+>|[^\s<>]+")
+_MIME: Final = re.compile(rb"\nContent-Type:[ \t]*([^\r\n;]*)[^\r\n]*\r\n(?![ \t])", re.IGNORECASE)
+
+
+class Judgement(NamedTuple):
+    """How the options apply to a response. ``reason`` is why it is not eligible; the other values decide its row."""
+
+    reason: str | None
+    is_whole: bool
+    is_listed: bool
+    has_heads: bool
+
+
+class UsualRows:
+    """Makes the rows of the usual records of one file.
+
+    *algorithms* are the digests of payloads. *judge* is called with the frame of a response, its status, URI and date, the
+    first digest, and the sizes of its payload and of its two heads.
+    """
+
+    def __init__(
+        self,
+        algorithms: Sequence[str],
+        judge: Callable[[Frame, int, str, str, bytes, int, int], Judgement],
+    ) -> None:
+        self._algorithms = algorithms
+        self._judge = judge
+        self._forms: dict[object, _Form] = {}
+
+    def row(self, frame: Frame, *, is_gzip: bool) -> Row | None:
+        """The row of a record; None if it is not usual."""
+        if frame.head is None or not frame.length or frame.head_position or frame.block_end != RECORD_END:
+            return None
+        layout, head = frame.head
+        form = self._forms.get(layout)
+        if form is None:
+            form = self._forms[layout] = _Form(layout.names)
+        if not form.is_usual or head.end() - head.start() > _MAX_BYTES:
+            return None
+        found = form.match(head.string, head.start(), head.end())
+        if found is None or found[form.length] != b"%d" % frame.block_length:
+            return None
+        kind = found[form.type]
+        if kind == b"response":
+            return self._response(frame, form, found, is_gzip=is_gzip)
+        kind = kind.lower()
+        if kind in (b"response", b"resource", b"revisit"):
+            return None
+        is_other_method = False
+        if kind == b"request":
+            block = frame.member or frame.kept
+            is_other_method = not _GET.match(block, frame.block_position if frame.member else 0)
+        return Row(
+            frame.offset,
+            frame.length,
+            kind.decode("ascii"),
+            id_key=bare(found[form.id]) if form.id else None,
+            concurrent_to=[bare(found[place]) for place in form.concurrent] or None,
+            is_gzip=is_gzip,
+            is_other_method=is_other_method,
+        )
+
+    def _response(self, frame: Frame, form: _Form, found: re.Match[bytes], *, is_gzip: bool) -> Row | None:
+        if not frame.member or not (form.id and form.uri and form.date):
+            return None
+        kind = found[form.content].decode("ascii") if form.content else None
+        body = usual_body(frame)
+        if body is None or not says_http(kind) or b"none" in found.groups():
+            return None
+        record_id, uri, date = found[form.id], bare(found[form.uri]), found[form.date]
+        digest = found[form.digest] if form.digest else None
+        date_text = date.decode("ascii")
+        key, order = _of_date(date_text)
+        # Printable ASCII is read back unchanged, so only the forms matter (`records.can_be_referred_to`).
+        is_readable = key is not None and uri[:1] != b"<" and _REFERRED_ID.fullmatch(record_id)
+        if digest is None:
+            # The digest that replay indexers compute: revisits of this original have it, and older ones may.
+            digest = b"sha1:" + base64.b32encode(hasher_of("sha1", body).digest())
+        member, begin = frame.member, frame.block_position
+        heads_bytes = begin + frame.block_length - len(body)
+        digests = {name: hasher_of(name, body).digest() for name in self._algorithms}
+        status = int(member[begin + 9 : begin + 12])
+        first = digests[self._algorithms[0]]
+        reason, is_whole, is_listed, has_heads = self._judge(
+            frame, status, uri.decode("ascii"), date_text, first, len(body), heads_bytes
+        )
+        mime = None
+        if reason is None:
+            named = _MIME.search(member, begin, heads_bytes)
+            mime = named[1].strip().lower().decode("latin-1") if named else ""
+        return Row(
+            frame.offset,
+            frame.length,
+            "response",
+            record_id,
+            bare(record_id),
+            uri,
+            date,
+            key,
+            digest,
+            digest_key(digest.decode("ascii")),
+            concurrent_to=[bare(found[place]) for place in form.concurrent] or None,
+            is_gzip=is_gzip,
+            is_listed=is_listed,
+            target_uri=uri,
+            target_date=date_text,
+            moment=order if is_listed else None,
+            size_bytes=len(body),
+            is_alone=not is_whole,
+            reason=reason,
+            unfit=reason or (None if is_readable else "unreadable"),
+            is_chunked=False,
+            mime=mime,
+            heads_bytes=None if reason else heads_bytes,
+            heads=bytes(member[:heads_bytes]) if has_heads and not reason else None,
+            **digests,
+        )
+
+
+class _Form:
+    """A pattern for heads with the same fields in the same order, and the numbers of its groups; 0: no such field."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        lower = [name.lower() for name in names]
+        counts = Counter(lower)
+        self.is_usual = (
+            counts["content-length"] == counts["warc-type"] == 1
+            and all(counts[name] <= 1 for name in _ONCE)
+            and not any(name.startswith(_UNUSUAL) for name in lower)
+        )
+        fields = b"".join(
+            re.escape(name.encode("ascii")) + rb": ([!-~](?:[\t -~]*[!-~])?)\r\n" for name in names
+        )
+        self.match = re.compile(rb"WARC/\d[^\r\n]*\r\n" + fields + rb"\r\n").fullmatch
+        places = {name: place for place, name in enumerate(lower, 1)}
+        self.length = places.get("content-length", 0)
+        self.type = places.get("warc-type", 0)
+        self.id = places.get("warc-record-id", 0)
+        self.uri = places.get("warc-target-uri", 0)
+        self.date = places.get("warc-date", 0)
+        self.digest = places.get("warc-payload-digest", 0)
+        self.content = places.get("content-type", 0)
+        self.concurrent = [place for place, name in enumerate(lower, 1) if name == "warc-concurrent-to"]
+
+
+@lru_cache(1_024)
+def _of_date(text: str) -> tuple[str | None, str | None]:
+    """The key of a date and its digits for sorting; None if it is not valid."""
+    key = date_key(text)
+    return key, None if key is None else moment(text)

@@ -1,0 +1,177 @@
+"""Rows of files: what they say of each record, and that usual and unusual records are described alike."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+from offline.garden import garden
+from offline.planted import SITE, Planting, record_id, text
+
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.offline import rows as rows_module
+from scrapy_dedupe.offline.eligibility import Eligibility
+from scrapy_dedupe.offline.row_scan import RowScan, RowsTask, make_rows
+from scrapy_dedupe.offline.rows import COLUMNS, Row, read_sums
+from scrapy_dedupe.warc import framing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PAGE = text("page", 4_000)
+
+
+def task(file: Path, **options: Any) -> RowsTask:
+    values: dict[str, Any] = {
+        "name": file.name,
+        "target": file.with_suffix(".parquet"),
+        "eligibility": Eligibility(),
+        "algorithms": ("sha256", "blake2b"),
+        "is_summed": True,
+        "keep_going": False,
+        "has_heads": False,
+    }
+    return RowsTask(file, **(values | options))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    p = Planting()
+    p.file("a.warc.gz")
+    p.warcinfo("a.warc.gz")
+    first = p.exchange("a.warc.gz", "first", f"{SITE}/1", PAGE, date="2020-01-01T00:00:01.5Z")
+    p.exchange("a.warc.gz", "post", f"{SITE}/2", PAGE, method="POST")
+    p.revisit("a.warc.gz", "old", f"{SITE}/3", first)
+    p.write(tmp_path)
+    return tmp_path / "a.warc.gz"
+
+
+def read(path: Path) -> list[Row]:
+    found = duckdb.connect().execute(f"SELECT * FROM read_parquet('{path}') ORDER BY \"offset\"")
+    return [Row(*values) for values in found.fetchall()]
+
+
+def test_each_record_has_a_row(file: Path) -> None:
+    sums = make_rows(task(file))
+
+    info, first, asked, posted, request, old = read(file.with_suffix(".parquet"))
+    assert (sums.lines, sums.fault_count) == (2, 0)
+    assert [row.kind for row in (info, first, asked, posted, request, old)] == [
+        "warcinfo", "response", "request", "response", "request", "revisit"
+    ]  # fmt: skip
+    assert first.offset == info.offset + info.length
+    assert first.id == record_id("first")
+    assert first.id_key == record_id("first").strip(b"<>")
+    assert (first.uri, first.date) == (f"{SITE}/1".encode(), b"2020-01-01T00:00:01.5Z")
+    assert (first.date_key, first.moment) == ("2020-01-01T00:00:01.500000+00:00", "20200101000001500000000")
+    assert first.sha256 == hashlib.sha256(PAGE).digest()
+    assert first.blake2b == hashlib.blake2b(PAGE, digest_size=32).digest()
+    assert (first.size_bytes, first.reason, first.unfit, first.is_listed) == (4_000, None, None, True)
+    assert [row.is_other_method for row in (asked, request)] == [False, True]
+    assert request.concurrent_to == [record_id("post").strip(b"<>")]
+    assert old.refers_to == [record_id("first").strip(b"<>")]
+    assert (old.refers_uris, old.refers_date_key) == ([first.uri], first.date_key)
+    assert old.is_fixed is False
+
+
+def test_the_columns_are_those_of_the_documentation(file: Path) -> None:
+    make_rows(task(file))
+    path = file.with_suffix(".parquet")
+    found = duckdb.connect().execute(f"DESCRIBE SELECT * FROM read_parquet('{path}')").fetchall()
+    assert {name: kind for name, kind, *_ in found} == COLUMNS
+    assert list(COLUMNS) == list(Row._fields)
+    documented = rows_module.__doc__ or ""
+    table = documented.split("=\n")[1:]
+    assert [name for name in COLUMNS if name not in table[0] + table[1]] == []
+
+
+def test_rows_of_another_version_are_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_rows(task(file))
+    path = file.with_suffix(".parquet")
+    assert [sums.lines for sums in read_sums([path])] == [2]
+    monkeypatch.setattr(rows_module, "VERSION", 2)
+    with pytest.raises(ArchiveError, match="made by another version"):
+        read_sums([path])
+
+
+def test_a_damaged_file_gets_no_rows_unless_damage_is_skipped(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-100] ^= 0xFF
+    file.write_bytes(data)
+    path = file.with_suffix(".parquet")
+    with pytest.raises(DamagedInput, match=r"a\.warc\.gz, offset"):
+        make_rows(task(file))
+    assert not path.exists()
+    make_rows(task(file, keep_going=True))
+    (sums,) = read_sums([path])
+    assert (sums.fault_count, len(sums.faults), len(read(path))) == (1, 1, 5)
+
+
+def test_nothing_after_damage_in_an_uncompressed_file_is_changed(tmp_path: Path) -> None:
+    p = Planting()
+    p.file("a.warc", "plain")
+    for number in range(3):
+        p.exchange("a.warc", f"{number}", f"{SITE}/{number}", PAGE)
+    p.write(tmp_path)
+    path = tmp_path / "a.warc"
+    path.write_bytes(path.read_bytes().replace(b"Content-Length", b"Content-Langth", 1))
+
+    rows = list(RowScan(task(path, keep_going=True)).rows())
+
+    responses = [row for row in rows if row.kind == "response"]
+    assert [(row.reason, row.unfit) for row in responses] == [("damaged", "damaged")] * 2
+    assert all(row.is_fixed for row in rows if row.concurrent_to)
+
+
+def unusual(p: Planting) -> None:
+    p.file("z/unusual.warc.gz")
+    p.exchange("z/unusual.warc.gz", "u0", f"{SITE}/u", PAGE, extra=((b"WARC-Note", b"none"),))
+    p.exchange("z/unusual.warc.gz", "u1", f"{SITE}/u", PAGE, extra=((b"WARC-Record-ID", b"<urn:twice>"),))
+    p.exchange("z/unusual.warc.gz", "u2", f"{SITE}/u", PAGE, http_extra=((b"content-type", b"A/B ; c"),))
+    p.exchange("z/unusual.warc.gz", "u3", f"{SITE}/u b", PAGE, digest_form=None, status=206)
+    p.exchange("z/unusual.warc.gz", "u4", f"{SITE}/u", b"", status=404)
+
+
+def pairs(folder: Path, **options: Any) -> Iterator[tuple[Row, Row]]:
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        usual, parsed = RowScan(task(path, **options)), RowScan(task(path, **options))
+        setattr(parsed, "row", parsed.unusual_row)  # noqa: B010
+        yield from zip(usual.rows(), parsed.rows(), strict=True)
+        assert usual.about() == parsed.about()
+
+
+@pytest.mark.parametrize("is_summed", [True, False])
+@pytest.mark.parametrize("has_heads", [True, False])
+def test_usual_records_get_the_same_rows_as_by_parsing(
+    tmp_path: Path, is_summed: bool, has_heads: bool
+) -> None:
+    p = garden()
+    unusual(p)
+    p.write(tmp_path)
+    found = list(pairs(tmp_path, is_summed=is_summed, has_heads=has_heads, keep_going=True))
+    assert len(found) > 140
+    for usual, parsed in found:
+        assert usual == parsed
+
+
+def test_a_long_body_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = bytes(range(256)) * 40_000  # longer than the part of a block that is held
+    p = Planting()
+    p.file("a.warc.gz", level=1)
+    p.exchange("a.warc.gz", "long", f"{SITE}/long", body, digest_form=None)
+    p.write(tmp_path)
+
+    def never(*args: Any) -> None:
+        raise AssertionError("the block is read again")
+
+    monkeypatch.setattr(framing, "_reopen", never)
+    found = [row for row in RowScan(task(tmp_path / "a.warc.gz")).rows() if row.kind == "response"]
+
+    assert [row.sha256 for row in found] == [hashlib.sha256(body).digest()]
+    assert [row.blake2b for row in found] == [hashlib.blake2b(body, digest_size=32).digest()]
+    assert found[0].digest_key == f"sha1:{base64.b32encode(hashlib.sha1(body).digest()).decode()}"
+    assert (found[0].reason, found[0].unfit, found[0].is_listed) == (None, None, True)
