@@ -268,8 +268,8 @@ class ChangeReader:
             self._writer.add_place(before, after)
 
     def _report(self, kind: str, before: StoredRecord, after: StoredRecord, faults: list[str]) -> None:
-        was, now = (f"{record.path}, offset {record.offset}" for record in (before, after))
         for fault in faults:
+            was, now = (f"{record.path}, offset {record.offset}" for record in (before, after))
             self._findings.add(kind, was, now, fault)
 
     def _count(self, name: str) -> None:
