@@ -5,7 +5,8 @@
 FOLDER holds HTML files, such as /usr/share/doc/libboost1.81-doc. Documents are made from their canonical texts: ten crawls
 of the same URIs on 500 hosts, each with a template of its own. In each crawl a page has its last text (60 %), a text with
 few other words (30 %), or one in which a third of the words was replaced by those of another page. A tenth of the documents
-are one text on 10,000 other hosts, in which only a number differs, so that some buckets have 100,000 documents.
+are one text on 10,000 other hosts, in which only a number differs, so that some buckets have 100,000 documents. Half of
+them are near to each other, and the others are other pages by their URIs.
 
 Making and signing the documents takes most of the time. Both are kept in the work folder and not repeated by the next call.
 Then each step of the join runs in a process of its own. The table has its CPU time and the largest resident memory.
@@ -35,7 +36,7 @@ from scrapy_dedupe.content.options import JudgeOptions
 from scrapy_dedupe.content.pages import host_of, text_digest
 from scrapy_dedupe.near import joins
 from scrapy_dedupe.near.pages import CAPTURES, PAGES
-from scrapy_dedupe.near.signing import sign_texts
+from scrapy_dedupe.near.signing import shares_to_sign_again, sign_texts
 from scrapy_dedupe.near.tables import RowsWriter, joining, table_of
 from scrapy_dedupe.tasks.jobs import run_jobs
 
@@ -144,8 +145,9 @@ def make_crawl(task: tuple[Path, int, int]) -> None:
 
 
 def wall(texts: list[str], place: int, crawl: int) -> tuple[str, str, str]:
-    """One text on many hosts."""
-    url = f"http://wall{place // 10 % WALL_HOSTS}.example/{place}"
+    """One text on many hosts. On half of them the URI has a number of its own, so that no other page is near."""
+    host = place // 10 % WALL_HOSTS
+    url = f"http://wall{host}.example/{place if host % 2 else 'login'}"
     return url, "Access denied", f"Access denied {texts[0][:2_000]} Request {place}-{crawl}"
 
 
@@ -236,10 +238,19 @@ def decide(work: Path) -> None:
 
 def check(work: Path) -> None:
     with joining(work, memory_limit=MEMORY_LIMIT) as engine:
-        changed = joins.shares_to_sign_again(
+        changed = shares_to_sign_again(
             engine, work / "texts.parquet", all_signatures(work), work / "decisions.parquet"
         )
-    print(f"{len(changed)} of {len(all_signatures(work))} shares would be signed again", file=sys.stderr)
+        query = (
+            f"SELECT count(*) FROM {table_of(all_signatures(work))} AS signed"
+            f" LEFT JOIN {table_of([work / 'decisions.parquet'])} AS decided USING (number)"
+            " WHERE signed.is_own_version <> coalesce(decided.is_own_version, false)"
+        )
+        ((wrong,),) = engine.execute(query).fetchall()
+    print(
+        f"{len(changed)} of {len(all_signatures(work))} shares would be signed again: {wrong:,} texts",
+        file=sys.stderr,
+    )
 
 
 def write(work: Path) -> None:
