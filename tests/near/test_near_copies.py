@@ -13,6 +13,7 @@ from listed_archives import ListedFile
 from near.made_crawls import HTML, html, verdicts, words, write_crawls
 
 from scrapy_dedupe.content import JudgeOptions, NearOptions
+from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.live.responses import decoded_page
 from scrapy_dedupe.near import GROUPS, NearJobOptions, PageOptions, find_near_copies
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.near import NearCopies
     from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.warc.capture import Headers
+    from scrapy_dedupe.warc.codings import DecodedPage
 
 OPTIONS = NearJobOptions(PageOptions(decoded_page))
 
@@ -203,6 +206,21 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     ListedFile(files[1], "").add(html("New", ["new", "text"]), "http://new.example/", headers=HTML)
     find(files, tmp_path / "groups.parquet")
     assert "http://new.example/" in [row["uri"] for row in rows_of(tmp_path / "groups.parquet")]
+
+
+def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
+    (path,) = write_crawls(tmp_path, 6, crawls=1, sites=1, pages=2)
+
+    def growing(url: str, headers: Headers, body: bytes) -> DecodedPage | str:
+        with path.open("ab") as file:
+            file.write(b"\n")
+        return decoded_page(url, headers, body)
+
+    with pytest.raises(
+        ArchiveError, match=r"crawl0\.warc\.gz has changed while it was read\. Run the command again"
+    ):
+        find([path], tmp_path / "groups.parquet", NearJobOptions(PageOptions(growing), keep_going=True))
+    assert not (tmp_path / "groups.parquet").exists()
 
 
 def test_the_formats_have_the_same_rows(tmp_path: Path) -> None:
