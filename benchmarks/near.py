@@ -5,8 +5,7 @@
 FOLDER holds HTML files, such as /usr/share/doc/libboost1.81-doc. Documents are made from their canonical texts: ten crawls
 of the same URIs on 500 hosts, each with a template of its own. In each crawl a page has its last text (60 %), a text with
 few other words (30 %), or one in which a third of the words was replaced by those of another page. A tenth of the documents
-are one text on 10,000 other hosts, in which only a number differs, so that some buckets have 100,000 documents. Half of
-them are near to each other, and the others are other pages by their URIs.
+are one text on 10,000 other hosts, in which only a number differs, so that some buckets have 100,000 documents.
 
 Making and signing the documents takes most of the time. Both are kept in the work folder and not repeated by the next call.
 Then each step of the join runs in a process of its own. The table has its CPU time and the largest resident memory.
@@ -145,9 +144,8 @@ def make_crawl(task: tuple[Path, int, int]) -> None:
 
 
 def wall(texts: list[str], place: int, crawl: int) -> tuple[str, str, str]:
-    """One text on many hosts. On half of them the URI has a number of its own, so that no other page is near."""
-    host = place // 10 % WALL_HOSTS
-    url = f"http://wall{host}.example/{place if host % 2 else 'login'}"
+    """One text on many hosts. By the numbers in their URIs these are other pages, so all are kept."""
+    url = f"http://wall{place // 10 % WALL_HOSTS}.example/{place}"
     return url, "Access denied", f"Access denied {texts[0][:2_000]} Request {place}-{crawl}"
 
 
