@@ -134,7 +134,7 @@ def find_near_copies(
         done = NearCopies(
             output=str(output),
             files=len(parts),
-            size_bytes=sum(part.key["size"] for part in parts),
+            size_bytes=sum(it.key["size"] for it in parts),
             documents=documents,
             revisits=sum(its.revisits for its in counts) - total["revisit"],
             skipped=dict(sorted(total.items())),
@@ -286,7 +286,8 @@ class _Joined:
             ):
                 if not path.exists():
                     step()
-            shares = shares_of(engine, texts)
+            # The next steps need a file of signatures even if no text is compared.
+            shares = shares_of(engine, texts) or [(0, 0)]
         signatures = {share: self._path(f"signatures-{share}-0") for share, _ in shares}
         tasks = [_SigningTask(signatures[share], share, count) for share, count in shares]
         rounds = 0

@@ -255,6 +255,20 @@ def test_a_revisit_has_the_text_of_its_original(tmp_path: Path) -> None:
     assert (found.documents, found.revisits, found.skipped) == (3, 2, {"revisit": 1})
 
 
+def test_files_without_a_text_that_is_compared(tmp_path: Path) -> None:
+    file = ListedFile(tmp_path / "a.warc", "")
+    file.add(b"\x89PNG", headers=("Content-Type: image/png",))
+    assert find([file.path], tmp_path / "none.parquet").documents == 0
+    assert rows_of(tmp_path / "none.parquet") == []
+    for number in range(2):
+        file.add(b"<p>short", f"http://a.example/{number}", headers=HTML)
+    find([file.path], tmp_path / "groups.parquet")
+    assert [(row["verdict"], row["kept"]) for row in rows_of(tmp_path / "groups.parquet")] == [
+        ("unique", 0),
+        ("exact", 0),
+    ]
+
+
 def test_a_page_without_a_date_comes_last(tmp_path: Path) -> None:
     file = ListedFile(tmp_path / "a.warc", "")
     file.add(html("A", words_of(1)), "http://a.example/1", "yesterday", headers=HTML)
