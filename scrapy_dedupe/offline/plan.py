@@ -98,7 +98,8 @@ def make_plan(task: PlanTask) -> PlanCounts:
     with writing(slices):
         for left in (scratch, slices, made):  # of a run that was killed
             shutil.rmtree(left, ignore_errors=True)
-        with open_joins(task.jobs, scratch, slices) as joins:
+        size_bytes = sum(path.stat().st_size for path in (task.folder / LINES_FILE, *task.rows.values()))
+        with open_joins(task.jobs, size_bytes, scratch, slices) as joins:
             counts = _Plan(task, joins).made(made)
         if made.exists():
             for path in sorted(made.rglob("*.parquet")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from scrapy_dedupe.offline.engine import checked, open_engine, quoted, rows_of, source
 from scrapy_dedupe.offline.revisit_sizes import revisit_bytes
@@ -42,18 +42,24 @@ class Joins(Protocol):
         """Write the rows of a query to Parquet files in ``file=N/`` below *folder*, by their column file."""
 
 
+@runtime_checkable
 class JoinWorkers(Protocol):
-    """`Workers` that can run the plan."""
+    """`Workers` that can run the joins of plans with at least `least_join_bytes` of lines and rows."""
 
-    def joins(self, scratch: Path) -> AbstractContextManager[Joins]: ...
+    least_join_bytes: int
+
+    def joins(self, scratch: Path) -> AbstractContextManager[Joins]:
+        """Open the joins of one plan, with temporary files in *scratch*."""
 
 
 @contextmanager
-def open_joins(jobs: Jobs, scratch: Path, output: Path) -> Iterator[Joins]:
-    """The joins of *jobs*, with temporary files in *scratch*. Errors name *output*."""
-    if not isinstance(jobs, int):
-        workers: Any = jobs
-        with workers.joins(scratch) as joins:
+def open_joins(jobs: Jobs, size_bytes: int, scratch: Path, output: Path) -> Iterator[Joins]:
+    """The joins of a plan with *size_bytes* of lines and rows, with temporary files in *scratch*. Errors name *output*.
+
+    DuckDB makes a small plan in less time than a cluster needs to start its tasks.
+    """
+    if isinstance(jobs, JoinWorkers) and size_bytes >= jobs.least_join_bytes:
+        with jobs.joins(scratch) as joins:
             yield joins
         return
     with open_engine(PURPOSE, lambda text: refused(output, text), scratch) as engine:

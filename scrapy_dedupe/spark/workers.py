@@ -47,7 +47,10 @@ _CLASSES: Final = re.compile(r"[\w.$]+(?:Exception|Error): ")
 
 
 class SparkWorkers:
-    """Runs tasks in the classic session *session* (not Spark Connect)."""
+    """Runs tasks, and the joins of large plans, in the classic session *session* (not Spark Connect)."""
+
+    least_join_bytes = 256 << 20
+    """Smaller plans, of about 3 million records, are made by DuckDB in the driver."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -163,7 +166,8 @@ class _SparkJob:
 
 def _reason_of(failure: BaseException) -> str:
     # The last line before the calls in Java, which may end a traceback of Python.
-    last = _JAVA_CALLS.split(str(failure), maxsplit=1)[0].strip().splitlines()[-1]
+    text = _JAVA_CALLS.split(str(failure), maxsplit=1)[0].strip() or type(failure).__name__
+    last = text.splitlines()[-1]
     return _CLASSES.split(last)[-1].partition(". ")[0].rstrip(".")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,12 +14,11 @@ from spark import odd_tasks
 from scrapy_dedupe import spark
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline import rewriting
+from scrapy_dedupe.offline.digests import DigestOptions
 from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.manifest import read_lines
 from scrapy_dedupe.offline.pairing import pairs_of
 from scrapy_dedupe.offline.places import Places
-from scrapy_dedupe.offline.rewriting import RewriteOptions
-from scrapy_dedupe.offline.step_reports import StepOptions
 from scrapy_dedupe.offline.summing import SumOptions
 from scrapy_dedupe.tasks.faults import Faults
 
@@ -74,25 +72,28 @@ def test_the_new_files_are_the_same(folder: Path, planting: Planting) -> None:
     assert proof.out.endswith("Nothing is lost.\n")
 
 
+def test_a_plan_in_spark_sql_is_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark.SparkWorkers, "least_join_bytes", 0)
+    for name, words in (("near", ()), ("far", ENGINE)):
+        done(folder, "dedupe", "in", "-r", "-o", name, "--status", "all", "--min-size", "500", *words)
+    assert files_in(folder / "far") == files_in(folder / "near")
+
+
 def test_the_steps_are_functions_of_a_session(folder: Path, session: Any) -> None:
     done(folder, "dedupe", "in", "-r", "-o", "near")
-    here = files_in(folder / "near")
+    near = files_in(folder / "near")
     inputs = find_inputs([str(folder / "in")], faults=Faults(), recursive=True)
-    places = Places()
-    options = SumOptions()
-    options = replace(options, digests=replace(options.digests, recompute=True))
+    options = SumOptions(DigestOptions(recompute=True))
     spark.sums(session, inputs, folder / "sums.txt", options)
-    spark.plan(session, folder / "sums.txt", folder / "plan.txt", places)
+    spark.plan(session, folder / "sums.txt", folder / "plan.txt", Places())
     names = [given.name for given in inputs]
-    lines = read_lines(folder / "plan.txt")
-    result = spark.rewrite(session, lines, names, places, folder / "far", RewriteOptions())
+    result = spark.rewrite(session, read_lines(folder / "plan.txt"), names, Places(), folder / "far")
     assert result.converted
-    here.pop(".dedupe/manifest.txt")
-    assert files_in(folder / "far") == here
+    del near[".dedupe/manifest.txt"]
+    assert files_in(folder / "far") == near
     verified = spark.verify(session, pairs_of(folder / "in", folder / "far"), work=folder / "work")
     assert verified.is_right
-    report = spark.dedupe(session, inputs, folder / "again", StepOptions())
-    assert report.converted == result.converted
+    assert spark.dedupe(session, inputs, folder / "again").converted == result.converted
 
 
 def test_a_damaged_file_is_named_and_nothing_is_written(folder: Path) -> None:
