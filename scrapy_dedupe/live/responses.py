@@ -21,7 +21,7 @@ from scrapy.statscollectors import DummyStatsCollector
 
 from scrapy_dedupe.content import Page
 from scrapy_dedupe.content.canonical import kind_of, mime_of
-from scrapy_dedupe.warc.capture import Capture, Rendering
+from scrapy_dedupe.warc.capture import Capture, Rendering, has_body_by_definition
 from scrapy_dedupe.warc.codings import (
     CONTENT_ENCODING,
     DecodedPage,
@@ -78,6 +78,9 @@ def capture_of(request: Request, response: Response) -> Capture:
     address of the proxy), and the Content-Length of a response without body (Twisted always sets 0).
     """
     has_address = response.ip_address is not None and not request.meta.get("proxy")
+    headers = header_pairs(response.headers)
+    if response.protocol != "h2" and not has_body_by_definition(request.method, response.status):
+        headers = tuple([header for header in headers if header != (b"Content-Length", b"0")])
     capture = Capture(
         url=response.url,
         method=request.method,
@@ -85,7 +88,7 @@ def capture_of(request: Request, response: Response) -> Capture:
         date=datetime.now(UTC),
         request_headers=header_pairs(request.headers),
         request_body=request.body,
-        response_headers=header_pairs(response.headers),
+        response_headers=headers,
         body=response.body,
         # The zone of an IPv6 address is only meaningful on this machine.
         ip_address=str(response.ip_address).partition("%")[0] if has_address else None,
@@ -93,12 +96,7 @@ def capture_of(request: Request, response: Response) -> Capture:
         truncated=truncation_of(response),
     )
     rendering = rendering_of(response, capture)
-    if rendering is not None:
-        return replace(capture, rendering=rendering)
-    if capture.has_body_by_definition or response.protocol == "h2":
-        return capture
-    kept = tuple(header for header in capture.response_headers if header != (b"Content-Length", b"0"))
-    return replace(capture, response_headers=kept)
+    return capture if rendering is None else replace(capture, rendering=rendering)
 
 
 def header_pairs(headers: Headers) -> tuple[tuple[bytes, bytes], ...]:
@@ -117,7 +115,7 @@ def rendering_of(response: Response, capture: Capture) -> Rendering | None:
     length = _content_length(capture)
     if flag is not None:
         sign = f"flag {flag}"
-    elif response.protocol is None and not capture.response_headers:
+    elif response.protocol is None and not response.headers:
         sign = "no HTTP headers"
     elif length not in (None, len(capture.body)) and not codings_of(capture.response_headers):
         sign = f"Content-Length {length}, but a body of {len(capture.body)} bytes"

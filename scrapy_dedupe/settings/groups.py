@@ -169,7 +169,8 @@ class WarcSettings:
         "The size at which a new file is started. An exchange is never split.", "bytes")
     gzip: bool = flag("DEDUPE_WARC_GZIP", True, "Whether each record is compressed as a gzip member.")
     gzip_level: int = setting("DEDUPE_WARC_GZIP_LEVEL", 4, integer(1, 12),
-        "The compression level: 1 is the fastest, 12 compresses best.")
+        "The compression level: 1 is the fastest, 12 compresses best. Records of less than 4 kB always have level 1,"
+        " since other levels hardly make them smaller.")
     digest: str = setting("DEDUPE_WARC_DIGEST", "sha256", choice("sha256", "sha1"),
         "The algorithm of the payload and block digests.")
     min_size: int = setting("DEDUPE_WARC_MIN_SIZE", 1_024, integer(1),

@@ -127,8 +127,8 @@ class Capture:
 
     @property
     def has_body_by_definition(self) -> bool:
-        """Whether Content-Length describes this body: not for HEAD, 1xx, 204 and 304."""
-        return not (self.method.upper() == "HEAD" or self.status in (204, 304) or 100 <= self.status < 200)
+        """See the function of this name."""
+        return has_body_by_definition(self.method, self.status)
 
     @property
     def content_type(self) -> bytes | None:
@@ -171,6 +171,11 @@ class Capture:
         )
         length = len(self.request_body) if has_length else None
         return _head(f"{method} {path} HTTP/1.1".encode("ascii"), headers, _NOT_IN_REQUESTS, length)
+
+
+def has_body_by_definition(method: str, status: int) -> bool:
+    """Whether the Content-Length of a response describes its body: not for HEAD, 1xx, 204 and 304."""
+    return not (method.upper() == "HEAD" or status in (204, 304) or 100 <= status < 200)
 
 
 def has_whole_page(status: int | None) -> bool:

@@ -273,8 +273,9 @@ def _restore_headers(
             _set_header(headers, name, created_with.get(name, []))
     for name in _JUDGED:
         # Scrapy has replaced the value by that of a 304 if it differs.
-        if dict.get(headers, name) == created_with.get(name):
-            _set_header(headers, name, _values(true, name.lower()))
+        shown = dict.get(headers, name)
+        if shown == created_with.get(name) and (values := _values(true, name.lower())) != shown:
+            _set_header(headers, name, values)
 
 
 def _set_header(headers: ResponseHeaders, name: bytes, values: list[bytes]) -> None:
