@@ -1,7 +1,7 @@
 """Makes garbage collection cheaper while crawls run (``DEDUPE_GC_FREEZE``).
 
-A crawl creates and drops so many objects that Python often searches for garbage. The searches take a fifth of the CPU time
-of a crawl, even without this package. Two changes save most of it:
+A crawl creates and drops many objects, so Python often searches for garbage. The searches take a fifth of the CPU time of a
+crawl, even without this package. Two changes save most of it:
 
 - Most objects of the process belong to modules and classes, which exist until the process ends. :func:`gc.freeze` excludes
   them from the search.

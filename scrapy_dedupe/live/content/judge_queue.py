@@ -84,7 +84,7 @@ class JudgeQueue:
         return await self._session.loop.wait_for(page.judged)
 
     def _add(self, page: _Waiting) -> None:
-        """Add a page to those that the worker judges. Thread-safe."""
+        """Let the worker judge a page. Thread-safe."""
         self._waiting.append(page)
         self._session.worker.submit(self._judge_batch)
 
