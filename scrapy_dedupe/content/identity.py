@@ -54,7 +54,7 @@ _SMALL_DIGITS: Final = 4
 # Longer numbers, such as times, are opaque ids. A number up to this length counts if the query has no other word.
 _MOST_DIGITS: Final = 9
 
-# The beginning of a text consists of so many words and characters at most. Not all scripts separate words.
+# The longest beginning of a text, in words and in characters. Not all scripts separate words.
 _OWN_WORDS: Final = 4
 _MOST_CHARS: Final = 80
 
