@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from deflate import gzip_compress
-
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.manifest import ManifestLine
@@ -43,7 +41,7 @@ from scrapy_dedupe.offline.revisits import (
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.state import writing
 from scrapy_dedupe.warc.bodies import payload_digest
-from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
+from scrapy_dedupe.warc.files import gzip_member
 from scrapy_dedupe.warc.raw_heads import RawHead, raw_head, stored_uri
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.records import can_be_referred_to
@@ -402,7 +400,7 @@ class _RecordScan:
             with record.path.open("rb") as file:
                 file.seek(record.offset)
                 self._is_gzip = file.read(2) == GZIP_MAGIC[:2]
-        return len(gzip_compress(data, DEFAULT_GZIP_LEVEL)) if self._is_gzip else len(data)
+        return len(gzip_member(data)) if self._is_gzip else len(data)
 
 
 def _could_be_changed(span: ByteRange, record: StoredRecord | None, head: RawHead) -> bool:
