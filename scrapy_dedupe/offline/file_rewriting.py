@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
-from deflate import gzip_compress
 from zlib_ng import zlib_ng
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
@@ -22,7 +21,7 @@ from scrapy_dedupe.offline.reference_changes import ReferenceChanges
 from scrapy_dedupe.offline.revisits import as_revisit, record_bytes
 from scrapy_dedupe.offline.slices import read_slice
 from scrapy_dedupe.tasks.state import writing
-from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
+from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL, gzip_member
 from scrapy_dedupe.warc.framing import open_block
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def _rewritten(file: ReadableFile, plan: Slice, output: BinaryIO) -> FileRewrite
 
 
 def _stored(data: bytes, is_gzip: bool) -> bytes:
-    return bytes(gzip_compress(data, DEFAULT_GZIP_LEVEL)) if is_gzip else data
+    return bytes(gzip_member(data)) if is_gzip else data
 
 
 def _streamed(record: StoredRecord, head: RawHead, is_gzip: bool) -> Iterator[bytes]:

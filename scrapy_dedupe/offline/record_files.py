@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from deflate import gzip_compress
 from zlib_ng import zlib_ng
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
+from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL, gzip_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -69,7 +68,7 @@ class RecordFile:
             for piece in pieces:
                 self._write(piece)
         elif block_length <= _AT_ONCE_BYTES:
-            self._write(bytes(gzip_compress(b"".join(pieces), DEFAULT_GZIP_LEVEL)))
+            self._write(bytes(gzip_member(b"".join(pieces))))
         else:
             stream = zlib_ng.compressobj(DEFAULT_GZIP_LEVEL, wbits=_GZIP_FORMAT)
             for piece in pieces:

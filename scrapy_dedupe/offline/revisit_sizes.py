@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from deflate import gzip_compress
-
 from scrapy_dedupe.offline.record_parts import parsed_head
 from scrapy_dedupe.offline.revisits import RevisitTarget, as_revisit, record_bytes
-from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
+from scrapy_dedupe.warc.files import gzip_member
 
 # It compresses as badly as a real id.
 _SOME_ID: Final = b"<urn:uuid:7d4f1b0a-93c6-4e5d-8a2f-6b1c9e0d3f58>"
@@ -26,4 +24,4 @@ def revisit_bytes(heads: bytes, uri: bytes, date: bytes, *, is_gzip: bool) -> in
     for _ in head.get_all(b"WARC-Concurrent-To"):
         head = head.added((b"Former-WARC-Concurrent-To", _SOME_ID))
     data = record_bytes(as_revisit(head, target, block), block)
-    return len(gzip_compress(data, DEFAULT_GZIP_LEVEL)) if is_gzip else len(data)
+    return len(gzip_member(data)) if is_gzip else len(data)

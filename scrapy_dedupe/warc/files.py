@@ -27,6 +27,7 @@ import os
 import re
 import socket
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,8 +117,6 @@ class WarcWriter:
         self._file_size = file_size
         self._gzip = gzip
         self._gzip_level = gzip_level
-        # Readers are faster if all members begin with the same bytes.
-        self._extra_flags = gzip_compress(b"", gzip_level)[_EXTRA_FLAGS_AT]
         self._info = dict(info)
         self.on_new_file = on_new_file
         self.on_finished = on_finished
@@ -189,14 +188,7 @@ class WarcWriter:
 
     def _member(self, record: Record) -> bytes | bytearray:
         data = record.to_bytes()
-        if not self._gzip:
-            return data
-        if len(data) >= _SMALL_BYTES:
-            return gzip_compress(data, self._gzip_level)
-        # For small records other levels save few bytes, and initialize tables that are much larger than the record.
-        member = gzip_compress(data, 1)
-        member[_EXTRA_FLAGS_AT] = self._extra_flags
-        return member
+        return gzip_member(data, self._gzip_level) if self._gzip else data
 
     def _begin(self) -> _OpenFile:
         file = self._create()
@@ -268,6 +260,22 @@ class WarcWriter:
         # Call this after the lock is released: an upload locks the file as well.
         if self.on_finished is not None:
             self.on_finished(last.path)
+
+
+def gzip_member(record: bytes, level: int = DEFAULT_GZIP_LEVEL) -> bytearray:
+    """Return a record as a gzip member. All programs of this package write the same member for a record."""
+    if len(record) >= _SMALL_BYTES:
+        return gzip_compress(record, level)
+    # For small records other levels save few bytes, and initialize tables that are much larger than the record.
+    member = gzip_compress(record, 1)
+    member[_EXTRA_FLAGS_AT] = _extra_flags(level)
+    return member
+
+
+@lru_cache
+def _extra_flags(level: int) -> int:
+    # Readers are faster if all members begin with the same bytes.
+    return gzip_compress(b"", level)[_EXTRA_FLAGS_AT]
 
 
 class _TakenAway(Exception):

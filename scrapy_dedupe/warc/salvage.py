@@ -28,19 +28,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deflate import gzip_compress
-
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files.locks import is_locked, is_same_file, lock
 from scrapy_dedupe.files.whole_file import sync
 from scrapy_dedupe.warc.files import (
     DAMAGED_SUFFIX,
-    DEFAULT_GZIP_LEVEL,
     OPEN_SUFFIX,
     PART_SUFFIX,
     final_path,
     give_final_name,
     give_name,
+    gzip_member,
     name_is_taken,
     refuse_taken_name,
 )
@@ -241,7 +239,7 @@ def _write(part: Path, path_open: Path, contents: _Contents, info: Mapping[str, 
             name = final_path(path_open).name
             record_id = contents.warcinfo_id or f"<urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, name)}>"
             head = warcinfo(name, info, written, record_id=record_id).to_bytes()
-            target.write(gzip_compress(head, DEFAULT_GZIP_LEVEL) if ".gz" in path_open.suffixes else head)
+            target.write(gzip_member(head) if ".gz" in path_open.suffixes else head)
         for begin, end in contents.ranges:
             source.seek(begin)
             while begin < end:
