@@ -16,7 +16,7 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline import rows as rows_module
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.row_scan import RowScan, RowsTask, make_rows
-from scrapy_dedupe.offline.rows import COLUMNS, Row, read_sums
+from scrapy_dedupe.offline.rows import COLUMNS, RecordRow, read_sums
 from scrapy_dedupe.warc import framing
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "a.warc.gz"
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path) -> list[RecordRow]:
     found = duckdb.connect().execute(f"SELECT * FROM read_parquet('{path}') ORDER BY \"offset\"")
-    return [Row(*values) for values in found.fetchall()]
+    return [RecordRow(*values) for values in found.fetchall()]
 
 
 def test_each_record_has_a_row(file: Path) -> None:
@@ -84,7 +84,7 @@ def test_the_columns_are_those_of_the_documentation(file: Path) -> None:
     path = file.with_suffix(".parquet")
     found = duckdb.connect().execute(f"DESCRIBE SELECT * FROM read_parquet('{path}')").fetchall()
     assert {name: kind for name, kind, *_ in found} == COLUMNS
-    assert list(COLUMNS) == list(Row._fields)
+    assert list(COLUMNS) == list(RecordRow._fields)
     documented = rows_module.__doc__ or ""
     table = documented.split("=\n")[1:]
     assert [name for name in COLUMNS if name not in table[0] + table[1]] == []
@@ -150,7 +150,7 @@ def unusual(p: Planting) -> None:
             p.add("z/unusual.warc.gz", replace(record, label=f"{label} again", fields=fields))
 
 
-def pairs(folder: Path, **options: Any) -> Iterator[tuple[Row, Row]]:
+def pairs(folder: Path, **options: Any) -> Iterator[tuple[RecordRow, RecordRow]]:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         usual, parsed = RowScan(task(path, **options)), RowScan(task(path, **options))
         setattr(parsed, "row", parsed.unusual_row)  # noqa: B010
