@@ -12,19 +12,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import zlib
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.capture import parse_digest
+from scrapy_dedupe.warc.framing import open_head
 from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD
-from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from io import BufferedReader
+    from collections.abc import Iterable, Mapping
 
     from scrapy_dedupe.warc.reading import StoredRecord
 
@@ -40,8 +38,10 @@ _PROFILE, _TRUNCATED = b"warc-profile", b"warc-truncated"
 _REFERS_TO = (b"warc-refers-to", b"warc-refers-to-target-uri", b"warc-refers-to-date")
 _OF_REVISITS = (_PROFILE, _TRUNCATED, *_REFERS_TO)
 _NONE = b"none"
-_READ_BYTES = 1_024
-_PIECE = 1 << 20
+_RECORD_END = b"\r\n\r\n"
+_KEPT_ORDERS = 256
+# Values that need a closer look: other than printable ASCII, or with a space at one of the ends.
+_UNUSUAL = re.compile(rb"[^ -~]|\A | \Z")
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f]")
 # A field on one line, the usual case.
 _FIELD = re.compile(rb"^([!-9;-~]+):[ \t]*([^\r\n]*[^ \t\r\n])[ \t]*\r\n", re.MULTILINE)
@@ -54,26 +54,32 @@ Field = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The version line of a record and its fields in order, as bytes. Folded lines are joined."""
+    """The version line of a record and its fields in order, as bytes. Folded lines are joined; ``text`` is as stored."""
 
     version: bytes
     fields: tuple[Field, ...]
+    text: bytes = field(default=b"", repr=False, compare=False)
     _names: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
+    _values: dict[bytes, list[bytes]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_names", tuple([name.lower() for name, _ in self.fields]))
+        names: list[bytes] = []
+        values: dict[bytes, list[bytes]] = {}
+        for name, value in self.fields:
+            lower = name.lower()
+            names.append(lower)
+            values.setdefault(lower, []).append(value)
+        object.__setattr__(self, "_names", tuple(names))
+        object.__setattr__(self, "_values", values)
 
     def values(self, name: bytes) -> list[bytes]:
         """All values of a field, given by its lower-case name."""
-        if name not in self._names:
-            return []
-        return [
-            value for present, (_, value) in zip(self._names, self.fields, strict=True) if present == name
-        ]
+        return self._values.get(name, [])
 
     def value(self, name: bytes) -> bytes | None:
         """The first value of a field."""
-        return self.fields[self._names.index(name)][1] if name in self._names else None
+        values = self._values.get(name)
+        return values[0] if values else None
 
     def replaced(self, name: bytes, value: bytes | None) -> Head:
         """The head with a new value for a field, or without the field if *value* is None."""
@@ -87,103 +93,81 @@ class Head:
         """The names of the fields in order, in lower case."""
         return self._names
 
-    def without(self, names: Iterable[bytes]) -> list[Field]:
+    def without(self, names: tuple[bytes, ...]) -> list[Field]:
         """The fields except those with one of these names and the ``Former-`` fields."""
-        out = frozenset(names)
-        return [
-            field
-            for name, field in zip(self._names, self.fields, strict=True)
-            if name not in out and not name.startswith(FORMER)
-        ]
+        return [self.fields[place] for place in _places_without(self._names, names)]
 
     def former(self) -> Counter[Field]:
         """The ``Former-NAME`` fields: a count of each pair of name (without the prefix) and value."""
-        return Counter(
-            [
-                (name[len(FORMER) :], value)
-                for name, (_, value) in zip(self._names, self.fields, strict=True)
-                if name.startswith(FORMER)
-            ]
-        )
+        return Counter([(name, self.fields[place][1]) for name, place in _former_places(self._names)])
 
 
-def head_of(record: StoredRecord, file: BufferedReader) -> Head:
-    """Read the head of a WARC record again from its open file. Raises DamagedInput if the record is gone."""
-    head = head_bytes(record, file)
-    fields: list[Field] = _FIELD.findall(head)
-    version, *lines = head.split(b"\n")
-    if len(fields) + 2 == len(lines) and head.endswith(b"\r\n\r\n"):
-        return Head(version.rstrip(b" \t\r"), tuple(fields))
+# All heads of one program have few orders of fields, so what depends only on the names is computed once for each order.
+@lru_cache(_KEPT_ORDERS)
+def _places_without(names: tuple[bytes, ...], out: tuple[bytes, ...]) -> tuple[int, ...]:
+    return tuple(
+        [place for place, name in enumerate(names) if name not in out and not name.startswith(FORMER)]
+    )
+
+
+@lru_cache(_KEPT_ORDERS)
+def _former_places(names: tuple[bytes, ...]) -> tuple[tuple[bytes, int], ...]:
+    return tuple(
+        [(name[len(FORMER) :], place) for place, name in enumerate(names) if name.startswith(FORMER)]
+    )
+
+
+@lru_cache(_KEPT_ORDERS)
+def _are_in_same_order(one: tuple[bytes, ...], other: tuple[bytes, ...]) -> bool:
+    """Whether two heads have the fields that are in both in the same order."""
+    # Content-Length may be anywhere; writers put it last.
+    both = {name for name in set(one) & set(other) if name != _LENGTH and not name.startswith(FORMER)}
+    orders = [[name for name in names if name in both] for names in (one, other)]
+    return orders[0] == orders[1]
+
+
+@lru_cache(_KEPT_ORDERS)
+def _names_of_revisits(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """The names of fields that a response must not have, since they could not be restored from a revisit."""
+    refused = _REFERS_TO[0], FORMER + b"warc-"
+    return tuple(dict.fromkeys(name for name in names if name in _OF_REVISITS or name.startswith(refused)))
+
+
+def head_of(record: StoredRecord) -> Head:
+    """The head of a WARC record. Raises DamagedInput if it has to be read again and is gone."""
+    text = open_head(record.path, record.frame)
+    fields: list[Field] = _FIELD.findall(text)
+    version, *lines = text.split(b"\n")
+    if len(fields) + 2 == len(lines) and text.endswith(b"\r\n\r\n"):
+        return Head(version.rstrip(b" \t\r"), tuple(fields), text)
     folded: list[tuple[bytes, list[bytes]]] = []
     for line in lines:
-        text = line.rstrip(b"\r")
-        if text[:1] in (b" ", b"\t") and folded:
-            folded[-1][1].append(text.strip(b" \t"))
-        elif text:
-            name, _, value = text.partition(b":")
+        shown = line.rstrip(b"\r")
+        if shown[:1] in (b" ", b"\t") and folded:
+            folded[-1][1].append(shown.strip(b" \t"))
+        elif shown:
+            name, _, value = shown.partition(b":")
             folded.append((name.strip(b" \t"), [value.strip(b" \t")]))
     joined = tuple([(name, b" ".join(filter(None, values))) for name, values in folded])
-    return Head(version.rstrip(b" \t\r"), joined)
+    return Head(version.rstrip(b" \t\r"), joined, text)
 
 
-def form_faults(head: bytes, read: Head) -> list[str]:
+def form_faults(head: Head) -> list[str]:
     """Problems in the form of a rewritten head: it must have one line for each field, and lines must end in CRLF."""
-    lines = [read.version, *(b"%b: %b" % pair for pair in read.fields), b"", b""]
+    lines = [head.version, *(b"%b: %b" % pair for pair in head.fields), b"", b""]
     faults = (
         []
-        if b"\r\n".join(lines) == head
+        if b"\r\n".join(lines) == head.text
         else ["its head is not written as `NAME: VALUE` in lines that end in CRLF"]
     )
-    return faults + _count_faults(read, (_LENGTH,), least=1)
+    return faults + _count_faults(head, (_LENGTH,), least=1)
 
 
-def end_faults(record: StoredRecord, file: BufferedReader) -> list[str]:
+def end_faults(record: StoredRecord, *, is_gzip: bool) -> list[str]:
     """Problems after a record's block, which must be followed by CRLF CRLF and end its gzip member."""
-    frame = record.frame
-    end = frame.block_position + frame.block_length
-    if not is_gzip_at(file, record.offset):
-        file.seek(record.offset + end)
-        is_right = file.read(4) == b"\r\n\r\n"
-    else:
-        size, last = 0, b""
-        for piece in _member_pieces(file, record.offset):
-            size += len(piece)
-            last = (last + piece)[-4:]
-        is_right = size == end + 4 and last == b"\r\n\r\n"
+    end = record.frame.block_end
+    is_right = end == _RECORD_END if is_gzip else end.startswith(_RECORD_END)
     return [] if is_right else ["its block is not followed by CRLF CRLF and the end of the record"]
-
-
-def is_gzip_at(file: BufferedReader, offset: int) -> bool:
-    """Whether a gzip member begins at *offset*."""
-    file.seek(offset)
-    return file.read(2) == GZIP_MAGIC[:2]
-
-
-def _member_pieces(file: BufferedReader, offset: int) -> Iterator[bytes]:
-    file.seek(offset)
-    member = zlib.decompressobj(31)
-    while not member.eof and (data := file.read(_READ_BYTES)):
-        yield member.decompress(data, _PIECE)
-        while member.unconsumed_tail:
-            yield member.decompress(member.unconsumed_tail, _PIECE)
-
-
-def head_bytes(record: StoredRecord, file: BufferedReader) -> bytes:
-    """The bytes before the block. Of a gzip member, only the first kilobytes are decompressed if they suffice."""
-    size = record.frame.block_position
-    file.seek(record.offset)
-    if not file.peek(2).startswith(GZIP_MAGIC[:2]):
-        head = file.read(size)
-    else:
-        member, head = zlib.decompressobj(31), b""
-        try:
-            while len(head) < size and not member.eof and (data := file.read(_READ_BYTES)):
-                head += member.decompress(data, size - len(head))
-        except zlib.error as error:
-            raise DamagedInput(f"{record.path}, offset {record.offset}: {error}") from None
-    if len(head) < size:
-        raise DamagedInput(f"{record.path}, offset {record.offset}: the record is no longer there.")
-    return head[record.frame.head_position :]
 
 
 def conversion_faults(response: Head, revisit: Head, block: bytes) -> list[str]:
@@ -232,12 +216,7 @@ def former_response(revisit: Head) -> Head:
 
 def _irrevocable(response: Head) -> list[str]:
     """Fields and values of a response that could not be restored from a revisit."""
-    names = [
-        name
-        for name in response.names()
-        if name in _OF_REVISITS or name.startswith((_REFERS_TO[0], FORMER + b"warc-"))
-    ]
-    faults = [f"the response has a field {_title(name)}" for name in dict.fromkeys(names)]
+    faults = [f"the response has a field {_title(name)}" for name in _names_of_revisits(response.names())]
     nones = [name for name in (PAYLOAD_DIGEST, BLOCK_DIGEST, CONCURRENT_TO) if _NONE in response.values(name)]
     return faults + [f"{_title(name)} of the response is none" for name in nones]
 
@@ -245,6 +224,8 @@ def _irrevocable(response: Head) -> list[str]:
 def _without_former(head: Head, names: tuple[bytes, ...]) -> Head:
     """The head without the former values of *names*, which a record has if it already was a revisit."""
     former = {FORMER + name for name in names}
+    if former.isdisjoint(head.names()):
+        return head
     kept = zip(head.names(), head.fields, strict=True)
     return Head(head.version, tuple(pair for name, pair in kept if name not in former))
 
@@ -340,10 +321,12 @@ def digest_like(form: str, data: Iterable[bytes]) -> str | None:
 
 def _stray_faults(old: Head, new: Head) -> list[str]:
     """Added fields with bytes that readers interpret differently."""
+    known = set(old.fields)
     return [
         f"the field {_shown_field(field)} has control characters or surrounding white space"
         for field in dict.fromkeys(new.fields)
-        if field not in old.fields
+        if field not in known
+        and _UNUSUAL.search(field[1])
         and (_CONTROL.search(field[1]) or _decoded(field[1]).strip() != _decoded(field[1]))
     ]
 
@@ -358,7 +341,7 @@ def _decoded(value: bytes) -> str:
 def _count_faults(head: Head, names: tuple[bytes, ...], *, least: int) -> list[str]:
     faults = []
     for name in names:
-        count = head.names().count(name)
+        count = len(head.values(name))
         if count > 1:
             faults.append(f"{_title(name)} is there {count} times")
         elif count < least:
@@ -375,11 +358,7 @@ def _rest_faults(old: Head, new: Head, changing: tuple[bytes, ...]) -> list[str]
             return ["the order of its fields changed"]
         faults = [f"the field {_shown_field(field)} is gone or changed" for field in lost]
         return faults + [f"the field {_shown_field(field)} was not there before" for field in came]
-    # Content-Length may be anywhere; writers put it last.
-    both = (set(old.names()) & set(new.names())) - {_LENGTH}
-    both = {name for name in both if not name.startswith(FORMER)}
-    orders = [[name for name in head.names() if name in both] for head in (old, new)]
-    return [] if orders[0] == orders[1] else ["the order of its fields changed"]
+    return [] if _are_in_same_order(old.names(), new.names()) else ["the order of its fields changed"]
 
 
 def _changed_values(old: Head, new: Head, faults: list[str]) -> list[bytes]:
@@ -391,8 +370,8 @@ def _changed_values(old: Head, new: Head, faults: list[str]) -> list[bytes]:
 
 def _former_faults(old: Head, new: Head, changed: Mapping[bytes, list[bytes]]) -> list[str]:
     had, has = old.former(), new.former()
-    faults = [f"the field Former-{_shown_field(field)} is gone" for field in had - has]
-    came = has - had
+    gone, came = (had - has, has - had) if had else ((), has)
+    faults = [f"the field Former-{_shown_field(field)} is gone" for field in gone]
     for name, value in came:
         # For a digest, an empty field is the same as a missing one.
         if value == _NONE and changed.get(name) == [b""]:

@@ -33,7 +33,7 @@ from scrapy_dedupe.warc.framing import frames
 from scrapy_dedupe.warc.reading import KEPT_BYTES, bare_uri, says_http, stored_record
 
 from .manifest import DECODED, ManifestLine
-from .manifest_lines import is_date, why_unwritable
+from .manifest_lines import is_date, is_usual_name, is_usual_uri, why_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -131,6 +131,7 @@ class Digester:
         self._faults = faults
         self._advance = advance
         self._shared = 0
+        self._is_usual_name = is_usual_name(name)
         self._is_usual = not (options.verify or options.decoded)
 
     @property
@@ -191,6 +192,12 @@ class Digester:
             return None
         line = self._line(record, digest)
         return line if line is not None and self._is_writable(line) else None
+
+    def count_usual(self, uri: str, date: str) -> bool:
+        """Count the line of a record without making it; False if a manifest might not be able to hold it."""
+        is_usual = self._is_usual_name and is_usual_uri(uri) and is_date(date)
+        self._sums.lines += is_usual
+        return is_usual
 
     def _is_writable(self, line: ManifestLine) -> bool:
         """Count a line. A line that a manifest cannot hold is reported as a fault of its record."""

@@ -27,7 +27,6 @@ became responses.
 
 from __future__ import annotations
 
-import base64
 import sqlite3
 from contextlib import contextmanager
 from functools import lru_cache
@@ -36,9 +35,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.eligibility import is_whole
 from scrapy_dedupe.tasks.state import writing
-from scrapy_dedupe.warc.bodies import payload_digest, payload_pieces
+from scrapy_dedupe.warc.bodies import payload_digests
 from scrapy_dedupe.warc.references import (
     Captures,
     Reference,
@@ -52,15 +50,18 @@ from scrapy_dedupe.warc.references import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from scrapy_dedupe.warc.bodies import BodyDigest
     from scrapy_dedupe.warc.reading import StoredRecord
 
 BEFORE, AFTER, BOTH = 1, 2, 3
 
 UNCHANGED, CONVERTED, REPOINTED, UNDONE = range(4)
 """What happened to a revisit. UNDONE: its reference was reverted, or it became a response again."""
+
+PAYLOAD_TYPES = ("response", "resource")
 
 _BATCH_ROWS = 5_000
 _MOST_HELD = 1_000
@@ -79,11 +80,28 @@ _TABLES = {
     "others": "id",
 }
 _INDEXES = (
-    "CREATE INDEX by_place ON captures (place)",
+    "CREATE INDEX by_place ON captures (place, id, sha, sides)",
     "CREATE INDEX by_id ON captures (id) WHERE id IS NOT NULL",
     "CREATE INDEX by_own_id ON revisits (own_id)",
     "CREATE INDEX by_old ON renamed (old, new)",
     "CREATE INDEX by_new ON renamed (new)",
+    "CREATE TABLE ambiguous (place PRIMARY KEY) WITHOUT ROWID",
+    (
+        "INSERT INTO ambiguous SELECT place FROM captures WHERE sides & 2 AND place IS NOT NULL"
+        " GROUP BY place HAVING min(sha) <> max(sha)"
+    ),
+)
+# A new revisit with one original that has everything that `references` requires.
+_IS_CLEAR = (
+    "change = 1 AND NOT EXISTS (SELECT 1 FROM ambiguous WHERE place = r.a_place)"
+    " AND EXISTS (SELECT 1 FROM captures c WHERE c.place = r.a_place AND c.id = r.a_id AND c.date = r.a_date"
+    " AND c.bare = r.a_bare AND c.sha = r.sha AND c.whole AND coalesce(c.text, c.digest) = r.a_digest"
+    " AND NOT (c.chunked AND r.a_unchunked) AND c.sides & 2)"
+)
+# A link to a record that no capture has any more, since it has a new id in the same pair.
+_IS_NEW_ID = (
+    "field <> 'place' AND EXISTS (SELECT 1 FROM renamed r WHERE r.old = l.old AND r.new = l.new AND r.pair = l.pair)"
+    " AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2)"
 )
 
 
@@ -141,8 +159,9 @@ class Held(NamedTuple):
 
 
 class RevisitRow(NamedTuple):
-    """A row of ``revisits``."""
+    """A row of ``revisits``. ``is_clear``: it is a new revisit whose reference is right and not ambiguous."""
 
+    is_clear: int
     pair: int
     change: int
     before_offset: int | None
@@ -197,11 +216,19 @@ def stored_digest(record: StoredRecord) -> str | None:
     return (record.get("WARC-Payload-Digest") or "").strip() or None
 
 
-def _is_in_chunks(record: StoredRecord) -> bool:
+def algorithms_of(record: StoredRecord) -> tuple[str, ...]:
+    """The algorithms of the payload digests that are needed as evidence."""
+    if record.type not in PAYLOAD_TYPES:
+        return ()
+    # Replay programs compute a SHA-1 if no digest is stored.
+    return ("sha256",) if stored_digest(record) else ("sha256", "sha1")
+
+
+def _is_in_chunks(record: StoredRecord, payload_bytes: int) -> bool:
     """Whether a body is really stored in chunks, not only announced as chunked."""
     if record.http is None or not record.http.is_chunked:
         return False
-    return sum(map(len, payload_pieces(record))) != record.frame.block_length - record.http.length
+    return payload_bytes != record.frame.block_length - record.http.length
 
 
 def is_bare(record_id: str | None) -> int:
@@ -220,20 +247,19 @@ class EvidenceWriter:
         with _as_archive_errors(path):
             self._db = _open(self._temporary)
 
-    def add_capture(self, record: StoredRecord, sha: bytes, sides: int, *, sha1: bytes | None = None) -> None:
+    def add_capture(self, record: StoredRecord, sides: int, payload: Sequence[BodyDigest] = ()) -> None:
         """Add a response or resource. *sides* is BEFORE, AFTER or BOTH.
 
-        *sha1* is the SHA-1 of its payload; if it is missing and the record has no digest, it is computed.
+        *payload* has its digests in the order of `algorithms_of`; if it is empty, they are computed.
         """
+        payload = payload or payload_digests(record, algorithms_of(record))
         uri, date = record.target_uri, record.date
         text = stored_digest(record)
-        digest = digest_key(text)
-        if digest is None:
-            sha1 = sha1 or bytes.fromhex(payload_digest(record, "sha1").hex)
-            digest = f"sha1:{base64.b32encode(sha1).decode()}"
+        digest = digest_key(text or f"sha1:{payload[1].hex}")
         row = (
-            hashed_place(uri, date), uri_key(uri or ""), hashed_id(record.id), is_bare(record.id), date, sha,
-            digest, None if text == digest else text, int(is_whole(record)), int(_is_in_chunks(record)),
+            hashed_place(uri, date), uri_key(uri or ""), hashed_id(record.id), is_bare(record.id), date,
+            bytes.fromhex(payload[0].hex), digest, None if text == digest else text, int(record.is_whole),
+            int(_is_in_chunks(record, payload[0].size_bytes)),
             int(record.http_status == 200) if can_be_original(record) else None,
             sides, 2 * self._pair + (sides != BEFORE), record.offset, _position(record),
         )  # fmt: skip
@@ -246,12 +272,14 @@ class EvidenceWriter:
         after: StoredRecord | None,
         *,
         before_offset: int | None = None,
-        sha: bytes | None = None,
+        payload: Sequence[BodyDigest] = (),
     ) -> None:
         """Add a revisit with its record before and after, one of which may be a response.
 
-        *before_offset* must be given if *before* was read from the file after, which has the same bytes.
+        *payload* has the digests of the response (see `add_capture`). *before_offset* must be given if *before* was read
+        from the file after, which has the same bytes.
         """
+        sha = bytes.fromhex(payload[0].hex) if payload else None
         references = [
             row_of(record) if record and record.type == "revisit" else (None,) * len(_REFERENCE)
             for record in (before, after)
@@ -320,8 +348,6 @@ class Evidence:
         with _as_archive_errors(path):
             self._db = _open(path)
         self._has_digests = False
-        # Revisits of one original are often next to each other.
-        self._answers = lru_cache(_KEPT_ANSWERS)(self._held)
 
     def add_part(self, path: Path) -> None:
         """Add the facts of an `EvidenceWriter`, and remove its file. Add the parts in the order of the pairs."""
@@ -341,11 +367,11 @@ class Evidence:
 
     def revisits(self) -> Iterator[RevisitRow]:
         """All revisits, in the order of the files."""
-        for row in self._rows("SELECT * FROM revisits ORDER BY rowid"):
-            pair, change, before_offset, after_offset, sha, _, _, _, *references = row
+        for row in self._rows(f"SELECT {_IS_CLEAR}, r.* FROM revisits r ORDER BY rowid"):  # noqa: S608 - a constant
+            is_clear, pair, change, before_offset, after_offset, sha, _, _, _, *references = row
             before, after = references[: len(_REFERENCE)], references[len(_REFERENCE) :]
             yield RevisitRow(
-                pair, change, before_offset, after_offset, sha,
+                is_clear, pair, change, before_offset, after_offset, sha,
                 ReferenceRow(*before) if before[5] is not None else None,
                 ReferenceRow(*after) if after[5] is not None else None,
             )  # fmt: skip
@@ -367,38 +393,21 @@ class Evidence:
                 yield row
                 number = next(wanted, None)
 
-    def at_place(self, place: bytes, sides: int) -> tuple[Held, ...]:
-        """The captures of a URI and second. Captures that differ only in the value of their id are returned once."""
-        return self._answers("place = ?", f"date, id IS NULL, {_ALIKE}", sides, place)
-
-    def with_id(self, record_id: bytes, sides: int) -> tuple[Held, ...]:
-        """The captures with a record id. Equal captures are returned once."""
-        return self._answers("id = ?", f"place, date, bare, {_ALIKE}", sides, record_id)
-
-    def with_digest(self, digest: str, uri: bytes | None, sides: int) -> tuple[Held, ...]:
-        """The captures with a digest (as from `digest_key`), of one URI or all. Each payload is returned once."""
-        self._index_digests()
-        if uri is None:
-            return self._answers("digest = ?", _ALIKE, sides, digest)
-        return self._answers("digest = ? AND uri = ?", _ALIKE, sides, digest, uri)
-
-    def with_payload(self, uri: bytes, sha: bytes, sides: int) -> tuple[Held, ...]:
-        """The captures of a URI whose payload has this SHA-256, regardless of their digest."""
-        self._index_digests()
-        return self._answers("uri = ? AND sha = ?", _ALIKE, sides, uri, sha)
-
-    def of_uri(self, uri: bytes, sides: int) -> tuple[Held, ...]:
-        """The whole captures of a URI with status 200, one for each date and payload."""
-        self._index_digests()
-        return self._answers("uri = ? AND whole AND page", f"date, {_ALIKE}", sides, uri)
-
-    def _index_digests(self) -> None:
-        if not self._has_digests:
+    def captures(self, where: str, alike: str, side: int, *keys: object) -> tuple[Held, ...]:
+        """The captures of a side that match an SQL condition; those that are equal in the columns *alike* only once."""
+        if where.startswith(("digest", "uri")) and not self._has_digests:
             # Only revisits with a missing or wrong date need these indexes.
             with _as_archive_errors(self._path):
                 self._db.execute("CREATE INDEX by_digest ON captures (digest, uri)")
                 self._db.execute("CREATE INDEX by_uri ON captures (uri)")
             self._has_digests = True
+        # Group in SQL: a URI that was captured a million times in one second must not yield a million rows.
+        rows = self._rows(
+            "SELECT place, id, bare, date, sha, digest, text, whole, chunked, page, file, offset, position, min(rowid) FROM captures"  # noqa: S608 - constant names
+            f" WHERE {where} AND sides & ? GROUP BY {alike} LIMIT {_MOST_HELD}",
+            (*keys, side),
+        )
+        return tuple(Held(*row[:-1]) for row in rows)
 
     def was_renamed(self, old: bytes, new: bytes) -> Iterator[int]:
         """The pairs in which a record had the id *old* before and has the id *new* after."""
@@ -432,8 +441,9 @@ class Evidence:
         )
 
     def changed_links(self) -> Iterator[tuple[int, int, int, str, bytes | None, bytes | None]]:
-        """Pair, offsets, field, old and new id of each link that changed."""
-        yield from self._rows("SELECT * FROM links WHERE old IS NOT new ORDER BY rowid")
+        """Pair, offsets, field, old and new id of each link that changed, except those whose record got the new id."""
+        condition = f"old IS NOT new AND NOT ({_IS_NEW_ID})"
+        yield from self._rows(f"SELECT * FROM links l WHERE {condition} ORDER BY rowid")  # noqa: S608 - a constant
 
     def dangling_links(self) -> Iterator[tuple[int, int, int, str]]:
         """Pair, offsets and field of each link to an id that a record had before but no record has after."""
@@ -448,15 +458,6 @@ class Evidence:
     def close(self) -> None:
         self._db.close()
 
-    def _held(self, where: str, alike: str, sides: int, *keys: object) -> tuple[Held, ...]:
-        # Group in SQL: a URI that was captured a million times in one second must not yield a million rows.
-        rows = self._rows(
-            "SELECT place, id, bare, date, sha, digest, text, whole, chunked, page, file, offset, position, min(rowid) FROM captures"  # noqa: S608 - constant names
-            f" WHERE {where} AND sides & ? GROUP BY {alike} LIMIT {_MOST_HELD}",
-            (*keys, sides),
-        )
-        return tuple(Held(*row[:-1]) for row in rows)
-
     def _rows(self, statement: str, values: tuple[object, ...] = ()) -> Iterator[tuple]:
         with _as_archive_errors(self._path):
             yield from self._db.execute(statement, values)
@@ -466,22 +467,44 @@ class Side(Captures[bytes, Held]):
     """The captures on one side, to resolve the references of revisits. *read* returns the record of a capture."""
 
     def __init__(self, evidence: Evidence, side: int, read: Callable[[Held], StoredRecord]) -> None:
-        self._evidence = evidence
-        self._side = side
         self._read = read
+        # Revisits of one original are often next to each other.
+        self._find = lru_cache(_KEPT_ANSWERS)(
+            lambda where, alike, *keys: evidence.captures(where, alike, side, *keys)
+        )
         self._computed = lru_cache(_KEPT_ANSWERS)(self._has_payload)
 
+    def at_place(self, place: bytes) -> tuple[Held, ...]:
+        """The captures of a URI and second. Captures that differ only in the value of their id are returned once."""
+        return self._find("place = ?", f"date, id IS NULL, {_ALIKE}", place)
+
+    def named(self, record_id: bytes) -> tuple[Held, ...]:
+        """The captures with a record id, including those that cannot be originals."""
+        return self._find("id = ?", f"place, date, bare, {_ALIKE}", record_id)
+
+    def of_digest(self, digest: str, uri: bytes | None) -> tuple[Held, ...]:
+        """The captures with a digest (as from `digest_key`), of one URI or all. Each payload is returned once."""
+        if uri is None:
+            return self._find("digest = ?", _ALIKE, digest)
+        return self._find("digest = ? AND uri = ?", _ALIKE, digest, uri)
+
+    def of_payload(self, uri: bytes, sha: bytes) -> tuple[Held, ...]:
+        """The captures of a URI whose payload has this SHA-256, regardless of their digest."""
+        return self._find("uri = ? AND sha = ?", _ALIKE, uri, sha)
+
     def with_id(self, record_id: bytes) -> list[Held]:
-        return _originals(self._evidence.with_id(record_id, self._side))
+        return _originals(self.named(record_id))
 
     def in_second(self, uri: bytes, second: int) -> list[Held]:
-        return _originals(self._evidence.at_place(place_of_key(uri, second), self._side))
+        return _originals(self.at_place(place_of_key(uri, second)))
 
     def with_digest(self, digest: str, uri: bytes | None, date_ms: int) -> list[Held]:
-        return _nearest_first(_originals(self._evidence.with_digest(digest, uri, self._side)), date_ms)
+        return _nearest_first(_originals(self.of_digest(digest, uri)), date_ms)
 
     def of_uri(self, uri: bytes, date_ms: int) -> list[Held]:
-        return _nearest_first(self._evidence.of_uri(uri, self._side), date_ms)[:1]
+        # The whole captures with status 200, one for each date and payload.
+        pages = self._find("uri = ? AND whole AND page", f"date, {_ALIKE}", uri)
+        return _nearest_first(pages, date_ms)[:1]
 
     def has_payload(self, capture: Held, digest: str) -> bool:
         return digest == f"sha256:{capture.sha.hex()}" or self._computed(capture, digest)

@@ -32,6 +32,8 @@ _USUAL: Final = re.compile(
     rf"(?: ({_COUNT_FORM})(?: (?:(1) - -|({_COUNT_FORM}) (?!- )({_URI_FORM}) ({_DATE_FORM})))?)?",
     re.ASCII,
 )
+_NAME: Final = re.compile(r"[!-$&-z|}~][!-$&-~]*", re.ASCII)
+_URI: Final = re.compile(_URI_FORM, re.ASCII)
 _DATE: Final = re.compile(_DATE_FORM, re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
@@ -179,6 +181,16 @@ def _parse_columns(text: str) -> ManifestLine:
         uri_of(_as_uri(rest[2])) if rest[2:] and rest[2] != "-" else None,
         rest[3] if rest[3:] and rest[3] != "-" else None,
     )
+
+
+def is_usual_name(name: str) -> bool:
+    """Whether a line with this file name and a usual URI and date can be written; False if that is not certain."""
+    return len(name) < _SHORT_CHARS // 4 and bool(_NAME.fullmatch(name))
+
+
+def is_usual_uri(uri: str) -> bool:
+    """Whether a line with this URI and a usual name and date can be written; False if that is not certain."""
+    return len(uri) < _SHORT_CHARS // 2 and uri != "-" and bool(_URI.fullmatch(uri))
 
 
 def why_unwritable(line: ManifestLine) -> str | None:

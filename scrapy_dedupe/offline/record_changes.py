@@ -20,30 +20,37 @@ from scrapy_dedupe.offline.changes import (
     foreign_restoration_faults,
     form_faults,
     former_response,
-    head_bytes,
     head_of,
-    is_gzip_at,
     is_undone,
     rechunked_faults,
     reference_faults,
 )
-from scrapy_dedupe.offline.eligibility import is_whole
-from scrapy_dedupe.offline.evidence import AFTER, BEFORE, BOTH, CONVERTED, REPOINTED, UNCHANGED, UNDONE
-from scrapy_dedupe.offline.streams import are_same
-from scrapy_dedupe.warc.bodies import payload_digest, payload_pieces
+from scrapy_dedupe.offline.evidence import (
+    AFTER,
+    BEFORE,
+    BOTH,
+    CONVERTED,
+    PAYLOAD_TYPES,
+    REPOINTED,
+    UNCHANGED,
+    UNDONE,
+    algorithms_of,
+)
+from scrapy_dedupe.offline.windows import are_same
+from scrapy_dedupe.warc.bodies import payload_digest, payload_digests, payload_pieces
 from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.framing import open_block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from io import BufferedReader
+    from collections.abc import Iterable, Sequence
 
     from scrapy_dedupe.offline.changes import Head
     from scrapy_dedupe.offline.evidence import EvidenceWriter
     from scrapy_dedupe.offline.findings import Findings
+    from scrapy_dedupe.offline.windows import WindowedFile
+    from scrapy_dedupe.warc.bodies import BodyDigest
     from scrapy_dedupe.warc.reading import StoredRecord
 
-_PAYLOAD_TYPES = ("response", "resource")
 # Characters that a URI may contain unescaped.
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"<>')
 
@@ -56,14 +63,20 @@ class ChangeReader:
         self._findings = findings
         self._counts = counts
 
-    def open(self, before: BufferedReader, after: BufferedReader) -> None:
-        """Set the files from which the heads of records are read."""
-        self._raw_before, self._raw_after = before, after
-        self._is_gzip = is_gzip_at(before, 0)
-        self._is_like_before = self._is_gzip == is_gzip_at(after, 0)
+    def open(self, before: WindowedFile, after: WindowedFile) -> None:
+        """Set the files that the records come from."""
+        self._before, self._after = before, after
+        self._is_gzip = before.is_gzip_at(0)
+        self._is_like_before = self._is_gzip == after.is_gzip_at(0)
 
-    def read(self, before: StoredRecord, after: StoredRecord, sha: bytes | None) -> bool:
-        """Compare a pair; *sha* is the SHA-256 of the payload after, if known.
+    def read(
+        self,
+        before: StoredRecord,
+        after: StoredRecord,
+        payload_before: Sequence[BodyDigest],
+        payload_after: Sequence[BodyDigest],
+    ) -> bool:
+        """Compare a pair; the payloads are digests as for `EvidenceWriter.add_capture`.
 
         Return False if the change is not an allowed one; then no evidence is recorded.
         """
@@ -72,11 +85,11 @@ class ChangeReader:
             return False
         types = (before.type, after.type)
         if types == ("response", "revisit"):
-            self._read_converted(before, after)
+            self._read_converted(before, after, payload_before)
         elif types == ("revisit", "response"):
-            self._read_restored(before, after, sha)
+            self._read_restored(before, after, payload_after)
         elif before.type == after.type:
-            return self._read_same_type(before, after, sha)
+            return self._read_same_type(before, after, payload_after)
         else:
             self._report("changed", before, after, [f"the {before.type} record became a {after.type} record"])
             return False
@@ -117,7 +130,7 @@ class ChangeReader:
     def _read_converted_arc(self, capture: StoredRecord, revisit: StoredRecord) -> None:
         """Compare a capture of an ARC file with a revisit. The response between them is derived from the revisit."""
         self._count("converted")
-        new = head_of(revisit, self._raw_after)
+        new = head_of(revisit)
         old = former_response(new)
         faults = self._conversion_faults(capture, revisit, old, new)
         former = old.value(BLOCK_DIGEST)
@@ -128,27 +141,36 @@ class ChangeReader:
             faults.append("its former payload digest does not match the payload in the ARC file")
         self._report("converted", capture, revisit, faults)
         self._report_form("converted", capture, revisit, new)
-        payload = bytes.fromhex(payload_digest(capture).hex)
-        self._writer.add_capture(capture, payload, BEFORE)
-        self._writer.add_revisit(CONVERTED, capture, revisit, sha=payload)
-        self._writer.add_renamed(CONVERTED, capture, revisit)
-        self._add_links(capture, revisit, old, new)
+        self._note_converted(capture, revisit, payload_digests(capture, algorithms_of(capture)), old, new)
 
-    def _read_converted(self, response: StoredRecord, revisit: StoredRecord) -> None:
+    def _read_converted(
+        self, response: StoredRecord, revisit: StoredRecord, payload: Sequence[BodyDigest]
+    ) -> None:
         self._count("converted")
-        old, new = self._heads(response, revisit)
+        old, new = head_of(response), head_of(revisit)
         faults = self._conversion_faults(response, revisit, old, new)
         self._report("converted", response, revisit, faults)
         self._report_form("converted", response, revisit, new)
-        payload = bytes.fromhex(payload_digest(response).hex)
-        self._writer.add_capture(response, payload, BEFORE)
-        self._writer.add_revisit(CONVERTED, response, revisit, sha=payload)
-        self._writer.add_renamed(CONVERTED, response, revisit)
-        self._add_links(response, revisit, old, new)
+        self._note_converted(response, revisit, payload, old, new)
 
-    def _read_restored(self, revisit: StoredRecord, response: StoredRecord, sha: bytes | None) -> None:
+    def _note_converted(
+        self,
+        capture: StoredRecord,
+        revisit: StoredRecord,
+        payload: Sequence[BodyDigest],
+        old: Head,
+        new: Head,
+    ) -> None:
+        self._writer.add_capture(capture, BEFORE, payload)
+        self._writer.add_revisit(CONVERTED, capture, revisit, payload=payload)
+        self._writer.add_renamed(CONVERTED, capture, revisit)
+        self._add_links(capture, revisit, old, new)
+
+    def _read_restored(
+        self, revisit: StoredRecord, response: StoredRecord, payload: Sequence[BodyDigest]
+    ) -> None:
         self._count("restored")
-        old, new = self._heads(revisit, response)
+        old, new = head_of(revisit), head_of(response)
         if FORMER_ID in old.names():
             # Check the earlier conversion in the other direction: from the restored response to the revisit.
             was = _with_former_digest(response, old, new)
@@ -163,9 +185,8 @@ class ChangeReader:
             faults = _foreign_restoration_faults(revisit, response, old, was)
         self._report("restored", revisit, response, faults)
         self._report_form("restored", revisit, response, new)
-        payload = sha or bytes.fromhex(payload_digest(response).hex)
-        self._writer.add_capture(response, payload, AFTER)
-        self._writer.add_revisit(UNDONE, revisit, response, sha=payload)
+        self._writer.add_capture(response, AFTER, payload)
+        self._writer.add_revisit(UNDONE, revisit, response, payload=payload)
         self._writer.add_renamed(UNDONE, revisit, response)
         self._add_links(revisit, response, old, new)
 
@@ -178,21 +199,16 @@ class ChangeReader:
             faults.append("the response has no HTTP head")
         elif response.frame.kept[: response.http.length] != block or revisit.frame.block_length != len(block):
             faults.append("the HTTP head differs")
-        if not is_whole(response):
+        if not response.is_whole:
             faults.append("the response was truncated or partial, so no other record may replace it")
         return faults
 
-    def _read_same_type(self, before: StoredRecord, after: StoredRecord, sha: bytes | None) -> bool:
-        old, new = self._heads(before, after)
-        has_same_block = _is_same_block(before, after)
-        if has_same_block and old == new:
-            self._count("unchanged")
-            if self._raw_head(before, self._raw_before) != self._raw_head(after, self._raw_after):
-                self._report_form("changed", before, after, new)
-            self._note_unchanged(before, after, old, new, sha)
-            return True
-        if has_same_block:
-            self._read_repointed(before, after, old, new, sha)
+    def _read_same_type(
+        self, before: StoredRecord, after: StoredRecord, payload: Sequence[BodyDigest]
+    ) -> bool:
+        old, new = head_of(before), head_of(after)
+        if _is_same_block(before, after):
+            self._read_same_block(before, after, old, new, payload)
             return True
         faults = self._rechunked_faults(before, after, old, new)
         self._report("changed", before, after, faults)
@@ -201,43 +217,35 @@ class ChangeReader:
         self._count("rechunked")
         self._report_form("changed", before, after, new)
         # The payload is the same, but only one of the records stores it in chunks.
-        payload = sha or bytes.fromhex(payload_digest(after).hex)
-        self._writer.add_capture(before, payload, BEFORE)
-        self._writer.add_capture(after, payload, AFTER)
+        self._writer.add_capture(before, BEFORE)
+        self._writer.add_capture(after, AFTER, payload)
         self._add_links(before, after, old, new)
         return True
 
-    def _read_repointed(
-        self, before: StoredRecord, after: StoredRecord, old: Head, new: Head, sha: bytes | None
+    def _read_same_block(
+        self, before: StoredRecord, after: StoredRecord, old: Head, new: Head, payload: Sequence[BodyDigest]
     ) -> None:
-        self._count("repointed")
-        is_back = is_undone(old, new)
-        first, second = (new, old) if is_back else (old, new)
-        faults = reference_faults(first, second, is_revisit=before.type == "revisit")
-        self._report("changed", before, after, faults)
-        self._report_form("changed", before, after, new)
+        """Compare two records whose heads may differ in their references."""
+        change = UNCHANGED
+        if old == new:
+            self._count("unchanged")
+        else:
+            self._count("repointed")
+            is_back = is_undone(old, new)
+            change = UNDONE if is_back else REPOINTED
+            first, second = (new, old) if is_back else (old, new)
+            faults = reference_faults(first, second, is_revisit=before.type == "revisit")
+            self._report("changed", before, after, faults)
+        if old.text != new.text:
+            self._report_form("changed", before, after, new)
         if before.type == "revisit":
-            self._writer.add_revisit(UNDONE if is_back else REPOINTED, before, after)
-        elif before.type in _PAYLOAD_TYPES:
-            self._note_payload(after, sha)
+            self._writer.add_revisit(change, before, after)
+        elif before.type in PAYLOAD_TYPES:
+            # Id, URI, date and payload have been compared and are the same on both sides.
+            self._writer.add_capture(after, BOTH, payload)
         else:
             self._writer.add_other(after)
         self._add_links(before, after, old, new)
-
-    def _note_unchanged(
-        self, before: StoredRecord, after: StoredRecord, old: Head, new: Head, sha: bytes | None
-    ) -> None:
-        if before.type == "revisit":
-            self._writer.add_revisit(UNCHANGED, before, after)
-        elif before.type in _PAYLOAD_TYPES:
-            self._note_payload(after, sha)
-        else:
-            self._writer.add_other(after)
-        self._add_links(before, after, old, new)
-
-    def _note_payload(self, after: StoredRecord, sha: bytes | None) -> None:
-        # Id, URI, date and payload have been compared and are the same on both sides.
-        self._writer.add_capture(after, sha or bytes.fromhex(payload_digest(after).hex), BOTH)
 
     def _rechunked_faults(self, before: StoredRecord, after: StoredRecord, old: Head, new: Head) -> list[str]:
         if before.type != "response" or before.http is None or not before.http.is_chunked:
@@ -256,22 +264,15 @@ class ChangeReader:
 
     def _report_form(self, kind: str, before: StoredRecord, after: StoredRecord, head: Head) -> None:
         """Report problems in the form of a rewritten record, independent of its values."""
-        faults = form_faults(self._raw_head(after, self._raw_after), head)
-        faults += end_faults(after, self._raw_after)
-        is_gzip = is_gzip_at(self._raw_after, after.offset)
-        if self._is_like_before and is_gzip not in (
-            self._is_gzip,
-            is_gzip_at(self._raw_before, before.offset),
+        is_gzip = self._after.is_gzip_at(after.offset)
+        faults = form_faults(head) + end_faults(after, is_gzip=is_gzip)
+        if (
+            self._is_like_before
+            and is_gzip != self._is_gzip
+            and is_gzip != self._before.is_gzip_at(before.offset)
         ):
             faults.append("it is compressed, but was not" if is_gzip else "it is no longer compressed")
         self._report(kind, before, after, faults)
-
-    @staticmethod
-    def _raw_head(record: StoredRecord, file: BufferedReader) -> bytes:
-        return head_bytes(record, file)
-
-    def _heads(self, before: StoredRecord, after: StoredRecord) -> tuple[Head, Head]:
-        return head_of(before, self._raw_before), head_of(after, self._raw_after)
 
     def _add_links(self, before: StoredRecord, after: StoredRecord, old: Head, new: Head) -> None:
         for was, value in concurrent_changes(old, new):

@@ -8,7 +8,7 @@ piece.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from deflate import gzip_compress
 from zlib_ng import zlib_ng
@@ -19,7 +19,7 @@ from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from io import BufferedReader
+    from io import FileIO
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -45,7 +45,7 @@ class RecordFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._part.open("wb")
 
-    def copy(self, source: BufferedReader, begin: int, end: int | None) -> None:
+    def copy(self, source: BinaryIO | FileIO, begin: int, end: int | None) -> None:
         """Copy the bytes of *source* from *begin* to *end* (None: to its end) unchanged."""
         source.seek(begin)
         missing = end - begin if end is not None else None

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from functools import lru_cache
 from typing import Final
 
 _NAMESPACE: Final = uuid.UUID("5d8a3a4e-6f0b-4b57-9a53-0c7d41b2f6ce")
 
 
+# The records of an exchange refer to the same record, and are next to each other.
+@lru_cache(64)
 def revisit_id(old_id: bytes) -> bytes:
     """The id of the revisit that replaces a record: UUID version 5 (RFC 9562, section 5.5) of the record's id.
 

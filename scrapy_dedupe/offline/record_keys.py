@@ -1,22 +1,23 @@
-"""Keys that identify the same record in two files, and the keys of the next records of a file."""
+"""Keys that identify the same record in two files, and the records of a file by offset."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.warc.framing import frames
-from scrapy_dedupe.warc.reading import KEPT_BYTES, read_record, stored_record
+from scrapy_dedupe.warc.bodies import hashed_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from scrapy_dedupe.warc.framing import Frame
+    from scrapy_dedupe.warc.bodies import BodyDigest
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _AHEAD = 256
+
+HashedRecord = tuple["StoredRecord", "Sequence[BodyDigest]"]
+"""A record with digests of its payload."""
 
 
 class RecordKey(NamedTuple):
@@ -42,11 +43,39 @@ class RecordKey(NamedTuple):
         )  # fmt: skip
 
 
+class RecordsInOrder:
+    """Reads records at increasing offsets of a file, with the digests that *wanted* names (see `hashed_records`).
+
+    If an offset is the end of the previous record, reading continues there; otherwise the file is opened again.
+    """
+
+    def __init__(
+        self, file: ReadableFile, wanted: Callable[[StoredRecord], Sequence[str]] = lambda _: ()
+    ) -> None:
+        self._file = file
+        self._wanted = wanted
+        self._records: Iterator[HashedRecord] = iter(())
+        self._following = -1
+
+    def at(self, offset: int) -> HashedRecord | None:
+        """The record that begins at *offset*; None if there is none, or if it shares a gzip member with others."""
+        if offset != self._following:
+            self._records = hashed_records(
+                self._file, self._wanted, on_damage=lambda damage: None, start=offset
+            )
+        found = next(self._records, None)
+        if found is None or found[0].offset != offset or not found[0].length:
+            self._following = -1
+            return None
+        self._following = offset + found[0].length
+        return found
+
+
 class KeysAhead:
     """The keys of the next records of a file. Keys that were read for one offset are kept for the next call."""
 
     def __init__(self, file: ReadableFile) -> None:
-        self._file = file
+        self._records = RecordsInOrder(file)
         self._keys: deque[RecordKey] = deque()
         self._end = 0
 
@@ -57,47 +86,13 @@ class KeysAhead:
         if not self._keys or self._keys[0].offset != offset:
             self._keys.clear()
             self._end = offset
-        while len(self._keys) < _AHEAD and (record := record_at(self._file, self._end)) is not None:
-            self._keys.append(key_of(record))
-            self._end += record.length
+        while len(self._keys) < _AHEAD and (found := self._records.at(self._end)) is not None:
+            self._keys.append(key_of(found[0]))
+            self._end += found[0].length
         return self._keys
-
-
-class RecordsInOrder:
-    """Reads records at increasing offsets of a file.
-
-    If an offset is the end of the previous record, reading continues there; otherwise the file is opened again.
-    """
-
-    def __init__(self, file: ReadableFile) -> None:
-        self._file = file
-        self._frames: Iterator[Frame] = iter(())
-        self._following = -1
-
-    def at(self, offset: int) -> StoredRecord | None:
-        """See `record_at`."""
-        if offset != self._following:
-            self._frames = frames(
-                self._file, kept_bytes=KEPT_BYTES, on_damage=lambda damage: None, start=offset
-            )
-        frame = next(self._frames, None)
-        if frame is None or frame.offset != offset or not frame.length:
-            self._following = -1
-            return None
-        self._following = offset + frame.length
-        return stored_record(self._file, frame)
 
 
 def key_of(record: StoredRecord) -> RecordKey:
     """The key of a record."""
     former = record.get("Former-WARC-Record-ID")
     return RecordKey(record.type, record.id, former, record.target_uri, record.date, record.offset)
-
-
-def record_at(file: ReadableFile, offset: int) -> StoredRecord | None:
-    """The record that begins at *offset*; None if there is none, or if it shares a gzip member with others."""
-    try:
-        record = read_record(file, offset)
-    except DamagedInput:
-        return None
-    return record if record.length else None

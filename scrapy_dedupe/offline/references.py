@@ -82,7 +82,9 @@ class References:
     def check_revisits(self) -> None:
         """Check every revisit after, and every revisit that became a response again."""
         for row in self._evidence.revisits():
-            if row.after is None:
+            if row.is_clear:
+                self.resolved += 1
+            elif row.after is None:
                 if row.change == UNDONE:
                     self._check_restored(row)
             elif row.change == CONVERTED:
@@ -112,8 +114,8 @@ class References:
             return None
         if field == "WARC-Concurrent-To":
             return f"{field} refers to another record, not to the new id of the former one"
-        find = self._evidence.at_place if is_place else self._evidence.with_id
-        if not _shas(find(old, BEFORE)) & _shas(find(new, AFTER)):
+        was, now = [side.at_place if is_place else side.named for side in self._sides.values()]
+        if not _shas(was(old)) & _shas(now(new)):
             return f"{field} refers to a record with another payload, or to none"
         return None
 
@@ -141,7 +143,7 @@ class References:
         self._check_digest(row, reference, originals)
         self._check_chunks(row, reference, originals)
         assert reference.place is not None
-        if len(_shas(self._evidence.at_place(reference.place, AFTER))) > 1:
+        if len(_shas(self._sides[AFTER].at_place(reference.place))) > 1:
             self.ambiguous += 1
             self._note(
                 row, "a record with another payload has the same URI, and a date in the same second, as the original; a program"
@@ -199,7 +201,7 @@ class References:
         if row.change == UNDONE:
             leads = self._ways(after, AFTER)
             wrong = [way for way, found in leads.items() if found and not _shas(found) & shas]
-            there = self._evidence.at_place(after.place, AFTER) if after.place is not None else ()
+            there = self._sides[AFTER].at_place(after.place) if after.place is not None else ()
             # The update was reverted: the former original may be a capture again, next to another one of the same time.
             if not _shas([*_of_payload(leads, shas), *there, *self._by_digest(after, AFTER)]) & shas:
                 self._report_row(
@@ -222,7 +224,7 @@ class References:
             return
         if after.id is not None:
             # An id is unique, so it identifies the original even if the digest is wrong.
-            was, now = (_shas(self._evidence.with_id(after.id, side)) for side in (BEFORE, AFTER))
+            was, now = (_shas(side.named(after.id)) for side in self._sides.values())
             if was and not was & now:
                 self._report_row(row, f"{_WAYS['id']} led to a payload before, but no longer leads to it")
                 return
@@ -233,9 +235,9 @@ class References:
         self._note(row, self._why_dangling(after))
 
     def _why_dangling(self, reference: ReferenceRow) -> str:
-        named = [] if reference.id is None else [*self._evidence.with_id(reference.id, AFTER)]
+        named = [] if reference.id is None else [*self._sides[AFTER].named(reference.id)]
         if reference.place is not None:
-            named += self._evidence.at_place(reference.place, AFTER)
+            named += self._sides[AFTER].at_place(reference.place)
         if named:
             return "the record that this revisit refers to has another digest than the revisit"
         if reference.named.is_unmodified and not (reference.id or reference.target or reference.digest):
@@ -248,10 +250,10 @@ class References:
         digest = digest_key(reference.digest)
         if uri is None or digest is None:
             return []
-        found = [*self._evidence.with_digest(digest, uri, side)]
+        found = [*self._sides[side].of_digest(digest, uri)]
         label, _, value = digest.partition(":")
         if label == "sha256" and len(value) == _SHA256_DIGITS:
-            found += self._evidence.with_payload(uri, bytes.fromhex(value), side)
+            found += self._sides[side].of_payload(uri, bytes.fromhex(value))
         return found
 
     def _read(self, held: Held) -> StoredRecord:
@@ -278,16 +280,14 @@ class References:
                 row, "it has no WARC-Refers-To-Target-URI and WARC-Refers-To-Date, so it does not replay"
             )
             return []
-        held = [
-            held for held in self._evidence.at_place(reference.place, AFTER) if held.date == reference.date
-        ]
+        held = [held for held in self._sides[AFTER].at_place(reference.place) if held.date == reference.date]
         found = self._right(row, held, shas, _WAYS["place"])
         if not found or reference.id is None:
             # Only an original without an id, as in ARC files, may be referred to by URI and date only.
             if found and all(one.id is not None for one in found):
                 self._report_row(row, f"{_WAYS['id']} is missing, but its original has a record id")
             return found
-        named = self._right(row, list(self._evidence.with_id(reference.id, AFTER)), shas, _WAYS["id"])
+        named = self._right(row, list(self._sides[AFTER].named(reference.id)), shas, _WAYS["id"])
         both = [held for held in named if (held.place, held.date) == (reference.place, reference.date)]
         if named and not both:
             self._report_row(row, f"{_WAYS['id']} refers to another record than {_WAYS['place']}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.offline.evidence import AFTER, Side, hashed_place, row_of
-from scrapy_dedupe.offline.streams import are_same
+from scrapy_dedupe.offline.windows import are_same
 from scrapy_dedupe.warc.bodies import payload_pieces
 from scrapy_dedupe.warc.reading import read_record
 
@@ -58,7 +58,7 @@ class Replays:
         place = hashed_place(uri, date)
         if place is None:
             return "a replay program cannot find its original"
-        if all(held.date != date for held in self._evidence.at_place(place, AFTER)):
+        if all(held.date != date for held in self._captures.at_place(place)):
             return "a replay program finds no record with the URI and date that it refers to"
         held = self._captures.original(row_of(revisit).named)
         if held is None:

@@ -1,7 +1,14 @@
-"""Write the output files of a restoration. Each is written under a temporary name in the folder of its final path, and
-renamed when all files are verified.
+"""The files of a restoration: its sources, and the outputs, which are assembled from them and from the restored records.
 
-Records that the plan does not change are copied unchanged, including gaps and damaged places.
+Each output is written under a temporary name in the folder of its final path, and renamed when all files are verified.
+Records that the plan does not change are copied unchanged, including gaps and damaged places. No other archive file is
+opened for an output.
+
+A run may continue days after a kill, and other programs may add records to a file during a long one. An output made from
+an older version of a file is useless, and in place it would delete the new records. So the plan stores attributes of each
+file that change with its content: size, modification time, inode, and the change time of the inode, which a copy that
+preserves modification times cannot preserve. For a verified output, the change time is not stored, since renaming the file
+changes it.
 """
 
 from __future__ import annotations
@@ -11,30 +18,30 @@ import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.files.whole_file import put_in_place
 from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
-from scrapy_dedupe.warc.reading import read_record
-from scrapy_dedupe.warc.remote import place_file
-from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 from .layout import output_names
 from .record_files import RecordFile
+from .record_keys import RecordsInOrder
 from .restoration_plan import RestorationPlan
 from .restored_heads import pointed_back, pointed_fields
-from .restored_records import restored_record
+from .restored_records import made_path
+from .windows import WindowedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scrapy_dedupe.warc.reading import StoredRecord
+    from collections.abc import Iterable, Sequence
 
     from .inputs import Input
     from .restoration_plan import Change
+
+_FILES: Final = "files"
+_MADE: Final = "made"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,54 @@ class Output:
         """The size of its source."""
         with reading(self.source):
             return self.source.stat().st_size
+
+
+@dataclass(frozen=True, slots=True)
+class RestorationSources:
+    """The files to restore, each with its final path, and other files that are searched for originals."""
+
+    inputs: Sequence[Input]
+    finals: Sequence[Path]
+    others: Sequence[Input]
+    in_place: bool
+
+    def note(self, plan: RestorationPlan) -> None:
+        """Store the attributes of the source files in the plan."""
+        plan.set_fact(_FILES, [[given.name, _facts(given)] for given in self._all])
+
+    def note_made(self, plan: RestorationPlan, outputs: Iterable[Output]) -> None:
+        """Store the attributes of verified outputs that wait for their final names."""
+        plan.set_fact(_MADE, {str(one.final): made_facts(one.waiting) for one in outputs})
+
+    def are_current(self, plan: RestorationPlan) -> bool:
+        """Whether a killed run can continue: each file is unchanged, or has been replaced by its verified output."""
+        noted, made = plan.fact(_FILES) or [], made_by(plan)
+        if len(noted) != len(self._all):
+            return False
+        for number, given in enumerate(self._all):
+            is_same = [given.name, _facts(given)] == noted[number]
+            wanted = made.get(str(self.finals[number])) if number < len(self.finals) else None
+            if wanted is not None:
+                final = self.finals[number]
+                is_waiting = waiting_path(final).exists()
+                if made_facts(waiting_path(final) if is_waiting else final) != wanted:
+                    return False
+                is_same = is_same or (self.in_place and not is_waiting)
+            if not is_same:
+                return False
+        return True
+
+    def changed(self, plan: RestorationPlan, number: int | None = None) -> str | None:
+        """The name of a file that has changed since the plan was made, of all files or only *number*; None if unchanged."""
+        noted = plan.fact(_FILES)
+        for index, given in enumerate(self._all):
+            if number in (None, index) and [given.name, _facts(given)] != noted[index]:
+                return given.name
+        return None
+
+    @property
+    def _all(self) -> list[Input]:
+        return [*self.inputs, *self.others]
 
 
 def final_paths(inputs: Sequence[Input], output: Path | None) -> list[Path]:
@@ -95,19 +150,41 @@ def write_output(output: Output) -> None:
     try:
         with (
             RestorationPlan(output.plan, read_only=True) as plan,
-            output.source.open("rb") as source,
-            RecordFile(output.waiting, gzip=source.read(2) == GZIP_MAGIC[:2]) as target,
+            WindowedFile(output.source) as window,
+            RecordFile(output.waiting, gzip=window.is_gzip_at(0)) as target,
         ):
+            source, records = window.open("rb"), RecordsInOrder(window)
             copied = 0
             for change in plan.changes(output.number):
-                record = read_record(output.source, change.offset)
                 target.copy(source, copied, change.offset)
-                _write_changed(target, record, change, plan)
                 copied = change.offset + change.length
+                if change.original_file is None:
+                    _write_pointed_back(target, records, change, output)
+                    continue
+                assert change.rank is not None
+                assert change.position is not None
+                assert change.size is not None
+                made = made_path(output.plan, change.rank, change.original_file, is_gzip=window.is_gzip_at(0))
+                with reading(made), made.open("rb", buffering=0) as restored:
+                    target.copy(restored, change.position, change.position + change.size)
             target.copy(source, copied, None)
             target.finish(partial(shutil.copymode, output.source))
     except OSError as error:
         raise ArchiveError(f"{output.source} cannot be read: {error.strerror or error}.") from error
+
+
+def made_by(plan: RestorationPlan) -> dict[str, list[int]]:
+    """The attributes of the verified outputs of a run, by their final paths."""
+    return plan.fact(_MADE) or {}
+
+
+def made_facts(path: Path) -> list[int] | None:
+    """The attributes of a file that change when it is written, but not when it is renamed; None if it does not exist."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
 
 def give_final_name(output: Output) -> None:
@@ -125,23 +202,21 @@ def remove_waiting(plan: RestorationPlan) -> None:
             output.waiting.unlink(missing_ok=True)
 
 
-def _write_changed(target: RecordFile, record: StoredRecord, change: Change, plan: RestorationPlan) -> None:
-    is_the_same = record.length == change.length and (record.type == "revisit" or not change.is_revisit)
-    if not is_the_same or (change.is_revisit and record.http is None):
-        raise ArchiveError(f"{record.path} has changed since it was read. Start again.")
-    if not change.is_revisit:
-        length = record.frame.block_length
-        former = pointed_back(raw_head(record), pointed_fields(record)).to_bytes(length)
-        held = record.frame.kept
-        target.write(former, [held] if len(held) == length else open_block(record.path, record.frame), length)
-        return
-    assert change.original_file is not None
-    assert change.original_offset is not None
-    assert change.size is not None
-    original = read_record(
-        place_file(plan.place(change.original_file)),
-        change.original_offset,
-        block_position=change.original_position,
-    )
-    head, block_pieces, length = restored_record(record, original, change.size, is_named=plan.is_named)
-    target.write(head.to_bytes(length), block_pieces(), length)
+def _write_pointed_back(target: RecordFile, records: RecordsInOrder, change: Change, output: Output) -> None:
+    found = records.at(change.offset)
+    if found is None or found[0].length != change.length:
+        raise ArchiveError(f"{output.source} has changed since it was read. Start again.")
+    record = found[0]
+    held, length = record.frame.kept, record.frame.block_length
+    former = pointed_back(raw_head(record), pointed_fields(record)).to_bytes(length)
+    target.write(former, [held] if len(held) == length else open_block(record.path, record.frame), length)
+
+
+def _facts(given: Input) -> list[int] | None:
+    if not isinstance(given.file, Path):
+        return [given.size_bytes]
+    try:
+        stat = given.file.stat()
+    except OSError:
+        return None
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns]

@@ -35,8 +35,8 @@ _FORMER: Final = b"former-"
 _OURS: Final = b"former-warc-"
 _NONE: Final = b"none"
 _ID: Final = b"WARC-Record-ID"
-_BLOCK_DIGEST: Final = b"WARC-Block-Digest"
-_PAYLOAD_DIGEST: Final = b"WARC-Payload-Digest"
+BLOCK_DIGEST: Final = b"WARC-Block-Digest"
+PAYLOAD_DIGEST: Final = b"WARC-Payload-Digest"
 _FORMER_DIGEST: Final = b"Former-WARC-Payload-Digest"
 _ONLY_IN_REVISITS: Final = (b"warc-profile", b"warc-truncated")
 _REFERENCE: Final = b"warc-refers-to"
@@ -73,7 +73,7 @@ def pointed_fields(record: StoredRecord) -> frozenset[str]:
         if record.refers_to_uri is not None and record.refers_to_date is not None:
             fields += references
             if references or names == {_FORMER_DIGEST.decode().lower()}:
-                fields.append(_PAYLOAD_DIGEST.decode())
+                fields.append(PAYLOAD_DIGEST.decode())
     elif record.type != "response":
         # In records other than revisits, no reference field is added.
         fields += [
@@ -166,26 +166,6 @@ def as_response_of_others(head: RawHead) -> RawHead:
             value = b"application/http; msgtype=response"
         fields.append((name, value))
     return RawHead(head.version, tuple(fields))
-
-
-def block_digest_of(head: RawHead) -> bytes | None:
-    """The value of WARC-Block-Digest."""
-    return head.get(_BLOCK_DIGEST)
-
-
-def with_block_digest(head: RawHead, digest: bytes | None) -> RawHead:
-    """The head with a new block digest, or without one if *digest* is None."""
-    return head.without([_BLOCK_DIGEST]) if digest is None else head.replaced(_BLOCK_DIGEST, digest)
-
-
-def payload_digest_of(head: RawHead) -> bytes | None:
-    """The value of WARC-Payload-Digest."""
-    return head.get(_PAYLOAD_DIGEST)
-
-
-def with_payload_digest(head: RawHead, digest: bytes) -> RawHead:
-    """The head with a new payload digest."""
-    return head.replaced(_PAYLOAD_DIGEST, digest)
 
 
 def digest_of(text: bytes | str | None, pieces: Iterable[bytes]) -> bytes | None:

@@ -16,43 +16,141 @@ The digest of a decoded body does not show its content coding. For revisits made
 compared. If the HTTP head of another program's revisit names other codings than the head of its original, the revisit
 gets the payload only if the payload is in these codings, or if the head names none and the digest is of the stored
 bytes.
+
+Originals are read in the order of their files, each once, and the records restored from the originals of one file are
+written to one file in the work folder (`make_records`), from which the new files are assembled (`restored_files`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.warc.bodies import MAX_DECODED_BYTES, decoded_pieces, payload_pieces
 from scrapy_dedupe.warc.chunks import MAX_CHUNK_LINE
 from scrapy_dedupe.warc.codings import Undecodable, codings_of, decoded_stream
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
+from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.references import bare_id, milliseconds, reference_of, uri_key
+from scrapy_dedupe.warc.remote import place_file
 
+from .record_files import RecordFile
+from .restoration_plan import Made, RestorationPlan
 from .restored_heads import (
+    BLOCK_DIGEST,
+    PAYLOAD_DIGEST,
     algorithm_of,
     as_response,
     as_response_of_others,
-    block_digest_of,
     digest_of,
     former,
     in_form_of,
     is_own_revisit,
-    payload_digest_of,
-    with_block_digest,
-    with_payload_digest,
 )
+from .windows import HeldFile, WindowedFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from scrapy_dedupe.warc.raw_heads import RawHead
     from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.sources import ReadableFile
 
+    from .restoration_plan import Candidate
+
+_MADE: Final = "made"
 _LIKE_A_CHUNK: Final = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*[;\r\n]")
 _CHUNK_END: Final = b"\r\n0\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class OriginalsTask:
+    """The candidates of one rank in one file, which has this number in the plan."""
+
+    plan: Path
+    rank: int
+    number: int
+    file: ReadableFile
+
+    @property
+    def results(self) -> Path:
+        """The file with the results, one JSON array for each candidate. It exists when all records are made."""
+        return self.plan.parent / _MADE / f"{self.rank}-{self.number}.results"
+
+    @property
+    def made(self) -> Iterator[Made]:
+        """The results."""
+        with reading(self.results), self.results.open("rb") as lines:
+            for line in lines:
+                yield Made(*json.loads(line))
+
+
+def made_path(plan: Path, rank: int, file: int, *, is_gzip: bool) -> Path:
+    """The file with the restored records of a task, as gzip members or uncompressed."""
+    return plan.parent / _MADE / f"{rank}-{file}{'.gz' if is_gzip else ''}"
+
+
+def make_records(task: OriginalsTask) -> None:
+    """Verify the candidates, and write the records that are restored from them.
+
+    Raises ArchiveError, and DamagedInput if an original cannot be read again.
+    """
+    targets: dict[int, RecordFile] = {}
+    with ExitStack() as stack:
+        plan = stack.enter_context(RestorationPlan(task.plan, read_only=True))
+        with reading(task.file):
+            file = stack.enter_context(WindowedFile(task.file))
+        with writing(task.results):
+            task.results.parent.mkdir(exist_ok=True)
+            results = stack.enter_context(whole_file.replacing(task.results, suffix=".new"))
+
+        def target(is_gzip: int) -> RecordFile:
+            if is_gzip not in targets:
+                path = made_path(task.plan, task.rank, task.number, is_gzip=bool(is_gzip))
+                targets[is_gzip] = stack.enter_context(RecordFile(path, gzip=bool(is_gzip)))
+            return targets[is_gzip]
+
+        rows = plan.candidates(task.rank, task.number)
+        by_place = groupby(rows, key=lambda one: (one.offset, one.position))
+        for (offset, position), candidates in by_place:
+            original = OriginalRecord(read_record(file, offset, block_position=position))
+            for candidate in candidates:
+                made = _made(original, candidate, plan, target)
+                with writing(task.results):
+                    results.write(json.dumps(made).encode() + b"\n")
+        for one in targets.values():
+            one.finish()
+
+
+def _made(
+    original: OriginalRecord,
+    candidate: Candidate,
+    plan: RestorationPlan,
+    target_of: Callable[[int], RecordFile],
+) -> Made:
+    place = candidate.revisit_file, candidate.revisit_offset
+    if candidate.record is None:
+        revisit = read_record(place_file(plan.place(candidate.revisit_file)), candidate.revisit_offset)
+    else:
+        revisit = read_record(HeldFile(candidate.record, plan.place(candidate.revisit_file)), 0)
+    if (reason := original.reason_against(revisit)) is not None:
+        return Made(*place, reason, 0, 0)
+    head, pieces, length = restored_record(
+        revisit, original.record, original.size_bytes, is_named=plan.is_named
+    )
+    target = target_of(candidate.is_gzip)
+    begin = target.size
+    target.write(head.to_bytes(length), pieces(), length)
+    return Made(*place, None, begin, target.size - begin)
 
 
 class OriginalRecord:
@@ -219,22 +317,23 @@ def restored_record(
         head = as_response(head)
         # A digest that does not match a block without chunks was wrong before the conversion; keep it.
         had_chunks = block.is_chunked
-        digest = block_digest_of(head)
+        digest = head.get(BLOCK_DIGEST)
         if digest is not None and had_chunks:
             right = digest_of(digest, block.pieces())
             # If the digest matches, the block is restored exactly: it never had chunks, only announced them.
             had_chunks = not _is_same_digest(digest, right)
-            head = with_block_digest(head, right or digest)
+            head = head.replaced(BLOCK_DIGEST, right or digest)
     else:
         head = as_response_of_others(head)
         had_chunks = block.is_chunked or (original.http is not None and original.http.is_chunked)
-        digest = block_digest_of(head)
+        digest = head.get(BLOCK_DIGEST)
         if digest is not None:
-            head = with_block_digest(head, digest_of(digest, block.pieces()))
-    digest = payload_digest_of(head)
+            right = digest_of(digest, block.pieces())
+            head = head.without([BLOCK_DIGEST]) if right is None else head.replaced(BLOCK_DIGEST, right)
+    digest = head.get(PAYLOAD_DIGEST)
     # Replay programs search for the original of a revisit by the text of its digest.
     if digest is not None and had_chunks and not is_named(digest.decode("latin-1")):
-        head = with_payload_digest(head, block.right_payload_digest(digest))
+        head = head.replaced(PAYLOAD_DIGEST, block.right_payload_digest(digest))
     return head, block.pieces, block.length
 
 

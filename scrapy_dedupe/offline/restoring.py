@@ -5,11 +5,12 @@ touched. Its payload is that of its original, which is found by the rules of `wa
 its bytes (`restored_records`). All other bytes of a file are copied unchanged. If a response was not stored in
 chunks, the restored record is identical to the record before deduplication, byte for byte.
 
-The work has four steps. Steps 3 and 4 begin only when the previous step is synced to disk:
+The work has four steps. Each begins only when the previous step is synced to disk:
 
-1. the files are read, and the changes are stored in a plan (`restoration_plan`);
-2. every original is searched and verified;
-3. the files are written under temporary names in the folders of their final ones, and compared with their sources;
+1. the files are read once, and the changes are stored in a plan (`restoration_plan`);
+2. the originals are read, file by file; each is verified, and the records that are restored from it are written to the
+   work folder;
+3. the files are assembled under temporary names in the folders of their final ones, and compared with their sources;
 4. they get their final names.
 
 A killed run continues where it stopped and loses only the unfinished files; if a source file has changed, it starts again.
@@ -20,31 +21,36 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from contextlib import closing
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
-from scrapy_dedupe.tasks.state import StateFolder
+from scrapy_dedupe.tasks.state import StateFolder, reading
+from scrapy_dedupe.warc.framing import open_head
 from scrapy_dedupe.warc.reading import read_record, read_records
-from scrapy_dedupe.warc.references import can_be_original, is_unmodified, reference_of
+from scrapy_dedupe.warc.references import CaptureTable, is_unmodified, reference_of
+from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 from .inputs import Input, find_inputs
 from .record_files import remove_parts
-from .restoration_plan import PlannedOriginals, PlannedRestoration, Referred, RestorationPlan
-from .restoration_sources import RestorationSources, made_by, made_facts
+from .restoration_plan import PlannedRestoration, RestorationPlan
 from .restored_files import (
     Output,
+    RestorationSources,
     final_paths,
     give_final_name,
+    made_by,
+    made_facts,
     outputs_of,
     remove_waiting,
     write_output,
 )
 from .restored_heads import FORMER_ID, former, has_others, is_changed, is_own_revisit, pointed_fields
-from .restored_records import OriginalRecord
+from .restored_records import OriginalsTask, make_records
 from .verifying import verify
 
 if TYPE_CHECKING:
@@ -52,8 +58,10 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.references import FiledCapture
 
 WORK_FOLDER: Final = ".restore"
+_SEARCHED: Final = "searched"
 _LOCK: Final = "lock"
 _PLAN: Final = "plan.sqlite"
 _NO_ORIGINAL: Final = "its original was not found"
@@ -61,6 +69,8 @@ _UNMODIFIED: Final = "of unmodified responses (304), which had no payload"
 _NO_HEAD: Final = "without an HTTP head"
 _FORMER_OF_OTHERS: Final = "with Former- fields that warcrefs or dedupe did not write"
 _SHARED: Final = "in a gzip member with other records"
+_MOST_CANDIDATES: Final = 8
+_HELD_BYTES: Final = 1 << 16  # larger revisits are read again
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,13 @@ class _RestorationScan:
     not_ours: int = 0
     not_ours_revisits: int = 0
     revisits: int = 0
+
+    def __post_init__(self) -> None:
+        self.left = Counter(self.left)
+
+    def to_json(self) -> dict[str, Any]:
+        """The arguments for an equal object."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 def restore(
@@ -168,12 +185,14 @@ class _Restoration:
                 self._refuse(final)
             self._state.clear(keep=frozenset({_LOCK}))
         with RestorationPlan(path) as plan:
-            if stage is None:
-                self._plan_or_clear(plan)
-            else:
+            if stage is not None:
                 faults = tuple(Fault(place, reason) for place, reason in plan.fact("faults"))
                 self._faults = Faults(keep_going=self._options.keep_going)
                 self._faults.take(plan.fact("fault_count"), faults)
+            if stage is None:
+                self._search_or_clear(plan)
+            if stage in (None, _SEARCHED):
+                self._make_records(plan)
             outputs = [one for one in outputs_of(plan) if one.changes or not self._in_place]
             if stage != "verified":
                 self._write(outputs)
@@ -235,9 +254,9 @@ class _Restoration:
                 )
             give_final_name(one)
 
-    def _plan_or_clear(self, plan: RestorationPlan) -> None:
+    def _search_or_clear(self, plan: RestorationPlan) -> None:
         try:
-            self._plan(plan)
+            self._search(plan)
         except BaseException:  # including KeyboardInterrupt: an incomplete plan is useless
             self._give_up(plan)
             raise
@@ -247,37 +266,78 @@ class _Restoration:
         remove_waiting(plan)
         self._state.remove()
 
-    def _plan(self, plan: RestorationPlan) -> None:
+    def _search(self, plan: RestorationPlan) -> None:
+        """Read all files once, and store the revisits and their possible originals in the plan."""
         plan.set_fact("call", self._call())
         self._sources.note(plan)
-        scan = _RestorationScan()
-        self._watch.begin("looking for revisits", sum(given.size_bytes for given in self._inputs))
-        for number, given in enumerate(self._inputs):
-            final = self._finals[number]
-            plan.add_file(number, given.name, str(final))
-            for record in self._records(given):
-                self._scan(plan, scan, number, record)
-            self._watch.advance(given.size_bytes)
+        scan, captures = _RestorationScan(), CaptureTable()
+        files = [*self._inputs, *self._others]
+        numbers = {str(given.file): number for number, given in enumerate(files)}
+        self._watch.begin("looking for revisits and originals", sum(given.size_bytes for given in files))
+        with closing(captures):
+            for number, given in enumerate(files):
+                is_other = number >= len(self._inputs)
+                if is_other and not scan.revisits:
+                    break
+                if is_other:
+                    plan.add_file(number, str(given.file), None)
+                else:
+                    final = str(self._finals[number])
+                    plan.add_file(number, given.name, final, is_gzip=_is_gzip(given))
+                for record in captures.noted(self._records(given)):
+                    if not is_other:
+                        self._scan(plan, scan, number, record)
+                self._watch.advance(given.size_bytes)
+            for revisit, _ in plan.unresolved():
+                found = _candidates(captures, revisit)
+                places = [
+                    (numbers[str(captures.file_of(one))], one.offset, one.block_position) for one in found
+                ]
+                plan.add_candidates(revisit, places)
         self._watch.end()
-        if scan.revisits:
-            self._find_originals(plan)
-        self._report_unresolved(plan, scan)
+        plan.set_fact("scan", scan.to_json())
+        plan.set_fact("bytes_before", sum(given.size_bytes for given in self._inputs))
+        self._set_stage(plan, _SEARCHED)
+
+    def _make_records(self, plan: RestorationPlan) -> None:
+        """Verify the originals and make the restored records; then decide about the revisits that have no original."""
+        files = [*self._inputs, *self._others]
+        for rank in plan.ranks():
+            tasks = [
+                OriginalsTask(plan.path, rank, number, files[number].file)
+                for number in plan.files_with_candidates(rank)
+            ]
+            left = [task for task in tasks if not task.results.exists()]
+            self._watch.begin("restoring records", sum(files[task.number].size_bytes for task in left))
+            for task, _ in run_jobs(make_records, left, self._options.jobs):
+                self._watch.advance(files[task.number].size_bytes)
+            self._watch.end()
+            for task in tasks:
+                plan.take_made(rank, task.number, task.made)
+            plan.commit()
+        scan = _RestorationScan(**plan.fact("scan"))
+        try:
+            self._report_unresolved(plan, scan)
+        except DamagedInput:
+            self._give_up(plan)
+            raise
         plan.set_fact("left", scan.left)
         plan.set_fact("not_ours", scan.not_ours)
         others = scan.not_ours_revisits if self._options.all_writers else 0
         plan.set_fact("left_revisits", sum(scan.left.values()) + others)
         plan.set_fact("counts", plan.counts())
-        plan.set_fact("bytes_before", sum(given.size_bytes for given in self._inputs))
+        remove_waiting(plan)  # left by a run with other options
+        self._set_stage(plan, "planned")
+
+    def _set_stage(self, plan: RestorationPlan, stage: str) -> None:
         plan.set_fact("fault_count", self._faults.count)
         plan.set_fact("faults", [[fault.place, fault.reason] for fault in self._faults.first])
-        remove_waiting(plan)  # left by a run with other options
-        plan.set_fact("stage", "planned")
+        plan.set_fact("stage", stage)
         plan.commit()
 
-    def _records(self, given: Input, *, reports_damage: bool = True) -> Iterator[StoredRecord]:
-        on_damage = self._faults.add_damage if reports_damage else lambda _: None
+    def _records(self, given: Input) -> Iterator[StoredRecord]:
         try:
-            yield from read_records(given.file, on_damage=on_damage)
+            yield from read_records(given.file, on_damage=self._faults.add_damage)
         except OSError as error:
             raise ArchiveError(f"{given.name} cannot be read: {error.strerror or error}.") from error
 
@@ -311,69 +371,27 @@ class _Restoration:
             else:
                 scan.left[reason] += 1
             return
-        plan.add_change(number, record.offset, record.length)
         if not is_revisit:
+            plan.add_change(number, record.offset, record.length)
             digest = former(record, "WARC-Payload-Digest") or record.get("WARC-Payload-Digest")
             if record.type == "revisit" and digest:
                 plan.add_named(digest.strip())
             return
         scan.revisits += 1
-        plan.add_revisit(
-            PlannedRestoration(
-                number,
-                record.offset,
-                record.id,
-                record.get(FORMER_ID),
-                record.target_uri,
-                record.date,
-                reference_of(record),
-                record.refers_to
-                or (
-                    f"{record.refers_to_uri} of {record.refers_to_date}" if record.refers_to_uri else "record"
-                ),
-            )
+        revisit = PlannedRestoration(
+            number,
+            record.offset,
+            record.length,
+            record.get(FORMER_ID),
+            record.target_uri,
+            record.date,
+            reference_of(record),
+            record.refers_to
+            or (f"{record.refers_to_uri} of {record.refers_to_date}" if record.refers_to_uri else "record"),
         )
-
-    def _find_originals(self, plan: RestorationPlan) -> None:
-        files = (*self._inputs, *self._others)
-        self._watch.begin("looking for originals", sum(given.size_bytes for given in files))
-        for number, given in enumerate(files):
-            is_other = number >= len(self._inputs)
-            if is_other:
-                plan.add_file(number, str(given.file), None)
-            for record in self._records(given, reports_damage=is_other):
-                if can_be_original(record):
-                    plan.add_original(record, number)
-            self._watch.advance(given.size_bytes)
-        self._watch.end()
-        self._watch.begin("verifying originals", 0)
-
-        def read(found: Referred) -> StoredRecord:
-            return read_record(files[found.file].file, found.offset, block_position=found.position)
-
-        captures = PlannedOriginals(plan, read)
-        for revisit, _ in plan.unresolved():
-            plan.add_candidates(revisit, captures.candidates(revisit))
-        for rank in plan.ranks():
-            self._verify_originals(plan, files, rank)
-        self._watch.end()
-
-    def _verify_originals(self, plan: RestorationPlan, files: Sequence[Input], rank: int) -> None:
-        last: tuple[tuple[int, int, int], OriginalRecord] | None = None
-        for found in plan.candidates(rank):
-            if not plan.is_open(found.revisit_file, found.revisit_offset):
-                continue
-            place = (found.file, found.offset, found.position)
-            if last is None or last[0] != place:
-                record = read_record(files[found.file].file, found.offset, block_position=found.position)
-                last = (place, OriginalRecord(record))
-            original = last[1]
-            revisit = read_record(files[found.revisit_file].file, found.revisit_offset)
-            reason = original.reason_against(revisit)
-            if reason is None:
-                plan.found(found, original.size_bytes)
-            else:
-                plan.set_reason(found.revisit_file, found.revisit_offset, reason)
+        is_held = record.frame.block_length <= _HELD_BYTES
+        data = open_head(record.path, record.frame) + record.frame.kept + b"\r\n\r\n" if is_held else None
+        plan.add_revisit(revisit, data)
 
     def _report_unresolved(self, plan: RestorationPlan, scan: _RestorationScan) -> None:
         for revisit, reason in plan.unresolved():
@@ -457,3 +475,20 @@ class _Restoration:
             fault_count=self._faults.count,
             faults=tuple(self._faults.first),
         )
+
+
+def _candidates(captures: CaptureTable, revisit: PlannedRestoration) -> list[FiledCapture]:
+    """The possible originals of a revisit, the best first; last, records that it names but whose digest differs."""
+    reference = revisit.reference
+    found = [one for _, ways in captures.ways(reference) for one in ways[:_MOST_CANDIDATES]]
+    # Captures with another digest are originals only if the former digests of the revisit confirm it.
+    if reference.id is not None:
+        found += list(captures.with_id(reference.id))[:_MOST_CANDIDATES]
+    if reference.uri is not None and reference.date is not None:
+        found += list(captures.in_second(reference.uri, reference.date // 1_000))[:_MOST_CANDIDATES]
+    return list(dict.fromkeys(found))
+
+
+def _is_gzip(given: Input) -> bool:
+    with reading(given.file), given.file.open("rb") as file:
+        return file.read(2) == GZIP_MAGIC[:2]

@@ -19,7 +19,7 @@ from scrapy_dedupe.offline.record_parts import START_BYTES, head_of, is_gzip_fil
 from scrapy_dedupe.offline.reference_changes import date_key, digest_key
 from scrapy_dedupe.offline.revisits import can_change_references, could_be_undone, could_be_written
 from scrapy_dedupe.offline.rows import Row, write_rows
-from scrapy_dedupe.offline.usual_rows import UsualResponse, UsualRows
+from scrapy_dedupe.offline.usual_rows import Judgement, UsualRows
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.jobs import run_watched
 from scrapy_dedupe.tasks.state import reading
@@ -111,7 +111,7 @@ class RowScan:
                 faults=self._faults,
                 advance=advance,
             )
-        self._usual = UsualRows(task.algorithms)
+        self._usual = UsualRows(task.algorithms, self._judged)
         self._statuses: dict[int, tuple[str | None, bool]] = {}
         self._long: tuple[Frame, BodyHashes] | None = None
         self._is_gzip = False
@@ -172,29 +172,25 @@ class RowScan:
 
     def row(self, frame: Frame) -> Row:
         """The row of a record."""
-        found = None if self._is_lost else self._usual.row(frame, is_gzip=self._is_gzip)
-        if found is None:
-            return self.unusual_row(frame)
-        if not isinstance(found, UsualResponse):
-            return found
-        row = found.row
-        size_bytes = len(found.body)
-        reason, is_whole = self._of_status(found.status, frame)
-        reason = reason or self._task.eligibility.reason_of_size(size_bytes)
+        row = None if self._is_lost else self._usual.row(frame, is_gzip=self._is_gzip)
+        return self.unusual_row(frame) if row is None else row
+
+    def _judged(
+        self, frame: Frame, status: int, uri: str, date: str, digest: bytes, size_bytes: int, heads_bytes: int
+    ) -> Judgement:
+        """How the options apply to a usual response."""
+        reason, is_whole = self._of_status(status, frame)
         is_listed = False
         if self._digester is not None:
-            algorithm = self._task.algorithms[0]
-            digest: bytes = getattr(row, algorithm)
-            is_listed = self._digester.line(frame, f"{algorithm}:{digest.hex()}") is not None
-        has_heads = reason is None and self._keeps_heads(row.heads_bytes or 0, frame.length)
-        return row._replace(
-            is_listed=is_listed,
-            moment=row.moment if is_listed else None,
-            is_alone=not is_whole,
-            reason=reason,
-            unfit=reason or row.unfit,
-            heads=row.heads if has_heads else None,
-            **({"mime": None, "heads_bytes": None} if reason else {}),
+            is_listed = self._digester.count_usual(uri, date)
+            if not is_listed:
+                text = f"{self._task.algorithms[0]}:{digest.hex()}"
+                is_listed = self._digester.line(frame, text) is not None
+        return Judgement(
+            reason or self._task.eligibility.reason_of_size(size_bytes),
+            is_whole,
+            is_listed,
+            self._keeps_heads(heads_bytes, frame.length),
         )
 
     def _of_status(self, status: int, frame: Frame) -> tuple[str | None, bool]:

@@ -23,7 +23,7 @@ is_listed            BOOLEAN  a capture that has a line in a manifest made from 
 target_uri           BLOB     the URI of this line, in UTF-8
 target_date          VARCHAR  the date of this line
 moment               VARCHAR  the date as digits that sort by time (`ordering.moment`)
-md5, sha1, sha256,   BLOB     digests of the payload; only those that were requested
+md5, sha1, sha256,   BLOB     digests of the payload, as requested
 sha512, blake2b
 size_bytes           BIGINT   the size of the payload
 is_alone             BOOLEAN  the record must not replace another one: it is not whole, or has more than its payload

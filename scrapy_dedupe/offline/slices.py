@@ -67,7 +67,7 @@ def read_slice(folder: Path) -> Slice:
             if kind == "change":
                 found.changes.append(Change(offset, length, target))
             elif kind == "capture":
-                found.captures.append(Capture(line, is_here, is_converted, *keys, target=target))
+                found.captures.append(Capture._make([line, is_here, is_converted, *keys, target]))
             else:
                 _, id_key, uri, date_key, *_ = keys
                 found.standing.append(Standing(id_key, is_here, uri, date_key))

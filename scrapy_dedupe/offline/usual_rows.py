@@ -20,10 +20,9 @@ from scrapy_dedupe.offline.revisits import RECORD_END
 from scrapy_dedupe.offline.rows import Row
 from scrapy_dedupe.warc.bodies import hasher_of, usual_body
 from scrapy_dedupe.warc.reading import says_http
-from scrapy_dedupe.warc.records import can_be_referred_to
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from scrapy_dedupe.warc.framing import Frame
 
@@ -41,25 +40,36 @@ _ONCE: Final = (
     "warc-type",
 )
 _GET: Final = re.compile(rb"\s*GET ", re.IGNORECASE)
+_REFERRED_ID: Final = re.compile(rb"<[^\s<>]+>|[^\s<>]+")
 _MIME: Final = re.compile(rb"\nContent-Type:[ \t]*([^\r\n;]*)[^\r\n]*\r\n(?![ \t])", re.IGNORECASE)
 
 
-class UsualResponse(NamedTuple):
-    """A usual response: its row without what depends on options, and the body."""
+class Judgement(NamedTuple):
+    """How the options apply to a response. ``reason`` is why it is not eligible; the other values decide its row."""
 
-    row: Row
-    status: int
-    body: memoryview
+    reason: str | None
+    is_whole: bool
+    is_listed: bool
+    has_heads: bool
 
 
 class UsualRows:
-    """Makes the rows of the usual records of one file; *algorithms* are the digests of payloads."""
+    """Makes the rows of the usual records of one file.
 
-    def __init__(self, algorithms: Sequence[str]) -> None:
+    *algorithms* are the digests of payloads. *judge* is called with the frame of a response, its status, URI and date, the
+    first digest, and the sizes of its payload and of its two heads.
+    """
+
+    def __init__(
+        self,
+        algorithms: Sequence[str],
+        judge: Callable[[Frame, int, str, str, bytes, int, int], Judgement],
+    ) -> None:
         self._algorithms = algorithms
+        self._judge = judge
         self._forms: dict[object, _Form] = {}
 
-    def row(self, frame: Frame, *, is_gzip: bool) -> Row | UsualResponse | None:
+    def row(self, frame: Frame, *, is_gzip: bool) -> Row | None:
         """The row of a record; None if it is not usual."""
         if frame.head is None or not frame.length or frame.head_position or frame.block_end != RECORD_END:
             return None
@@ -92,9 +102,7 @@ class UsualRows:
             is_other_method=is_other_method,
         )
 
-    def _response(
-        self, frame: Frame, form: _Form, found: re.Match[bytes], *, is_gzip: bool
-    ) -> UsualResponse | None:
+    def _response(self, frame: Frame, form: _Form, found: re.Match[bytes], *, is_gzip: bool) -> Row | None:
         if not frame.member or not (form.id and form.uri and form.date):
             return None
         kind = found[form.content].decode("ascii") if form.content else None
@@ -103,17 +111,26 @@ class UsualRows:
             return None
         record_id, uri, date = found[form.id], bare(found[form.uri]), found[form.date]
         digest = found[form.digest] if form.digest else None
-        is_readable = can_be_referred_to(uri, date, record_id, digest)
+        date_text = date.decode("ascii")
+        key, order = _of_date(date_text)
+        # Printable ASCII is read back unchanged, so only the forms matter (`records.can_be_referred_to`).
+        is_readable = key is not None and uri[:1] != b"<" and _REFERRED_ID.fullmatch(record_id)
         if digest is None:
             # The digest that replay indexers compute: revisits of this original have it, and older ones may.
             digest = b"sha1:" + base64.b32encode(hasher_of("sha1", body).digest())
-        date_text = date.decode("ascii")
-        key, order = _of_date(date_text)
         member, begin = frame.member, frame.block_position
-        http_bytes = frame.block_length - len(body)
-        mime = _MIME.search(member, begin, begin + http_bytes)
+        heads_bytes = begin + frame.block_length - len(body)
         digests = {name: hasher_of(name, body).digest() for name in self._algorithms}
-        row = Row(
+        status = int(member[begin + 9 : begin + 12])
+        first = digests[self._algorithms[0]]
+        reason, is_whole, is_listed, has_heads = self._judge(
+            frame, status, uri.decode("ascii"), date_text, first, len(body), heads_bytes
+        )
+        mime = None
+        if reason is None:
+            named = _MIME.search(member, begin, heads_bytes)
+            mime = named[1].strip().lower().decode("latin-1") if named else ""
+        return Row(
             frame.offset,
             frame.length,
             "response",
@@ -126,19 +143,20 @@ class UsualRows:
             digest_key(digest.decode("ascii")),
             concurrent_to=[bare(found[place]) for place in form.concurrent] or None,
             is_gzip=is_gzip,
+            is_listed=is_listed,
             target_uri=uri,
             target_date=date_text,
-            moment=order,
+            moment=order if is_listed else None,
             size_bytes=len(body),
-            is_alone=False,
-            unfit=None if is_readable else "unreadable",
+            is_alone=not is_whole,
+            reason=reason,
+            unfit=reason or (None if is_readable else "unreadable"),
             is_chunked=False,
-            mime=mime[1].strip().lower().decode("latin-1") if mime else "",
-            heads_bytes=begin + http_bytes,
-            heads=bytes(member[: begin + http_bytes]),
+            mime=mime,
+            heads_bytes=None if reason else heads_bytes,
+            heads=bytes(member[:heads_bytes]) if has_heads and not reason else None,
             **digests,
         )
-        return UsualResponse(row, int(member[begin + 9 : begin + 12]), body)
 
 
 class _Form:

@@ -30,8 +30,9 @@ from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import NoProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from scrapy_dedupe.offline.old_files import OldRecord
     from scrapy_dedupe.offline.pairing import Pair
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
@@ -90,6 +91,7 @@ def verify(
     pairs: Sequence[Pair],
     *,
     originals: Sequence[ReadableFile] = (),
+    facts: Sequence[Iterable[OldRecord] | None] = (),
     sample: int = DEFAULT_SAMPLE,
     seed: int | None = None,
     jobs: Jobs = 1,
@@ -100,7 +102,8 @@ def verify(
 ) -> Verification:
     """Compare the files of *pairs*, before and after. A file whose partner is None is a finding.
 
-    *originals* are files outside of both archives with payloads that revisits refer to. *sample* is the number of new
+    *facts* are facts about the file before of each pair (`old_files`); without them, it is read completely. Iterables are
+    pickled if there are several *jobs*. *originals* are files outside of both archives with payloads that revisits refer to. *sample* is the number of new
     revisits to replay; without a *seed*, a random one is used. *work* is a folder for temporary data, which needs about
     300 bytes for each record; the data is removed at the end. *faults* may be the caller's collection.
 
@@ -122,7 +125,19 @@ def verify(
     try:
         evidence = Evidence(folder / "evidence.sqlite")
         try:
-            size_bytes = _read(files, len(pairs), evidence, folder, jobs, watch, findings, counts, faults)
+            tasks = [
+                PairComparison(
+                    number,
+                    before,
+                    after,
+                    folder / f"{number}.sqlite",
+                    number >= len(pairs),
+                    faults.keep_going,
+                    facts[number] if number < len(facts) else None,
+                )
+                for number, (before, after) in enumerate(files)
+            ]
+            size_bytes = _read(tasks, evidence, jobs, watch, findings, counts, faults)
             evidence.make_indexes()
             places = _Places(files)
             references = References(evidence, findings, places.text, places.file, len(pairs))
@@ -161,23 +176,16 @@ def verify(
 
 
 def _read(
-    files: Sequence[Pair],
-    pair_count: int,
+    tasks: Sequence[PairComparison],
     evidence: Evidence,
-    folder: Path,
     jobs: Jobs,
     watch: Progress,
     findings: Findings,
     counts: Counter[str],
     faults: Faults,
 ) -> int:
-    tasks = [
-        PairComparison(
-            number, before, after, folder / f"{number}.sqlite", number >= pair_count, faults.keep_going
-        )
-        for number, (before, after) in enumerate(files)
-    ]
-    for before, after in files:
+    for task in tasks:
+        before, after = task.before, task.after
         if before is None or after is None:
             there = str(before or after)
             findings.add(

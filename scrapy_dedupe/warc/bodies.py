@@ -103,6 +103,7 @@ def hashed_records(
     wanted: Callable[[StoredRecord], Sequence[str]],
     *,
     on_damage: Callable[[Damage], None] | None = None,
+    start: int = 0,
 ) -> Iterator[tuple[StoredRecord, tuple[BodyDigest, ...]]]:
     """Yield the records of a file as `reading.read_records` does, each with the digests of its stored payload.
 
@@ -124,11 +125,12 @@ def hashed_records(
         hashes.update(memoryview(record.frame.kept)[_head_bytes(record) :])
         return hashes.update
 
-    for record in read_records(path, on_damage=on_damage, on_long_block=on_long_block):
+    for record in read_records(path, on_damage=on_damage, on_long_block=on_long_block, start=start):
         if passing is not None and passing[0] == _place(record):
             yield record, passing[1].digests()
         else:
-            yield record, tuple([payload_digest(record, algorithm) for algorithm in wanted(record)])
+            algorithms = wanted(record)
+            yield record, payload_digests(record, algorithms) if algorithms else ()
         passing = None
 
 

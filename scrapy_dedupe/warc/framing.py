@@ -198,7 +198,12 @@ def open_block(path: ReadableFile, frame: Frame) -> Iterator[bytes]:
 
 
 def open_head(path: ReadableFile, frame: Frame) -> bytes:
-    """Return the head of a record again, blank line included. Raises DamagedInput if it is gone."""
+    """Return the head of a record, blank line included, read again if its member was not kept.
+
+    Raises DamagedInput if it is gone.
+    """
+    if frame.member:
+        return bytes(memoryview(frame.member)[frame.head_position : frame.block_position])
     return b"".join(
         _reopen(path, frame.offset, frame.head_position, frame.block_position - frame.head_position)
     )

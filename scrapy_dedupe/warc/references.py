@@ -25,6 +25,7 @@ digests of the same algorithm.
 from __future__ import annotations
 
 import hashlib
+import re
 import sqlite3
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND_MS = 1_000
+# Digests that already have the form of `digest_key`, as most in records do.
+_DIGEST_KEY = re.compile(r"sha1:[A-Z2-7]{32}|(?:sha256:[0-9a-f]{32}|md5:)[0-9a-f]{32}")
 _KEY_BYTES = 16
 
 K = TypeVar("K")
@@ -107,6 +110,8 @@ def digest_key(text: str | None) -> str | None:
     'sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ'
     """
     text = (text or "").strip()
+    if _DIGEST_KEY.fullmatch(text):
+        return text
     try:
         return str(parse_digest(text)) if text else None
     except ValueError:
@@ -125,6 +130,7 @@ def digest_of(capture: StoredRecord) -> str | None:
     return None
 
 
+@lru_cache(16)  # a record and its revisit often have the same date
 def milliseconds(date: str | None) -> int | None:
     """The time of a WARC-Date, or of a timestamp of 14 or 17 digits, since 1970; None for any other text."""
     text = (date or "").strip()

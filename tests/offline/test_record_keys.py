@@ -28,7 +28,7 @@ def test_every_order_of_places_gives_the_records_there(tmp_path: Path, name: str
     for index in (0, 1, 2, 3, 1, 1, 3, 0, 1):
         found = records.at(known[index].offset)
         assert found is not None
-        assert (found.id, found.offset, found.length) == (
+        assert (found[0].id, found[0].offset, found[0].length) == (
             known[index].id,
             known[index].offset,
             known[index].length,
@@ -45,7 +45,7 @@ def test_where_no_record_begins_there_is_none_and_the_next_is_found_all_the_same
     assert records.at(second.offset) is not None
     assert records.at(first.path.stat().st_size) is None  # type: ignore[attr-defined]
     assert (found := records.at(first.offset)) is not None
-    assert found.id == first.id
+    assert found[0].id == first.id
 
 
 def test_records_in_one_member_are_none(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import random
 import shutil
 import tempfile
 import tracemalloc
@@ -538,7 +539,7 @@ def test_in_place_a_link_stays_one_and_a_file_keeps_its_mode(tmp_path: Path) -> 
     assert file.stat().st_mode & 0o777 == 0o640
 
 
-@pytest.mark.parametrize("step", ["write_output", "verify", "give_final_name"])
+@pytest.mark.parametrize("step", ["make_records", "write_output", "verify", "give_final_name"])
 @pytest.mark.parametrize("in_place", [True, False])
 def test_a_run_that_was_cut_goes_on(
     step: str, in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -553,7 +554,7 @@ def test_a_run_that_was_cut_goes_on(
     calls: list[object] = []
 
     def cut(*args: Any, **kwargs: Any) -> Any:
-        if len(calls) == (0 if step == "verify" else 1):
+        if len(calls) == (0 if step in ("make_records", "verify") else 1):
             raise KeyboardInterrupt
         calls.append(args)
         return real(*args, **kwargs)
@@ -566,6 +567,54 @@ def test_a_run_that_was_cut_goes_on(
     assert result.restored == 2
     assert same(tmp_path / "first", output or deduped)
     assert len([*(output or deduped).iterdir()]) == 3
+
+
+def test_records_that_were_made_before_a_run_was_cut_are_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["a.warc.gz", "b.warc.gz"]
+    first = Archive({names[0]: [Page(1, BODY)], names[1]: [Page(2, OTHER), Page(3, OTHER), Page(4, BODY)]})
+    first.write(tmp_path / "first")
+    deduped = dedupe(tmp_path / "first", tmp_path / "deduped")
+    real, made = restoring.make_records, []
+
+    def cut(task: Any) -> None:
+        if made:
+            raise KeyboardInterrupt
+        made.append(task.file.name)
+        real(task)
+
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        context.setattr(restoring, "make_records", cut)
+        run(deduped, output=tmp_path / "out")
+    monkeypatch.setattr(restoring, "make_records", lambda task: made.append(task.file.name) or real(task))
+    assert run(deduped, output=tmp_path / "out").restored == 2
+    assert made == names
+    assert same(tmp_path / "first", tmp_path / "out")
+
+
+def test_each_file_is_read_once_and_each_original_once_more(tmp_path: Path) -> None:
+    """Besides the verification, which reads both archives."""
+    io_counts = Path("/proc/self/io")
+    if not io_counts.exists():
+        pytest.skip("the system does not count the bytes that a process reads")
+
+    def bytes_read() -> int:
+        return int(io_counts.read_text().split()[1])
+
+    rng = random.Random(5)
+    bodies = [b"<p>%d</p>" % number + rng.randbytes(20_000) for number in range(100)]
+    pages = [Page(number, bodies[number % 100]) for number in range(300)]
+    first = Archive({"a.warc.gz": pages[:150], "b.warc.gz": pages[150:]}).write(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    old_bytes, new_bytes = (
+        sum(file.stat().st_size for file in folder.iterdir()) for folder in (first, deduped)
+    )
+    before = bytes_read()
+    assert run(deduped, output=tmp_path / "out", sample=0).restored == 200
+    # Reading, originals, copying, and the restored records; then the verification.
+    allowed = 3 * new_bytes + (old_bytes - new_bytes) + new_bytes + old_bytes
+    assert bytes_read() - before < 1.1 * allowed
 
 
 def three(folder: Path) -> Path:
@@ -653,7 +702,7 @@ def test_in_place_files_that_were_deduplicated_again_after_a_run_was_cut_are_res
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-@pytest.mark.parametrize("step", ["write_output", "verify"])
+@pytest.mark.parametrize("step", ["make_records", "write_output", "verify"])
 def test_a_file_that_changes_while_it_is_restored_is_told(
     step: str, in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ from sampling import examples
 
 from scrapy_dedupe.errors import DamagedInput, SettingError
 from scrapy_dedupe.offline.changes import digest_like
+from scrapy_dedupe.offline.old_files import old_records
 from scrapy_dedupe.offline.pairing import pairs_of
 from scrapy_dedupe.offline.verifying import Verification, verify
 
@@ -40,8 +41,14 @@ if TYPE_CHECKING:
 
 
 def run(before: Archive, after: Archive, folder: Path, **options: object) -> Verification:
+    """Verify with both files, and with facts about the file before, which must give the same result."""
     pairs = pairs_of(before.write(folder / "before"), after.write(folder / "after"))
-    return verify(pairs, work=folder / "work", **options)  # type: ignore[arg-type]
+    options.setdefault("seed", 1)
+    result = verify(pairs, work=folder / "work", **options)  # type: ignore[arg-type]
+    facts = [old and list(old_records(old, on_damage=lambda _: None)) for old, _ in pairs]
+    known = verify(pairs, facts=facts, work=folder / "work", **options)  # type: ignore[arg-type]
+    assert replace(known, seconds=0) == replace(result, seconds=0)
+    return result
 
 
 def reasons(result: Verification) -> str:
