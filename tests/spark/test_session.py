@@ -84,6 +84,8 @@ def test_options_that_do_not_go_together_are_refused(
     assert not (folder / "out").exists()
 
 
+# pyspark leaves the pipe of the Java process that ended.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_cluster_that_cannot_be_used_is_named(folder: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed (extra spark)")
     called = call(folder, "dedupe", "in", "-o", "out", *ENGINE, "--master", "nonsense")
