@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.offline.row_scan import RowScan, RowsTask
-from scrapy_dedupe.offline.rows import Row
+from scrapy_dedupe.offline.rows import RecordRow
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.warc.bodies import payload_digests
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
@@ -48,14 +48,14 @@ def check_lines(task: CheckTask) -> tuple[list[tuple[Any, ...]], int, tuple[Faul
         except DamagedInput as error:
             place = f"{task.places.file(line.file)}, offset {line.offset}"
             faults.add(place, str(error).removeprefix(f"{place}: "))
-            row = Row(
+            row = RecordRow(
                 line.offset, line.length, "response", reason="damaged", unfit="damaged", is_chunked=False
             )
         rows.append((number, *row))
     return rows, faults.count, tuple(faults.first)
 
 
-def _row(task: CheckTask, line: ManifestLine) -> Row:
+def _row(task: CheckTask, line: ManifestLine) -> RecordRow:
     record = task.places.record(line)
     algorithm, _, value = line.digest.partition(":")
     (digest,) = payload_digests(record, (algorithm,))

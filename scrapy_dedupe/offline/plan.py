@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.offline.line_checks import CheckTask, check_lines
 from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.plan_joins import open_joins
@@ -104,8 +103,7 @@ def make_plan(task: PlanTask) -> PlanCounts:
         if made.exists():
             for path in sorted(made.rglob("*.parquet")):
                 whole_file.sync_file(path)
-            made.rename(slices)
-        sync_folder(task.folder)
+            whole_file.put_in_place(made, slices)
         shutil.rmtree(scratch, ignore_errors=True)
     return counts
 

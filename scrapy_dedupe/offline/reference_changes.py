@@ -34,7 +34,7 @@ _COMPARED: Final = re.compile(r"sha1:[A-Z2-7]{32}|sha256:[0-9a-f]{64}|md5:[0-9a-
 _SECOND: Final = len("2026-11-28T00:00:00")
 
 
-class Capture(NamedTuple):
+class MeantRecord(NamedTuple):
     """A listed record that a reference may mean.
 
     ``line`` numbers the lines of the manifests; ``id`` is its id as stored, ``target`` the original to which it refers as a
@@ -89,10 +89,10 @@ def digest_key(text: str | None) -> str | None:
 class ReferenceChanges:
     """Updates the references of the records of one file, with its slice of the plan."""
 
-    def __init__(self, captures: Iterable[Capture], standing: Iterable[Standing]) -> None:
-        self._converted: dict[bytes, list[Capture]] = {}
-        self._at_place: dict[tuple[bytes, str], list[Capture]] = {}
-        self._with_payload: dict[tuple[bytes, str], Capture] = {}
+    def __init__(self, captures: Iterable[MeantRecord], standing: Iterable[Standing]) -> None:
+        self._converted: dict[bytes, list[MeantRecord]] = {}
+        self._at_place: dict[tuple[bytes, str], list[MeantRecord]] = {}
+        self._with_payload: dict[tuple[bytes, str], MeantRecord] = {}
         for capture in captures:
             if capture.is_converted and capture.id_key is not None:
                 self._converted.setdefault(capture.id_key, []).append(capture)
@@ -128,7 +128,7 @@ class ReferenceChanges:
         new_id = revisit_id(found.id or b"")
         return pointed_to(head, found.target, is_revisit=is_revisit, takes_digest=takes_digest, new_id=new_id)
 
-    def _of_revisit(self, head: RawHead, refers_to: bytes | None) -> Capture | None:
+    def _of_revisit(self, head: RawHead, refers_to: bytes | None) -> MeantRecord | None:
         """The converted record that a revisit refers to."""
         digest = digest_key(_text(head.get(b"WARC-Payload-Digest")))
         uri, date = head.get(b"WARC-Refers-To-Target-URI"), date_key(_text(head.get(b"WARC-Refers-To-Date")))
@@ -164,7 +164,7 @@ class ReferenceChanges:
 
     def _of_id(
         self, key: bytes, uri: bytes | None, date: str | None, digest: str | None
-    ) -> tuple[bool, Capture | None]:
+    ) -> tuple[bool, MeantRecord | None]:
         """Whether the id identifies a record, and this record if it was converted."""
         found = sorted(
             self._converted.get(key, ()),
@@ -180,7 +180,7 @@ class ReferenceChanges:
 
     def _of_place(
         self, uri: bytes, date: str, record_id: bytes | None, digest: str | None
-    ) -> tuple[bool, Capture | None]:
+    ) -> tuple[bool, MeantRecord | None]:
         """Whether URI and date identify a record, and this record if it was converted."""
         # Some programs write the date to the second for a record whose date has fractions.
         found = sorted(

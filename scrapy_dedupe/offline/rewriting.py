@@ -45,7 +45,7 @@ from scrapy_dedupe.offline.plan import PlanCounts, PlanTask, make_plan
 from scrapy_dedupe.offline.plan_lines import LINES_FILE, marks_of, read_notes, write_lines
 from scrapy_dedupe.offline.rewritten import RewriteOptions, Rewritten, report_of
 from scrapy_dedupe.offline.row_scan import RowsTask, make_all_rows
-from scrapy_dedupe.offline.rows import read_sums
+from scrapy_dedupe.offline.rows import SECOND, read_sums
 from scrapy_dedupe.offline.slices import slice_folder
 from scrapy_dedupe.offline.verifying import verify
 from scrapy_dedupe.tasks.faults import Faults
@@ -231,7 +231,7 @@ class _Run:
                         file.name,
                         rows[file.id],
                         options.eligibility,
-                        tuple(file.labels),
+                        tuple(file.labels) or (SECOND,),
                         False,
                         options.keep_going,
                         options.dry_run,

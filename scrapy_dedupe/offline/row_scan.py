@@ -18,8 +18,8 @@ from scrapy_dedupe.offline.record_ids import bare
 from scrapy_dedupe.offline.record_parts import START_BYTES, head_of, is_gzip_file
 from scrapy_dedupe.offline.reference_changes import date_key, digest_key
 from scrapy_dedupe.offline.revisits import can_change_references, could_be_undone, could_be_written
-from scrapy_dedupe.offline.rows import Row, write_rows
-from scrapy_dedupe.offline.usual_rows import Judgement, UsualRows
+from scrapy_dedupe.offline.rows import RecordRow, write_rows
+from scrapy_dedupe.offline.usual_rows import OptionValues, UsualRows
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.jobs import run_watched
 from scrapy_dedupe.tasks.state import reading
@@ -128,7 +128,7 @@ class RowScan:
         """The values for the metadata of the file of rows, after all rows have been made."""
         return {"sums": asdict(self.sums)}
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[RecordRow]:
         """Yield the rows in file order."""
         with reading(self._file), self._file.open("rb") as stream:
             self._is_gzip = is_gzip_file(self._file, stream.read(START_BYTES))
@@ -170,14 +170,14 @@ class RowScan:
             f"{damage.reason} ({damage.length} bytes are copied unchanged)",
         )
 
-    def row(self, frame: Frame) -> Row:
+    def row(self, frame: Frame) -> RecordRow:
         """The row of a record."""
         row = None if self._is_lost else self._usual.row(frame, is_gzip=self._is_gzip)
         return self.unusual_row(frame) if row is None else row
 
     def _judged(
         self, frame: Frame, status: int, uri: str, date: str, digest: bytes, size_bytes: int, heads_bytes: int
-    ) -> Judgement:
+    ) -> OptionValues:
         """How the options apply to a usual response."""
         reason, is_whole = self._of_status(status, frame)
         is_listed = False
@@ -186,7 +186,7 @@ class RowScan:
             if not is_listed:
                 text = f"{self._task.algorithms[0]}:{digest.hex()}"
                 is_listed = self._digester.line(frame, text) is not None
-        return Judgement(
+        return OptionValues(
             reason or self._task.eligibility.reason_of_size(size_bytes),
             is_whole,
             is_listed,
@@ -200,7 +200,7 @@ class RowScan:
             self._statuses[status] = (self._task.eligibility.reason_against(record), record.is_whole)
         return self._statuses[status]
 
-    def unusual_row(self, frame: Frame) -> Row:
+    def unusual_row(self, frame: Frame) -> RecordRow:
         """The row of a record of any form."""
         record = stored_record(self._file, frame)
         digests: dict[str, BodyDigest] = {}
@@ -227,12 +227,12 @@ class RowScan:
         names = self._task.algorithms
         return names if record.get("WARC-Payload-Digest") or "sha1" in names else (*names, "sha1")
 
-    def _described(self, record: StoredRecord, head: RawHead | None) -> Row:
+    def _described(self, record: StoredRecord, head: RawHead | None) -> RecordRow:
         """The values of a record of any type."""
         if head is None:
-            return Row(record.offset, record.length, record.type)
+            return RecordRow(record.offset, record.length, record.type)
         record_id = head.get(b"WARC-Record-ID") or None
-        row = Row(
+        row = RecordRow(
             record.offset,
             record.length,
             record.type,
@@ -266,7 +266,7 @@ class RowScan:
 
     def captured(
         self, record: StoredRecord, digests: Mapping[str, BodyDigest], *, is_listed: bool = False
-    ) -> Row:
+    ) -> RecordRow:
         """The row of a response or resource; *digests*: of its payload, by algorithm."""
         head = None if record.format == "arc" else head_of(record)
         row = self._described(record, head)
@@ -330,7 +330,7 @@ class RowScan:
         return values
 
 
-def _can_be_original(record: StoredRecord, uri: bytes | None, row: Row) -> bool:
+def _can_be_original(record: StoredRecord, uri: bytes | None, row: RecordRow) -> bool:
     """Whether a revisit can refer to a record by these fields, and a reader gets the values of the record from them."""
     if uri is None or not can_be_referred_to(uri, row.date, row.id, row.digest):
         return False

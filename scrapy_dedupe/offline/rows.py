@@ -105,7 +105,7 @@ _KEY: Final = "scrapy-dedupe"
 _BATCH: Final = 8_192
 
 
-class Row(NamedTuple):
+class RecordRow(NamedTuple):
     """A record of a file; see the module for its values."""
 
     offset: int
@@ -144,7 +144,7 @@ class Row(NamedTuple):
     heads: bytes | None = None
 
 
-def write_rows(path: Path, rows: Iterable[Row], about: Callable[[], Mapping[str, Any]]) -> None:
+def write_rows(path: Path, rows: Iterable[RecordRow], about: Callable[[], Mapping[str, Any]]) -> None:
     """Write a file of rows; *about* is called after the last row, for the values in the metadata of the file.
 
     Raises ArchiveError for system errors, SettingError if DuckDB is not installed, and the exceptions of *rows*.

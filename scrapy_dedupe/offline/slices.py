@@ -6,7 +6,7 @@ has none. The column ``kind`` says what a row is:
 - ``change``: a record to change, with its offset and length. A copy that becomes a revisit (``is_converted``) has the values
   of its original: ``target_id``, ``target_uri``, ``target_date`` and ``target_digest``. Of any other record, references are
   updated.
-- ``capture``: a record that these references may mean (`reference_changes.Capture`).
+- ``capture``: a record that these references may mean (`reference_changes.MeantRecord`).
 - ``standing``: a capture that does not change, and may be meant too (`reference_changes.Standing`).
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline.engine import open_engine, rows_of, source
-from scrapy_dedupe.offline.reference_changes import Capture, Standing
+from scrapy_dedupe.offline.reference_changes import MeantRecord, Standing
 from scrapy_dedupe.offline.revisits import RevisitTarget
 from scrapy_dedupe.offline.rows import PURPOSE
 
@@ -32,7 +32,7 @@ SELECT kind, is_converted, target_id, target_uri, target_date, target_digest, "o
 """
 
 
-class Change(NamedTuple):
+class PlannedChange(NamedTuple):
     """A record to change; ``target`` is the original of a copy that becomes a revisit."""
 
     offset: int
@@ -44,8 +44,8 @@ class Change(NamedTuple):
 class Slice:
     """The part of the plan for one file. The changes are ordered by offset."""
 
-    changes: list[Change] = field(default_factory=list)
-    captures: list[Capture] = field(default_factory=list)
+    changes: list[PlannedChange] = field(default_factory=list)
+    captures: list[MeantRecord] = field(default_factory=list)
     standing: list[Standing] = field(default_factory=list)
 
 
@@ -65,9 +65,9 @@ def read_slice(folder: Path) -> Slice:
             target = RevisitTarget(*values[:4]) if is_converted else None
             offset, length, line, is_here, *keys = values[4:]
             if kind == "change":
-                found.changes.append(Change(offset, length, target))
+                found.changes.append(PlannedChange(offset, length, target))
             elif kind == "capture":
-                found.captures.append(Capture._make([line, is_here, is_converted, *keys, target]))
+                found.captures.append(MeantRecord._make([line, is_here, is_converted, *keys, target]))
             else:
                 _, id_key, uri, date_key, *_ = keys
                 found.standing.append(Standing(id_key, is_here, uri, date_key))

@@ -17,7 +17,7 @@ from scrapy_dedupe.offline.ordering import moment
 from scrapy_dedupe.offline.record_ids import bare
 from scrapy_dedupe.offline.reference_changes import date_key, digest_key
 from scrapy_dedupe.offline.revisits import RECORD_END
-from scrapy_dedupe.offline.rows import Row
+from scrapy_dedupe.offline.rows import RecordRow
 from scrapy_dedupe.warc.bodies import hasher_of, usual_body
 from scrapy_dedupe.warc.reading import says_http
 
@@ -44,7 +44,7 @@ _REFERRED_ID: Final = re.compile(rb"<[^\s<>]+>|[^\s<>]+")
 _MIME: Final = re.compile(rb"\nContent-Type:[ \t]*([^\r\n;]*)[^\r\n]*\r\n(?![ \t])", re.IGNORECASE)
 
 
-class Judgement(NamedTuple):
+class OptionValues(NamedTuple):
     """How the options apply to a response. ``reason`` is why it is not eligible; the other values decide its row."""
 
     reason: str | None
@@ -63,13 +63,13 @@ class UsualRows:
     def __init__(
         self,
         algorithms: Sequence[str],
-        judge: Callable[[Frame, int, str, str, bytes, int, int], Judgement],
+        judge: Callable[[Frame, int, str, str, bytes, int, int], OptionValues],
     ) -> None:
         self._algorithms = algorithms
         self._judge = judge
         self._forms: dict[object, _Form] = {}
 
-    def row(self, frame: Frame, *, is_gzip: bool) -> Row | None:
+    def row(self, frame: Frame, *, is_gzip: bool) -> RecordRow | None:
         """The row of a record; None if it is not usual."""
         if frame.head is None or not frame.length or frame.head_position or frame.block_end != RECORD_END:
             return None
@@ -92,7 +92,7 @@ class UsualRows:
         if kind == b"request":
             block = frame.member or frame.kept
             is_other_method = not _GET.match(block, frame.block_position if frame.member else 0)
-        return Row(
+        return RecordRow(
             frame.offset,
             frame.length,
             kind.decode("ascii"),
@@ -102,19 +102,23 @@ class UsualRows:
             is_other_method=is_other_method,
         )
 
-    def _response(self, frame: Frame, form: _Form, found: re.Match[bytes], *, is_gzip: bool) -> Row | None:
+    def _response(
+        self, frame: Frame, form: _Form, found: re.Match[bytes], *, is_gzip: bool
+    ) -> RecordRow | None:
         if not frame.member or not (form.id and form.uri and form.date):
             return None
+        if found[form.uri].startswith(b"<"):
+            return None  # there may be white space within the brackets
         kind = found[form.content].decode("ascii") if form.content else None
         body = usual_body(frame)
         if body is None or not says_http(kind) or b"none" in found.groups():
             return None
-        record_id, uri, date = found[form.id], bare(found[form.uri]), found[form.date]
+        record_id, uri, date = found[form.id], found[form.uri], found[form.date]
         digest = found[form.digest] if form.digest else None
         date_text = date.decode("ascii")
         key, order = _of_date(date_text)
         # Printable ASCII is read back unchanged, so only the forms matter (`records.can_be_referred_to`).
-        is_readable = key is not None and uri[:1] != b"<" and _REFERRED_ID.fullmatch(record_id)
+        is_readable = key is not None and _REFERRED_ID.fullmatch(record_id)
         if digest is None:
             # The digest that replay indexers compute: revisits of this original have it, and older ones may.
             digest = b"sha1:" + base64.b32encode(hasher_of("sha1", body).digest())
@@ -130,7 +134,7 @@ class UsualRows:
         if reason is None:
             named = _MIME.search(member, begin, heads_bytes)
             mime = named[1].strip().lower().decode("latin-1") if named else ""
-        return Row(
+        return RecordRow(
             frame.offset,
             frame.length,
             "response",

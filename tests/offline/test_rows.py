@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -15,7 +16,7 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline import rows as rows_module
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.row_scan import RowScan, RowsTask, make_rows
-from scrapy_dedupe.offline.rows import COLUMNS, Row, read_sums
+from scrapy_dedupe.offline.rows import COLUMNS, RecordRow, read_sums
 from scrapy_dedupe.warc import framing
 
 if TYPE_CHECKING:
@@ -50,9 +51,9 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "a.warc.gz"
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path) -> list[RecordRow]:
     found = duckdb.connect().execute(f"SELECT * FROM read_parquet('{path}') ORDER BY \"offset\"")
-    return [Row(*values) for values in found.fetchall()]
+    return [RecordRow(*values) for values in found.fetchall()]
 
 
 def test_each_record_has_a_row(file: Path) -> None:
@@ -83,7 +84,7 @@ def test_the_columns_are_those_of_the_documentation(file: Path) -> None:
     path = file.with_suffix(".parquet")
     found = duckdb.connect().execute(f"DESCRIBE SELECT * FROM read_parquet('{path}')").fetchall()
     assert {name: kind for name, kind, *_ in found} == COLUMNS
-    assert list(COLUMNS) == list(Row._fields)
+    assert list(COLUMNS) == list(RecordRow._fields)
     documented = rows_module.__doc__ or ""
     table = documented.split("=\n")[1:]
     assert [name for name in COLUMNS if name not in table[0] + table[1]] == []
@@ -134,9 +135,22 @@ def unusual(p: Planting) -> None:
     p.exchange("z/unusual.warc.gz", "u2", f"{SITE}/u", PAGE, http_extra=((b"content-type", b"A/B ; c"),))
     p.exchange("z/unusual.warc.gz", "u3", f"{SITE}/u b", PAGE, digest_form=None, status=206)
     p.exchange("z/unusual.warc.gz", "u4", f"{SITE}/u", b"", status=404)
+    p.exchange("z/unusual.warc.gz", "u5", f"{SITE}/u", PAGE, date="2020-01-01T00:00:00+01:00")
+    p.exchange("z/unusual.warc.gz", "u6", f"{SITE}/{'u' * 3_000}", PAGE)
+    changes = [
+        (b"WARC-Target-URI", [b"< http://site.example/ >", b"<http://site.example/>", b"-", b"%41", b"a b"]),
+        (b"WARC-Record-ID", [b"<urn:a b>", b"urn:a<b", b"<urn:a>"]),
+        (b"WARC-Payload-Digest", [b"sha256:0", b"none"]),
+    ]
+    for name, values in changes:
+        for value in values:
+            label = f"{name.decode()} {value.decode()}"
+            record = p.exchange("z/unusual.warc.gz", label, f"{SITE}/u", PAGE)
+            fields = tuple((field, value if field == name else old) for field, old in record.fields)
+            p.add("z/unusual.warc.gz", replace(record, label=f"{label} again", fields=fields))
 
 
-def pairs(folder: Path, **options: Any) -> Iterator[tuple[Row, Row]]:
+def pairs(folder: Path, **options: Any) -> Iterator[tuple[RecordRow, RecordRow]]:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         usual, parsed = RowScan(task(path, **options)), RowScan(task(path, **options))
         setattr(parsed, "row", parsed.unusual_row)  # noqa: B010

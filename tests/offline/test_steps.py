@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import pytest
 from offline.outputs import assert_deduplicated, snapshot
 from offline.planted import SITE, Copy, Planting, digest, text
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError, UsageError
 from scrapy_dedupe.offline import rewriting, row_scan, steps
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.inputs import find_inputs
@@ -304,6 +305,13 @@ def test_damage_ends_the_work_or_is_counted_once(folder: Path, planting: Plantin
     done = run(folder, keep_going=True)
     assert [fault.place for fault in done.faults] == ["in/a.warc.gz, offset 0"]
     assert (done.fault_count, done.converted) == (1, 1)
+
+
+def test_without_duckdb_nothing_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(SettingError, match=r'needs DuckDB.*pip install "scrapy-dedupe\[archive\]"'):
+        run(folder)
+    assert not [name for name in snapshot(folder / "out") if ".dedupe/" not in name]
 
 
 def test_what_cannot_be_rewritten_is_refused(folder: Path) -> None:
