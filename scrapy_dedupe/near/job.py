@@ -39,11 +39,10 @@ from .joins import (
     join_documents,
     join_texts,
     shares_of,
-    shares_to_sign_again,
     write_groups,
 )
 from .pages import REPORTED_REASONS, FileCounts, PageOptions, read_file, storable
-from .signing import sign_texts
+from .signing import EarlierRound, shares_to_sign_again, sign_texts
 from .tables import joining
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ def find_near_copies(
         done = NearCopies(
             output=str(output),
             files=len(parts),
-            size_bytes=sum(part.key["size"] for part in parts),
+            size_bytes=sum(it.key["size"] for it in parts),
             documents=documents,
             revisits=sum(its.revisits for its in counts) - total["revisit"],
             skipped=dict(sorted(total.items())),
@@ -288,13 +287,13 @@ class _Joined:
             ):
                 if not path.exists():
                     step()
-            shares = shares_of(engine, texts)
+            # The next steps need a file of signatures even if no text is compared.
+            shares = shares_of(engine, texts) or [(0, 0)]
         signatures = {share: self._path(f"signatures-{share}-0") for share, _ in shares}
+        tasks = [_SigningTask(signatures[share], share, count) for share, count in shares]
         rounds = 0
-        decisions = None
-        to_sign = shares
         while True:
-            self._sign(texts, [(signatures[share], share, count) for share, count in to_sign], decisions)
+            self._sign(texts, tasks)
             decisions = self._path(f"decisions-{rounds}")
             with part(self._watch, "comparing", 0), self._engine(threads) as engine:
                 if not decisions.exists():
@@ -304,21 +303,30 @@ class _Joined:
                 if not changed:
                     write_groups(engine, documents, decisions, output, self._options.format)
                     return {**count_groups(engine, documents, decisions), "rounds": rounds}
-            # The decisions on the first texts are final after each round: so this ends.
-            signatures |= {share: self._path(f"signatures-{share}-{rounds}") for share in changed}
-            to_sign = [(share, count) for share, count in shares if share in changed]
+            # Each round makes the decisions on some more of the first texts final, so this ends.
+            tasks = [
+                _SigningTask(
+                    self._path(f"signatures-{share}-{rounds}"),
+                    share,
+                    count,
+                    EarlierRound(signatures[share], decisions),
+                )
+                for share, count in shares
+                if share in changed
+            ]
+            signatures |= {task.share: task.path for task in tasks}
 
-    def _sign(self, texts: Path, shares: Sequence[tuple[Path, int, int]], decisions: Path | None) -> None:
-        with part(self._watch, "signing", sum(count for *_, count in shares), "texts"):
-            tasks = []
-            for path, share, count in shares:
-                if path.exists():
-                    self._watch.advance(count)
+    def _sign(self, texts: Path, tasks: Sequence[_SigningTask]) -> None:
+        with part(self._watch, "signing", sum(task.count for task in tasks), "texts"):
+            left = []
+            for task in tasks:
+                if task.path.exists():
+                    self._watch.advance(task.count)
                 else:
-                    tasks.append((path, share, count))
-            function = partial(_sign_share, texts, self._options.pages, decisions)
-            for (_, _, count), _ in run_jobs(function, tasks, self._options.jobs):
-                self._watch.advance(count)
+                    left.append(task)
+            function = partial(_sign_share, texts, self._options.pages)
+            for task, _ in run_jobs(function, left, self._options.jobs):
+                self._watch.advance(task.count)
 
     def _engine(self, threads: int) -> Any:
         return joining(self._folder, memory_limit=_MEMORY_LIMIT, threads=threads)
@@ -327,11 +335,18 @@ class _Joined:
         return self._folder / f"{name}.parquet"
 
 
-def _sign_share(
-    texts: Path, options: PageOptions, decisions: Path | None, task: tuple[Path, int, int]
-) -> None:
-    path, share, _ = task
-    sign_texts(texts, share, path, options.judge, decisions)
+@dataclass(frozen=True, slots=True)
+class _SigningTask:
+    """A share of *count* texts to sign; its signatures go to *path*."""
+
+    path: Path
+    share: int
+    count: int
+    earlier: EarlierRound | None = None
+
+
+def _sign_share(texts: Path, options: PageOptions, task: _SigningTask) -> None:
+    sign_texts(texts, task.share, task.path, options.judge, task.earlier)
 
 
 def _parts_folder(output: Path) -> Path:

@@ -174,14 +174,6 @@ WHERE places.number IS NOT NULL OR document.uri_number IS NOT NULL
 ORDER BY document.document
 """
 
-_CHANGED: Final = """
-SELECT DISTINCT texts.share
-FROM {texts} AS texts
-JOIN {signatures} AS signed ON signed.number = texts.number
-LEFT JOIN {decisions} AS decided ON decided.number = texts.number
-WHERE signed.is_own_version <> coalesce(decided.is_own_version, false)
-"""
-
 _GROUPS: Final = """
 SELECT
     document.document, document.file, document.offset, document.uri, document.date,
@@ -264,14 +256,6 @@ def decide(engine: Any, documents: Path, signatures: Iterable[Path], decisions: 
     with RowsWriter(decisions, DECISIONS) as writer:
         for row in decided.rows():
             writer.write(row)
-
-
-def shares_to_sign_again(engine: Any, texts: Path, signatures: Iterable[Path], decisions: Path) -> set[int]:
-    """The shares with a text for which another assumption was made than what was decided."""
-    query = _CHANGED.format(
-        texts=table_of([texts]), signatures=table_of(signatures), decisions=table_of([decisions])
-    )
-    return {share for (share,) in engine.execute(query).fetchall()}
 
 
 def write_groups(engine: Any, documents: Path, decisions: Path, groups: Path, file_format: str) -> None:

@@ -6,7 +6,7 @@ signed in the order of their documents, by one process. Hosts are independent of
 
 The template counts a text unless it is near to a text that its URL had before, which is then another version of the same
 page. This is known only after the join (`deciding`). It is assumed at first, by comparing each text with the earlier texts
-of its URL. If the join decides otherwise, the share is signed again with the decisions (`job`).
+of its URL. If the join decides otherwise, the texts of the host are signed again with the decisions (`job`).
 
 **Texts**, the input: one row for each text that the near layer compares, sorted by share, host and number::
 
@@ -37,7 +37,8 @@ of its URL. If the join decides otherwise, the share is signed again with the de
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from zlib_ng import zlib_ng
@@ -52,7 +53,7 @@ from scrapy_dedupe.stores.content_values import bucket_numbers, equal_bytes
 from .tables import RowsWriter, joining, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
     from scrapy_dedupe.content.candidates import NearCandidate
@@ -76,23 +77,43 @@ SIGNATURES: Final = {
 _MOST_VERSIONS: Final = 16
 
 
+# The hosts for which another assumption was made than what was decided.
+_CHANGED: Final = """
+SELECT DISTINCT texts.share, texts.host
+FROM {texts} AS texts
+JOIN {signatures} AS signed ON signed.number = texts.number
+LEFT JOIN {decisions} AS decided ON decided.number = texts.number
+WHERE signed.is_own_version <> coalesce(decided.is_own_version, false)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRound:
+    """The signatures of a share in the last round, and the decisions that followed from all signatures."""
+
+    signatures: Path
+    decisions: Path
+
+
 def sign_texts(
-    texts: Path, share: int, signatures: Path, options: JudgeOptions, decisions: Path | None = None
+    texts: Path, share: int, signatures: Path, options: JudgeOptions, earlier: EarlierRound | None = None
 ) -> None:
     """Write the signatures of one *share* of *texts* to the new file *signatures*.
 
-    *decisions* is the file of an earlier join (see `deciding`). Raises ArchiveError for a system error.
+    After an *earlier* round, only the texts of hosts with another decision than was assumed are signed, and the rows of
+    other hosts are copied. Raises ArchiveError for a system error.
     """
     layers = near_layers(options)
     versions = _Versions()
     with joining(signatures.parent) as engine, RowsWriter(signatures, SIGNATURES) as writer:
+        if earlier is not None:
+            writer.write_from(_rows_to_copy(texts, share, earlier))
         # One host after the other, whose template is never needed again. Each layer counts it for itself.
         guard = TemplateGuard(lambda host: None, lambda host, template: None, max_hosts=len(layers))
         candidates = Candidates(options, layers, guard if options.template_guard else None)
         last = None
-        for number, host, url, mime, names, key, text, has_versions, decided in _rows(
-            engine, texts, share, decisions
-        ):
+        rows = rows_of(engine.execute(_texts_to_sign(texts, share, earlier)))
+        for number, host, url, mime, names, key, text, has_versions, decided in rows:
             if host != last:
                 last = host
                 versions.clear()
@@ -104,16 +125,37 @@ def sign_texts(
             writer.write(_row(number, key, candidate.signature, is_own_version=is_own))
 
 
-def _rows(engine: Any, texts: Path, share: int, decisions: Path | None) -> Iterator[tuple[Any, ...]]:
-    decided = "NULL" if decisions is None else "coalesce(decided.is_own_version, false)"
-    join = "" if decisions is None else f"LEFT JOIN {table_of([decisions])} AS decided USING (number)"
-    return rows_of(
-        engine.execute(
-            f"SELECT number, host, uri, mime, names, text_key, text, has_versions, {decided}"  # noqa: S608
-            f" FROM {table_of([texts])} {join} WHERE share = ? ORDER BY host, number",
-            [share],
-        )
+def shares_to_sign_again(engine: Any, texts: Path, signatures: Iterable[Path], decisions: Path) -> set[int]:
+    """The shares with a text for which another assumption was made than what was decided."""
+    changed = _changed(texts, signatures, decisions)
+    return {share for (share,) in engine.execute(f"SELECT DISTINCT share FROM ({changed})").fetchall()}  # noqa: S608
+
+
+def _changed(texts: Path, signatures: Iterable[Path], decisions: Path) -> str:
+    return _CHANGED.format(
+        texts=table_of([texts]), signatures=table_of(signatures), decisions=table_of([decisions])
     )
+
+
+def _texts_to_sign(texts: Path, share: int, earlier: EarlierRound | None) -> str:
+    columns = "number, host, uri, mime, names, text_key, text, has_versions"
+    if earlier is None:
+        return f"SELECT {columns}, NULL FROM {table_of([texts])} WHERE share = {share} ORDER BY host, number"  # noqa: S608
+    changed = _changed(texts, [earlier.signatures], earlier.decisions)
+    return (
+        f"SELECT {columns}, coalesce(decided.is_own_version, false) FROM {table_of([texts])}"  # noqa: S608
+        f" LEFT JOIN {table_of([earlier.decisions])} AS decided USING (number)"
+        f" WHERE share = {share} AND host IN (SELECT host FROM ({changed})) ORDER BY host, number"
+    )
+
+
+def _rows_to_copy(texts: Path, share: int, earlier: EarlierRound) -> str:
+    changed = _changed(texts, [earlier.signatures], earlier.decisions)
+    numbers = (
+        f"SELECT number FROM {table_of([texts])}"  # noqa: S608
+        f" WHERE share = {share} AND host NOT IN (SELECT host FROM ({changed}))"
+    )
+    return f"SELECT * FROM {table_of([earlier.signatures])} WHERE number IN ({numbers})"  # noqa: S608
 
 
 def _row(number: int, key: bytes, signature: Signature | None, *, is_own_version: bool) -> tuple[object, ...]:
@@ -135,20 +177,26 @@ def _row(number: int, key: bytes, signature: Signature | None, *, is_own_version
 
 
 class _Versions:
-    """The last texts of each URL of a host that were not near to an earlier one."""
+    """The last texts of each URL of a host that were not near to an earlier one: their rows and bands."""
 
     def __init__(self) -> None:
-        self._rows: defaultdict[str, deque[bytes]] = defaultdict(lambda: deque(maxlen=_MOST_VERSIONS))
+        self._texts: defaultdict[str, list[tuple[bytes, bytes]]] = defaultdict(list)
 
     def has_near(self, url: str, candidate: NearCandidate) -> bool:
-        """Whether a text is near to an earlier one of its URL; otherwise it is added."""
+        """Whether a text is near to an earlier one of its URL, and shares a bucket with it; otherwise it is added."""
         signature = candidate.signature
         if signature is None:
             return False
-        if any(equal_bytes(rows, signature.rows) >= signature.min_equal for rows in self._rows[url]):
-            return True
-        self._rows[url].append(signature.rows)
+        earlier = self._texts[url]
+        if earlier:
+            searched = {*bucket_numbers(b"".join((*signature.bands, *signature.more_bands)))}
+            for rows, bands in earlier:
+                is_near = equal_bytes(rows, signature.rows) >= signature.min_equal
+                if is_near and not searched.isdisjoint(bucket_numbers(bands)):
+                    return True
+        earlier.append((signature.rows, b"".join(signature.bands)))
+        del earlier[:-_MOST_VERSIONS]
         return False
 
     def clear(self) -> None:
-        self._rows.clear()
+        self._texts.clear()

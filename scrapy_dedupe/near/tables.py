@@ -52,6 +52,10 @@ class RowsWriter:
         if len(self._rows) >= _ROWS_AT_ONCE:
             self._insert()
 
+    def write_from(self, query: str) -> None:
+        """Add the rows of a query over Parquet files."""
+        self._engine.execute(f"INSERT INTO rows {query}")
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -13,6 +13,7 @@ from listed_archives import ListedFile
 from near.made_crawls import HTML, html, verdicts, words, write_crawls
 
 from scrapy_dedupe.content import JudgeOptions, NearOptions
+from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.live.responses import decoded_page
 from scrapy_dedupe.near import GROUPS, NearJobOptions, PageOptions, find_near_copies
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.near import NearCopies
     from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.warc.capture import Headers
+    from scrapy_dedupe.warc.codings import DecodedPage
 
 OPTIONS = NearJobOptions(PageOptions(decoded_page))
 
@@ -205,6 +208,21 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert "http://new.example/" in [row["uri"] for row in rows_of(tmp_path / "groups.parquet")]
 
 
+def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
+    (path,) = write_crawls(tmp_path, 6, crawls=1, sites=1, pages=2)
+
+    def growing(url: str, headers: Headers, body: bytes) -> DecodedPage | str:
+        with path.open("ab") as file:
+            file.write(b"\n")
+        return decoded_page(url, headers, body)
+
+    with pytest.raises(
+        ArchiveError, match=r"crawl0\.warc\.gz has changed while it was read\. Run the command again"
+    ):
+        find([path], tmp_path / "groups.parquet", NearJobOptions(PageOptions(growing), keep_going=True))
+    assert not (tmp_path / "groups.parquet").exists()
+
+
 def test_the_formats_have_the_same_rows(tmp_path: Path) -> None:
     files = write_crawls(tmp_path, 6, crawls=2, pages=4)
     for name in ("parquet", "csv", "jsonl"):
@@ -235,6 +253,20 @@ def test_a_revisit_has_the_text_of_its_original(tmp_path: Path) -> None:
         ("http://a.example/", "unchanged"),
     ]
     assert (found.documents, found.revisits, found.skipped) == (3, 2, {"revisit": 1})
+
+
+def test_files_without_a_text_that_is_compared(tmp_path: Path) -> None:
+    file = ListedFile(tmp_path / "a.warc", "")
+    file.add(b"\x89PNG", headers=("Content-Type: image/png",))
+    assert find([file.path], tmp_path / "none.parquet").documents == 0
+    assert rows_of(tmp_path / "none.parquet") == []
+    for number in range(2):
+        file.add(b"<p>short", f"http://a.example/{number}", headers=HTML)
+    find([file.path], tmp_path / "groups.parquet")
+    assert [(row["verdict"], row["kept"]) for row in rows_of(tmp_path / "groups.parquet")] == [
+        ("unique", 0),
+        ("exact", 0),
+    ]
 
 
 def test_a_page_without_a_date_comes_last(tmp_path: Path) -> None:
