@@ -286,7 +286,8 @@ def rechunked_faults(old: Head, new: Head, block_digest_of_new: str | None) -> l
 
 def is_undone(before: Head, after: Head) -> bool:
     """Whether `restoring` made the change between two heads: former values were removed, and none was added."""
-    return bool(before.former() - after.former()) and not after.former() - before.former()
+    had, has = before.former(), after.former()
+    return bool(had and had - has and not has - had)
 
 
 def concurrent_changes(old: Head, new: Head) -> list[tuple[bytes, bytes]]:

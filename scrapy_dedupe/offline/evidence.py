@@ -67,18 +67,6 @@ _BATCH_ROWS = 5_000
 _MOST_HELD = 1_000
 _KEPT_ANSWERS = 1_024
 _ALIKE = "sha, digest, text, whole, chunked, page"
-_REFERENCE = (
-    "id", "bare", "place", "date", "target", "uri", "own_date", "digest", "unmodified", "unchunked"
-)  # fmt: skip
-
-_TABLES = {
-    "captures": "place, uri, id, bare, date, sha, digest, text, whole, chunked, page, sides, file, offset, position",
-    "revisits": "pair, change, b_offset, a_offset, sha, own_id, own_former, b_position, "
-    + ", ".join(f"{side}_{name}" for side in "ba" for name in _REFERENCE),
-    "links": "pair, b_offset, a_offset, field, old, new",
-    "renamed": "pair, b_offset, a_offset, change, old, new",
-    "others": "id",
-}
 _INDEXES = (
     "CREATE INDEX by_place ON captures (place, id, sha, sides)",
     "CREATE INDEX by_id ON captures (id) WHERE id IS NOT NULL",
@@ -98,10 +86,17 @@ _IS_CLEAR = (
     " AND c.bare = r.a_bare AND c.sha = r.sha AND c.whole AND coalesce(c.text, c.digest) = r.a_digest"
     " AND NOT (c.chunked AND r.a_unchunked) AND c.sides & 2)"
 )
-# A link to a record that no capture has any more, since it has a new id in the same pair.
+# A link to a record that is not in the file after any more, because it has a new id there. If another host rewrites the file
+# of the record, only its old id is known: in the originals, which have the pairs from the given number on.
 _IS_NEW_ID = (
-    "field <> 'place' AND EXISTS (SELECT 1 FROM renamed r WHERE r.old = l.old AND r.new = l.new AND r.pair = l.pair)"
-    " AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2)"
+    "field <> 'place' AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2 AND file = 2 * l.pair + 1)"
+    " AND CASE WHEN EXISTS (SELECT 1 FROM renamed r WHERE r.old = l.old AND r.new = l.new) THEN"
+    " EXISTS (SELECT 1 FROM renamed r WHERE r.old = l.old AND r.new = l.new AND r.pair = l.pair)"
+    " OR NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2)"
+    " ELSE EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2)"
+    " AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2 AND file < 2 * ?)"
+    " AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.new)"
+    " AND NOT EXISTS (SELECT 1 FROM revisits WHERE own_id = l.new) AND l.new NOT IN (SELECT id FROM others) END"
 )
 
 
@@ -169,6 +164,16 @@ class RevisitRow(NamedTuple):
     sha: bytes | None
     before: ReferenceRow | None
     after: ReferenceRow | None
+
+
+_TABLES = {
+    "captures": f"uri, sides, {', '.join(Held._fields)}",
+    "revisits": "pair, change, b_offset, a_offset, sha, own_id, own_former, b_position, "
+    + ", ".join(f"{side}_{name}" for side in "ba" for name in ReferenceRow._fields),
+    "links": "pair, b_offset, a_offset, field, old, new",
+    "renamed": "pair, b_offset, a_offset, change, old, new",
+    "others": "id",
+}
 
 
 def hashed(text: str) -> bytes:
@@ -257,11 +262,12 @@ class EvidenceWriter:
         text = stored_digest(record)
         digest = digest_key(text or f"sha1:{payload[1].hex}")
         row = (
-            hashed_place(uri, date), uri_key(uri or ""), hashed_id(record.id), is_bare(record.id), date,
+            uri_key(uri or ""), sides,
+            hashed_place(uri, date), hashed_id(record.id), is_bare(record.id), date,
             bytes.fromhex(payload[0].hex), digest, None if text == digest else text, int(record.is_whole),
             int(_is_in_chunks(record, payload[0].size_bytes)),
             int(record.http_status == 200) if can_be_original(record) else None,
-            sides, 2 * self._pair + (sides != BEFORE), record.offset, _position(record),
+            2 * self._pair + (sides != BEFORE), record.offset, _position(record),
         )  # fmt: skip
         self._add("captures", row)
 
@@ -281,7 +287,7 @@ class EvidenceWriter:
         """
         sha = bytes.fromhex(payload[0].hex) if payload else None
         references = [
-            row_of(record) if record and record.type == "revisit" else (None,) * len(_REFERENCE)
+            row_of(record) if record and record.type == "revisit" else (None,) * len(ReferenceRow._fields)
             for record in (before, after)
         ]
         own_id = own_former = None
@@ -369,7 +375,8 @@ class Evidence:
         """All revisits, in the order of the files."""
         for row in self._rows(f"SELECT {_IS_CLEAR}, r.* FROM revisits r ORDER BY rowid"):  # noqa: S608 - a constant
             is_clear, pair, change, before_offset, after_offset, sha, _, _, _, *references = row
-            before, after = references[: len(_REFERENCE)], references[len(_REFERENCE) :]
+            size = len(ReferenceRow._fields)
+            before, after = references[:size], references[size:]
             yield RevisitRow(
                 is_clear, pair, change, before_offset, after_offset, sha,
                 ReferenceRow(*before) if before[5] is not None else None,
@@ -403,28 +410,11 @@ class Evidence:
             self._has_digests = True
         # Group in SQL: a URI that was captured a million times in one second must not yield a million rows.
         rows = self._rows(
-            "SELECT place, id, bare, date, sha, digest, text, whole, chunked, page, file, offset, position, min(rowid) FROM captures"  # noqa: S608 - constant names
+            f"SELECT {', '.join(Held._fields)}, min(rowid) FROM captures"  # noqa: S608 - constant names
             f" WHERE {where} AND sides & ? GROUP BY {alike} LIMIT {_MOST_HELD}",
             (*keys, side),
         )
         return tuple(Held(*row[:-1]) for row in rows)
-
-    def was_renamed(self, old: bytes, new: bytes) -> Iterator[int]:
-        """The pairs in which a record had the id *old* before and has the id *new* after."""
-        rows = self._rows("SELECT pair FROM renamed WHERE old = ? AND new = ?", (old, new))
-        return (row[0] for row in rows)
-
-    def files_with_id(self, record_id: bytes, sides: int) -> Iterator[int]:
-        """The files that have captures with a record id."""
-        rows = self._rows("SELECT file FROM captures WHERE id = ? AND sides & ?", (record_id, sides))
-        return (row[0] for row in rows)
-
-    def is_on_a_record(self, record_id: bytes) -> bool:
-        """Whether any record of either archive has this id."""
-        return any(
-            next(self._rows(f"SELECT 1 FROM {table} WHERE {column} = ? LIMIT 1", (record_id,)), None)  # noqa: S608 - constant names
-            for table, column in (("captures", "id"), ("revisits", "own_id"), ("others", "id"))
-        )
 
     def reused_ids(self) -> Iterator[tuple[int, int, int]]:
         """The pair and offsets of each new revisit that shares its id with another record.
@@ -440,10 +430,18 @@ class Evidence:
             (CONVERTED,),
         )
 
-    def changed_links(self) -> Iterator[tuple[int, int, int, str, bytes | None, bytes | None]]:
-        """Pair, offsets, field, old and new id of each link that changed, except those whose record got the new id."""
-        condition = f"old IS NOT new AND NOT ({_IS_NEW_ID})"
-        yield from self._rows(f"SELECT * FROM links l WHERE {condition} ORDER BY rowid")  # noqa: S608 - a constant
+    def changed_links(
+        self, pair_count: int
+    ) -> Iterator[tuple[int, int, int, str, bytes | None, bytes | None]]:
+        """Pair, offsets, field, old and new id of each link that changed, except to the new id of its record.
+
+        The pairs from *pair_count* on are originals, which are in neither archive.
+        """
+        condition = f"old IS NOT new AND NOT coalesce({_IS_NEW_ID}, 0)"
+        yield from self._rows(
+            f"SELECT * FROM links l WHERE {condition} ORDER BY rowid",  # noqa: S608 - a constant
+            (pair_count,),
+        )
 
     def dangling_links(self) -> Iterator[tuple[int, int, int, str]]:
         """Pair, offsets and field of each link to an id that a record had before but no record has after."""

@@ -4,9 +4,10 @@ Without facts, its bytes are compared with the file after, so it is read complet
 
 With facts (`OldRecord`), which an earlier reading of the file has stored, it is hardly read at all. The file after is
 compared with the digests of the stored bytes; a response that became a revisit is compared with its stored heads and the
-SHA-256 of its payload. Any other record that changed is read, and so are bytes between records. This finds the same
-differences, on the condition that the facts are those of the file. It does not find a fault of the reading that computed
-the facts, nor a change to the file since then: the caller must check that size and modification time are still the same.
+SHA-256 of its payload, and a short record is in the facts itself. Any other record that changed is read, and so are bytes
+between records. This finds the same differences, on the condition that the facts are those of the file. It does not find a
+fault of the reading that computed the facts, nor a change to the file since then: the caller must check that size and
+modification time are still the same.
 """
 
 from __future__ import annotations
@@ -33,22 +34,24 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _PIECE = 1 << 20
+_SHORT_BYTES = 1 << 12
 
 
 class OldRecord(NamedTuple):
     """Facts about one record that shares its gzip member with no other.
 
     ``offset`` and ``length`` count stored bytes, the blank lines after the record included (`StoredRecord`). ``stored`` is
-    their digest (`stored_hash`). The other facts are those of a response that may become a revisit, else None: the bytes
-    of its head with the blank line, the bytes of its HTTP head, the length of its block, and size and SHA-256 of its stored
-    payload.
+    their digest (`stored_hash`). The other facts are None if they are not known. ``head`` has the bytes of the head with its
+    blank line, ``block_start`` the HTTP head of a response, or the whole block of a short record of another type;
+    ``block_length`` is the length of the block. ``payload_bytes`` and ``payload_sha256`` are size and digest of the stored
+    payload of a response.
     """
 
     offset: int
     length: int
     stored: bytes
     head: bytes | None = None
-    http_head: bytes | None = None
+    block_start: bytes | None = None
     block_length: int | None = None
     payload_bytes: int | None = None
     payload_sha256: bytes | None = None
@@ -90,7 +93,7 @@ class OldFile:
         facts = self.facts_at(offset)
         if facts is None:
             return self._records.at(offset)
-        if is_now_revisit and (record := self._known(facts)) is not None:
+        if (record := self._known(facts, is_now_revisit=is_now_revisit)) is not None:
             return record
         with suppress(DamagedInput):
             held = HeldFile(bytes(self.window.read(offset, facts.length)), str(self.window), offset)
@@ -98,26 +101,34 @@ class OldFile:
             return read, payload_digests(read, algorithms_of(read))
         return None
 
-    def _known(self, facts: OldRecord) -> HashedRecord | None:
-        """A response from its facts; None if they do not suffice."""
-        head, http_head = facts.head, facts.http_head
-        if head is None or http_head is None or facts.block_length is None or facts.payload_sha256 is None:
+    def _known(self, facts: OldRecord, *, is_now_revisit: bool) -> HashedRecord | None:
+        """A record from its facts; None if they do not suffice."""
+        head, start, block_length = facts.head, facts.block_start, facts.block_length
+        if head is None or start is None or block_length is None:
+            return None
+        is_whole = len(start) == block_length
+        if not (is_whole or is_now_revisit):
             return None
         fields = tuple(
             [(_text(name), _text(value)) for name, value in split_fields(head.partition(b"\n")[2])]
         )
-        member = head + http_head
-        where = (facts.offset, facts.length, 0, len(head), facts.block_length)
-        record = stored_record(self.window, Frame(False, fields, *where, member, len(http_head)))
-        if record.type != "response" or len(algorithms_of(record)) != 1:
+        where = (facts.offset, facts.length, 0, len(head), block_length)
+        record = stored_record(self.window, Frame(False, fields, *where, head + start, len(start)))
+        algorithms = algorithms_of(record)
+        if is_whole:
+            return record, payload_digests(record, algorithms)
+        if algorithms != ("sha256",) or facts.payload_sha256 is None or facts.payload_bytes is None:
             return None
-        return record, (BodyDigest(facts.payload_sha256.hex(), facts.payload_bytes or 0),)
+        return record, (BodyDigest(facts.payload_sha256.hex(), facts.payload_bytes),)
 
 
 def old_records(
     file: ReadableFile, *, on_damage: Callable[[Damage], None] | None = None
 ) -> Iterator[OldRecord]:
-    """The facts about the records of *file*, which is read once. Damage is handled as by `read_records`."""
+    """The facts about the records of *file*, which is read once, except for records of more than 2 MB.
+
+    Damage is handled as by `read_records`.
+    """
     with WindowedFile(file) as window:
         for record, payload in hashed_records(window, algorithms_of, on_damage=on_damage):
             if not record.length:
@@ -126,14 +137,15 @@ def old_records(
             for at in range(record.offset, record.offset + record.length, _PIECE):
                 hasher.update(window.read(at, min(_PIECE, record.offset + record.length - at)))
             facts = OldRecord(record.offset, record.length, hasher.digest())
-            if record.format == "warc" and record.type == "response" and record.http is not None:
+            frame, http = record.frame, record.http if record.type == "response" else None
+            if record.format == "warc" and (http or frame.block_length <= _SHORT_BYTES):
+                start = frame.kept[: http.length] if http else frame.kept
                 facts = facts._replace(
-                    head=open_head(record.path, record.frame),
-                    http_head=record.frame.kept[: record.http.length],
-                    block_length=record.frame.block_length,
-                    payload_bytes=payload[0].size_bytes,
-                    payload_sha256=bytes.fromhex(payload[0].hex),
+                    head=open_head(window, frame), block_start=start, block_length=frame.block_length
                 )
+            if record.format == "warc" and http:
+                sha256 = bytes.fromhex(payload[0].hex)
+                facts = facts._replace(payload_bytes=payload[0].size_bytes, payload_sha256=sha256)
             yield facts
 
 

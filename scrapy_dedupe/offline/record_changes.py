@@ -113,7 +113,7 @@ class ChangeReader:
             faults.append(f"the date is {after.date!r}, but was {before.date!r}")
         if is_revisit:
             self._report("converted", before, after, faults)
-            self._read_converted_arc(before, after)
+            self._read_converted(before, after, payload_digests(before, algorithms_of(before)))
             return True
         if is_resource:
             if not _is_same_block(before, after):
@@ -127,44 +127,25 @@ class ChangeReader:
         self._count("from_arc")
         return False
 
-    def _read_converted_arc(self, capture: StoredRecord, revisit: StoredRecord) -> None:
-        """Compare a capture of an ARC file with a revisit. The response between them is derived from the revisit."""
-        self._count("converted")
-        new = head_of(revisit)
-        old = former_response(new)
-        faults = self._conversion_faults(capture, revisit, old, new)
-        former = old.value(BLOCK_DIGEST)
-        if former and not _has_digest(former, open_block(capture.path, capture.frame)):
-            faults.append("Former-WARC-Block-Digest does not match the block in the ARC file")
-        former = old.value(PAYLOAD_DIGEST)
-        if former and not _has_digest(former, payload_pieces(capture)):
-            faults.append("its former payload digest does not match the payload in the ARC file")
-        self._report("converted", capture, revisit, faults)
-        self._report_form("converted", capture, revisit, new)
-        self._note_converted(capture, revisit, payload_digests(capture, algorithms_of(capture)), old, new)
-
     def _read_converted(
-        self, response: StoredRecord, revisit: StoredRecord, payload: Sequence[BodyDigest]
+        self, capture: StoredRecord, revisit: StoredRecord, payload: Sequence[BodyDigest]
     ) -> None:
         self._count("converted")
-        old, new = head_of(response), head_of(revisit)
-        faults = self._conversion_faults(response, revisit, old, new)
-        self._report("converted", response, revisit, faults)
-        self._report_form("converted", response, revisit, new)
-        self._note_converted(response, revisit, payload, old, new)
-
-    def _note_converted(
-        self,
-        capture: StoredRecord,
-        revisit: StoredRecord,
-        payload: Sequence[BodyDigest],
-        old: Head,
-        new: Head,
-    ) -> None:
+        new, is_arc = head_of(revisit), capture.format == "arc"
+        # The response between a capture of an ARC file and a revisit is derived from the revisit.
+        old = former_response(new) if is_arc else head_of(capture)
+        faults = self._conversion_faults(capture, revisit, old, new)
+        if is_arc:
+            former = old.value(BLOCK_DIGEST)
+            if former and not _has_digest(former, open_block(capture.path, capture.frame)):
+                faults.append("Former-WARC-Block-Digest does not match the block in the ARC file")
+            former = old.value(PAYLOAD_DIGEST)
+            if former and not _has_digest(former, payload_pieces(capture)):
+                faults.append("its former payload digest does not match the payload in the ARC file")
         self._writer.add_capture(capture, BEFORE, payload)
         self._writer.add_revisit(CONVERTED, capture, revisit, payload=payload)
         self._writer.add_renamed(CONVERTED, capture, revisit)
-        self._add_links(capture, revisit, old, new)
+        self._finish("converted", capture, revisit, old, new, faults)
 
     def _read_restored(
         self, revisit: StoredRecord, response: StoredRecord, payload: Sequence[BodyDigest]
@@ -183,12 +164,10 @@ class ChangeReader:
         else:
             was = _with_digest_of_chunks(response, old.value(PAYLOAD_DIGEST), new)
             faults = _foreign_restoration_faults(revisit, response, old, was)
-        self._report("restored", revisit, response, faults)
-        self._report_form("restored", revisit, response, new)
         self._writer.add_capture(response, AFTER, payload)
         self._writer.add_revisit(UNDONE, revisit, response, payload=payload)
         self._writer.add_renamed(UNDONE, revisit, response)
-        self._add_links(revisit, response, old, new)
+        self._finish("restored", revisit, response, old, new, faults)
 
     @staticmethod
     def _conversion_faults(response: StoredRecord, revisit: StoredRecord, old: Head, new: Head) -> list[str]:
@@ -211,22 +190,21 @@ class ChangeReader:
             self._read_same_block(before, after, old, new, payload)
             return True
         faults = self._rechunked_faults(before, after, old, new)
-        self._report("changed", before, after, faults)
         if faults:
+            self._report("changed", before, after, faults)
             return False
         self._count("rechunked")
-        self._report_form("changed", before, after, new)
         # The payload is the same, but only one of the records stores it in chunks.
         self._writer.add_capture(before, BEFORE)
         self._writer.add_capture(after, AFTER, payload)
-        self._add_links(before, after, old, new)
+        self._finish("changed", before, after, old, new, [])
         return True
 
     def _read_same_block(
         self, before: StoredRecord, after: StoredRecord, old: Head, new: Head, payload: Sequence[BodyDigest]
     ) -> None:
         """Compare two records whose heads may differ in their references."""
-        change = UNCHANGED
+        change, faults = UNCHANGED, []
         if old == new:
             self._count("unchanged")
         else:
@@ -235,9 +213,6 @@ class ChangeReader:
             change = UNDONE if is_back else REPOINTED
             first, second = (new, old) if is_back else (old, new)
             faults = reference_faults(first, second, is_revisit=before.type == "revisit")
-            self._report("changed", before, after, faults)
-        if old.text != new.text:
-            self._report_form("changed", before, after, new)
         if before.type == "revisit":
             self._writer.add_revisit(change, before, after)
         elif before.type in PAYLOAD_TYPES:
@@ -245,7 +220,7 @@ class ChangeReader:
             self._writer.add_capture(after, BOTH, payload)
         else:
             self._writer.add_other(after)
-        self._add_links(before, after, old, new)
+        self._finish("changed", before, after, old, new, faults, is_rewritten=old.text != new.text)
 
     def _rechunked_faults(self, before: StoredRecord, after: StoredRecord, old: Head, new: Head) -> list[str]:
         if before.type != "response" or before.http is None or not before.http.is_chunked:
@@ -262,19 +237,28 @@ class ChangeReader:
         was = _with_digest_of_chunks(after, old.value(PAYLOAD_DIGEST), new)
         return faults + rechunked_faults(old, was, right)
 
-    def _report_form(self, kind: str, before: StoredRecord, after: StoredRecord, head: Head) -> None:
-        """Report problems in the form of a rewritten record, independent of its values."""
-        is_gzip = self._after.is_gzip_at(after.offset)
-        faults = form_faults(head) + end_faults(after, is_gzip=is_gzip)
-        if (
-            self._is_like_before
-            and is_gzip != self._is_gzip
-            and is_gzip != self._before.is_gzip_at(before.offset)
-        ):
-            faults.append("it is compressed, but was not" if is_gzip else "it is no longer compressed")
+    def _finish(
+        self,
+        kind: str,
+        before: StoredRecord,
+        after: StoredRecord,
+        old: Head,
+        new: Head,
+        faults: list[str],
+        *,
+        is_rewritten: bool = True,
+    ) -> None:
+        """Report the faults of a changed record, and those of its form; store its links as evidence."""
+        if is_rewritten:
+            is_gzip = self._after.is_gzip_at(after.offset)
+            faults = faults + form_faults(new) + end_faults(after, is_gzip=is_gzip)
+            if (
+                self._is_like_before
+                and is_gzip != self._is_gzip
+                and is_gzip != self._before.is_gzip_at(before.offset)
+            ):
+                faults.append("it is compressed, but was not" if is_gzip else "it is no longer compressed")
         self._report(kind, before, after, faults)
-
-    def _add_links(self, before: StoredRecord, after: StoredRecord, old: Head, new: Head) -> None:
         for was, value in concurrent_changes(old, new):
             self._writer.add_link("WARC-Concurrent-To", _text(was), _text(value), before.offset, after.offset)
         if after.type != "revisit" and before.type != "revisit":
@@ -284,8 +268,8 @@ class ChangeReader:
             self._writer.add_place(before, after)
 
     def _report(self, kind: str, before: StoredRecord, after: StoredRecord, faults: list[str]) -> None:
-        was, now = (f"{record.path}, offset {record.offset}" for record in (before, after))
         for fault in faults:
+            was, now = (f"{record.path}, offset {record.offset}" for record in (before, after))
             self._findings.add(kind, was, now, fault)
 
     def _count(self, name: str) -> None:

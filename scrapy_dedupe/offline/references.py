@@ -100,40 +100,22 @@ class References:
             self._report(pair, before, after, "another record has its new record id too")
         for pair, before, after, field in self._evidence.dangling_links():
             self._report(pair, before, after, f"{field} refers to a record whose id has changed")
-        for pair, before, after, field, old, new in self._evidence.changed_links():
-            if reason := self._reason_against(pair, field, old, new):
+        for pair, before, after, field, old, new in self._evidence.changed_links(self._pair_count):
+            if reason := self._reason_against(field, old, new):
                 self._report(pair, before, after, reason)
 
-    def _reason_against(self, pair: int, field: str, old: bytes | None, new: bytes | None) -> str | None:
-        """Why a changed value of a link is wrong; None if it is right."""
+    def _reason_against(self, field: str, old: bytes | None, new: bytes | None) -> str | None:
+        """Why a value of a link that changed to another record is wrong; None if it is right."""
         is_place = field == "place"
         field = "WARC-Refers-To-Target-URI or -Date" if is_place else field
         if old is None or new is None:
             return f"{field} is gone, or was added"
-        if not is_place and self._is_new_id(pair, old, new):
-            return None
         if field == "WARC-Concurrent-To":
             return f"{field} refers to another record, not to the new id of the former one"
         was, now = [side.at_place if is_place else side.named for side in self._sides.values()]
         if not _shas(was(old)) & _shas(now(new)):
             return f"{field} refers to a record with another payload, or to none"
         return None
-
-    def _is_new_id(self, pair: int, old: bytes, new: bytes) -> bool:
-        """Whether the record with the id *old* in the files of a pair has the id *new* after."""
-        after = [file // 2 for file in self._evidence.files_with_id(old, AFTER)]
-        if pair in after:
-            # The record is still there, although others with this id may have changed.
-            return False
-        pairs = list(self._evidence.was_renamed(old, new))
-        if pairs:
-            return pair in pairs or not after
-        # If another host rewrites the file of a record, only its old id is known here.
-        return (
-            bool(after)
-            and all(file >= self._pair_count for file in after)
-            and not self._evidence.is_on_a_record(new)
-        )
 
     def _check_converted(self, row: RevisitRow, reference: ReferenceRow) -> None:
         originals = self._originals(row, reference, {row.sha}, is_new_id=True)

@@ -7,7 +7,7 @@ chunks, the restored record is identical to the record before deduplication, byt
 
 The work has four steps. Each begins only when the previous step is synced to disk:
 
-1. the files are read once, and the changes are stored in a plan (`restoration_plan`);
+1. the files are read once (`restoration_search`), and the changes are stored in a plan (`restoration_plan`);
 2. the originals are read, file by file; each is verified, and the records that are restored from it are written to the
    work folder;
 3. the files are assembled under temporary names in the folders of their final ones, and compared with their sources;
@@ -20,24 +20,20 @@ In place, files are replaced one by one: originals do not change, so any mixture
 from __future__ import annotations
 
 import os
-from collections import Counter
-from contextlib import closing
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
-from scrapy_dedupe.tasks.state import StateFolder, reading
-from scrapy_dedupe.warc.framing import open_head
-from scrapy_dedupe.warc.reading import read_record, read_records
-from scrapy_dedupe.warc.references import CaptureTable, is_unmodified, reference_of
-from scrapy_dedupe.warc.sources import GZIP_MAGIC
+from scrapy_dedupe.tasks.state import StateFolder
+from scrapy_dedupe.warc.reading import read_record
 
 from .inputs import Input, find_inputs
 from .record_files import remove_parts
-from .restoration_plan import PlannedRestoration, RestorationPlan
+from .restoration_plan import RestorationPlan
+from .restoration_search import NO_ORIGINAL, RestorationScan, search
 from .restored_files import (
     Output,
     RestorationSources,
@@ -49,28 +45,19 @@ from .restored_files import (
     remove_waiting,
     write_output,
 )
-from .restored_heads import FORMER_ID, former, has_others, is_changed, is_own_revisit, pointed_fields
+from .restored_heads import former
 from .restored_records import OriginalsTask, make_records
 from .verifying import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from scrapy_dedupe.tasks.progress import Progress
-    from scrapy_dedupe.warc.reading import StoredRecord
-    from scrapy_dedupe.warc.references import FiledCapture
 
 WORK_FOLDER: Final = ".restore"
 _SEARCHED: Final = "searched"
 _LOCK: Final = "lock"
 _PLAN: Final = "plan.sqlite"
-_NO_ORIGINAL: Final = "its original was not found"
-_UNMODIFIED: Final = "of unmodified responses (304), which had no payload"
-_NO_HEAD: Final = "without an HTTP head"
-_FORMER_OF_OTHERS: Final = "with Former- fields that warcrefs or dedupe did not write"
-_SHARED: Final = "in a gzip member with other records"
-_MOST_CANDIDATES: Final = 8
-_HELD_BYTES: Final = 1 << 16  # larger revisits are read again
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +91,6 @@ class Restored:
     fault_count: int
     faults: tuple[Fault, ...]
     output: str | None = None
-
-
-@dataclass(slots=True)
-class _RestorationScan:
-    left: Counter[str] = field(default_factory=Counter)
-    not_ours: int = 0
-    not_ours_revisits: int = 0
-    revisits: int = 0
-
-    def __post_init__(self) -> None:
-        self.left = Counter(self.left)
-
-    def to_json(self) -> dict[str, Any]:
-        """The arguments for an equal object."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 def restore(
@@ -270,31 +242,15 @@ class _Restoration:
         """Read all files once, and store the revisits and their possible originals in the plan."""
         plan.set_fact("call", self._call())
         self._sources.note(plan)
-        scan, captures = _RestorationScan(), CaptureTable()
-        files = [*self._inputs, *self._others]
-        numbers = {str(given.file): number for number, given in enumerate(files)}
-        self._watch.begin("looking for revisits and originals", sum(given.size_bytes for given in files))
-        with closing(captures):
-            for number, given in enumerate(files):
-                is_other = number >= len(self._inputs)
-                if is_other and not scan.revisits:
-                    break
-                if is_other:
-                    plan.add_file(number, str(given.file), None)
-                else:
-                    final = str(self._finals[number])
-                    plan.add_file(number, given.name, final, is_gzip=_is_gzip(given))
-                for record in captures.noted(self._records(given)):
-                    if not is_other:
-                        self._scan(plan, scan, number, record)
-                self._watch.advance(given.size_bytes)
-            for revisit, _ in plan.unresolved():
-                found = _candidates(captures, revisit)
-                places = [
-                    (numbers[str(captures.file_of(one))], one.offset, one.block_position) for one in found
-                ]
-                plan.add_candidates(revisit, places)
-        self._watch.end()
+        scan = search(
+            plan,
+            self._inputs,
+            self._others,
+            self._finals,
+            all_writers=self._options.all_writers,
+            faults=self._faults,
+            watch=self._watch,
+        )
         plan.set_fact("scan", scan.to_json())
         plan.set_fact("bytes_before", sum(given.size_bytes for given in self._inputs))
         self._set_stage(plan, _SEARCHED)
@@ -315,7 +271,7 @@ class _Restoration:
             for task in tasks:
                 plan.take_made(rank, task.number, task.made)
             plan.commit()
-        scan = _RestorationScan(**plan.fact("scan"))
+        scan = RestorationScan(**plan.fact("scan"))
         try:
             self._report_unresolved(plan, scan)
         except DamagedInput:
@@ -335,68 +291,10 @@ class _Restoration:
         plan.set_fact("stage", stage)
         plan.commit()
 
-    def _records(self, given: Input) -> Iterator[StoredRecord]:
-        try:
-            yield from read_records(given.file, on_damage=self._faults.add_damage)
-        except OSError as error:
-            raise ArchiveError(f"{given.name} cannot be read: {error.strerror or error}.") from error
-
-    def _scan(self, plan: RestorationPlan, scan: _RestorationScan, number: int, record: StoredRecord) -> None:
-        if record.format != "warc":
-            return
-        is_own, changed = is_own_revisit(record), is_changed(record)
-        if changed and not is_own and not pointed_fields(record):
-            scan.not_ours += 1
-            scan.not_ours_revisits += record.type == "revisit"
-            return
-        is_revisit = is_own or (
-            self._options.all_writers
-            and record.type == "revisit"
-            and not is_unmodified(record)
-            and not has_others(record)
-        )
-        if self._options.all_writers and record.type == "revisit" and not is_revisit:
-            scan.left[_UNMODIFIED if is_unmodified(record) else _FORMER_OF_OTHERS] += 1
-        if not is_revisit and not changed:
-            return
-        reason = None
-        if not record.length:
-            reason = _SHARED
-        elif is_revisit and (record.http is None or record.http.status is None):
-            reason = _NO_HEAD
-        if reason is not None:
-            if is_own or not is_revisit:
-                place = f"{record.path}, offset {record.offset}"
-                self._faults.add(place, f"the record cannot be restored ({reason})")
-            else:
-                scan.left[reason] += 1
-            return
-        if not is_revisit:
-            plan.add_change(number, record.offset, record.length)
-            digest = former(record, "WARC-Payload-Digest") or record.get("WARC-Payload-Digest")
-            if record.type == "revisit" and digest:
-                plan.add_named(digest.strip())
-            return
-        scan.revisits += 1
-        revisit = PlannedRestoration(
-            number,
-            record.offset,
-            record.length,
-            record.get(FORMER_ID),
-            record.target_uri,
-            record.date,
-            reference_of(record),
-            record.refers_to
-            or (f"{record.refers_to_uri} of {record.refers_to_date}" if record.refers_to_uri else "record"),
-        )
-        is_held = record.frame.block_length <= _HELD_BYTES
-        data = open_head(record.path, record.frame) + record.frame.kept + b"\r\n\r\n" if is_held else None
-        plan.add_revisit(revisit, data)
-
-    def _report_unresolved(self, plan: RestorationPlan, scan: _RestorationScan) -> None:
+    def _report_unresolved(self, plan: RestorationPlan, scan: RestorationScan) -> None:
         for revisit, reason in plan.unresolved():
             if reason is None and revisit.former_id is None:
-                scan.left[_NO_ORIGINAL] += 1
+                scan.left[NO_ORIGINAL] += 1
                 continue
             where = f"{plan.place(revisit.file)}, offset {revisit.offset}"
             self._faults.add(
@@ -475,20 +373,3 @@ class _Restoration:
             fault_count=self._faults.count,
             faults=tuple(self._faults.first),
         )
-
-
-def _candidates(captures: CaptureTable, revisit: PlannedRestoration) -> list[FiledCapture]:
-    """The possible originals of a revisit, the best first; last, records that it names but whose digest differs."""
-    reference = revisit.reference
-    found = [one for _, ways in captures.ways(reference) for one in ways[:_MOST_CANDIDATES]]
-    # Captures with another digest are originals only if the former digests of the revisit confirm it.
-    if reference.id is not None:
-        found += list(captures.with_id(reference.id))[:_MOST_CANDIDATES]
-    if reference.uri is not None and reference.date is not None:
-        found += list(captures.in_second(reference.uri, reference.date // 1_000))[:_MOST_CANDIDATES]
-    return list(dict.fromkeys(found))
-
-
-def _is_gzip(given: Input) -> bool:
-    with reading(given.file), given.file.open("rb") as file:
-        return file.read(2) == GZIP_MAGIC[:2]

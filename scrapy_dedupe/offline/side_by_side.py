@@ -7,7 +7,7 @@ of several records are compared as bytes.
 
 If two records do not match, the next 256 records of both files are searched for a match, so that a removed or added record
 is reported as such and the comparison can continue. If this fails, one difference is reported for the rest of the file, and
-only its payloads are read. Only such searches, and records of more than 4 MB that changed, read bytes again.
+only its payloads are read. Only such searches, and records of more than 2 MB that changed, read bytes again.
 """
 
 from __future__ import annotations
@@ -161,10 +161,8 @@ class _Walk:
                 return
             is_gzip = self._after.is_gzip_at(0)
             if is_gzip != self._before.is_gzip_at(0) and self._before.size_bytes and self._after.size_bytes:
-                self.findings.add(
-                    "file", str(before), str(after),
-                    "it is compressed, but was not" if is_gzip else "it is no longer compressed",
-                )  # fmt: skip
+                reason = "it is compressed, but was not" if is_gzip else "it is no longer compressed"
+                self.findings.add("file", str(before), str(after), reason)
             self._compare_records()
             self._compare_rest()
 
@@ -211,9 +209,8 @@ class _Walk:
     def _find_partner(self, key: RecordKey, expected: HashedRecord | None) -> HashedRecord | None:
         """Search the record before that matches a record after, and report the records between; *expected* is the next."""
         self._searches += 1
-        where = place_of(self._after, key.offset)
         if expected is None and self._at_before >= self._before.size_bytes:
-            self.findings.add("added", None, where, f"there is no such {key.type} record before")
+            self._report("added", None, key.offset, f"there is no such {key.type} record before")
             return None
         if expected is None or self._searches > _MOST_SEARCHES:
             self._lose(key.offset)
@@ -232,18 +229,14 @@ class _Walk:
             return record, digests
         partner = key_of(record)
         if any(partner.is_of(other) for other in self._ahead_after.at(key.offset)):
-            self.findings.add(
-                "added", None, where, f"there is no such {key.type} record at this place before"
+            self._report(
+                "added", None, key.offset, f"there is no such {key.type} record at this place before"
             )
             return None
         if key.looks_like(partner):
             return expected
-        self.findings.add(
-            "changed",
-            place_of(self._before, partner.offset),
-            where,
-            f"a different record, of type {key.type}, is in its place",
-        )
+        reason = f"a different record, of type {key.type}, is in its place"
+        self._report("changed", partner.offset, key.offset, reason)
         self._add_evidence(record, BEFORE, None, digests)
         self._at_before = record.offset + record.length
         return None
@@ -257,11 +250,12 @@ class _Walk:
             f"{subject} is no longer in its place",
         )
 
+    def _report(self, kind: str, before: int | None, after: int, reason: str) -> None:
+        was = None if before is None else place_of(self._before, before)
+        self.findings.add(kind, was, place_of(self._after, after), reason)
+
     def _lose(self, offset: int) -> None:
-        self.findings.add(
-            "changed", place_of(self._before, self._at_before), place_of(self._after, offset),
-            "the files differ from here on",
-        )  # fmt: skip
+        self._report("changed", self._at_before, offset, "the files differ from here on")
         self._is_lost = True
 
     def _record_before(self, *, is_now_revisit: bool = False) -> HashedRecord | None:
@@ -278,10 +272,8 @@ class _Walk:
                     self.faults.add_damage(damage)
                     self._at_before += damage.length
                 else:
-                    self.findings.add(
-                        "bytes", place_of(self._before, self._at_before), place_of(self._after, damage.offset),
-                        f"a damaged place that differs from before ({damage.reason})",
-                    )  # fmt: skip
+                    reason = f"a damaged place that differs from before ({damage.reason})"
+                    self._report("bytes", self._at_before, damage.offset, reason)
             self._at = damage.offset + damage.length
             self._differs = False
         damages.clear()
@@ -294,10 +286,7 @@ class _Walk:
         if self._is_same(start, end - start):
             self._at_before += end - start
         elif _without_zeros(self._after, start) < end:
-            self.findings.add(
-                "bytes", place_of(self._before, self._at_before), place_of(self._after, start),
-                f"{end - start} bytes between records differ",
-            )  # fmt: skip
+            self._report("bytes", self._at_before, start, f"{end - start} bytes between records differ")
         self._at = end
 
     def _compare_rest(self) -> None:
@@ -312,12 +301,8 @@ class _Walk:
             self._add_evidence(record, BEFORE, None, digests)
             self._at_before = record.offset + record.length
         if self._at_before < size:
-            self.findings.add(
-                "bytes",
-                place_of(self._before, self._at_before),
-                place_of(self._after, self._after.size_bytes),
-                f"{size - self._at_before} bytes are missing",
-            )
+            reason = f"{size - self._at_before} bytes are missing"
+            self._report("bytes", self._at_before, self._after.size_bytes, reason)
 
     def _index_rest(self) -> None:
         rest = hashed_records(
@@ -382,12 +367,7 @@ class _Walk:
         for before, after in zip_longest(records(self._before), records(self._after)):
             if before is None:
                 self._count("records")
-                self.findings.add(
-                    "added",
-                    None,
-                    place_of(self._after, after.offset),
-                    f"there is no such {after.type} record before",
-                )
+                self._report("added", None, after.offset, f"there is no such {after.type} record before")
                 self._add_evidence(after, AFTER, None)
             elif after is None:
                 self._report_missing(key_of(before))

@@ -3,13 +3,14 @@ does not use.
 
 First, every pair of files is compared (`side_by_side`), in any number of processes; facts about the records are stored on
 disk (`evidence`), so that memory does not grow with the archive. Then every revisit and every reference is followed
-through all files (`references`). Finally a random sample of the new revisits is replayed (`replays`): the revisit is read,
+through all files (`references`). Finally a random sample of the new revisits is replayed: the revisit is read,
 its original is looked up by URI and date as a replay program does, and its payload is compared byte by byte with that of
 the record before.
 """
 
 from __future__ import annotations
 
+import random
 import secrets
 import shutil
 import tempfile
@@ -19,26 +20,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import ArchiveError, SettingError
-from scrapy_dedupe.offline.evidence import Evidence
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError
+from scrapy_dedupe.offline.evidence import AFTER, Evidence, Side, hashed_place, row_of
 from scrapy_dedupe.offline.findings import Difference, Findings
 from scrapy_dedupe.offline.references import References
-from scrapy_dedupe.offline.replays import Replays
 from scrapy_dedupe.offline.side_by_side import PairComparison, compare, place_of
+from scrapy_dedupe.offline.windows import are_same
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import NoProgress
+from scrapy_dedupe.warc.bodies import payload_pieces
+from scrapy_dedupe.warc.reading import read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from scrapy_dedupe.offline.evidence import Held
     from scrapy_dedupe.offline.old_files import OldRecord
     from scrapy_dedupe.offline.pairing import Pair
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
 DEFAULT_SAMPLE = 100
+_COUNTED = ("records", "unchanged", "converted", "repointed", "restored", "rechunked", "from_arc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,7 @@ def verify(
             references = References(evidence, findings, places.text, places.file, len(pairs))
             references.check_revisits()
             references.check_links()
-            replays = Replays(evidence, findings, places.file)
+            replays = _Replays(evidence, findings, places.file)
             replays.run(sample, seed)
         finally:
             evidence.close()
@@ -151,13 +157,7 @@ def verify(
         shutil.rmtree(folder, ignore_errors=True)
     return Verification(
         files=len(pairs),
-        records=counts["records"],
-        unchanged=counts["unchanged"],
-        converted=counts["converted"],
-        repointed=counts["repointed"],
-        restored=counts["restored"],
-        rechunked=counts["rechunked"],
-        from_arc=counts["from_arc"],
+        **{name: counts[name] for name in _COUNTED},
         resolved=references.resolved,
         by_digest=references.by_digest,
         dangling_before=references.dangling_before,
@@ -208,6 +208,60 @@ def _read(
             taken += 1
     watch.end()
     return size_bytes
+
+
+class _Replays:
+    """Replays revisits. `drawn` is the size of the sample, `right` the number of revisits with the right payload."""
+
+    def __init__(
+        self, evidence: Evidence, findings: Findings, file_of: Callable[[int], ReadableFile]
+    ) -> None:
+        self._evidence = evidence
+        self._findings = findings
+        self._file_of = file_of
+        self._captures = Side(evidence, AFTER, self._open)
+        self.drawn = 0
+        self.right = 0
+
+    def run(self, sample: int, seed: int) -> None:
+        """Replay *sample* random revisits, or all if there are fewer."""
+        count = self._evidence.converted_count()
+        self.drawn = min(sample, count)
+        numbers = random.Random(seed).sample(range(count), self.drawn)  # noqa: S311 - not for cryptography
+        for pair, before_offset, position, after_offset in self._evidence.converted_places(numbers):
+            before, after = self._file_of(2 * pair), self._file_of(2 * pair + 1)
+            try:
+                response = read_record(before, before_offset, block_position=position)
+                reason = self._replay(response, read_record(after, after_offset))
+            except DamagedInput as error:
+                reason = str(error)
+            if reason is None:
+                self.right += 1
+            else:
+                self._findings.add(
+                    "replay", f"{before}, offset {before_offset}", f"{after}, offset {after_offset}", reason
+                )
+
+    def _replay(self, response: StoredRecord, revisit: StoredRecord) -> str | None:
+        """The reason of a failure, or None."""
+        uri, date = revisit.refers_to_uri, revisit.refers_to_date
+        place = hashed_place(uri, date)
+        if place is None:
+            return "a replay program cannot find its original"
+        if all(held.date != date for held in self._captures.at_place(place)):
+            return "a replay program finds no record with the URI and date that it refers to"
+        held = self._captures.original(row_of(revisit).named)
+        if held is None:
+            return "a replay program finds no record with its digest and the URI and date that it refers to"
+        original = self._open(held)
+        if (original.target_uri, original.date) != (uri, date) or original.type == "revisit":
+            return f"a replay program finds {original.path}, offset {original.offset}, which it does not refer to"
+        if not are_same(payload_pieces(response), payload_pieces(original)):
+            return f"replayed from {original.path}, offset {original.offset}, its payload differs"
+        return None
+
+    def _open(self, held: Held) -> StoredRecord:
+        return read_record(self._file_of(held.file), held.offset, block_position=held.position)
 
 
 class _Places:

@@ -8,6 +8,7 @@ Bytes that are no longer kept are read again from the file.
 from __future__ import annotations
 
 import io
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Literal
 
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.warc.sources import ReadableFile
 
-KEPT_BYTES = 4 << 20
+KEPT_BYTES = 2 << 20
 _PIECE = 1 << 18
 
 
@@ -43,8 +44,9 @@ class WindowedFile:
         # The window is the buffer.
         self._raw = file.open("rb").detach()
         self.size_bytes = self._raw.seek(0, io.SEEK_END)
-        self._kept = bytearray()
-        self._start = 0  # the offset of the first kept byte
+        self._pieces: list[bytes] = []
+        self._starts: list[int] = []  # of the pieces
+        self._start = self._end = 0  # the kept range
 
     def __enter__(self) -> Self:
         return self
@@ -71,29 +73,32 @@ class WindowedFile:
         """A new handle, whose position is independent of the others."""
         return io.BufferedReader(_Handle(self))
 
-    def read(self, offset: int, size: int) -> bytes | bytearray:
+    def read(self, offset: int, size: int) -> bytes:
         """The bytes from *offset*, at most *size*; fewer only at the end of the file."""
-        end = offset + size
-        if offset < self._start:
+        if offset < self._start or size > KEPT_BYTES:
             return self._read_at(offset, size)
-        if offset > self._start + len(self._kept):
-            self._forget(len(self._kept))
-            self._start = offset
-        missing = end - self._start - len(self._kept)
-        if missing > 0:
-            self._read_on(max(missing, self._piece))
-            if offset < self._start:
-                return self._read_at(offset, size)
-        return self._kept[offset - self._start : end - self._start]
+        if offset > self._end:
+            self._forget_before(self._end)
+            self._start = self._end = offset
+        if offset + size > self._end:
+            piece = self._read_at(self._end, max(offset + size - self._end, self._piece))
+            if piece:
+                self._starts.append(self._end)
+                self._pieces.append(piece)
+                self._end += len(piece)
+                self._forget_before(min(offset, self._end - KEPT_BYTES))
+        if offset >= self._end:
+            return b""
+        index = bisect_right(self._starts, offset) - 1
+        begin = offset - self._starts[index]
+        data = self._pieces[index][begin : begin + size]
+        for piece in self._pieces[index + 1 :] if len(data) < size else ():
+            data += piece[: size - len(data)]
+        return data
 
     def is_gzip_at(self, offset: int) -> bool:
         """Whether a gzip member begins at *offset*."""
         return self.read(offset, 2) == GZIP_MAGIC[:2]
-
-    def _read_on(self, size: int) -> None:
-        piece = self._read_at(self._start + len(self._kept), size)
-        self._forget(len(self._kept) + len(piece) - KEPT_BYTES)
-        self._kept += piece
 
     def _read_at(self, offset: int, size: int) -> bytes:
         self._raw.seek(offset)
@@ -102,14 +107,13 @@ class WindowedFile:
             data += more
         return data
 
-    def _forget(self, size: int) -> None:
-        size = min(size, len(self._kept))
-        if size <= 0:
-            return
-        if self._on_forget is not None:
-            self._on_forget(self._start, bytes(memoryview(self._kept)[:size]))
-        del self._kept[:size]
-        self._start += size
+    def _forget_before(self, offset: int) -> None:
+        """Drop the pieces that end at *offset* or before."""
+        while self._pieces and self._start + len(self._pieces[0]) <= offset:
+            if self._on_forget is not None:
+                self._on_forget(self._start, self._pieces[0])
+            self._start += len(self._pieces.pop(0))
+            self._starts.pop(0)
 
 
 class HeldFile:
@@ -180,7 +184,8 @@ class _Handle(io.RawIOBase):
         return offset
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        data = self._window.read(self._position, len(buffer))
+        # A longer range would not fit into the window.
+        data = self._window.read(self._position, min(len(buffer), _PIECE))
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
