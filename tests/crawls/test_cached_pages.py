@@ -13,6 +13,8 @@ from scrapy_dedupe.crawls import open_index
 from scrapy_dedupe.crawls.cached_pages import CachedPages, PageQuery
 from scrapy_dedupe.crawls.captured_records import RecentExchanges
 from scrapy_dedupe.crawls.live_index import KnownFiles
+from scrapy_dedupe.crawls.recorder import Recorder
+from scrapy_dedupe.warc.files import WarcWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,3 +71,21 @@ def test_a_page_never_gets_the_body_of_a_record_that_has_replaced_it(
     assert found.reason == "unreadable"
     assert not KnownFiles("two", cache.exchanges).hold(first)
     assert cache.exchanges.holds(second)
+
+
+@pytest.mark.parametrize("is_purged", [False, True])
+def test_no_revisit_refers_to_an_original_that_was_purged_after_its_page_was_used(
+    is_purged: bool, index: CrawlIndex, tmp_path: Path
+) -> None:
+    record_crawl(index, tmp_path, "one", [1])
+    cache = Cache(index)
+    assert cache.body(1) == page(1).body
+    if is_purged:
+        index.purge(["one"])
+    index.start("two", concurrent=False)
+    recorder = Recorder(
+        WarcWriter(tmp_path / "two", "two", info={}), index, "two", OpenGuard(), exchanges=cache.exchanges
+    )
+    recorded = recorder.record(page(1))
+    recorder.finish()
+    assert recorded.kind == ("response" if is_purged else "revisit")
