@@ -7,6 +7,7 @@ import sqlite3
 import time
 import tomllib
 from contextlib import closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from rules_site import add_site, text
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
-from scrapy.utils.request import fingerprint
+from scrapy.utils.request import RequestFingerprinter, fingerprint
 from scrapy.utils.test import get_crawler
 from webserver import Page
 
@@ -405,6 +406,28 @@ def test_usual_fingerprint_is_that_of_scrapy(url: str) -> None:
 class OwnFingerprinter:
     def fingerprint(self, request: Request) -> bytes:
         return b"own " + fingerprint(request, keep_fragments=True)
+
+
+def by_kind(request: Request) -> bytes:
+    return fingerprint(request) + bytes(request.meta.get("kind", b""))
+
+
+@pytest.mark.parametrize(
+    ("name", "patch"),
+    [("fingerprint", by_kind), ("_fingerprint", partial(fingerprint, include_headers=["Accept-Language"]))],
+)
+@pytest.mark.parametrize("is_class", [False, True])
+def test_a_patched_fingerprinter_of_scrapy_is_used(
+    name: str, patch: Any, is_class: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crawler = get_crawler()
+    crawler.request_fingerprinter = RequestFingerprinter()
+    if is_class:
+        monkeypatch.setattr(RequestFingerprinter, "fingerprint", lambda self, request: patch(request))
+    else:
+        monkeypatch.setattr(crawler.request_fingerprinter, name, patch)
+    request = Request("http://a.example/", headers={"Accept-Language": "en"}, meta={"kind": b"1"})
+    assert Fingerprints(crawler).of(request) == patch(request) != fingerprint(request)
 
 
 WORDS = st.text("aZ09-._~/=&?#%+;:@,!'() \u00e9", max_size=12)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from crawling import crawl_test
@@ -93,6 +94,17 @@ async def test_calls_from_another_thread_run_in_order_and_after_one_that_fails(
     loop.close()
     assert done == list(range(200))
     assert caplog.text.count("ValueError: no such call") == 4
+
+
+@crawl_test
+async def test_a_call_before_the_loop_is_open_delays_no_later_call() -> None:
+    loop, worker, done = EventLoop(), Worker(), list[int]()
+    worker.submit(loop.call, done.append, 1).result(60)
+    loop.open()
+    await loop.wait_for(worker.submit(time.sleep, 0.1))
+    worker.stop(60)
+    loop.close()
+    assert done == [1]
 
 
 def test_a_breaker_pauses_longer_each_time_and_closes_with_the_first_answer() -> None:

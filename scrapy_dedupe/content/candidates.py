@@ -13,7 +13,7 @@ archives (:mod:`scrapy_dedupe.near`) make their candidates here.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -85,18 +85,20 @@ class Candidates:
 
         Otherwise neither the template nor the common title of a new host would be known to a whole batch.
         """
-        start, first = 0, Counter[str]()
+        start, first = 0, defaultdict[str, set[bytes]](set)
         for place, reading in enumerate(readings):
             layer = self.layer_of(reading)
             if self._guard is None or layer is None or reading.capture is None:
                 continue
             host = layer.host_key(reading.capture.url)
-            if (missing := self._guard.missing_pages(host)) > 0:
-                if first[host] == missing:
+            # Copies are not counted.
+            digest = reading.capture.digest
+            if (missing := self._guard.missing_pages(host)) > 0 and digest not in first[host]:
+                if len(first[host]) == missing:
                     yield readings[start:place]
                     start = place
                     first.clear()
-                first[host] += 1
+                first[host].add(digest)
         yield readings[start:]
 
     def candidate(self, reading: PageReading, capture: SeenText) -> NearCandidate | None:

@@ -51,7 +51,9 @@ if TYPE_CHECKING:
 
 ROWS: Final = 128
 SHINGLE_SIZE: Final = 7
-VERSION: Final = "affine32/2"
+# Raise this whenever the identity of a page changes: with the keys of an earlier version another page could be near.
+# In version 2 the last bit of the key of a title was not 0.
+VERSION: Final = "affine32/3"
 EARLIER_VERSION: Final = "affine32/1"
 """Signatures without the identity of a page."""
 

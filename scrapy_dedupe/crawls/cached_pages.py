@@ -116,7 +116,7 @@ class CachedPages:
         if not self._is_usable(capture):
             return Found(None, "policy")
         try:
-            found = self._exchanges.capture(capture)
+            found = self._exchanges.capture(capture, needs_body=True)
             if found is None:
                 raise ArchiveError(f"The file {capture.file} does not exist.")
             return self._page(query, *found, capture, now)
@@ -161,7 +161,7 @@ class CachedPages:
         if original is None:
             # New revisits should not refer to this original, but this page may be used.
             (original,) = self._index.find_plain(self._crawl, [capture.digest], lasting=False)
-        source = None if original is None else self._exchanges.original(original)
+        source = None if original is None else self._exchanges.original(original, needs_body=True)
         if original is None or source is None:
             raise ArchiveError(f"The original of {capture.file}, offset {capture.offset}, does not exist.")
         return source, PlayedOriginal(source.id, source.target_uri, source.date, original.crawl)

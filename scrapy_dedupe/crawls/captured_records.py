@@ -90,10 +90,10 @@ class _Recent:
 class RecentExchanges:
     """The records that were read last, so that a cache and a recorder read and check each of them once.
 
-    The methods raise DamagedInput if there is no whole record or another one, or OSError. ``captures``, by
-    URL, and ``originals``, by digest, are what the cache has found last in the index: the recorder needs the same a moment
-    later. Of the records that were read before
-    the last one only the heads are in memory.
+    The methods raise DamagedInput if there is no whole record or another one, or OSError. ``captures``, by URL, and
+    ``originals``, by digest, are what the cache has found last in the index: the recorder needs the same a moment later.
+    Of the records that were read before the last one only the heads are in memory. With *needs_body* the whole record is
+    read again: its file may have been renamed or replaced since.
     """
 
     def __init__(self) -> None:
@@ -104,11 +104,13 @@ class RecentExchanges:
         self._paths: dict[str, Path] = {}
         self._layouts: Layouts = {}
 
-    def capture(self, capture: UrlCapture) -> tuple[StoredRecord, StoredRecord | None] | None:
+    def capture(
+        self, capture: UrlCapture, *, needs_body: bool = False
+    ) -> tuple[StoredRecord, StoredRecord | None] | None:
         """The record of a capture and its request, None if no request follows. None if there is no such file."""
         assert capture.file is not None
         assert capture.offset is not None
-        known = self._known.get((capture.file, capture.offset))
+        known = self._held(capture.file, capture.offset, needs_body=needs_body)
         if known is None or not known.has_request:
             exchange = self._read(self._exchange_at, capture.file, capture.offset)
             if exchange is None:
@@ -130,11 +132,11 @@ class RecentExchanges:
             else:
                 _note(self.originals, digest, original)
 
-    def original(self, original: Original) -> StoredRecord | None:
+    def original(self, original: Original, *, needs_body: bool = False) -> StoredRecord | None:
         """The record of an original; None if its file does not exist."""
         if original.file is None or original.offset is None:
             return None
-        known = self._known.get((original.file, original.offset))
+        known = self._held(original.file, original.offset, needs_body=needs_body)
         if known is None:
             record = self._read(read_record, original.file, original.offset)
             if record is None:
@@ -159,6 +161,14 @@ class RecentExchanges:
     def has(self, file: str, offset: int) -> bool:
         """Whether the record at *offset* was read recently."""
         return (file, offset) in self._known
+
+    def _held(self, file: str, offset: int, *, needs_body: bool) -> _Recent | None:
+        known = self._known.get((file, offset))
+        if known is not None and needs_body and not known.record.frame.is_held:
+            # If the file no longer has the record, no new revisit may refer to it either.
+            self.forget(file, offset)
+            return None
+        return known
 
     def _is_original(self, known: _Recent, original: Original) -> bool:
         if known.original != original:

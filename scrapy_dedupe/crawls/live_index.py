@@ -122,9 +122,12 @@ class LiveIndex:
         found = self._ask(lambda: self.index.find_plain(self.crawl, wanted, lasting=True)) if wanted else None
         self._known = {} if found is None else dict(zip(wanted, found, strict=True))
 
-    def original_of(self, digest: str) -> Original | None:
-        """The original of a payload; ``digest`` is without label, in the normalized form of the index."""
-        original = self._find(digest)
+    def original_of(self, digest: str, *, is_confirmed: bool = False) -> Original | None:
+        """The original of a payload; ``digest`` is without label, in the normalized form of the index.
+
+        *is_confirmed*: a 304 confirms the page, so the original is used that the cache found before the request.
+        """
+        original = self._find(digest, is_confirmed=is_confirmed)
         if original is None or (original.status is not None and original.status not in self._statuses):
             return None
         if not _can_be_referred_to(original):
@@ -141,7 +144,7 @@ class LiveIndex:
             return None
         if not says_nothing_else(capture, validators):
             return None
-        original = self.original_of(last.digest)
+        original = self.original_of(last.digest, is_confirmed=True)
         if original is None:
             return None
         return Confirmed(original, renewal_of(capture, last, original, self._exchanges))
@@ -154,14 +157,15 @@ class LiveIndex:
         age = capture.date - parse_date(date_from_digits(last.date))
         return timedelta(0) <= age < timedelta(seconds=seconds)
 
-    def _find(self, digest: str) -> Original | None:
+    def _find(self, digest: str, *, is_confirmed: bool) -> Original | None:
         if digest in self._originals:
             return self._originals[digest]
         if digest in self._known:
             # Use a prefetched result only once: the payload may be recorded before it is looked up again.
             return self._known.pop(digest)
         known = self._exchanges.originals.pop(digest, None)
-        if known is not None:
+        # Otherwise the cache may have found it long ago, and its crawl may have been purged since.
+        if known is not None and is_confirmed:
             return known
         found = self._ask(lambda: self.index.find_plain(self.crawl, [digest], lasting=True))
         return found[0] if found else None

@@ -44,7 +44,8 @@ class EventLoop:
         self._thread_id = threading.get_ident()
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self._running: list[Any] = []
-        self._asyncio: asyncio.AbstractEventLoop | None = None
+        # Without a reactor, Scrapy creates its components on the running loop.
+        self._asyncio = _running_loop()
         self._is_open = False
         # Calls from other threads that wait, and whether the loop was woken for them.
         self._calls: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
@@ -52,10 +53,7 @@ class EventLoop:
 
     def open(self) -> None:
         """Start the timers. Call this when the loop is running."""
-        try:
-            self._asyncio = asyncio.get_running_loop()
-        except RuntimeError:
-            self._asyncio = None
+        self._asyncio = _running_loop()
         self._is_open = True
         for seconds, action in self._timers:
             self._start_timer(seconds, action)
@@ -120,9 +118,8 @@ class EventLoop:
     async def wait_for(self, future: Future[T]) -> T:
         """Wait for a future that another thread sets, and return its result."""
         if not future.done():
-            try:
-                loop = asyncio.get_running_loop()
-            except RuntimeError:
+            loop = _running_loop()
+            if loop is None:
                 deferred: Deferred[None] = Deferred()
                 future.add_done_callback(lambda _: self.call(deferred.callback, None))
                 await deferred
@@ -134,6 +131,13 @@ class EventLoop:
                 future.add_done_callback(lambda _: self.call(_end, waiter))
                 await waiter
         return future.result()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _end(waiter: asyncio.Future[None]) -> None:

@@ -108,7 +108,7 @@ def test_stats_as_json(call: Callable[..., Any], store_url: str) -> None:
             "near_num_perm": "128",
             "near_shingle_size": "7",
             "near_identity": "on",
-            "near_signature": "affine32/2",
+            "near_signature": "affine32/3",
         },
     }
 

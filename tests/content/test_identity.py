@@ -288,6 +288,16 @@ def test_a_store_of_an_earlier_version_goes_on_with_texts_only(
                 store.content.purge(before_ms=1 << 45)
 
 
+def test_a_store_with_titles_of_an_earlier_version_is_refused(tmp_path: Path, redis_url: str) -> None:
+    for url in (f"sqlite:///{tmp_path / 'texts.sqlite'}", redis_url):
+        with closing(open_store(url)) as store:
+            store.content.check_parameters({"near_identity": "on", "near_signature": "affine32/2"})
+        with pytest.raises(
+            StoreRefused, match=r"near_signature = affine32/2.*scrapy dedupe content purge --all"
+        ):
+            Deduplicator(url)
+
+
 def test_a_database_of_an_earlier_version_gets_the_new_table(tmp_path: Path) -> None:
     path = tmp_path / "texts.sqlite"
     url = f"sqlite:///{path}"

@@ -68,6 +68,27 @@ def test_an_equal_text_at_its_own_url_is_unchanged(store: Store) -> None:
     assert (verdict.kind, verdict.same_url, verdict.original_crawl) == ("unchanged", True, "c1")
 
 
+def test_copies_of_one_page_of_a_new_host_take_one_call(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    claim = store.content.claim
+    monkeypatch.setattr(
+        store.content,
+        "claim",
+        lambda captures, *args, **options: (calls.append(len(captures)), claim(captures, *args, **options))[
+            1
+        ],
+    )
+    judge = Judge(store.content)
+    readings = [judge.read(Page(f"http://a/{number}", f"<p>{prose(1)}", "c1")) for number in range(16)]
+    readings += [judge.read(Page(f"http://a/new{seed}", f"<p>{prose(seed)}", "c1")) for seed in range(2, 7)]
+    kinds = [judgement.verdict.kind for judgement in judge.decide(readings)]
+    assert kinds == ["unique", *["exact"] * 15, *["unique"] * 5]
+    # The first four texts are counted before the others are compared.
+    assert calls == [19, 2]
+
+
 def test_a_page_takes_one_call_and_known_texts_no_signatures(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

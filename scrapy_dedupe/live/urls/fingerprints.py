@@ -12,7 +12,7 @@ from hashlib import sha1
 from typing import TYPE_CHECKING, Final
 
 from scrapy import Request
-from scrapy.utils.request import RequestFingerprinter
+from scrapy.utils import request as scrapy_request
 
 from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.urls.journal import MAX_FINGERPRINT_BYTES
@@ -40,7 +40,7 @@ class Fingerprints:
         self._make = fingerprinter.fingerprint
         cls = type(fingerprinter)
         self.path = f"{cls.__module__}.{cls.__qualname__}"
-        self._is_scrapys = cls is RequestFingerprinter and all(
+        self._is_scrapys = _is_scrapys(fingerprinter) and all(
             self._make(Request(url)) == usual_fingerprint(url) for url in _EXAMPLES
         )
 
@@ -68,6 +68,16 @@ class Fingerprints:
                 f"{self.path} returned {shown[:80]} for {request}; a fingerprint is 1 to {MAX_FINGERPRINT_BYTES} bytes."
             )
         return fingerprint
+
+
+def _is_scrapys(fingerprinter: object) -> bool:
+    """Whether a fingerprinter is Scrapy's own, and neither its class nor the object was patched."""
+    cls = scrapy_request.RequestFingerprinter
+    if type(fingerprinter) is not cls:
+        return False
+    functions = (cls.fingerprint, *vars(fingerprinter).values())
+    # Unlike the names of a function, functools.wraps() does not copy this attribute.
+    return all(getattr(function, "__globals__", None) is vars(scrapy_request) for function in functions)
 
 
 def usual_fingerprint(url: str) -> bytes | None:
