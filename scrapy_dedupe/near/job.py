@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.offline.engine import require_engine
 from scrapy_dedupe.tasks.faults import KEPT, Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs, runs_here, thread_count
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
@@ -43,7 +44,7 @@ from .joins import (
 )
 from .pages import REPORTED_REASONS, FileCounts, PageOptions, read_file, storable
 from .signing import EarlierRound, shares_to_sign_again, sign_texts
-from .tables import joining
+from .tables import PURPOSE, joining
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -119,6 +120,7 @@ def find_near_copies(
     faults = faults or Faults(keep_going=options.keep_going)
     _check_names(inputs)
     _check_output(output, options)
+    require_engine(PURPOSE, _parts_folder(output))
     with StateFolder(_parts_folder(output)) as state:
         parts = [_part(state.path, given, options) for given in inputs]
         counts = _read_all(parts, options, watch)

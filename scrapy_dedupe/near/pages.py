@@ -178,13 +178,16 @@ def read_file(
         reader = _PageReader(name, options, faults)
 
         def noted() -> Generator[StoredRecord]:
-            done = 0
+            done = records = 0
             for record in read_records(file, on_damage=faults.add_damage):
+                records += 1
                 advance(max(0, record.offset - done))
                 done = max(done, record.offset)
                 if (row := capture_row(record)) is not None:
                     captures_writer.write(row)
                 yield record
+            if not records and not faults.count:
+                faults.add(str(file), "the file is empty")
 
         with closing(noted()) as records:
             for record, method in exchanges(records):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import json
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +23,8 @@ CSV_BUFFER_BYTES: Final = 8 << 20
 
 FETCHED_ROWS: Final = 2_000
 
+_MESSAGE: Final = re.compile(r'"exception_message":("(?:[^"\\]|\\.)*")')
+
 
 @contextmanager
 def open_engine(
@@ -36,12 +40,7 @@ def open_engine(
     *purpose* completes the sentence "... needs DuckDB". Raises SettingError if DuckDB is not installed. An error of
     DuckDB, such as a full disk or a damaged file, is raised as the exception that *refused* makes of its text.
     """
-    try:
-        import duckdb
-    except ImportError as error:
-        raise SettingError(
-            f'{purpose} needs DuckDB, which is not installed: pip install "scrapy-dedupe[archive]".'
-        ) from error
+    duckdb = _imported(purpose)
     config: dict[str, Any] = {
         "memory_limit": memory_limit,
         "threads": threads,
@@ -60,7 +59,36 @@ def open_engine(
         finally:
             connection.close()
     except duckdb.Error as error:
-        raise refused(f"DuckDB says: {str(error).partition(chr(10))[0].rstrip('.')}") from error
+        raise refused(f"DuckDB says: {_reason(str(error))}") from error
+
+
+def require_engine(purpose: str, folder: Path) -> None:
+    """Check, before any file is written, that DuckDB is installed and can use *folder*.
+
+    Raises SettingError or UsageError, as `open_engine` and `checked` do.
+    """
+    _imported(purpose)
+    checked(folder)
+
+
+def _imported(purpose: str) -> Any:
+    try:
+        import duckdb
+    except ImportError as error:
+        raise SettingError(
+            f'{purpose} needs DuckDB, which is not installed: pip install "scrapy-dedupe[archive]".'
+        ) from error
+    return duckdb
+
+
+def _reason(text: str) -> str:
+    r"""The first line of an error of DuckDB. An error of another thread is in it as JSON; then only its message.
+
+    >>> _reason('IO Error: Write failed: {"exception_type":"IO","exception_message":"No space \\"x\\"","errno":"28"}')
+    'No space "x"'
+    """
+    found = _MESSAGE.search(text)
+    return (json.loads(found[1]) if found else text).partition("\n")[0].rstrip(".")
 
 
 def rows_of(cursor: Any) -> Iterator[tuple[Any, ...]]:

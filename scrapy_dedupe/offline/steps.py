@@ -27,6 +27,7 @@ from scrapy_dedupe.warc.reading import read_records
 
 from .arc_conversion import ConversionOptions, convert_arc
 from .clustering import number_clusters
+from .engine import require_engine
 from .inputs import STATE_FOLDER, Input
 from .layout import output_names
 from .manifest import read_lines
@@ -35,7 +36,7 @@ from .rewriting import RewriteOptions, rewrite, rewriting_folder
 from .rewritten import report_of
 from .row_numbering import list_rows, number_rows
 from .row_scan import RowsTask, make_all_rows
-from .rows import SECOND, read_sums
+from .rows import PURPOSE, SECOND, read_sums
 from .step_reports import Deduped
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def run_steps(
 
     *faults* has the faults that were found in the inputs so far. Continues an earlier run with the same inputs and options.
     Raises ArchiveError if the output or the state of another run exists, DamagedInput for the first fault unless *faults*
-    is set to keep going, UsageError for inputs that cannot be rewritten.
+    is set to keep going, UsageError for inputs that cannot be rewritten, SettingError if DuckDB is not installed.
     """
     if not inputs:
         raise UsageError("None of the files can be read as WARC or ARC.")
@@ -71,6 +72,7 @@ def run_steps(
                 f"{given.name} is {where} and cannot be rewritten. Download or extract it first."
             )
     with _work_folder(inputs, output, options) as work:
+        require_engine(PURPOSE, work)
         if output is not None and not options.dry_run:
             _refuse_output(output, work, options)
         with StateFolder(work) as state:

@@ -128,3 +128,4 @@ def test_without_duckdb_the_extra_is_named(
         "scrapy-dedupe near: Finding near copies across archives needs DuckDB, which is not installed: pip install"
         ' "scrapy-dedupe[archive]".\n'
     )
+    assert [path.name for path in Path().iterdir()] == ["in"]

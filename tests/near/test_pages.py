@@ -152,6 +152,15 @@ def test_damage_stops_the_reading_or_is_a_fault(file: ListedFile) -> None:
     assert (counts.fault_count, len(rows)) == (1, 2)
 
 
+def test_an_empty_file_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(b"")
+    with pytest.raises(DamagedInput, match=r"a\.warc\.gz: the file is empty"):
+        read(path)
+    counts, rows = read(path, keep_going=True)
+    assert (counts.fault_count, rows) == (1, [])
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match=r"a\.warc\.gz cannot be read"):
         read(tmp_path / "a.warc.gz")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import resource
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,18 @@ def test_rows_of_another_version_are_refused(file: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(rows_module, "VERSION", 2)
     with pytest.raises(ArchiveError, match="made by another version"):
         read_sums([path])
+
+
+def test_a_full_disk_is_reported_in_words(file: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
+    try:
+        with pytest.raises(ArchiveError) as caught:
+            make_rows(task(file))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "File too large. Check the free space" in str(caught.value)
+    assert "{" not in str(caught.value)
 
 
 def test_a_damaged_file_gets_no_rows_unless_damage_is_skipped(file: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -281,6 +282,24 @@ def test_a_folder_with_something_in_it_is_refused_and_not_touched(folder: Path) 
     assert snapshot(folder) == done
     run(folder, force=True)
     assert snapshot(folder) == done
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_without_duckdb_nothing_is_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, in_place: bool
+) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(SettingError, match=r'needs DuckDB, which is not installed: .*\[archive\]"'):
+        run(folder, in_place=in_place)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_an_output_whose_path_duckdb_cannot_use_is_refused_before_anything_is_written(folder: Path) -> None:
+    parent = folder / os.fsdecode(b"\xff")
+    with pytest.raises(UsageError, match=r"its path is not UTF-8\. Choose another folder"):
+        run(parent)
+    assert not parent.exists()
 
 
 def test_two_runs_at_once_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
