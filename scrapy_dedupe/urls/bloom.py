@@ -270,8 +270,12 @@ class GrowingBloomFilter:
         return [self.add(fingerprint) for fingerprint in fingerprints]
 
     def __contains__(self, fingerprint: bytes) -> bool:
-        words = self._newest.words(fingerprint)
-        return self._newest.holds(fingerprint, words) or self._is_in_older_layer(fingerprint, words)
+        newest = self._newest
+        words = newest.words(fingerprint)
+        # For most new fingerprints the first bit is clear.
+        if newest.bitarray[words[0] % newest.bits_per_slice] and newest.holds(fingerprint, words):
+            return True
+        return bool(self._older) and self._is_in_older_layer(fingerprint, words)
 
     def __len__(self) -> int:
         """Number of distinct fingerprints recorded."""
