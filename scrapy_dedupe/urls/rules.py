@@ -216,7 +216,8 @@ class UrlRules:
             if query and rules.changes_query:
                 new_query = rules.changed_query(query, path or "/", applied)
             if rules.changes_origin:
-                new_origin = rules.changed_origin(*match.groups(), path or "/", applied)
+                scheme, authority = match.groups()
+                new_origin = rules.changed_origin(scheme, authority, path or "/", applied)
             if len(applied) == count:
                 break
             mark = "?" if new_query else ""
