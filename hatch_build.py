@@ -1,4 +1,4 @@
-"""Builds the optional C kernel of scrapy_dedupe.content into wheels and working copies.
+"""Builds the optional C kernel of scrapy_dedupe into wheels and working copies.
 
 ``SCRAPY_DEDUPE_KERNEL=auto`` (default) builds a pure Python wheel if the kernel cannot be built, for instance without a
 C compiler; ``require`` fails then, and ``no`` does not try. All versions of CPython from 3.11 on can load the kernel,

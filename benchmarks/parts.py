@@ -23,12 +23,12 @@ from crawl import pages_of
 from scrapy import Request
 from scrapy.http import HtmlResponse
 
+from scrapy_dedupe import kernel
 from scrapy_dedupe.content import (
     Judge,
     Page,
     candidates,
     canonical,
-    kernel,
     markup,
     pages,
     signature,

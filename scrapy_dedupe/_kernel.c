@@ -1,7 +1,7 @@
-/* The hot loops of scrapy_dedupe.content. Optional: each function does the same as Python code there.
+/* The hot loops of scrapy_dedupe.content and of the URL filter. Optional: each function does the same as Python code there.
 
-The Python code is the reference: results are identical, bit by bit, and tests/content/test_kernel.py compares each
-function. content/kernel.py decides which code is used. Large tables are arguments, so that each exists once.
+The Python code is the reference: results are identical, bit by bit, and tests/test_kernel.py compares each
+function. kernel.py decides which code is used. Large tables are arguments, so that each exists once.
 
 Memory is allocated and Python objects are created with the GIL held; long loops run without it. Only the limited API of
 Python 3.11 is used, so one binary serves all later versions.
@@ -14,8 +14,8 @@ Python 3.11 is used, so one binary serves all later versions.
 #include <stdint.h>
 #include <string.h>
 
-/* Sync with content/kernel.py. Increase both with every change of what a function takes or returns. */
-#define KERNEL_VERSION 1
+/* Sync with kernel.py. Increase both with every change of what a function takes or returns. */
+#define KERNEL_VERSION 2
 
 #if defined(_MSC_VER)
 #define INLINE static __forceinline
@@ -877,6 +877,40 @@ collapse(PyObject *module, PyObject *text)
     return result;
 }
 
+/* Layers of the URL filter: urls/bloom.py */
+
+#define MOST_HASHES 16 /* of 32 bits in a digest */
+
+/* set_bits(bits, digest, hashes, slice_bits): sets a bit in each slice, and returns whether any was clear. */
+static PyObject *
+set_bits(PyObject *module, PyObject *args)
+{
+    Py_buffer b[2];
+    unsigned int hashes, width;
+    if (!PyArg_ParseTuple(args, "w*y*II", &b[0], &b[1], &hashes, &width))
+        return NULL;
+    if (hashes < 1 || hashes > MOST_HASHES || width < 1 || b[1].len < 4 * (Py_ssize_t)hashes
+        || (uint64_t)b[0].len * 8 < (uint64_t)hashes * width) {
+        release(b, 2);
+        PyErr_SetString(PyExc_ValueError, "set_bits: the arrays do not have the right lengths");
+        return NULL;
+    }
+    unsigned char *bits = b[0].buf;
+    Bytes word = b[1].buf;
+    uint64_t places[MOST_HASHES];
+    int has_all = 1;
+    for (unsigned int i = 0; i < hashes; i++, word += 4) {
+        uint32_t value = word[0] | (uint32_t)word[1] << 8 | (uint32_t)word[2] << 16 | (uint32_t)word[3] << 24;
+        places[i] = (uint64_t)i * width + value % width;
+        has_all &= bits[places[i] >> 3] >> (places[i] & 7);
+    }
+    if (!has_all)
+        for (unsigned int i = 0; i < hashes; i++)
+            bits[places[i] >> 3] |= 1 << (places[i] & 7);
+    release(b, 2);
+    return PyBool_FromLong(!has_all);
+}
+
 static PyMethodDef METHODS[] = {
     {"add_page", add_page, METH_VARARGS, NULL},
     {"classify", classify, METH_VARARGS, NULL},
@@ -886,6 +920,7 @@ static PyMethodDef METHODS[] = {
     {"left_open", left_open, METH_O, NULL},
     {"lower", lower, METH_VARARGS, NULL},
     {"lower_parts", lower_parts, METH_VARARGS, NULL},
+    {"set_bits", set_bits, METH_VARARGS, NULL},
     {"simple_tags", simple_tags, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

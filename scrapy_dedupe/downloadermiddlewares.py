@@ -26,7 +26,8 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import TextResponse
 from scrapy.http.request import NO_CALLBACK
 
-from .content import Judge, JudgeOptions, Verdict, kernel
+from . import kernel
+from .content import Judge, JudgeOptions, Verdict
 from .content.canonical import kind_of, mime_of
 from .content.judge import Judgement
 from .errors import SettingError, StoreError

@@ -18,8 +18,7 @@ from scrapy.settings import Settings, default_settings
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.test import get_crawler
 
-from scrapy_dedupe import Addon
-from scrapy_dedupe.content import kernel
+from scrapy_dedupe import Addon, kernel
 from scrapy_dedupe.downloadermiddlewares import ContentDedupeMiddleware, ProvenanceMiddleware
 from scrapy_dedupe.dupefilters import BloomDupeFilter
 from scrapy_dedupe.extensions import PassageExtension

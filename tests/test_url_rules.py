@@ -463,6 +463,29 @@ def test_fingerprints_are_those_of_the_configured_fingerprinter(
     assert found.of(request, url) == found.of(request, other.url) == configured.fingerprint(other)
 
 
+@given(
+    REQUESTS | st.builds(Request, st.from_regex(USUAL_URL, fullmatch=True)),
+    st.randoms(use_true_random=False),
+    st.sampled_from(["scrapy.utils.request.RequestFingerprinter", OwnFingerprinter]),
+)
+def test_fingerprints_of_urls_with_fewer_parameters_are_those_of_the_configured_fingerprinter(
+    request: Request, rng: random.Random, fingerprinter: Any
+) -> None:
+    crawler = get_crawler(settings_dict={"REQUEST_FINGERPRINTER_CLASS": fingerprinter})
+    found = Fingerprints(crawler)
+    configured = crawler.request_fingerprinter
+    assert configured is not None
+    rest, mark, fragment = request.url.partition("#")
+    start, _, query = rest.partition("?")
+    parameters = query.split("&")
+    kept = "&".join(rng.sample(parameters, rng.randint(0, len(parameters))))
+    url = f"{start}?{kept}{mark}{fragment}" if kept else f"{start}{mark}{fragment}"
+    expected = configured.fingerprint(request.replace(url=url))
+    assert found.with_less_query(request, url) == expected
+    found.of(request)
+    assert found.with_less_query(request, url) == expected
+
+
 @crawl_test
 async def test_request_and_fingerprinter_stay_as_they_are(
     web: WebServer, settings: dict[str, Any], rules: Callable[..., str], tmp_path: Path

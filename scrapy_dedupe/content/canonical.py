@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING, Final
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from . import kernel
+from scrapy_dedupe import kernel
+
 from .markup import HostileMarkup, parse
 
 if TYPE_CHECKING:

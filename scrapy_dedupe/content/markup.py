@@ -36,7 +36,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
 
-from . import kernel
+from scrapy_dedupe import kernel
+
 from .screen import MOST_ALIKE, STEP_NS, WorkEstimate
 
 if TYPE_CHECKING:

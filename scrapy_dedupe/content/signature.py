@@ -38,7 +38,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from . import kernel
+from scrapy_dedupe import kernel
+
 from .banding import CHANCE
 
 if TYPE_CHECKING:

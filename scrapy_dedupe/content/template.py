@@ -54,7 +54,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from . import kernel
+from scrapy_dedupe import kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -39,11 +39,12 @@ from functools import cache
 from hashlib import blake2b
 from operator import add, mod
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bitarray import bitarray
 from pybloom_live import BloomFilter
 
+from scrapy_dedupe import kernel
 from scrapy_dedupe.errors import SettingError
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ _SIZE_MARGIN = 1.065
 _DEVIATIONS = 4
 _PART_BITS = 1 << 23
 _WORDS = {32: struct.Struct("<16I"), 64: struct.Struct("<8Q")}
+# What the compiled kernel does faster: GrowingBloomFilter.add() in a layer whose positions come from one digest of
+# 32-bit words. Arguments: the bits, the digest, the number of slices and their width. The result: whether it is new.
+_set_bits: Final[Callable[[bitarray, bytes, int, int], bool] | None] = kernel.function("set_bits", None)
 
 
 def optimal_bits(capacity: int, error_rate: float) -> int:
@@ -249,6 +253,11 @@ class GrowingBloomFilter:
         """Record the fingerprint; True if it is new."""
         # This runs for each link of a crawl, so it avoids calls.
         newest = self._newest
+        if newest.set_bits is not None and not self._older and newest.count < newest.recheck_at:
+            digest = blake2b(fingerprint).digest()
+            is_new = newest.set_bits(newest.bitarray, digest, newest.num_slices, newest.bits_per_slice)
+            newest.count += is_new
+            return is_new
         words, positions = newest.locate(fingerprint)
         bits = newest.bitarray
         # For most new fingerprints the first bit is clear.
@@ -270,8 +279,12 @@ class GrowingBloomFilter:
         return [self.add(fingerprint) for fingerprint in fingerprints]
 
     def __contains__(self, fingerprint: bytes) -> bool:
-        words = self._newest.words(fingerprint)
-        return self._newest.holds(fingerprint, words) or self._is_in_older_layer(fingerprint, words)
+        newest = self._newest
+        words = newest.words(fingerprint)
+        # For most new fingerprints the first bit is clear.
+        if newest.bitarray[words[0] % newest.bits_per_slice] and newest.holds(fingerprint, words):
+            return True
+        return bool(self._older) and self._is_in_older_layer(fingerprint, words)
 
     def __len__(self) -> int:
         """Number of distinct fingerprints recorded."""
@@ -403,6 +416,7 @@ class _Layer(BloomFilter):
         self._unpack = _WORDS[self.word_bits].unpack
         digests = -(-self.num_slices * self.word_bits // 512)
         self._salts = tuple(number.to_bytes(blake2b.SALT_SIZE, "little") for number in range(1, digests))
+        self.set_bits = _set_bits if self.word_bits == 32 and digests == 1 else None
         if parts is None:
             self.bitarray = bitarray(self.num_bits, endian="little")
             self.bitarray.setall(False)

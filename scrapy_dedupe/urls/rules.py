@@ -63,7 +63,6 @@ KINDS: Final = {
 RULE_ID_BYTES: Final = 8
 GROUP_ID_BYTES: Final = 4
 
-_URL: Final = re.compile(r"(([^:/?#]+)://([^/?#]*))([^?#]*)(?:\?([^#]*))?(.*)", re.DOTALL)
 _ORIGIN: Final = re.compile(r"([^:/?#]+)://([^/?#]*)")
 _KEEPING: Final = ("keep-first-value", "keep-last-value")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
@@ -144,11 +143,16 @@ class UrlRule:
         """An 8-byte hash of :meth:`key`."""
         return blake2b(repr(self.key()).encode(), digest_size=RULE_ID_BYTES).digest()
 
+    @cached_property
+    def changes_query(self) -> bool:
+        """Whether the rule removes or moves parameters of the query, and changes nothing else."""
+        return self.kind in _QUERY_KINDS
+
 
 class UrlRules:
     """Applies rules to URLs. Raises :class:`~scrapy_dedupe.errors.SettingError` for rules that contradict each other.
 
-    Rules that are not ``enabled`` do not apply. ``known_groups`` are the groups that :meth:`group` has returned, by id.
+    Rules that are not ``enabled`` do not apply. ``known_groups`` are the groups of the known hosts, by id.
     """
 
     def __init__(self, rules: Iterable[UrlRule]) -> None:
@@ -158,9 +162,8 @@ class UrlRules:
             if rule.enabled:
                 self._by_host.setdefault(rule.host, []).append(rule)
         _refuse_contradictions(self._by_host)
-        # By the part of a URL before its path.
-        self._compiled: dict[str, _HostRules | None] = {}
-        self._groups: dict[str, RuleGroup | None] = {}
+        # By the part of a URL before its path: the rules to apply, and those that can lead to such an identity.
+        self._hosts: dict[str, tuple[_HostRules | None, RuleGroup | None]] = {}
         self.known_groups: dict[bytes, RuleGroup] = {}
         # By the host patterns that have rules: many hosts have the same.
         self._of_patterns: dict[tuple[str, ...], _HostRules] = {}
@@ -185,13 +188,46 @@ class UrlRules:
         >>> rules.identity("http://a.org/b/?sid=1&c=2")[0]
         'http://a.org/b?c=2'
         """
+        identity, applied, _ = self.resolve(url)
+        return identity, applied
+
+    def resolve(self, url: str) -> tuple[str, tuple[UrlRule, ...], RuleGroup | None]:
+        """Like :meth:`identity`, with the result of :meth:`group` for the identity."""
+        # This runs for each link of a crawl, so it avoids calls.
+        if len(url) > _MOST_URL_CHARS:
+            return url, (), self.group(url)
         applied: list[UrlRule] = []
-        if len(url) <= _MOST_URL_CHARS:
-            for _ in range(_MOST_ROUNDS):
-                url, is_final = self._changed(url, applied)
-                if is_final:
-                    break
-        return url, tuple(dict.fromkeys(applied) if len(applied) > 1 else applied)
+        for _ in range(_MOST_ROUNDS):
+            match = _ORIGIN.match(url)
+            if match is None:
+                group = None
+                break
+            origin = match[0]
+            rules, group = self._hosts[origin] if origin in self._hosts else self._of_host(match)
+            if rules is None:
+                break
+            rest, number_sign, fragment = url.partition("#")
+            rest, _, query = rest.partition("?")
+            path = rest[len(origin) :]
+            count = len(applied)
+            new_path, new_query, new_origin = path, query, origin
+            if rules.changes_path:
+                new_path = rules.changed_path(path or "/", applied)
+            if query and rules.changes_query:
+                new_query = rules.changed_query(query, path or "/", applied)
+            if rules.changes_origin:
+                scheme, authority = match.groups()
+                new_origin = rules.changed_origin(scheme, authority, path or "/", applied)
+            if len(applied) == count:
+                break
+            mark = "?" if new_query else ""
+            url = f"{new_origin}{new_path}{mark}{new_query}{number_sign}{fragment}"
+            # The rules depend on the host and the path.
+            if new_path == path and new_origin == origin:
+                break
+        else:
+            group = self.group(url)
+        return url, tuple(dict.fromkeys(applied) if len(applied) > 1 else applied), group
 
     @property
     def id(self) -> str:
@@ -204,72 +240,42 @@ class UrlRules:
         match = _ORIGIN.match(identity)
         if match is None:
             return None
-        origin = match[0]
-        try:
-            return self._groups[origin]
-        except KeyError:
-            pass
+        return (self._hosts.get(match[0]) or self._of_host(match))[1]
+
+    def _of_host(self, match: re.Match[str]) -> tuple[_HostRules | None, RuleGroup | None]:
+        """The rules of a host; cached by its spelling in URLs."""
         scheme, authority = match.groups()
         if len(authority) > _MOST_AUTHORITY_CHARS:
-            return None
-        if len(self._groups) >= _MOST_HOSTS:
-            self._groups.clear()
+            return None, None
+        if len(self._hosts) >= _MOST_HOSTS:
+            self._hosts.clear()
         host = host_of(scheme, authority)
+        found = self._hosts[match[0]] = self._compiled(host), self._group(host)
+        return found
+
+    def _compiled(self, host: str) -> _HostRules | None:
+        patterns = self._patterns(host)
+        if not patterns:
+            return None
+        if patterns not in self._of_patterns:
+            self._of_patterns[patterns] = _HostRules(
+                rule for pattern in patterns for rule in self._by_host[pattern]
+            )
+        return self._of_patterns[patterns]
+
+    def _group(self, host: str) -> RuleGroup | None:
         patterns = [
             pattern for name in (host, *self._aliases.get(host, ())) for pattern in self._patterns(name)
         ]
         rules = dict.fromkeys(rule for pattern in patterns for rule in self._by_host[pattern])
-        ids = b"".join(sorted(rule.id for rule in rules))
-        group = RuleGroup(blake2b(ids, digest_size=GROUP_ID_BYTES).digest(), tuple(rules)) if rules else None
-        if group is not None:
-            group = self.known_groups.setdefault(group.id, group)
-        self._groups[origin] = group
-        return group
+        if not rules:
+            return None
+        group_id = blake2b(b"".join(sorted(rule.id for rule in rules)), digest_size=GROUP_ID_BYTES).digest()
+        return self.known_groups.setdefault(group_id, RuleGroup(group_id, tuple(rules)))
 
     def _patterns(self, host: str) -> tuple[str, ...]:
         """The patterns with rules that a host matches."""
         return tuple(pattern for pattern in _patterns(host) if pattern in self._by_host)
-
-    def _changed(self, url: str, applied: list[UrlRule]) -> tuple[str, bool]:
-        """The URL after each rule was applied once, and whether applying the rules again would not change it."""
-        match = _URL.match(url)
-        if match is None:
-            return url, True
-        origin, scheme, authority, path, query, fragment = match.groups()
-        try:
-            rules = self._compiled[origin]
-        except KeyError:
-            rules = self._compile(origin, scheme, authority)
-        if rules is None:
-            return url, True
-        count = len(applied)
-        old_path = path or "/"
-        new_path = rules.changed_path(old_path, applied) if rules.changes_path else path
-        new_query = query
-        if query and rules.changes_query:
-            new_query = rules.changed_query(query, old_path, applied)
-        new_origin = origin
-        if rules.changes_origin:
-            new_origin = rules.changed_origin(scheme, authority, old_path, applied)
-        if len(applied) == count:
-            return url, True
-        mark = "?" if new_query else ""
-        # The rules depend on the host and the path.
-        is_final = new_path == path and new_origin == origin
-        return f"{new_origin}{new_path}{mark}{new_query or ''}{fragment}", is_final
-
-    def _compile(self, origin: str, scheme: str, authority: str) -> _HostRules | None:
-        """The rules of a host; cached by its spelling in URLs."""
-        if len(authority) > _MOST_AUTHORITY_CHARS:
-            return None
-        if len(self._compiled) >= _MOST_HOSTS:
-            self._compiled.clear()
-        patterns = self._patterns(host_of(scheme, authority))
-        if patterns and patterns not in self._of_patterns:
-            found = [rule for pattern in patterns for rule in self._by_host[pattern]]
-            self._of_patterns[patterns] = _HostRules(found)
-        rules = self._compiled[origin] = self._of_patterns.get(patterns)
-        return rules
 
 
 class _HostRules:
@@ -371,11 +377,12 @@ class _HostRules:
         parameters = self._parameters
         empty = _for_path(self._empty, path) if self._empty else None
         repeated = _for_path(self._repeated, path) if self._repeated else None
+        is_encoded = "%" in query or "+" in query
         known: set[tuple[str, str]] = set()
         kept: list[str] = []
         for text in query.split("&"):
             name, _, value = text.partition("=")
-            if "%" in text or "+" in text:
+            if is_encoded:
                 name, value = decoded(name), decoded(value)
             rule = None if value else empty
             if name in parameters:

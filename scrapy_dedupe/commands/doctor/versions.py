@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
-from scrapy_dedupe import __version__
-from scrapy_dedupe.content import kernel
+from scrapy_dedupe import __version__, kernel
 
 from .context import Finding, note, ok, problem, warning
 

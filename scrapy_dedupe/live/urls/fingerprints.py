@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 # URLs of which canonicalize_url() only sorts the parameters and removes the fragment. Group 1 is the URL without the
 # fragment, group 2 the query.
 USUAL_URL: Final = re.compile(
-    r"(https?://[a-z0-9-]+(?:\.[a-z0-9-]+)*(?::[1-9][0-9]{0,3}|:[1-5][0-9]{4})?"
-    r"/(?:[A-Za-z0-9_~-][A-Za-z0-9_.~-]*(?:/[A-Za-z0-9_~-][A-Za-z0-9_.~-]*)*/?)?"
-    r"(?:\?([A-Za-z0-9_.~-]+=[A-Za-z0-9_.~-]*(?:&[A-Za-z0-9_.~-]+=[A-Za-z0-9_.~-]*)*))?)(?:#[!-~]*)?"
+    r"(https?://[a-z0-9-]++(?:\.[a-z0-9-]++)*+(?::[1-9][0-9]{0,3}|:[1-5][0-9]{4})?"
+    r"/(?:[A-Za-z0-9_~-][A-Za-z0-9_.~-]*+(?:/[A-Za-z0-9_~-][A-Za-z0-9_.~-]*+)*+/?)?"
+    r"(?:\?([A-Za-z0-9_.~-]++=[A-Za-z0-9_.~-]*+(?:&[A-Za-z0-9_.~-]++=[A-Za-z0-9_.~-]*+)*+))?)(?:#[!-~]*+)?"
 )
 # At the start, Scrapy's fingerprints of these URLs are compared with those of this module.
 _EXAMPLES: Final = ("https://example.com/", "http://example.com:8080/A/b.html?c=1&b-b=3&b=2&b=&a=~_.-#d")
@@ -43,6 +43,8 @@ class Fingerprints:
         self._is_scrapys = _is_scrapys(fingerprinter) and all(
             self._make(Request(url)) == usual_fingerprint(url) for url in _EXAMPLES
         )
+        # The last request whose fingerprint was computed here.
+        self._usual: Request | None = None
 
     def of(self, request: Request, url: str | None = None) -> bytes:
         """The fingerprint of a request, or the one that it would have with another URL.
@@ -57,8 +59,19 @@ class Fingerprints:
         ):
             found = usual_fingerprint(request.url if url is None else url)
             if found is not None:
+                if url is None:
+                    self._usual = request
                 return found
+        self._usual = None
         return self._made(request if url is None else request.replace(url=url))
+
+    def with_less_query(self, request: Request, url: str) -> bytes:
+        """Like :meth:`of`, for a URL that only lacks parameters of the request's URL, or has them in another order."""
+        # Such a change of a usual URL leaves it usual.
+        if request is not self._usual:
+            return self.of(request, url)
+        url, _, _ = url.partition("#")
+        return _usual_fingerprint(url, url.partition("?")[2])
 
     def _made(self, request: Request) -> bytes:
         fingerprint = self._make(request)
@@ -91,8 +104,11 @@ def usual_fingerprint(url: str) -> bytes | None:
     match = USUAL_URL.fullmatch(url)
     if match is None:
         return None
-    url, query = match.groups()
-    if query is not None and "&" in query:
+    return _usual_fingerprint(*match.groups(""))
+
+
+def _usual_fingerprint(url: str, query: str) -> bytes:
+    if "&" in query:
         # Parameters are sorted by name, then by value. NUL sorts before all characters of a name.
         pairs = query.replace("=", "\0").split("&")
         pairs.sort()

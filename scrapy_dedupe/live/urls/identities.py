@@ -9,6 +9,7 @@ to the identity, so rules of another run or process do not match.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scrapy_dedupe.urls.rules import GROUP_ID_BYTES
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from scrapy_dedupe.urls.rules import RuleGroup, UrlRule, UrlRules
 
     from .fingerprints import Fingerprints
+
+_changes_query = attrgetter("changes_query")
 
 
 class RecordedKeys(Protocol):
@@ -108,13 +111,15 @@ class Identities:
         """The keys of a request; None if no rule can concern it."""
         if request.method != "GET":
             return None
-        identity, applied = self._rules.identity(request.url)
-        active = self._rules.group(identity)
+        identity, applied, active = self._rules.resolve(request.url)
         if active is None:
             return None
         group = (self._all_rules.group(identity) if self._suspended else None) or active
         if applied:
-            plain = self._fingerprints.of(request, identity)
+            if all(map(_changes_query, applied)):
+                plain = self._fingerprints.with_less_query(request, identity)
+            else:
+                plain = self._fingerprints.of(request, identity)
             # The fingerprinter may ignore the difference too, such as the order of parameters.
             if plain != fingerprint:
                 return IdentityKeys(plain, group, applied, active.id)
@@ -154,8 +159,9 @@ class Identities:
             return False
         if self._suspended:
             urls.add(keys.requested)
-        for mark in keys.marks(keys.applied):
-            urls.add(mark)
+        group, plain = keys.group.id, keys.plain
+        for rule in keys.applied:
+            urls.add(_mark(group, rule, plain))
         return True
 
     def _was_requested(self, keys: IdentityKeys) -> bool:
@@ -209,4 +215,8 @@ class Identities:
 
 
 def _marks(group: bytes, rules: Iterable[UrlRule], plain: bytes) -> list[bytes]:
-    return [b"r" + group + rule.id + plain for rule in rules]
+    return [_mark(group, rule, plain) for rule in rules]
+
+
+def _mark(group: bytes, rule: UrlRule, plain: bytes) -> bytes:
+    return b"r" + group + rule.id + plain

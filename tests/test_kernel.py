@@ -14,8 +14,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.content import kernel, markup, signature, template
+from scrapy_dedupe import kernel
+from scrapy_dedupe.content import markup, signature, template
 from scrapy_dedupe.content.canonical import _collapse, _composed
+from scrapy_dedupe.urls import bloom
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -169,7 +171,21 @@ def test_characters_that_nfc_is_not_asked_for_are_never_changed_by_it() -> None:
             assert character not in seconds, hex(ord(character))
 
 
+@given(st.lists(st.binary(), max_size=300), st.integers(1, 300), st.sampled_from([1e-6, 0.01, 0.5]))
+def test_bits_of_url_filters(fingerprints: list[bytes], capacity: int, error_rate: float) -> None:
+    one, other = (bloom.GrowingBloomFilter(capacity, error_rate) for _ in range(2))
+    one._newest.set_bits = None  # the Python code
+    for fingerprint in fingerprints * 2:
+        assert other.add(fingerprint) is one.add(fingerprint)
+    assert other._newest.bitarray == one._newest.bitarray
+    assert [layer.count for layer in other._layers] == [layer.count for layer in one._layers]
+
+
 WRONG_CALLS = {
+    "bits": lambda: compiled.set_bits(bytearray(9), bytes(64), 15, 5),
+    "digest": lambda: compiled.set_bits(bytearray(10), bytes(59), 15, 5),
+    "hashes": lambda: compiled.set_bits(bytearray(99), bytes(68), 17, 5),
+    "slices": lambda: compiled.set_bits(bytearray(99), bytes(64), 15, 0),
     "size": lambda: compiled.distinct_hashes("text", 65, np.empty(9, np.uint32)),
     "room": lambda: compiled.distinct_hashes("text" * 9, 7, np.empty(29, np.uint32)),
     "rows": lambda: compiled.lower(*(np.empty(number, np.uint32) for number in (16, 9, 16, 15))),

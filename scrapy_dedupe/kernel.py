@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    Function = TypeVar("Function", bound=Callable[..., Any])
+    Function = TypeVar("Function", bound=Callable[..., Any] | None)
 
 logger = logging.getLogger(__name__)
 
 VARIABLE: Final = "SCRAPY_DEDUPE_KERNEL"
 
 # Sync with KERNEL_VERSION in _kernel.c.
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 def _load(module: str = "scrapy_dedupe._kernel") -> ModuleType | None:
@@ -70,5 +70,5 @@ NAME: Final = "Python" if _kernel is None else "compiled"
 
 
 def function(name: str, python: Function) -> Function:
-    """Return the function of the kernel with this name, or *python*, which does the same."""
+    """Return the function of the kernel with this name, or *python*, which does the same, without a kernel."""
     return python if _kernel is None else getattr(_kernel, name)
