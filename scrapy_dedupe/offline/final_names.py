@@ -33,7 +33,7 @@ _FIRST: Final = 1_000
 
 
 def facts_of(names: Iterable[str], places: Places) -> list[list[object]]:
-    """Name, path, size and modification time of each file, as a list that JSON can store."""
+    """Name, path, size, modification time and inode of each file, as a list that JSON can store."""
     return [_fact(name, places) for name in names]
 
 
@@ -43,7 +43,7 @@ def _fact(name: str, places: Places) -> list[object]:
         return [name, str(place)]
     with reading(place):
         stat = place.stat()
-    return [name, os.path.realpath(place), stat.st_size, stat.st_mtime_ns]
+    return [name, os.path.realpath(place), stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
 
 def check_unchanged(facts: Iterable[list[object]], places: Places, folder: Path) -> None:
@@ -138,8 +138,9 @@ def replace(new: Path, old: Path) -> None:
 def is_replaced(new: Path, old: Path, fact: list[object]) -> bool:
     """Whether *old* has already been replaced: across file systems, a run can be killed before it removes *new*."""
     with reading(old):
-        is_as_before = [os.path.realpath(old), old.stat().st_size, old.stat().st_mtime_ns] == fact[1:]
-        return not is_as_before and os.path.realpath(old) == fact[1] and filecmp.cmp(new, old, shallow=False)
+        stat, path = old.stat(), os.path.realpath(old)
+        is_as_before = [path, stat.st_size, stat.st_mtime_ns, stat.st_ino] == fact[1:]
+        return not is_as_before and path == fact[1] and filecmp.cmp(new, old, shallow=False)
 
 
 def has_own_revisit(file: ReadableFile) -> bool:

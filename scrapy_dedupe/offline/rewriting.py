@@ -6,7 +6,8 @@ The work is done in ``OUTPUT/.dedupe/warcrefs``, and continues after a kill:
 2. ``rows/N.parquet``: the rows of file N (`rows`), unless they are given;
 3. ``slices/file=N/``: the changes to file N (`slices`); ``plan.json``: their counts (`plan`);
 4. ``new/NAME``: the new files; ``done/N.json``: the number of changes to each file;
-5. both archives are read again and compared (`verifying`); ``verified.json`` has the report;
+5. the new files are read and compared with the old files, or with facts about them (`verifying`); ``verified.json`` has the
+   report;
 6. the new files are moved to their final names, or replace the old ones (``in_place``), and the folder is removed.
 
 Each of these files gets its name only when it is complete and synced to disk, so a kill loses at most one unfinished file
@@ -44,6 +45,7 @@ from scrapy_dedupe.offline.layout import WORK_FOLDER, output_names
 from scrapy_dedupe.offline.plan import PlanCounts, PlanTask, make_plan
 from scrapy_dedupe.offline.plan_lines import LINES_FILE, marks_of, read_notes, write_lines
 from scrapy_dedupe.offline.rewritten import RewriteOptions, Rewritten, report_of
+from scrapy_dedupe.offline.row_facts import RowFacts
 from scrapy_dedupe.offline.row_scan import RowsTask, make_all_rows
 from scrapy_dedupe.offline.rows import SECOND, read_sums
 from scrapy_dedupe.offline.slices import slice_folder
@@ -70,7 +72,7 @@ _FOLDER: Final = "warcrefs"
 _JOB: Final = "job.json"
 _VERIFIED: Final = "verified.json"
 _PLAN_COUNTS: Final = "plan.json"
-_PLAN: Final = 3  # the version of the folder's format
+_PLAN: Final = 4  # the version of the folder's format
 
 
 def rewrite(
@@ -159,6 +161,7 @@ class _Run:
         self.files: list[PlannedFile] = []  # the files to rewrite
         self.others: list[PlannedFile] = []
         self.names: dict[str, PurePosixPath] = {}
+        self.rows: dict[int, Path] = {}  # by the number of the file, after the plan is made
 
     def take_lines(
         self, lines: Iterable[ManifestLine], originals: Iterable[ManifestLine], files: Sequence[str] | None
@@ -189,7 +192,7 @@ class _Run:
         """Steps 2 and 3."""
         options = self.options
         files = [*self.files, *self.others]
-        rows = self._make_rows(files)
+        rows = self.rows = self._make_rows(files)
         stored = self._state.read_json(_PLAN_COUNTS)
         if stored is None:
             places, eligibility = self.places, options.eligibility
@@ -393,6 +396,7 @@ class _Work:
         try:
             verification = verify(
                 pairs,
+                facts=[RowFacts(run.rows[file.id]) for file in run.files] if options.trusts_rows else (),
                 originals=[run.places.file(file.name) for file in run.others],
                 sample=options.sample,
                 seed=options.seed,

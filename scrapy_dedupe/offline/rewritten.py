@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RewriteOptions:
-    """Options of `rewriting.rewrite`. ``sample`` new revisits are replayed, chosen at random with ``seed`` if given."""
+    """Options of `rewriting.rewrite`. ``sample`` new revisits are replayed, chosen at random with ``seed`` if given.
+
+    ``trusts_rows``: the verification uses facts from the rows instead of reading the old files again (`row_facts`).
+    """
 
     eligibility: Eligibility = field(default_factory=Eligibility)
     dry_run: bool = False
@@ -26,6 +29,7 @@ class RewriteOptions:
     sample: int = DEFAULT_SAMPLE
     seed: int | None = None
     force: bool = False
+    trusts_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

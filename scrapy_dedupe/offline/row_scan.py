@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import re
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,8 @@ from scrapy_dedupe.offline.record_parts import START_BYTES, head_of, is_gzip_fil
 from scrapy_dedupe.offline.reference_changes import date_key, digest_key
 from scrapy_dedupe.offline.revisits import can_change_references, could_be_undone, could_be_written
 from scrapy_dedupe.offline.rows import RecordRow, write_rows
-from scrapy_dedupe.offline.usual_rows import OptionValues, UsualRows
+from scrapy_dedupe.offline.usual_rows import OptionValues, UsualRows, start_of
+from scrapy_dedupe.offline.windows import WindowedFile
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.jobs import run_watched
 from scrapy_dedupe.tasks.state import reading
@@ -44,6 +46,8 @@ CAPTURES: Final = ("response", "resource")
 ADDED_BYTES: Final = 2_048
 """More than a revisit adds to the heads of its response and the place of its original: four other ids, and digests."""
 
+# Of a longer record, the bytes might have left the window.
+_LONG_BYTES: Final = 1 << 20
 _GET: Final = re.compile(rb"\s*GET ", re.IGNORECASE)
 _HEAD_END: Final = (b"\r\n\r\n", b"\n\n")
 # A reference of this size to the original is expected, when it is decided whether the heads are kept.
@@ -101,16 +105,10 @@ class RowScan:
     def __init__(self, task: RowsTask, advance: Callable[[int], None] = lambda size_bytes: None) -> None:
         self._task = task
         self._file = task.file
+        self._window: WindowedFile | None = None  # on the file, while all its records are read
+        self._advance = advance
         self._faults = Faults(keep_going=task.keep_going)
         self._digester: Digester | None = None
-        if task.is_summed:
-            self._digester = Digester(
-                task.file,
-                task.name,
-                DigestOptions(algorithm=task.algorithms[0], recompute=True),
-                faults=self._faults,
-                advance=advance,
-            )
         self._usual = UsualRows(task.algorithms, self._judged)
         self._statuses: dict[int, tuple[str | None, bool]] = {}
         self._long: tuple[Frame, BodyHashes] | None = None
@@ -130,10 +128,30 @@ class RowScan:
 
     def rows(self) -> Iterator[RecordRow]:
         """Yield the rows in file order."""
-        with reading(self._file), self._file.open("rb") as stream:
-            self._is_gzip = is_gzip_file(self._file, stream.read(START_BYTES))
-        for frame in self._frames():
-            yield self.row(frame)
+        task = self._task
+        with reading(task.file):
+            self._file = self._window = WindowedFile(task.file)
+        if task.is_summed:
+            self._digester = Digester(
+                self._window,
+                task.name,
+                DigestOptions(algorithm=task.algorithms[0], recompute=True),
+                faults=self._faults,
+                advance=self._advance,
+            )
+        with self._window as window:
+            with reading(task.file):
+                self._is_gzip = is_gzip_file(window, window.read(0, START_BYTES))
+            for frame in self._frames():
+                row = self.row(frame)
+                yield row._replace(stored=self._stored(row.offset, row.length))
+
+    def _stored(self, offset: int, length: int) -> bytes | None:
+        """The digest of the stored bytes of a record, which the window still holds; None for a long one."""
+        if not 0 < length <= _LONG_BYTES:
+            return None
+        assert self._window is not None
+        return blake2b(self._window.read(offset, length), digest_size=32).digest()
 
     def _frames(self) -> Iterator[Frame]:
         if self._digester is not None:
@@ -255,13 +273,15 @@ class RowScan:
         if not (concurrent or refers_to or record.type == "revisit"):
             return row
         can_be_changed = could_be_written(record, head) and can_change_references(head)
+        is_fixed = self._is_lost or not record.length or not can_be_changed
         refers_date = head.get(b"WARC-Refers-To-Date")
         return row._replace(
             concurrent_to=[bare(value) for value in concurrent] or None,
             refers_to=[bare(value) for value in refers_to] or None,
             refers_uris=[bare(value) for value in head.get_all(b"WARC-Refers-To-Target-URI")] or None,
             refers_date_key=date_key(refers_date.decode("latin-1")) if refers_date else None,
-            is_fixed=self._is_lost or not record.length or not can_be_changed,
+            is_fixed=is_fixed,
+            **({} if is_fixed or record.type in CAPTURES else start_of(record.frame)),
         )
 
     def captured(
@@ -323,11 +343,16 @@ class RowScan:
         assert record.http is not None
         assert head is not None
         heads_bytes = record.frame.block_position + record.http.length
-        values: dict[str, Any] = {"heads_bytes": heads_bytes, "mime": _mime(record)}
-        if self._keeps_heads(heads_bytes, record.length):
-            block = record.frame.kept[: record.http.length]
-            values["heads"] = head.to_bytes(record.frame.block_length) + block
-        return values
+        block_bytes = record.frame.block_length
+        start = head.to_bytes(block_bytes) + record.frame.kept[: record.http.length]
+        return {
+            "heads_bytes": heads_bytes,
+            "mime": _mime(record),
+            "heads": start if self._keeps_heads(heads_bytes, record.length) else None,
+            "start": start,
+            "head_bytes": record.frame.block_position,
+            "block_bytes": block_bytes,
+        }
 
 
 def _can_be_original(record: StoredRecord, uri: bytes | None, row: RecordRow) -> bool:

@@ -1,6 +1,6 @@
 """Rows: one for each record of a file, with all that the plan needs to know about it, as a Parquet file.
 
-A file is read once (`row_scan`); everything up to the plan works on its rows. The columns of version 1:
+A file is read once (`row_scan`); everything up to the plan works on its rows. The columns of version 2:
 
 ===================  =======  ======================================================================================
 offset, length       BIGINT   stored bytes; length 0: the record shares a gzip member with others
@@ -16,6 +16,7 @@ concurrent_to        BLOB[]   WARC-Concurrent-To, without angle brackets
 refers_to            BLOB[]   WARC-Refers-To, without angle brackets
 refers_uris          BLOB[]   WARC-Refers-To-Target-URI, without angle brackets
 refers_date_key      VARCHAR  the key of WARC-Refers-To-Date
+stored               BLOB     BLAKE2b-256 of the stored bytes; NULL if they are more than 1 MiB or shared with other records
 is_gzip              BOOLEAN  the record is a gzip member
 is_fixed             BOOLEAN  the record refers to others and cannot be changed
 is_other_method      BOOLEAN  a request with another method than GET
@@ -33,10 +34,15 @@ is_chunked           BOOLEAN  the body is stored in chunks
 mime                 VARCHAR  the media type of the HTTP response, without parameters
 heads_bytes          BIGINT   the size of the WARC head and the HTTP head
 heads                BLOB     both heads, if the record is so small that a revisit might not be smaller
+start                BLOB     both heads of a response that may become a revisit; of a record of another type that refers to
+                              others and can be changed, the head and the block, if the block has at most 4 KiB
+head_bytes           BIGINT   the size of the WARC head in ``start``
+block_bytes          BIGINT   the size of the block; this and ``head_bytes`` are only set with ``start``
 ===================  =======  ======================================================================================
 
 ``blake2b`` is BLAKE2b with 32 bytes (RFC 7693), a second digest that is independent of the others. The columns from
-``target_uri`` on are only set for captures (``response`` and ``resource``). The key ``scrapy-dedupe`` of the Parquet
+``target_uri`` to ``heads`` are only set for captures (``response`` and ``resource``). ``stored`` and the last three columns
+are the facts with which a verification need not read the file again (`old_files`). The key ``scrapy-dedupe`` of the Parquet
 metadata holds a JSON object: ``version``, and ``sums`` (`digests.FileSums`).
 
 The file gets its name when it is complete, so its existence proves that the input file was read to its end.
@@ -59,7 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-VERSION: Final = 1
+VERSION: Final = 2
 PURPOSE: Final = "Deduplicating an archive"
 SECOND: Final = "blake2b"
 """The name of the second digest, as a column and for `warc.bodies.hasher_of`."""
@@ -79,6 +85,7 @@ COLUMNS: Final = {
     "refers_to": "BLOB[]",
     "refers_uris": "BLOB[]",
     "refers_date_key": "VARCHAR",
+    "stored": "BLOB",
     "is_gzip": "BOOLEAN",
     "is_fixed": "BOOLEAN",
     "is_other_method": "BOOLEAN",
@@ -99,6 +106,9 @@ COLUMNS: Final = {
     "mime": "VARCHAR",
     "heads_bytes": "BIGINT",
     "heads": "BLOB",
+    "start": "BLOB",
+    "head_bytes": "BIGINT",
+    "block_bytes": "BIGINT",
 }
 
 _KEY: Final = "scrapy-dedupe"
@@ -122,6 +132,7 @@ class RecordRow(NamedTuple):
     refers_to: Sequence[bytes] | None = None
     refers_uris: Sequence[bytes] | None = None
     refers_date_key: str | None = None
+    stored: bytes | None = None
     is_gzip: bool = False
     is_fixed: bool = False
     is_other_method: bool = False
@@ -142,6 +153,9 @@ class RecordRow(NamedTuple):
     mime: str | None = None
     heads_bytes: int | None = None
     heads: bytes | None = None
+    start: bytes | None = None
+    head_bytes: int | None = None
+    block_bytes: int | None = None
 
 
 def write_rows(path: Path, rows: Iterable[RecordRow], about: Callable[[], Mapping[str, Any]]) -> None:

@@ -243,6 +243,7 @@ class _Steps:
                 jobs=options.jobs,
                 sample=options.sample,
                 force=self._replaces,
+                trusts_rows=options.compare == "digest",
             ),
             self._watch,
             rows=rows,
@@ -395,7 +396,7 @@ class _Steps:
             path = Path(given["path"])
             with reading(path):
                 stat = path.stat()
-            if [stat.st_size, stat.st_mtime_ns] != [given["size"], given["changed"]]:
+            if [stat.st_size, stat.st_mtime_ns, stat.st_ino] != [given["size"], given["changed"], given["inode"]]:
                 raise ArchiveError(
                     f"{given['name']} has changed since this work began. Start again with --force."
                 )
@@ -405,7 +406,13 @@ def _input_json(given: Input) -> dict[str, Any]:
     path = Path(str(given.file)).absolute()
     with reading(path):
         stat = path.stat()
-    return {"name": given.name, "path": str(path), "size": stat.st_size, "changed": stat.st_mtime_ns}
+    return {
+        "name": given.name,
+        "path": str(path),
+        "size": stat.st_size,
+        "changed": stat.st_mtime_ns,
+        "inode": stat.st_ino,
+    }
 
 
 def _difference(earlier: dict[str, Any], job: dict[str, Any], *, with_sizes: bool) -> str | None:

@@ -11,7 +11,7 @@ import base64
 import re
 from collections import Counter
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.offline.ordering import moment
 from scrapy_dedupe.offline.record_ids import bare
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.framing import Frame
 
 _MAX_BYTES: Final = 1 << 15
+_SHORT_BYTES: Final = 1 << 12
 # Fields of revisits, segments and converted records, and references that need more than a look at the id.
 _UNUSUAL: Final = ("former-", "warc-refers-to", "warc-profile", "warc-truncated", "warc-segment-")
 _ONCE: Final = (
@@ -100,6 +101,7 @@ class UsualRows:
             concurrent_to=[bare(found[place]) for place in form.concurrent] or None,
             is_gzip=is_gzip,
             is_other_method=is_other_method,
+            **(start_of(frame) if form.concurrent else {}),
         )
 
     def _response(
@@ -159,8 +161,23 @@ class UsualRows:
             mime=mime,
             heads_bytes=None if reason else heads_bytes,
             heads=bytes(member[:heads_bytes]) if has_heads and not reason else None,
+            start=None if reason else bytes(member[:heads_bytes]),
+            head_bytes=None if reason else begin,
+            block_bytes=None if reason else frame.block_length,
             **digests,
         )
+
+
+def start_of(frame: Frame) -> dict[str, Any]:
+    """The values ``start``, ``head_bytes`` and ``block_bytes`` of a record whose block is short; else empty."""
+    head = frame.head[1].group() if frame.head is not None else frame.member[: frame.block_position]
+    if not head or frame.head_position or frame.block_length > _SHORT_BYTES:
+        return {}
+    return {
+        "start": bytes(head) + frame.kept,
+        "head_bytes": frame.block_position,
+        "block_bytes": frame.block_length,
+    }
 
 
 class _Form:

@@ -247,7 +247,8 @@ class GzipSource(RecordSource["BufferedReader | PieceFile"]):
         self._read_to = offset  # where _raw ends in the file
         self._read_bytes = _CHUNK  # little at first, for callers that read only one record
         self._member: zlib_ng._Decompress | None = None  # None: all of it is in _out
-        self._begin_alike = True  # whether all members so far begin with the same bytes
+        self._begin_alike = True  # whether the last two members begin with the same bytes
+        self._are_mixed = False  # whether members of several programs follow each other
         self._tried = -1  # the offset of a member that cannot be decompressed at once
 
     @property
@@ -311,8 +312,11 @@ class GzipSource(RecordSource["BufferedReader | PieceFile"]):
             # A program usually begins all its members with the same bytes. A longer pattern is found faster and has fewer
             # false matches.
             start = raw[at : at + _MEMBER_START_BYTES]
-            end = raw.find(start, at + searched) if self._begin_alike else -1
-            if end < 0:
+            end = -1
+            if self._begin_alike and not self._are_mixed:
+                end = raw.find(start, at + searched)
+            is_like_start = end >= 0
+            if not is_like_start:
                 end = raw.find(GZIP_MAGIC, at + searched)
                 self._begin_alike = end < 0 or raw.startswith(start, end)
             if end < 0:
@@ -331,12 +335,16 @@ class GzipSource(RecordSource["BufferedReader | PieceFile"]):
                     out: bytes | bytearray = gzip_decompress(memoryview(raw)[at:end], size)
                 except DeflateError:
                     out = b""
-                if out:
-                    if len(out) != size or not self._is_end(end, out):
-                        return b""
+                if len(out) == size and self._is_end(end, out):
                     self.offset = self._read_to - len(raw) + at
                     self._at = end
                     return out
+                if out and not is_like_start:
+                    return b""
+            if is_like_start:
+                # Probably the member of another program is in between; look for the beginning of any member.
+                self._are_mixed, searched, tries = True, len(GZIP_MAGIC), 0
+                continue
             if tries >= _MOST_TRIES:
                 return b""
             searched = end - at + 1
