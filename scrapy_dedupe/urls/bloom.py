@@ -57,6 +57,7 @@ _SIZE_MARGIN = 1.065
 _DEVIATIONS = 4
 _PART_BITS = 1 << 23
 _WORDS = {32: struct.Struct("<16I"), 64: struct.Struct("<8Q")}
+_FIRST_WORD = {32: struct.Struct("<I"), 64: struct.Struct("<Q")}
 # What the compiled kernel does faster: GrowingBloomFilter.add() in a layer whose positions come from one digest of
 # 32-bit words. Arguments: the bits, the digest, the number of slices and their width. The result: whether it is new.
 _set_bits: Final[Callable[[bitarray, bytes, int, int], bool] | None] = kernel.function("set_bits", None)
@@ -280,11 +281,13 @@ class GrowingBloomFilter:
 
     def __contains__(self, fingerprint: bytes) -> bool:
         newest = self._newest
+        if not self._older:
+            # For most new fingerprints the first bit is clear.
+            (first,) = newest.unpack_first(blake2b(fingerprint).digest())
+            if not newest.bitarray[first % newest.bits_per_slice]:
+                return False
         words = newest.words(fingerprint)
-        # For most new fingerprints the first bit is clear.
-        if newest.bitarray[words[0] % newest.bits_per_slice] and newest.holds(fingerprint, words):
-            return True
-        return bool(self._older) and self._is_in_older_layer(fingerprint, words)
+        return newest.holds(fingerprint, words) or self._is_in_older_layer(fingerprint, words)
 
     def __len__(self) -> int:
         """Number of distinct fingerprints recorded."""
@@ -414,6 +417,7 @@ class _Layer(BloomFilter):
         self._widths = (self.bits_per_slice,) * self.num_slices
         self.word_bits = _word_bits(self.bits_per_slice)
         self._unpack = _WORDS[self.word_bits].unpack
+        self.unpack_first = _FIRST_WORD[self.word_bits].unpack_from
         digests = -(-self.num_slices * self.word_bits // 512)
         self._salts = tuple(number.to_bytes(blake2b.SALT_SIZE, "little") for number in range(1, digests))
         self.set_bits = _set_bits if self.word_bits == 32 and digests == 1 else None

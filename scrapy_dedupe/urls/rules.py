@@ -207,8 +207,8 @@ class UrlRules:
             if rules is None:
                 break
             rest, number_sign, fragment = url.partition("#")
-            rest, _, query = rest.partition("?")
-            path = rest[len(origin) :]
+            start, _, query = rest.partition("?")
+            path = start[len(origin) :]
             count = len(applied)
             new_path, new_query, new_origin = path, query, origin
             if rules.changes_path:
@@ -220,10 +220,14 @@ class UrlRules:
                 new_origin = rules.changed_origin(scheme, authority, path or "/", applied)
             if len(applied) == count:
                 break
-            mark = "?" if new_query else ""
-            url = f"{new_origin}{new_path}{mark}{new_query}{number_sign}{fragment}"
             # The rules depend on the host and the path.
-            if new_path == path and new_origin == origin:
+            is_final = new_path == path and new_origin == origin
+            if not is_final:
+                start = f"{new_origin}{new_path}"
+            url = f"{start}?{new_query}" if new_query else start
+            if number_sign:
+                url = f"{url}#{fragment}"
+            if is_final:
                 break
         else:
             group = self.group(url)
@@ -377,6 +381,7 @@ class _HostRules:
         parameters = self._parameters
         empty = _for_path(self._empty, path) if self._empty else None
         repeated = _for_path(self._repeated, path) if self._repeated else None
+        is_general = empty is not None or repeated is not None
         is_encoded = "%" in query or "+" in query
         known: set[tuple[str, str]] = set()
         kept: list[str] = []
@@ -384,16 +389,19 @@ class _HostRules:
             name, _, value = text.partition("=")
             if is_encoded:
                 name, value = decoded(name), decoded(value)
-            rule = None if value else empty
+            rule = None
             if name in parameters:
                 for start, values, its_rule in parameters[name]:
                     if (not values or value in values) and path.startswith(start):
                         rule = its_rule
                         break
-            if rule is None and repeated is not None:
-                if (name, value) in known:
-                    rule = repeated
-                known.add((name, value))
+            if rule is None and is_general:
+                if not value:
+                    rule = empty
+                if rule is None and repeated is not None:
+                    if (name, value) in known:
+                        rule = repeated
+                    known.add((name, value))
             if rule is None:
                 kept.append(text)
             else:
