@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.offline.engine import require_engine
+from scrapy_dedupe.offline.inputs import refuse_own_file
 from scrapy_dedupe.tasks.faults import KEPT, Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs, runs_here, thread_count
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
@@ -114,11 +115,12 @@ def find_near_copies(
     """Write the documents in *inputs*, with their groups, to *output*. *faults* has the faults that were found so far.
 
     The result does not depend on the order of *inputs*, on the number of jobs, or on interruptions. Raises ArchiveError if
-    *output* exists and must not be replaced, or cannot be written; UsageError for two files of one name; SettingError if
-    DuckDB is not installed; DamagedInput for the first fault, unless ``keep_going`` is set.
+    *output* is an input, exists and must not be replaced, or cannot be written; UsageError for two files of one name;
+    SettingError if DuckDB is not installed; DamagedInput for the first fault, unless ``keep_going`` is set.
     """
     faults = faults or Faults(keep_going=options.keep_going)
     _check_names(inputs)
+    refuse_own_file(inputs, output)
     _check_output(output, options)
     require_engine(PURPOSE, _parts_folder(output))
     with StateFolder(_parts_folder(output)) as state:

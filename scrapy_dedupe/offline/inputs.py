@@ -125,6 +125,16 @@ def refuse_own_folder(inputs: Iterable[Input], output: Path) -> None:
             )
 
 
+def refuse_own_file(inputs: Iterable[Input], output: Path) -> None:
+    """Raise ArchiveError if the file *output* is one of the inputs, or a container of one, so that it would be replaced."""
+    if not output.exists():
+        return
+    for given in inputs:
+        file = getattr(given.file, "container", given.file)
+        if isinstance(file, Path) and file.exists() and output.samefile(file):
+            raise ArchiveError(f"{output} is one of the files to read. Name another output.")
+
+
 def relative_to(inputs: Iterable[Input], base: Path) -> list[Input]:
     """The inputs with names relative to *base*; URLs do not change. Raises UsageError for a file outside of *base*."""
     named = []

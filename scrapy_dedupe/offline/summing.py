@@ -27,6 +27,7 @@ from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, replay_faults,
 from scrapy_dedupe.warc.remote import is_url
 
 from .digests import COUNTED, Digester, DigestOptions, FileSums
+from .inputs import refuse_own_file
 from .manifest import LineWriter, read_lines, refuse_existing
 
 if TYPE_CHECKING:
@@ -97,12 +98,13 @@ def sum_files(
 
     *before_end* is called after the manifest has its final name and before the parts are removed.
 
-    Raises ArchiveError if *output* exists and must not be replaced or extended, or cannot be written; UsageError for two
-    files of one name; DamagedInput for the first fault, unless ``keep_going`` is set.
+    Raises ArchiveError if *output* is an input, exists and must not be replaced or extended, or cannot be written;
+    UsageError for two files of one name; DamagedInput for the first fault, unless ``keep_going`` is set.
     """
     watch = watch or NoProgress()
     faults = faults or Faults(keep_going=options.keep_going)
     _check_names(inputs)
+    refuse_own_file(inputs, output)
     _check_output(output, options)
     with StateFolder(_parts_folder(output)) as state:
         # Check after locking: another process may have added files until now.

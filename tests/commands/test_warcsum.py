@@ -112,7 +112,7 @@ def test_damage_ends_the_call_or_is_passed_over(call: Callable[..., Called]) -> 
         (("in", "--hash", "crc32"), 2, "invalid choice"),
         (("in", "-o", "in"), 3, "is a folder"),
         (("in", "-o", "-"), 2, "Name a file"),
-        (("in", "-o", "in/a.warc.gz"), 3, "already"),
+        (("in", "-o", "in/a.warc.gz"), 3, "is one of the files to read"),
         (("in", "-o", "nowhere/sums"), 3, "nowhere"),
     ],
 )

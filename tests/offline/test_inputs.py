@@ -5,6 +5,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from offline.calling import call
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.offline.inputs import find_inputs, left_below, left_open, refuse_own_folder, relative_to
@@ -212,3 +213,20 @@ def test_the_folder_of_the_inputs_is_no_output(
         assert "--force" not in str(refused.value)
     else:
         refuse_own_folder(found, Path(output))
+
+
+@pytest.mark.parametrize("verb", ["warcsum", "near"])
+@pytest.mark.parametrize("name", ["in/a.warc", "link.warc", "in/a.wacz"])
+def test_an_input_is_not_replaced_by_the_result(folder: Path, verb: str, name: str) -> None:
+    (folder / "link.warc").symlink_to("in/a.warc")
+    with zipfile.ZipFile(folder / "in/a.wacz", "w") as container:
+        container.writestr("archive/a.warc", RECORD)
+        container.writestr("datapackage.json", "{}")
+    before = (folder / name).read_bytes()
+    called = call(folder, verb, "in/a.wacz" if name == "in/a.wacz" else "in/a.warc", "-o", name, "--force")
+    assert called.code == 3
+    assert (
+        called.sentences
+        == f"scrapy-dedupe {verb}: {name} is one of the files to read. Name another output.\n"
+    )
+    assert (folder / name).read_bytes() == before
