@@ -55,6 +55,8 @@ def open_engine(
         connection = duckdb.connect(":memory:", config=config)
         try:
             connection.execute("SET enable_progress_bar = false")
+            # Prefetching reads up to a megabyte for a column of lists, regardless of the size of the column.
+            connection.execute("SET disable_parquet_prefetching = true")
             yield connection
         finally:
             connection.close()

@@ -93,6 +93,11 @@ CREATE TABLE pinned_uri AS
 SELECT unnest(refers_uris) AS uri FROM row WHERE is_fixed AND kind = 'revisit'
 UNION SELECT uri FROM row WHERE is_fixed AND kind = 'revisit' AND refers_uris IS NULL AND uri IS NOT NULL
 """,
+    # A digest of an unknown form leads to the records with the same text, and cannot be updated.
+    """
+CREATE TABLE pinned_digest AS
+SELECT DISTINCT digest FROM row WHERE kind = 'revisit' AND digest IS NOT NULL AND digest_key IS NULL
+""",
 ]
 """The listed originals and copies (``surveyed``), and what keeps them from being changed."""
 
@@ -103,7 +108,8 @@ SELECT s.* EXCLUDE (reason, unfit),
     coalesce(
         s.reason,
         CASE WHEN m.line IS NOT NULL THEN 'method' END,
-        CASE WHEN s.role = 2 AND (p.id_key IS NOT NULL OR u.uri IS NOT NULL) THEN 'shared' END
+        CASE WHEN s.role = 2 AND (p.id_key IS NOT NULL OR u.uri IS NOT NULL OR g.digest IS NOT NULL)
+            THEN 'shared' END
     ) AS reason,
     coalesce(
         s.unfit,
@@ -115,6 +121,7 @@ LEFT JOIN by_method m ON m.line = s.line
 LEFT JOIN shared_id i ON i.id_key = s.id_key
 LEFT JOIN pinned_id p ON p.id_key = s.id_key
 LEFT JOIN pinned_uri u ON u.uri = s.uri
+LEFT JOIN pinned_digest g ON g.digest = s.digest
 """,
     "DROP TABLE surveyed",
     # A cluster is a listed original and its copies. The first records of each cluster that can be originals: one without

@@ -27,6 +27,7 @@ START_BYTES: Final = 4_096
 
 _END: Final = b"\r\n\r\n"
 _HTTP_HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
+_FEW_BYTES: Final = 1_280  # enough for most heads, compressed
 _MORE_BYTES: Final = 1 << 18
 _QUICK_BYTES: Final = 1 << 20  # larger records are read in pieces
 
@@ -73,8 +74,8 @@ class RecordParts:
 
     def heads(self, offset: int, length: int) -> tuple[RawHead, bytes]:
         """The WARC head of a response and its HTTP head with the blank line."""
-        for size in (START_BYTES, _MORE_BYTES):
-            head, start = self._split(self._start(offset, min(size, length)))
+        for size in (_FEW_BYTES, START_BYTES, _MORE_BYTES):
+            head, start = self._split(self._start(offset, min(size, length), max(size, START_BYTES)))
             if head is not None and (end := _HTTP_HEAD_END.search(start)) is not None:
                 return head, start[: end.end()]
         record = read_record(self._file, offset)
@@ -84,7 +85,7 @@ class RecordParts:
     def record(self, offset: int, length: int) -> tuple[RawHead, bytes | StoredRecord]:
         """The head of a record, and its block; for a large or unusual record, the record instead of its block."""
         if length <= _QUICK_BYTES:
-            head, rest = self._split(self._start(offset, length, whole=True))
+            head, rest = self._split(self._start(offset, length, _QUICK_BYTES, whole=True))
             if head is not None and rest.endswith(_END):
                 size = head.get(b"Content-Length") or b""
                 if size.isdigit() and int(size) == len(rest) - 4:
@@ -92,14 +93,14 @@ class RecordParts:
         record = read_record(self._file, offset)
         return head_of(record), record
 
-    def _start(self, offset: int, size: int, *, whole: bool = False) -> bytes:
-        """The first bytes of a record, decompressed."""
+    def _start(self, offset: int, size: int, most: int, *, whole: bool = False) -> bytes:
+        """The first bytes of a record, decompressed: at most *most* from the first *size* stored bytes."""
         data = self._at(offset, size)
         if not self._is_gzip:
             return data
         member = zlib_ng.decompressobj(31)
         try:
-            start = member.decompress(data, _QUICK_BYTES if whole else size)
+            start = member.decompress(data, most)
         except zlib_ng.error:  # type: ignore[misc]
             return b""
         return start if member.eof or not whole else b""

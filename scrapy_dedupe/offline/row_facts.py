@@ -29,8 +29,12 @@ class RowFacts:
 
     def __iter__(self) -> Iterator[OldRecord]:
         query = _QUERY.format(source(self.rows))
-        with open_engine(PURPOSE, lambda text: ArchiveError(f"{self.rows} cannot be read: {text}.")) as engine:
-            for offset, length, stored, start, head_bytes, block_bytes, *payload in rows_of(engine.execute(query)):
+        with open_engine(PURPOSE, self._refused) as engine:
+            rows = rows_of(engine.execute(query))
+            for offset, length, stored, start, head_bytes, block_bytes, *payload in rows:
                 head = None if start is None else start[:head_bytes]
                 block = None if start is None else start[head_bytes:]
                 yield OldRecord(offset, length, stored, head, block, block_bytes, *payload)
+
+    def _refused(self, text: str) -> ArchiveError:
+        return ArchiveError(f"{self.rows} cannot be read: {text}.")

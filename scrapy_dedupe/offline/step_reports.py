@@ -22,7 +22,8 @@ class StepOptions:
     """Options of `steps.run_steps`; ``work`` overrides the state folder.
 
     ``compare`` decides when payloads are the same. ``digest``: the digest, BLAKE2b-256 and the size are equal. ``bytes``:
-    the digest is equal, and then all bytes are.
+    the digest is equal, and then all bytes are. With ``digest``, the verification compares the new files with facts from the
+    first reading of the old ones (`row_facts`); with ``bytes``, it reads the old files again.
     """
 
     algorithm: str = "sha256"

@@ -396,7 +396,8 @@ class _Steps:
             path = Path(given["path"])
             with reading(path):
                 stat = path.stat()
-            if [stat.st_size, stat.st_mtime_ns, stat.st_ino] != [given["size"], given["changed"], given["inode"]]:
+            recorded = [given[key] for key in ("size", "changed", "inode")]
+            if [stat.st_size, stat.st_mtime_ns, stat.st_ino] != recorded:
                 raise ArchiveError(
                     f"{given['name']} has changed since this work began. Start again with --force."
                 )

@@ -50,7 +50,7 @@ def test_all_is_done_in_one_go(call: Callable[..., Called], planting: Planting) 
     assert all(" kB" in size or " B" in size for size in sizes.values())
     verified, where, undo = lines[-3:]
     assert verified == (
-        "Verified: 8 records read again and compared with the old files; 1 revisit leads to the same payload,"
+        "Verified: 8 records read again and compared with the old records; 1 revisit leads to the same payload,"
         " 1 replayed as a sample."
     )
     assert where == (

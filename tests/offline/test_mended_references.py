@@ -140,6 +140,21 @@ def test_a_copy_that_a_revisit_in_a_shared_member_names_by_its_place_stays(tmp_p
     assert (report.converted, report.left) == (0, {"shared": 1})
 
 
+def test_a_copy_stays_if_a_revisit_names_its_digest_in_an_unknown_form(tmp_path: Path) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    planting.exchange("a.warc.gz", "first", f"{SITE}/1", PAGE)
+    form = ((b"WARC-Payload-Digest", b"xxh:0123456789abcdef"),)
+    copy = planting.exchange("a.warc.gz", "copy", f"{SITE}/2", PAGE, digest_form=None, extra=form)
+    planting.exchange("a.warc.gz", "again", f"{SITE}/3", PAGE)
+    planting.revisit("a.warc.gz", "old", f"{SITE}/old", copy, names=())
+    planting.write(tmp_path / "in")
+
+    report = run(tmp_path / "in", tmp_path / "out")
+
+    assert (report.converted, report.left) == (1, {"shared": 1})
+
+
 def test_a_copy_that_would_show_the_chunks_of_its_original_stays(tmp_path: Path) -> None:
     planting = Planting()
     planting.file("a.warc.gz")

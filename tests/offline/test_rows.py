@@ -16,6 +16,8 @@ from offline.planted import SITE, Planting, record_id, text
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline import rows as rows_module
 from scrapy_dedupe.offline.eligibility import Eligibility
+from scrapy_dedupe.offline.old_files import old_records
+from scrapy_dedupe.offline.row_facts import RowFacts
 from scrapy_dedupe.offline.row_scan import RowScan, RowsTask, make_rows
 from scrapy_dedupe.offline.rows import COLUMNS, RecordRow, read_sums
 from scrapy_dedupe.warc import framing
@@ -202,3 +204,32 @@ def test_a_long_body_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [row.blake2b for row in found] == [hashlib.blake2b(body, digest_size=32).digest()]
     assert found[0].digest_key == f"sha1:{base64.b32encode(hashlib.sha1(body).digest()).decode()}"
     assert (found[0].reason, found[0].unfit, found[0].is_listed) == (None, None, True)
+
+
+def test_the_facts_in_rows_are_those_of_another_reader(tmp_path: Path) -> None:
+    p = garden()
+    unusual(p)
+    p.write(tmp_path)
+    compared = 0
+    for path in sorted(path for path in tmp_path.rglob("*") if path.is_file()):
+        rows = path.with_name(f"{path.name}.parquet")
+        make_rows(task(path, target=rows, keep_going=True))
+        known = list(RowFacts(rows))
+        others = list(old_records(path, on_damage=lambda _: None))
+        assert [fact[:3] for fact in known] == [fact[:3] for fact in others]
+        for fact, other in zip(known, others, strict=True):
+            if fact.head is not None:
+                compared += 1
+                assert fact[3:6] == other[3:6]
+            if fact.payload_sha256 is not None and other.payload_sha256 is not None:
+                assert fact[6:] == other[6:]
+    assert compared > 60
+
+
+def test_a_long_record_has_no_facts(tmp_path: Path) -> None:
+    p = Planting()
+    p.file("a.warc", "plain")
+    p.exchange("a.warc", "long", f"{SITE}/long", bytes(2_000_000))
+    p.write(tmp_path)
+    make_rows(task(tmp_path / "a.warc"))
+    assert [row.stored is None for row in read(tmp_path / "a.parquet")] == [True, False]

@@ -115,7 +115,7 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
         yield from savings_lines(done.savings)
     if done.verified:
         yield (
-            f"Verified: {counted(done.verified, 'record')} read again and compared with the old files;"
+            f"Verified: {counted(done.verified, 'record')} read again and compared with the old records;"
             f" {_leading(done.resolved)} to the same payload, {number(done.replayed)} replayed as a sample."
         )
     if done.dangling:
@@ -200,7 +200,7 @@ DEDUPE = Verb(
             "--compare",
             "HOW",
             "when payloads are the same: digest (the digest of --hash, BLAKE2b-256 and the size are equal; default) or"
-            " bytes (all bytes of equal digests are compared)",
+            " bytes (all bytes of equal digests are compared, and the verification reads the old files again)",
             choices=("digest", "bytes"),
             default="digest",
         ),
