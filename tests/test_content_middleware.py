@@ -323,7 +323,7 @@ async def test_a_fault_of_ours_costs_no_page(
     def fail(*args: object) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("scrapy_dedupe.content.judge.read", fail)
+    monkeypatch.setattr("scrapy_dedupe.content.pages.read", fail)
     for path in ("/a", "/b"):
         web.page(path, LONG)
     crawler = await listed(web, alone, "/a /b")
@@ -644,7 +644,7 @@ async def test_texts_are_forgotten_after_their_lifetime(
     first = await listed(web, alone, "/a")
     second = await listed(web, alone, "/a")
     real = time.time_ns
-    monkeypatch.setattr("scrapy_dedupe.content.judge.time.time_ns", lambda: real() + 2_000_000_000_000)
+    monkeypatch.setattr("scrapy_dedupe.content.pages.time.time_ns", lambda: real() + 2_000_000_000_000)
     third = await listed(web, alone, "/a")
     assert [kinds(crawler)["/a"] for crawler in (first, second, third)] == ["unique", "unchanged", "unique"]
 

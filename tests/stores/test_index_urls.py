@@ -419,7 +419,9 @@ class Lives(RuleBasedStateMachine):
 
     @rule(
         crawl=CRAWLS,
-        captures=st.lists(st.builds(UrlCapture, URLS, DIGESTS, DATES), max_size=3),
+        captures=st.lists(
+            st.tuples(URLS, DIGESTS, DATES).map(lambda values: UrlCapture(*values)), max_size=3
+        ),
         needs=st.lists(st.builds(Need, CRAWLS, st.integers(0, 1), st.none() | FILES), max_size=2),
         record=st.none() | st.tuples(DIGESTS, FILES),
     )
