@@ -21,7 +21,7 @@ from scrapy_dedupe.offline.evidence import algorithms_of
 from scrapy_dedupe.offline.record_keys import RecordsInOrder
 from scrapy_dedupe.offline.windows import HeldFile, WindowedFile
 from scrapy_dedupe.warc.bodies import BodyDigest, hashed_records, payload_digests
-from scrapy_dedupe.warc.framing import Frame, open_head, split_fields
+from scrapy_dedupe.warc.framing import Frame, known_head, open_head, split_fields
 from scrapy_dedupe.warc.reading import read_record, stored_record
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from scrapy_dedupe.offline.record_keys import HashedRecord
-    from scrapy_dedupe.warc.framing import Damage
+    from scrapy_dedupe.warc.framing import Damage, Layouts
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _PIECE = 1 << 20
@@ -68,6 +68,7 @@ class OldFile:
     def __init__(self, file: ReadableFile, facts: Iterable[OldRecord] | None = None) -> None:
         self.window = WindowedFile(file, reads_ahead=facts is None)
         self._records = RecordsInOrder(self.window, algorithms_of)
+        self._layouts: Layouts = {}
         self._facts = iter(facts or ())
         self._next = next(self._facts, None)
 
@@ -109,11 +110,14 @@ class OldFile:
         is_whole = len(start) == block_length
         if not (is_whole or is_now_revisit):
             return None
-        fields = tuple(
-            [(_text(name), _text(value)) for name, value in split_fields(head.partition(b"\n")[2])]
-        )
+        known, fields = known_head(head, self._layouts), None
+        if known is None or known[1].end() != len(head):
+            known = None
+            fields = tuple(
+                [(_text(name), _text(value)) for name, value in split_fields(head.partition(b"\n")[2])]
+            )
         where = (facts.offset, facts.length, 0, len(head), block_length)
-        record = stored_record(self.window, Frame(False, fields, *where, head + start, len(start)))
+        record = stored_record(self.window, Frame(False, fields, *where, head + start, len(start), known))
         algorithms = algorithms_of(record)
         if is_whole:
             return record, payload_digests(record, algorithms)

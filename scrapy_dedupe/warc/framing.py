@@ -341,7 +341,7 @@ class _FrameReader:
     def _begun(self, source: PlainSource | GzipSource) -> Frame:
         """Read the head of the record that begins here."""
         position, is_arc, fields = source.position, False, None
-        known = self._known_head(source.peek_head())
+        known = known_head(source.peek_head(), self._layouts)
         if known is not None:
             source.skip(known[1].end())
         else:
@@ -358,7 +358,7 @@ class _FrameReader:
 
     def _whole_frame(self, source: GzipSource, member: bytes | bytearray) -> Frame | None:
         """The record of a member that was taken; None if it must be read step by step."""
-        known = self._known_head(member)
+        known = known_head(member, self._layouts)
         if known is None:
             return None
         layout, match = known
@@ -371,24 +371,6 @@ class _FrameReader:
         offset = source.offset
         where = (offset, source.length_since(offset), 0, head_end, length)
         return Frame(False, None, *where, member, self._kept_bytes, known)
-
-    def _known_head(self, data: bytes | bytearray) -> tuple[_Layout, re.Match[bytes]] | None:
-        """The layout and the values of the head at the beginning of *data*; None if it must be read line by line."""
-        kind = bytes(data[:_KIND_BYTES])
-        layouts = self._layouts.get(kind, [])
-        for layout in layouts:
-            if (match := layout.match(data)) is not None:
-                return (layout, match) if data[: match.end()].isascii() else None
-        end = data.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES) + 4
-        if data.count(b"\n", 0, end) > _MOST_FIELDS or len(layouts) >= _MOST_OF_A_KIND:
-            return None
-        head = bytes(data[:end])
-        if not (head.isascii() and _HEAD.fullmatch(head)) or len(self._layouts) >= _MOST_KINDS:
-            return None
-        layout = _layout(tuple([line.partition(":")[0] for line in head.decode("ascii").split("\r\n")[1:-2]]))
-        self._layouts.setdefault(kind, []).append(layout)
-        match = layout.match(data)
-        return None if match is None else (layout, match)
 
     def warcinfo_id(self) -> str | None:
         """The WARC-Warcinfo-ID of the record that was read last, whole or not; the id of a warcinfo itself."""
@@ -412,6 +394,28 @@ class _FrameReader:
         if len(lines) > 1 and lines[1].lower().startswith(b"url "):
             count = len(lines[1].split())
             self._arc_fields = _ARC_FIELDS_2 if count == len(_ARC_FIELDS_2) else _ARC_FIELDS_1
+
+
+def known_head(data: bytes | bytearray, layouts: Layouts) -> tuple[_Layout, re.Match[bytes]] | None:
+    """The layout and the values of the head at the beginning of *data*; None if it must be read line by line.
+
+    A new layout is added to *layouts*.
+    """
+    kind = bytes(data[:_KIND_BYTES])
+    alike = layouts.get(kind, [])
+    for layout in alike:
+        if (match := layout.match(data)) is not None:
+            return (layout, match) if data[: match.end()].isascii() else None
+    end = data.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES) + 4
+    if data.count(b"\n", 0, end) > _MOST_FIELDS or len(alike) >= _MOST_OF_A_KIND:
+        return None
+    head = bytes(data[:end])
+    if not (head.isascii() and _HEAD.fullmatch(head)) or len(layouts) >= _MOST_KINDS:
+        return None
+    layout = _layout(tuple([line.partition(":")[0] for line in head.decode("ascii").split("\r\n")[1:-2]]))
+    layouts.setdefault(kind, []).append(layout)
+    match = layout.match(data)
+    return None if match is None else (layout, match)
 
 
 def arc_values(line: str, count: int) -> list[str]:

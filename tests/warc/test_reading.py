@@ -442,7 +442,7 @@ def test_a_head_is_read_in_one_go_as_it_is_line_by_line(tmp_path_factory, pieces
 
     at_once = seen()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(framing._FrameReader, "_known_head", lambda self, data: None)
+        patch.setattr(framing, "known_head", lambda data, layouts: None)
         assert seen() == at_once
 
 
@@ -556,3 +556,16 @@ def test_a_record_is_found_behind_a_member_with_a_wrong_checksum_that_holds_none
 
     assert [record.block() for record in found] == [b"good", b"good"]
     assert sum(place.length for place in damage) == len(outer)
+
+
+def test_the_members_of_two_programs_are_decompressed_at_once(tmp_path):
+    rng = random.Random(1)
+    blocks = [HTTP + rng.randbytes(rng.randrange(100, 3_000)) for _ in range(60)]
+    # The time in the head of a member differs from program to program.
+    members = [gzip.compress(warc(block), mtime=rng.choice([0, 0, 1_700_000_000])) for block in blocks]
+
+    found = stored(tmp_path / "a.warc.gz", b"".join(members))
+
+    assert [record.block() for record in found] == blocks
+    assert [record.length for record in found] == [len(member) for member in members]
+    assert all(record.frame.member for record in found)
