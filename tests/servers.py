@@ -51,6 +51,12 @@ def free_port() -> int:
             return port
 
 
+def cluster_options() -> tuple[str, ...]:
+    """The options of a node of a cluster."""
+    # By default the port of the cluster's bus is 10,000 higher, and may be taken or not exist.
+    return "--cluster-enabled", "yes", "--cluster-port", str(free_port())
+
+
 class RedisServer:
     """A server process of its own on 127.0.0.1, which a test may stop and start; it keeps its data."""
 
@@ -122,9 +128,7 @@ class RedisCluster:
     def _node(self, name: str) -> RedisServer:
         folder = self._folder / name
         folder.mkdir(parents=True)
-        # Without its own, the port of the cluster's bus is 10,000 higher, and may not exist.
-        bus = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
-        return RedisServer(folder, *bus, "--cluster-node-timeout", "2000")
+        return RedisServer(folder, *cluster_options(), "--cluster-node-timeout", "2000")
 
     def _meet(self, node: RedisServer) -> None:
         self.ask(self.masters[0], "CLUSTER MEET", "127.0.0.1", node.port, int(node._options[3]))

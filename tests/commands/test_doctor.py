@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from doctored_projects import ADDON, listing, of
-from servers import RedisServer
+from servers import RedisServer, cluster_options
 
 from scrapy_dedupe import __version__
 from scrapy_dedupe.commands.doctor import outputs, probes, versions
@@ -282,7 +282,7 @@ def test_the_socket_of_a_cluster_is_told_once_beside_the_other_stores(
     project: Callable[..., Any], tmp_path: Path
 ) -> None:
     socket = tmp_path / "socket"
-    server = RedisServer(tmp_path, "--cluster-enabled", "yes", "--unixsocket", str(socket))
+    server = RedisServer(tmp_path, *cluster_options(), "--unixsocket", str(socket))
     try:
         settings = (
             f'DEDUPE_CONTENT_STORE_URL = "unix://{socket}"\nDEDUPE_INDEX_URL = "sqlite:///index.sqlite"\n'
