@@ -31,6 +31,7 @@ from scrapy_dedupe.crawls.cached_pages import UNKNOWN, UNREADABLE, CachedPages, 
 from scrapy_dedupe.crawls.entries import names_another, validators_of
 from scrapy_dedupe.crawls.reuse import OF_THE_BODY
 from scrapy_dedupe.live.archive.replay import response_of
+from scrapy_dedupe.live.engine import engine_of
 from scrapy_dedupe.live.recordings import META_KEY, provenance
 from scrapy_dedupe.live.responses import header_pairs, max_bytes
 from scrapy_dedupe.warc.capture import target_uri
@@ -112,8 +113,10 @@ class ArchiveCache:
     @cached_property
     def _policy(self) -> Any:
         # That of the middleware keeps the headers that it has parsed.
-        middleware = self._session.crawler.get_downloader_middleware(HttpCacheMiddleware)
-        return getattr(middleware, "policy", self._own_policy)
+        crawler = self._session.crawler
+        if engine_of(crawler) is None:  # the middleware is used on its own
+            return self._own_policy
+        return getattr(crawler.get_downloader_middleware(HttpCacheMiddleware), "policy", self._own_policy)
 
     @classmethod
     def of(cls, session: Session) -> ArchiveCache:
