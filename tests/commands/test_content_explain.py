@@ -47,6 +47,10 @@ def settings(request: pytest.FixtureRequest, settings: dict[str, Any]) -> dict[s
     }
 
 
+# The first page that arrives is the original.
+ONE_BY_ONE = {"CONCURRENT_REQUESTS": 1}
+
+
 def site(web: WebServer) -> None:
     # Scrapy asks for the last link first: /a is the original.
     web.page("/", '<p>Home<a href="/c">3</a><a href="/b">2</a><a href="/a">1</a>')
@@ -95,7 +99,7 @@ async def test_each_verdict_is_explained(
     call: Callable[..., Any], web: WebServer, settings: dict[str, Any]
 ) -> None:
     site(web)
-    await crawl(LinkSpider, settings, urls=web.url())
+    await crawl(LinkSpider, settings | ONE_BY_ONE, urls=web.url())
     texts = {
         path: only_text(call("content", "explain", *where(settings), web.url(path), "--json"))
         for path in ("/a", "/b", "/c")
@@ -151,7 +155,7 @@ async def test_an_explanation_says_whether_the_rest_decided(
     for path, html in pages.items():
         web.page(path, html)
     web.page("/", "<p>Home" + "".join(f'<a href="{path}">a</a>' for path in reversed(pages)))
-    await crawl(LinkSpider, settings, urls=web.url())
+    await crawl(LinkSpider, settings | ONE_BY_ONE, urls=web.url())
     early, late = (
         only_text(call("content", "explain", *where(settings), web.url(path), "--json"))
         for path in ("/x/bb", "/2.0/y/guide")
@@ -170,7 +174,7 @@ async def test_an_explanation_reads_well(
     call: Callable[..., Any], web: WebServer, settings: dict[str, Any]
 ) -> None:
     site(web)
-    await crawl(LinkSpider, settings, urls=web.url())
+    await crawl(LinkSpider, settings | ONE_BY_ONE, urls=web.url())
     text = only_text(call("content", "explain", *where(settings), web.url("/c"), "--json"))
     called = call("content", "explain", *where(settings), web.url("/c#top"))
     assert (called.code, called.err) == (0, "")
@@ -222,7 +226,7 @@ async def test_a_payload_that_was_stored_for_another_url_is_found(
     call: Callable[..., Any], web: WebServer, settings: dict[str, Any]
 ) -> None:
     site(web)
-    await crawl(LinkSpider, settings, urls=web.url())
+    await crawl(LinkSpider, settings | ONE_BY_ONE, urls=web.url())
     # The first text is forgotten, so that of /b is the original, whose record is a revisit.
     assert call("content", "purge", *store_of(settings), "--all", "--yes").code == 0
     web.page("/", '<p>Home<a href="/c">3</a><a href="/b">2</a>')
@@ -238,7 +242,7 @@ async def test_files_are_found_where_they_were_moved_to(
     call: Callable[..., Any], web: WebServer, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     site(web)
-    await crawl(LinkSpider, settings, urls=web.url())
+    await crawl(LinkSpider, settings | ONE_BY_ONE, urls=web.url())
     shutil.move(settings["DEDUPE_WARC_DIR"], tmp_path / "moved")
     words = ("content", "explain", *store_of(settings), web.url("/c"), "--json")
     assert "are no WARC files of the crawl first" in only_text(call(*words))["diff"]["missing"]
@@ -254,7 +258,7 @@ async def test_what_the_archive_lacks_is_told_in_a_sentence(
     call: Callable[..., Any], web: WebServer, settings: dict[str, Any]
 ) -> None:
     site(web)
-    await crawl(LinkSpider, settings, urls=web.url())
+    await crawl(LinkSpider, settings | ONE_BY_ONE, urls=web.url())
     path = cut(settings["DEDUPE_WARC_DIR"])
     called = call("content", "explain", *where(settings), web.url("/c"), "--json")
     missing = only_text(called)["diff"]["missing"]
@@ -316,7 +320,7 @@ async def test_a_file_gets_the_verdict_that_a_crawl_would_give_it(
     call: Callable[..., Any], web: WebServer, settings: dict[str, Any]
 ) -> None:
     site(web)
-    await crawl(LinkSpider, settings, urls=web.url())
+    await crawl(LinkSpider, settings | ONE_BY_ONE, urls=web.url())
     before = statistics(settings)
     found = {}
     for name, html, url in (
