@@ -27,10 +27,11 @@ from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.offline.engine import require_engine
 from scrapy_dedupe.offline.inputs import refuse_own_file
+from scrapy_dedupe.offline.summing import change_of
 from scrapy_dedupe.tasks.faults import KEPT, Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs, runs_here, thread_count
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
-from scrapy_dedupe.tasks.state import StateFolder, reading, replay_faults, write_whole, writing
+from scrapy_dedupe.tasks.state import StateFolder, replay_faults, write_whole, writing
 
 from .joins import (
     FORMATS,
@@ -179,7 +180,7 @@ def _part(folder: Path, given: Input, options: NearJobOptions) -> _FileTask:
         "name": given.name,
         "place": str(file.absolute() if isinstance(file, Path) else file),
         "size": given.size_bytes,
-        "changed": _change_of(file),
+        "changed": change_of(file),
         "judge": asdict(pages.judge),
         "max_bytes": pages.max_bytes,
         "mimes": sorted(pages.mimes),
@@ -187,19 +188,6 @@ def _part(folder: Path, given: Input, options: NearJobOptions) -> _FileTask:
         "version": __version__,
     }
     return _FileTask(given, folder / name, key, pages, options.keep_going)
-
-
-def _change_of(file: object) -> list[int] | None:
-    """Values that change if a file, or the container of a member, is replaced or changed; None for a remote file, which
-    is always read again.
-    """
-    here = file if isinstance(file, Path) else getattr(file, "container", None)
-    if not isinstance(here, Path):
-        return None
-    with reading(here):
-        found = here.stat()
-    # A program that replaces the file can preserve its modification time.
-    return [found.st_ino, found.st_mtime_ns, found.st_ctime_ns]
 
 
 def _read_all(parts: Sequence[_FileTask], options: NearJobOptions, watch: Progress) -> list[FileCounts]:
@@ -258,7 +246,7 @@ def _read_part(it: _FileTask, advance: Callable[[int], None] = lambda size_bytes
         keep_going=it.keep_going,
         advance=advance,
     )
-    if _change_of(rows.file) != it.key["changed"]:
+    if change_of(rows.file) != it.key["changed"]:
         raise ArchiveError(f"{rows.file} has changed while it was read. Run the command again.")
     proof = {"key": it.key, "counts": asdict(counts), "id": uuid.uuid4().hex}
     write_whole(it.proof, json.dumps(proof, indent=1).encode())

@@ -168,14 +168,14 @@ def _part(folder: Path, given: Input, options: SumOptions) -> _Part:
         "name": given.name,
         "place": str(file.absolute() if isinstance(file, Path) else file),
         "size": given.size_bytes,
-        "changed": _change_of(file),
+        "changed": change_of(file),
         "options": asdict(options.digests),
         "version": __version__,
     }
     return _Part(given, folder / name, key, options.digests, options.keep_going)
 
 
-def _change_of(file: object) -> list[int] | None:
+def change_of(file: object) -> list[int] | None:
     """Values that change if a file, or the container of a member, is replaced or changed; None for a remote file, which
     is always processed again.
     """
