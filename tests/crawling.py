@@ -85,6 +85,21 @@ class LinkSpider(scrapy.Spider):
                 yield response.follow(link)
 
 
+class OneByOneSpider(LinkSpider):
+    """Asks for each of the ``urls`` when the page before it has been answered, and follows no links."""
+
+    async def start(self) -> Any:
+        self._urls = iter(self.urls.split())
+        yield scrapy.Request(next(self._urls), dont_filter=True)
+
+    def parse(self, response: Any, **kwargs: Any) -> Iterable[Any]:
+        verdict = response.meta.get("dedupe")
+        yield {"url": response.url, "kind": verdict.kind if verdict else None}
+        for url in self._urls:
+            yield scrapy.Request(url, dont_filter=True)
+            break
+
+
 def collecting(spider: type[scrapy.Spider] = LinkSpider) -> tuple[type[scrapy.Spider], list[dict[str, Any]]]:
     """A spider class like *spider* and the list that its items go to."""
     items: list[dict[str, Any]] = []

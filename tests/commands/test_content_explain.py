@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from crawling import LinkSpider, crawl, crawl_test
+from crawling import LinkSpider, OneByOneSpider, crawl, crawl_test
 
 from scrapy_dedupe.content import Deduplicator, Document
 from scrapy_dedupe.stores import open_store
@@ -42,21 +42,16 @@ def settings(request: pytest.FixtureRequest, settings: dict[str, Any]) -> dict[s
         **settings,
         "DEDUPE_CRAWL_ID": "first",
         "DEDUPE_URL_STORE_URL": "local",
-        "CONCURRENT_REQUESTS": 1,
         "DEDUPE_WARC_MIN_SIZE": 1,
     }
 
 
-# The first page that arrives is the original.
-ONE_BY_ONE = {"CONCURRENT_REQUESTS": 1}
-
-
-def site(web: WebServer) -> None:
-    # Scrapy asks for the last link first: /a is the original.
-    web.page("/", '<p>Home<a href="/c">3</a><a href="/b">2</a><a href="/a">1</a>')
+def site(web: WebServer) -> str:
+    """Serves a text, an equal and a similar one; returns the URLs in this order."""
     web.page("/a", LONG)
     web.page("/b", LONG)
     web.page("/c", gzip.compress(NEAR.encode()), headers=[("Content-Encoding", "gzip")])
+    return " ".join(map(web.url, ("/a", "/b", "/c")))
 
 
 def store_of(settings: dict[str, Any]) -> tuple[str, str]:
@@ -98,8 +93,7 @@ def only_text(called: Any) -> dict[str, Any]:
 async def test_each_verdict_is_explained(
     call: Callable[..., Any], web: WebServer, settings: dict[str, Any]
 ) -> None:
-    site(web)
-    await crawl(LinkSpider, settings | ONE_BY_ONE, urls=web.url())
+    await crawl(OneByOneSpider, settings, urls=site(web))
     texts = {
         path: only_text(call("content", "explain", *where(settings), web.url(path), "--json"))
         for path in ("/a", "/b", "/c")
@@ -154,8 +148,7 @@ async def test_an_explanation_says_whether_the_rest_decided(
     }
     for path, html in pages.items():
         web.page(path, html)
-    web.page("/", "<p>Home" + "".join(f'<a href="{path}">a</a>' for path in reversed(pages)))
-    await crawl(LinkSpider, settings | ONE_BY_ONE, urls=web.url())
+    await crawl(OneByOneSpider, settings, urls=" ".join(map(web.url, pages)))
     early, late = (
         only_text(call("content", "explain", *where(settings), web.url(path), "--json"))
         for path in ("/x/bb", "/2.0/y/guide")
@@ -173,8 +166,7 @@ async def test_an_explanation_says_whether_the_rest_decided(
 async def test_an_explanation_reads_well(
     call: Callable[..., Any], web: WebServer, settings: dict[str, Any]
 ) -> None:
-    site(web)
-    await crawl(LinkSpider, settings | ONE_BY_ONE, urls=web.url())
+    await crawl(OneByOneSpider, settings, urls=site(web))
     text = only_text(call("content", "explain", *where(settings), web.url("/c"), "--json"))
     called = call("content", "explain", *where(settings), web.url("/c#top"))
     assert (called.code, called.err) == (0, "")
@@ -208,10 +200,10 @@ async def test_every_text_that_a_url_had_is_told_the_oldest_first(
 async def test_a_long_diff_is_cut_unless_it_is_asked_for(
     call: Callable[..., Any], web: WebServer, settings: dict[str, Any]
 ) -> None:
-    site(web)
+    urls = site(web)
     web.page("/c", NEAR.replace("number 3 of", "number three of").replace("number 38 of", "number 38 in"))
     # Three changes are more than the default threshold allows.
-    await crawl(LinkSpider, {**settings, "DEDUPE_NEAR_THRESHOLD": 0.6}, urls=web.url())
+    await crawl(OneByOneSpider, {**settings, "DEDUPE_NEAR_THRESHOLD": 0.6}, urls=urls)
     short = only_text(call("content", "explain", *where(settings), web.url("/c"), "--json"))["diff"]
     full = only_text(call("content", "explain", *where(settings), web.url("/c"), "--json", "--full"))["diff"]
     assert len(short["lines"]) == 12
@@ -225,12 +217,11 @@ async def test_a_long_diff_is_cut_unless_it_is_asked_for(
 async def test_a_payload_that_was_stored_for_another_url_is_found(
     call: Callable[..., Any], web: WebServer, settings: dict[str, Any]
 ) -> None:
-    site(web)
-    await crawl(LinkSpider, settings | ONE_BY_ONE, urls=web.url())
+    await crawl(OneByOneSpider, settings, urls=site(web))
     # The first text is forgotten, so that of /b is the original, whose record is a revisit.
     assert call("content", "purge", *store_of(settings), "--all", "--yes").code == 0
-    web.page("/", '<p>Home<a href="/c">3</a><a href="/b">2</a>')
-    crawler = await crawl(LinkSpider, {**settings, "DEDUPE_CRAWL_ID": "second"}, urls=web.url())
+    second = {**settings, "DEDUPE_CRAWL_ID": "second"}
+    crawler = await crawl(OneByOneSpider, second, urls=f"{web.url('/b')} {web.url('/c')}")
     assert crawler.stats.get_value("dedupe/warc/revisit") == 2
     text = only_text(call("content", "explain", *where(settings), web.url("/c"), "--json"))
     assert (text["original"]["url"], text["original"]["crawl"]) == (web.url("/b"), "second")
@@ -241,8 +232,7 @@ async def test_a_payload_that_was_stored_for_another_url_is_found(
 async def test_files_are_found_where_they_were_moved_to(
     call: Callable[..., Any], web: WebServer, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    site(web)
-    await crawl(LinkSpider, settings | ONE_BY_ONE, urls=web.url())
+    await crawl(OneByOneSpider, settings, urls=site(web))
     shutil.move(settings["DEDUPE_WARC_DIR"], tmp_path / "moved")
     words = ("content", "explain", *store_of(settings), web.url("/c"), "--json")
     assert "are no WARC files of the crawl first" in only_text(call(*words))["diff"]["missing"]
@@ -257,8 +247,7 @@ async def test_files_are_found_where_they_were_moved_to(
 async def test_what_the_archive_lacks_is_told_in_a_sentence(
     call: Callable[..., Any], web: WebServer, settings: dict[str, Any]
 ) -> None:
-    site(web)
-    await crawl(LinkSpider, settings | ONE_BY_ONE, urls=web.url())
+    await crawl(OneByOneSpider, settings, urls=site(web))
     path = cut(settings["DEDUPE_WARC_DIR"])
     called = call("content", "explain", *where(settings), web.url("/c"), "--json")
     missing = only_text(called)["diff"]["missing"]
@@ -319,8 +308,7 @@ def test_other_settings_than_the_stores_do_not_stop_an_explanation(
 async def test_a_file_gets_the_verdict_that_a_crawl_would_give_it(
     call: Callable[..., Any], web: WebServer, settings: dict[str, Any]
 ) -> None:
-    site(web)
-    await crawl(LinkSpider, settings | ONE_BY_ONE, urls=web.url())
+    await crawl(OneByOneSpider, settings, urls=site(web))
     before = statistics(settings)
     found = {}
     for name, html, url in (
