@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.offline.row_scan import RowScan, RowsTask
-from scrapy_dedupe.offline.rows import RecordRow
+from scrapy_dedupe.offline.row_scan import RowScan
+from scrapy_dedupe.offline.rows import RecordRow, RowsTask
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.warc.bodies import payload_digests
 from scrapy_dedupe.warc.sources import GZIP_MAGIC

@@ -33,10 +33,10 @@ from scrapy_dedupe.offline.plan_queries import (
     SURVEYED,
     UNMATCHED,
 )
-from scrapy_dedupe.offline.row_scan import ADDED_BYTES
 from scrapy_dedupe.offline.rows import COLUMNS
 from scrapy_dedupe.offline.savings import Savings, add_up
 from scrapy_dedupe.offline.slices import SLICES_FOLDER
+from scrapy_dedupe.offline.usual_rows import ADDED_BYTES
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.state import writing

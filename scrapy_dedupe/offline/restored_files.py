@@ -26,7 +26,7 @@ from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
 
-from .layout import output_names
+from .inputs import output_names
 from .record_files import RecordFile
 from .record_keys import RecordsInOrder
 from .restoration_plan import RestorationPlan

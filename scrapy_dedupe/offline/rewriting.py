@@ -41,13 +41,13 @@ from scrapy_dedupe.offline.final_names import (
     replace,
     unlisted_files,
 )
-from scrapy_dedupe.offline.layout import WORK_FOLDER, output_names
+from scrapy_dedupe.offline.inputs import STATE_FOLDER, output_names
 from scrapy_dedupe.offline.plan import PlanCounts, PlanTask, make_plan
 from scrapy_dedupe.offline.plan_lines import LINES_FILE, marks_of, read_notes, write_lines
 from scrapy_dedupe.offline.rewritten import RewriteOptions, Rewritten, report_of
 from scrapy_dedupe.offline.row_facts import RowFacts
-from scrapy_dedupe.offline.row_scan import RowsTask, make_all_rows
-from scrapy_dedupe.offline.rows import SECOND, read_sums
+from scrapy_dedupe.offline.row_scan import make_all_rows
+from scrapy_dedupe.offline.rows import SECOND, RowsTask, read_sums
 from scrapy_dedupe.offline.slices import slice_folder
 from scrapy_dedupe.offline.verifying import verify
 from scrapy_dedupe.tasks.faults import Faults
@@ -88,7 +88,7 @@ def rewrite(
     faults: Faults | None = None,
     before_end: Callable[[Rewritten], None] | None = None,
 ) -> Rewritten:
-    """Rewrite *files* (None: all files in *lines*) to the folder *output*, with the paths of `layout`.
+    """Rewrite *files* (None: all files in *lines*) to the folder *output*, with the paths of `inputs.output_names`.
 
     *lines* come from numbered manifests. Copies in *lines* may refer to records in *originals*, of which only the first
     eight of each payload are used. *rows* are files of rows that were already made, by the name of the file; their digests
@@ -116,7 +116,7 @@ def rewrite(
 
 def rewriting_folder(output: Path) -> Path:
     """The folder for the unfinished work of `rewrite`."""
-    return output / WORK_FOLDER / _FOLDER
+    return output / STATE_FOLDER / _FOLDER
 
 
 @contextlib.contextmanager

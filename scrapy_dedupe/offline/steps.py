@@ -28,15 +28,13 @@ from scrapy_dedupe.warc.reading import read_records
 from .arc_conversion import ConversionOptions, convert_arc
 from .clustering import number_clusters
 from .engine import require_engine
-from .inputs import STATE_FOLDER, Input
-from .layout import output_names
+from .inputs import STATE_FOLDER, Input, output_names
 from .manifest import read_lines
 from .places import Places
 from .rewriting import RewriteOptions, rewrite, rewriting_folder
 from .rewritten import report_of
-from .row_numbering import list_rows, number_rows
-from .row_scan import RowsTask, make_all_rows
-from .rows import PURPOSE, SECOND, read_sums
+from .row_scan import make_all_rows
+from .rows import PURPOSE, SECOND, RowsTask, list_rows, number_rows, read_sums
 from .step_reports import Deduped
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from scrapy_dedupe.offline.step_reports import StepOptions
 from scrapy_dedupe.offline.steps import run_steps
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
 from scrapy_dedupe.offline.verifying import verify as verify_pairs
-from scrapy_dedupe.offline.work_folder import left_folder
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.progress import NoProgress
+from scrapy_dedupe.tasks.work import left_folder
 
 from .workers import SparkWorkers
 
