@@ -33,8 +33,9 @@ from .manifest import read_lines
 from .places import Places
 from .rewriting import RewriteOptions, rewrite, rewriting_folder
 from .rewritten import report_of
+from .row_numbering import list_rows, number_rows
 from .row_scan import make_all_rows
-from .rows import PURPOSE, SECOND, RowsTask, list_rows, number_rows, read_sums
+from .rows import PURPOSE, SECOND, RowsTask, read_sums
 from .step_reports import Deduped
 
 if TYPE_CHECKING:
