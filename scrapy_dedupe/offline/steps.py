@@ -2,7 +2,7 @@
 
 The state folder is ``.dedupe`` in the output folder; in place, in the common parent folder of all inputs. It holds
 ``job.json`` (the options and files); ``arcs/`` (WARC files converted from ARC files); ``rows/N.parquet`` (the rows of file N,
-see `rows`); with ``--compare bytes``, ``sums.txt`` (a manifest of digests) and the files of `clustering`;
+see `rows`); with ``--compare bytes``, ``sums.txt`` (a manifest of digests) and the files of `collisions`;
 ``manifest.txt`` (the manifest of ten columns) and ``numbered.json`` (its counts); the files of `rewriting`; and ``rewritten.json`` (its report, when all files have their final names). Each file gets its name only when
 it is complete, so the same command continues after a kill. At the end only ``manifest.txt`` and ``report.json`` are kept.
 If files are replaced in place again later, the files of the earlier run are moved to ``earlier/1/``, ``earlier/2/`` and
@@ -26,7 +26,7 @@ from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, replay_faults,
 from scrapy_dedupe.warc.reading import read_records
 
 from .arc_conversion import ConversionOptions, convert_arc
-from .clustering import number_clusters
+from .collisions import number_clusters
 from .engine import require_engine
 from .inputs import STATE_FOLDER, Input
 from .layout import output_names
@@ -201,7 +201,7 @@ class _Steps:
         inputs, arcs = self._converted()
         places = Places(paths={given.name: str(given.file) for given in inputs})
         rows, sums = self._rows(inputs)
-        counts = self._numbered(rows, places, sum(given.size_bytes for given in inputs))
+        counts = self._numbered(rows, places)
         names = [given.name for given in inputs]
         report = Deduped(
             output=str(self._output),
@@ -360,7 +360,7 @@ class _Steps:
             replay_faults(self._faults, found.fault_count, found.faults)
         return rows, sums
 
-    def _numbered(self, rows: Mapping[str, Path], places: Places, size_bytes: int) -> dict[str, Any]:
+    def _numbered(self, rows: Mapping[str, Path], places: Places) -> dict[str, Any]:
         """Compare and number the records, if this has not been done; return the stored counts."""
         state, options = self._state, self._options
         result: dict[str, Any] | None = state.read_json(NUMBERED)
@@ -378,7 +378,6 @@ class _Steps:
                     faults=own,
                     watch=self._watch,
                     jobs=options.jobs,
-                    size_bytes=size_bytes,
                 )
             else:
                 self._watch.begin("comparing", 0)
