@@ -13,9 +13,9 @@ but only those of the same size and hash, so that ten thousand payloads with one
 other. Payloads are equal only if their bytes are.
 
 The files in the working folder, each of which is complete if it exists: ``lines.txt``, the manifest in the order of (digest,
-date, file, offset), whose lines are numbered from 0; ``others.rows``, the records for the second pass, in this order (number
-of the line, number of the first line of its digest, and the line, separated by tabs); and the files of the passes, in
-``first/`` and ``second/``. Memory does not grow with the number of lines or the size of payloads, only with the number of
+date, file, offset), whose lines are numbered from 0; ``others.rows``, the rows of the second pass in this order, with the
+number of the first line of the digest instead of the place of its payload; and the files of the passes, in ``first/`` and
+``second/``. Memory does not grow with the number of lines or the size of payloads, only with the number of
 different payloads of one digest.
 """
 
@@ -36,12 +36,12 @@ from scrapy_dedupe.offline.comparing import (
     NO_PAYLOAD,
     SAME,
     Pass,
-    Row,
     faults_json,
     replay_json,
+    row_of,
     stored_pieces,
 )
-from scrapy_dedupe.offline.manifest import LineWriter, parse_text_line, read_lines, text_line
+from scrapy_dedupe.offline.manifest import LineWriter, read_lines
 from scrapy_dedupe.offline.ordering import by_cluster, moment, sorted_rows
 from scrapy_dedupe.offline.ordering import number as numbered
 from scrapy_dedupe.offline.windows import are_same
@@ -176,31 +176,31 @@ class _Comparison:
                 files.prepare(rows())
             files.run(self._places, self._faults, self._jobs, self._watch, title)
 
-    def _first_rows(self) -> Iterator[Row]:
+    def _first_rows(self) -> Iterator[bytes]:
         """The first record of each digest that has several. All others are written to a file."""
         with writing(self._others), whole_file.replacing(self._others, suffix=".new") as others:
             for group in self._digests():
                 (first, line), *more = itertools.islice(group, 2)
                 if not more:
                     continue
-                yield Row(first, NO_PAYLOAD, line)
+                yield row_of(line, first, NO_PAYLOAD)
                 repetitions = _Repetitions(self._places)
                 repetitions.is_repeated(line)
                 for index, line in itertools.chain(more, group):
                     if not repetitions.is_repeated(line):
-                        others.write(b"%012d\t%012d\t%b\n" % (index, first, text_line(line, 6).encode()))
+                        others.write(row_of(line, index, str(first)))
                     elif not self._faults.keep_going:
                         self._faults.add(*_repeated(line))
 
-    def _second_rows(self) -> Iterator[Row]:
+    def _second_rows(self) -> Iterator[bytes]:
         """All others, with the place of the first payload of their digest."""
         results = self._results(self._first)
         with writing(self._others), self._others.open("rb") as others:
             for data in others:
-                index, first, text = data[:-1].split(b"\t")
+                *start, first, text = data.split(b"\t")
                 result = results.of(int(first))
-                payload = NO_PAYLOAD if result in (None, ALONE) else result
-                yield Row(int(index), payload, parse_text_line(text.decode()))
+                payload = NO_PAYLOAD if result is None or result == ALONE else result
+                yield b"\t".join([*start, payload.encode(), text])
 
     def resolved(self, counts: CollisionCounts) -> Iterator[ManifestLine]:
         """The lines with their extensions, in order of cluster."""

@@ -21,11 +21,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import blake2b
 from operator import attrgetter
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.manifest_lines import ManifestLine, parse_text_line, text_line
+from scrapy_dedupe.offline.manifest_lines import file_of, parse_text_line, text_line
 from scrapy_dedupe.offline.ordering import place_key, sorted_rows
 from scrapy_dedupe.offline.windows import are_same
 from scrapy_dedupe.tasks.faults import Fault, Faults
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from scrapy_dedupe.offline.manifest_lines import ManifestLine
     from scrapy_dedupe.offline.places import Places
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
@@ -52,12 +53,9 @@ _PIECE_BYTES: Final = 1 << 20
 _ROWS: Final = "rows"
 
 
-class Row(NamedTuple):
-    """A record to read; ``payload`` is the place of the payload that its payload is compared with."""
-
-    number: int
-    payload: str
-    line: ManifestLine
+def row_of(line: ManifestLine, number: int, payload: str) -> bytes:
+    """The row of a record to read: line *number*, whose payload is compared with the one at the place *payload*."""
+    return place_key(line) + f"\t{number:012}\t{payload}\t{text_line(line, 6)}\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +69,13 @@ class FileTask:
     end: int
     size_bytes: int
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[tuple[str, str, ManifestLine]]:
+        """The number of each line, the place of the payload to compare with, and the line."""
         with (self.folder / _ROWS).open("rb") as file:
             file.seek(self.start)
             while file.tell() < self.end:
-                yield _row_of(file.readline())
+                _, _, number, payload, text = file.readline()[:-1].decode().split("\t")
+                yield number, payload, parse_text_line(text)
 
     def file(self, kind: str) -> Path:
         return self.folder / f"{self.number}.{kind}"
@@ -92,20 +92,20 @@ class Pass:
     def is_prepared(self) -> bool:
         return self._plan.exists()
 
-    def prepare(self, rows: Iterable[Row]) -> None:
-        """Write the rows in the order of files and offsets, and plan a task for each file."""
+    def prepare(self, rows: Iterable[bytes]) -> None:
+        """Write the rows (`row_of`) in the order of files and offsets, and plan a task for each file."""
         tasks: list[tuple[str, int, int, int]] = []
         with writing(self._folder):
             self._folder.mkdir(exist_ok=True)
             with whole_file.replacing(self._folder / _ROWS, suffix=".new") as file:
-                ordered = sorted_rows(map(_row_text, rows), self._folder.parent)
+                ordered = sorted_rows(rows, self._folder.parent)
                 for _, group in itertools.groupby(ordered, lambda row: row.partition(b"\t")[0]):
-                    name, start, size_bytes = "", file.tell(), 0
+                    start, size_bytes = file.tell(), 0
                     for row in group:
                         file.write(row)
-                        line = _row_of(row).line
-                        name, size_bytes = line.file, size_bytes + line.length
-                    tasks.append((name, start, file.tell(), size_bytes))
+                        name, _, length, _ = row.rpartition(b"\t")[2].split(b" ", 3)
+                        size_bytes += int(length)
+                    tasks.append((file_of(name.decode()), start, file.tell(), size_bytes))
             whole_file.replace(self._plan, json.dumps(tasks).encode(), suffix=".new")
 
     def run(self, places: Places, faults: Faults, jobs: Jobs, watch: Progress, title: str) -> None:
@@ -148,21 +148,21 @@ def _read_payloads(
         places.records(task.name) as record_of,
     ):
         stored = _StoredPayloads(file, f"{task.folder.name}/{task.number}")
-        for row in task.rows():
-            result = _result(row, record_of, stored, task.folder.parent, faults)
-            table.write(f"{row.number:012}\t{result}\n".encode())
-            advance(row.line.length)
+        for number, payload, line in task.rows():
+            result = _result(line, payload, record_of, stored, task.folder.parent, faults)
+            table.write(f"{number}\t{result}\n".encode())
+            advance(line.length)
     write_whole(task.file("json"), json.dumps(faults_json(faults)).encode())
 
 
 def _result(
-    row: Row,
+    line: ManifestLine,
+    payload: str,
     record_of: Callable[[ManifestLine], StoredRecord],
     stored: _StoredPayloads,
     folder: Path,
     faults: Faults,
 ) -> str:
-    line = row.line
     place = f"{line.file}, offset {line.offset}"
     try:
         record = record_of(line)
@@ -171,7 +171,7 @@ def _result(
         if record.type == "revisit" or not record.is_whole or has_more_than_payload(record):
             return ALONE
         pieces_of = decoded_pieces if line.is_decoded else payload_pieces
-        if row.payload != NO_PAYLOAD and are_same(pieces_of(record), stored_pieces(folder, row.payload)):
+        if payload != NO_PAYLOAD and are_same(pieces_of(record), stored_pieces(folder, payload)):
             return SAME
         return stored.place_of(pieces_of(record))
     except Undecodable as error:
@@ -228,16 +228,6 @@ def _part(file: IO[bytes], start: int, size: int) -> Iterator[bytes]:
             return
         yield piece
         start, size = start + len(piece), size - len(piece)
-
-
-def _row_text(row: Row) -> bytes:
-    text = f"\t{row.number:012}\t{row.payload}\t{text_line(row.line, 6)}\n"
-    return place_key(row.line) + text.encode()
-
-
-def _row_of(data: bytes) -> Row:
-    *_, number, payload, text = data[:-1].decode().split("\t")
-    return Row(int(number), payload, parse_text_line(text))
 
 
 def faults_json(faults: Faults) -> dict[str, Any]:
