@@ -16,16 +16,19 @@ import itertools
 import re
 import tempfile
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.offline.manifest_lines import ManifestLine, parse_text_line, text_line
+from scrapy_dedupe.offline.manifest_lines import parse_text_line, text_line
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.warc.dates import date_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from scrapy_dedupe.offline.manifest_lines import ManifestLine
 
 MEMORY_BYTES: Final = 32 << 20
 """The most bytes of rows that are sorted in memory."""
@@ -79,17 +82,12 @@ def number(lines: Iterable[ManifestLine], *, faults: Faults | None = None) -> It
             if original is None:
                 original = line
             is_original = line is original
-            yield ManifestLine(
-                line.file,
-                line.offset,
-                line.length,
-                line.uri,
-                line.date,
-                line.digest,
-                line.extension or 1,
-                copy,
-                None if is_original else original.uri,
-                None if is_original else original.date,
+            yield replace(
+                line,
+                extension=line.extension or 1,
+                copy=copy,
+                refers_to_uri=None if is_original else original.uri,
+                refers_to_date=None if is_original else original.date,
             )
 
 

@@ -8,6 +8,7 @@ import pytest
 from offline.planted import SITE, Planting, text
 
 from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.offline import windows
 from scrapy_dedupe.offline.collisions import number_clusters
 from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.manifest import LineWriter, read_lines
@@ -101,33 +102,49 @@ def test_each_record_with_a_copy_is_read_once_in_the_order_of_its_file(folder: P
     assert (firsts, others) == (sorted(firsts), sorted(others))
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_no_byte_of_a_file_is_read_for_a_record_of_another_one(folder: Path, jobs: int) -> None:
+def spread(folder: Path, count: int) -> list[ManifestLine]:
+    """Put the records of the archive into several files, and list them in ``sums``."""
     data = (folder / "a.warc.gz").read_bytes()
-    lines = list(read_lines(folder / "sums"))
-    spread = []
-    for number, line in enumerate(lines):
-        name = f"{number % 3}.warc.gz"
-        (folder / name).touch()
-        offset = (folder / name).stat().st_size
-        with (folder / name).open("ab") as file:
+    lines = []
+    for number, line in enumerate(read_lines(folder / "sums")):
+        path = folder / f"{number % count}.warc.gz"
+        with path.open("ab") as file:
+            lines.append(replace(line, file=path.name, offset=file.tell()))
             file.write(data[line.offset : line.offset + line.length])
-        spread.append(replace(line, file=name, offset=offset))
     with LineWriter(folder / "sums", columns=6, force=True) as writer:
-        for line in spread:
+        for line in lines:
             writer.write(line)
+    return lines
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_files_are_compared_in_several_processes(folder: Path, jobs: int) -> None:
+    spread(folder, 3)
     counts, _ = numbered(folder, jobs=jobs)
     assert copies(folder) == TRUTH
     assert counts.compared == 14
 
 
+def test_no_other_bytes_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = spread(folder, 4)
+    sizes: list[int] = []
+    read_at = windows.WindowedFile._read_at
+
+    def counted(window: windows.WindowedFile, offset: int, size: int) -> bytes:
+        data = read_at(window, offset, size)
+        sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr(windows.WindowedFile, "_read_at", counted)
+    numbered(folder)
+    repeated = [line for line in lines if "/1/" not in line.uri]
+    # Some bytes after each record show that it is whole.
+    assert sum(sizes) <= sum(line.length + 64 for line in repeated)
+
+
 @pytest.mark.parametrize("most", [0, 2, 5, 9])
 def test_files_that_are_done_are_not_read_again(folder: Path, reads: Reads, most: int) -> None:
-    (folder / "b.warc.gz").write_bytes((folder / "a.warc.gz").read_bytes())
-    lines = list(read_lines(folder / "sums"))
-    with LineWriter(folder / "sums", columns=6, force=True) as writer:
-        for index, line in enumerate(lines):
-            writer.write(replace(line, file="b.warc.gz") if index % 2 else line)
+    spread(folder, 2)
     reads.most = most
     with pytest.raises(ZeroDivisionError):
         numbered(folder)
