@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.near import find_near_copies
-from scrapy_dedupe.offline.clustering import number_clusters
+from scrapy_dedupe.offline.collisions import number_clusters
 from scrapy_dedupe.offline.manifest import refuse_existing
 from scrapy_dedupe.offline.rewriting import RewriteOptions
 from scrapy_dedupe.offline.rewriting import rewrite as rewrite_files
@@ -58,7 +58,7 @@ def plan(
 ) -> CollisionCounts:
     """Compare the records of the manifest *sums*, choose originals, and write the manifest of ten columns to *output*.
 
-    Raises the exceptions of `clustering.number_clusters`, and ArchiveError if *output* exists and *force* is not set.
+    Raises the exceptions of `collisions.number_clusters`, and ArchiveError if *output* exists and *force* is not set.
     """
     refuse_existing(output, force=force)
     with left_folder(output) as state:
