@@ -44,7 +44,7 @@ _AT_ONCE = 1_000  # lines of a digest that are read in the order of their places
 # The size of a batch for another process.
 _BATCH_LINES = 1_000
 _BATCH_BYTES = 64 << 20
-_LARGE_LINES = 5_000  # a digest with more lines is compared in this process
+_LARGE_LINES = 5_000  # a digest with more lines is divided
 _WAITING_LINES = 6_000  # for each process: lines that wait for earlier batches
 
 
@@ -128,7 +128,7 @@ def _ordered(lines: Iterator[ManifestLine], folder: Path) -> Iterable[ManifestLi
 
 
 def _resolved(
-    group: Iterator[ManifestLine], places: Places, faults: Faults, counts: CollisionCounts
+    group: Iterator[ManifestLine], places: Places, faults: Faults, counts: CollisionCounts, jobs: Jobs = 1
 ) -> Iterator[ManifestLine]:
     """The lines of one digest with their extensions, in their order."""
     first = list(islice(group, 2))
@@ -137,20 +137,10 @@ def _resolved(
         yield _with_extension(first[0], 1)
         return
     counts.digests += 1
-    group = chain(first, group)
-    payloads = DifferentPayloads(places, is_decoded=first[0].is_decoded)
-    repeated = _Repetitions(places)
     extensions: dict[int, int] = {}  # of payloads by their number
     taken = 0
-    while some := list(islice(group, _AT_ONCE)):
-        is_repeated = [repeated.is_repeated(line) for line in some]
-        numbers: list[int | None] = [None] * len(some)
-        for index in sorted(range(len(some)), key=lambda index: (some[index].file, some[index].offset)):
-            if is_repeated[index]:
-                faults.add(_place(some[index]), "the manifest lists this record twice")
-            else:
-                numbers[index] = _number(some[index], payloads, places, faults)
-        for line, number in zip(some, numbers, strict=True):
+    for lines, numbers in _numbered(chain(first, group), places, faults, jobs):
+        for line, number in zip(lines, numbers, strict=True):
             if number is None:
                 counts.alone += 1
                 extension = taken = taken + 1
@@ -158,9 +148,80 @@ def _resolved(
                 extension = extensions.setdefault(number, taken + 1)
                 taken = max(taken, extension)
             yield _with_extension(line, extension)
-        counts.lines += len(some)
-        counts.compared += len(some)
+        counts.lines += len(lines)
+        counts.compared += len(lines)
     counts.collisions += len(extensions) > 1
+
+
+def _numbered(
+    group: Iterator[ManifestLine], places: Places, faults: Faults, jobs: Jobs
+) -> Iterator[tuple[Sequence[ManifestLine], list[int | None]]]:
+    """The lines of one digest in parts, with the numbers of their payloads.
+
+    With several jobs, each part is compared in another process. Then the first records of the payloads of all parts are
+    compared here.
+    """
+    first = next(group)
+    payloads = DifferentPayloads(places, is_decoded=first.is_decoded)
+    parts = _parts(chain([first], group), places)
+    processes = job_count(jobs)
+    if processes == 1:
+        for part in parts:
+            yield part.lines, _numbers(part, payloads, places, faults)
+        return
+    work = partial(_compare_part, places=places, keep_going=faults.keep_going)
+    while some := list(islice(parts, processes * max(1, _WAITING_LINES // _AT_ONCE))):
+        compared = {part.number: result for part, result in run_jobs(work, some, jobs)}
+        for part in some:
+            result = compared[part.number]
+            faults.take(result.fault_count, result.faults)
+            numbers = [_number(part.lines[index], payloads, places, faults) for index in result.first]
+            yield part.lines, [None if number is None else numbers[number] for number in result.numbers]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some lines of one digest. ``is_repeated`` says which of them list a record of an earlier line."""
+
+    number: int
+    lines: list[ManifestLine]
+    is_repeated: list[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _PartResult:
+    numbers: list[int | None]  # of the payloads of the lines, in this part
+    first: list[int]  # for each payload, the index of its first line
+    fault_count: int
+    faults: tuple[Fault, ...]
+
+
+def _parts(group: Iterator[ManifestLine], places: Places) -> Iterator[_Part]:
+    repeated = _Repetitions(places)
+    for number, lines in enumerate(iter(lambda: list(islice(group, _AT_ONCE)), [])):
+        yield _Part(number, lines, [repeated.is_repeated(line) for line in lines])
+
+
+def _compare_part(part: _Part, places: Places, keep_going: bool) -> _PartResult:
+    faults = Faults(keep_going=keep_going)
+    payloads = DifferentPayloads(places, is_decoded=part.lines[0].is_decoded)
+    numbers = _numbers(part, payloads, places, faults)
+    first = {number: index for index, number in reversed(list(enumerate(numbers))) if number is not None}
+    return _PartResult(
+        numbers, [first[number] for number in sorted(first)], faults.count, tuple(faults.first)
+    )
+
+
+def _numbers(part: _Part, payloads: DifferentPayloads, places: Places, faults: Faults) -> list[int | None]:
+    """The numbers of the payloads of all lines, which are read in the order of their places."""
+    lines = part.lines
+    numbers: list[int | None] = [None] * len(lines)
+    for index in sorted(range(len(lines)), key=lambda index: (lines[index].file, lines[index].offset)):
+        if part.is_repeated[index]:
+            faults.add(_place(lines[index]), "the manifest lists this record twice")
+        else:
+            numbers[index] = _number(lines[index], payloads, places, faults)
+    return numbers
 
 
 def _number(line: ManifestLine, payloads: DifferentPayloads, places: Places, faults: Faults) -> int | None:
@@ -238,7 +299,7 @@ def _in_batches(
     folder: Path,
     counts: CollisionCounts,
 ) -> Iterator[ManifestLine]:
-    """Resolve in batches: digests with few lines in worker processes, all others in this process."""
+    """Resolve in batches of digests with few lines, in worker processes. All others are divided (`_numbered`)."""
     work = partial(_resolve_batch, places=places, keep_going=faults.keep_going)
     digests = _Digests(lines)
     while not digests.is_at_end:
@@ -254,7 +315,7 @@ def _in_batches(
                 yield from _extended(batches.taken(number), resolved.pop(number), watch, counts)
                 number += 1
         if (group := digests.large()) is not None:
-            for line in _ordered(_resolved(group, places, faults, counts), folder):
+            for line in _ordered(_resolved(group, places, faults, counts, jobs), folder):
                 watch.advance(line.length)
                 yield line
 

@@ -255,6 +255,7 @@ def test_several_processes_find_what_one_finds(tmp_path, resolve, monkeypatch):
     monkeypatch.setattr(collisions, "_BATCH_LINES", 10)
     monkeypatch.setattr(collisions, "_LARGE_LINES", 10)
     monkeypatch.setattr(collisions, "_WAITING_LINES", 30)
+    monkeypatch.setattr(collisions, "_AT_ONCE", 4)
     rng = random.Random(3)
     files = [ListedFile(tmp_path / f"{name}.warc.gz", f"{name}.warc.gz") for name in "abc"]
     for _ in range(150):
