@@ -42,14 +42,6 @@ _SETTINGS: Final = {
     "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "8m",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4m",
 }
-# Rows with the same key, such as 100,000 copies of one payload, are divided over several tasks.
-_SETTINGS: Final = {
-    "spark.sql.adaptive.enabled": "true",
-    "spark.sql.adaptive.skewJoin.enabled": "true",
-    "spark.sql.adaptive.forceOptimizeSkewedJoin": "true",
-    "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "8m",
-    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4m",
-}
 _TYPES: Final = {"BIGINT": "bigint", "VARCHAR": "string", "BLOB": "binary", "BOOLEAN": "boolean"}
 
 

@@ -152,8 +152,8 @@ class ForgetfulFiles(MemoryFileSystem):
     """A server that loses the last byte of each file."""
 
     protocol = "forgetful"
-    store: dict[str, Any] = {}  # noqa: RUF012 - as in fsspec
-    pseudo_dirs = [""]  # noqa: RUF012
+    store: dict[str, Any] = {}
+    pseudo_dirs = [""]
 
     def put_file(self, source: str, target: str, **options: Any) -> None:
         with open(source, "rb") as file:  # noqa: PTH123 - as in fsspec

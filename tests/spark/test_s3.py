@@ -49,7 +49,7 @@ def s3(session: Any, s3_address: tuple[str, int], monkeypatch: pytest.MonkeyPatc
     server.start()
     try:
         # The servers of all tests share one memory.
-        urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()  # noqa: S310
+        urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()
         system = fsspec.filesystem("s3", skip_instance_cache=True, use_listings_cache=False)
         system.mkdir("archive")
         yield system
