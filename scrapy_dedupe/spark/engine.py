@@ -17,6 +17,7 @@ from scrapy_dedupe.offline.work_folder import left_folder
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.progress import NoProgress
 
+from .uploads import dedupe_to_url
 from .workers import SparkWorkers
 
 if TYPE_CHECKING:
@@ -93,11 +94,13 @@ def verify(session: Any, pairs: Sequence[Pair], *, work: Path, **others: Any) ->
 
 
 def dedupe(
-    session: Any, inputs: Sequence[Input], output: Path | None, options: StepOptions | None = None
+    session: Any, inputs: Sequence[Input], output: Path | str | None, options: StepOptions | None = None
 ) -> Deduped:
-    """All steps in one run, as `steps.run_steps` does."""
+    """All steps in one run, as `steps.run_steps` does. If *output* is a URL, as `uploads.dedupe_to_url` does."""
     options = replace(options or StepOptions(), jobs=SparkWorkers(session))
     faults = Faults(keep_going=options.keep_going)
+    if isinstance(output, str):
+        return dedupe_to_url(inputs, output, options, faults=faults, watch=NoProgress())
     return run_steps(inputs, output, options, faults=faults, watch=NoProgress())
 
 
