@@ -34,8 +34,8 @@ from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import shown
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
+from .file_rewriting import RecordFile
 from .manifest_lines import is_date
-from .record_files import RecordFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

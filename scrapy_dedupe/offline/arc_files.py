@@ -12,8 +12,8 @@ from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.tasks.work import run_tasks, size_of
 
 from .arc_conversion import Conversion, ConversionOptions, convert_arc, is_gzip, warc_name
+from .file_rewriting import remove_parts
 from .inputs import find_inputs, output_names
-from .record_files import remove_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
