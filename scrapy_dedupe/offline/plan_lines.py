@@ -236,7 +236,7 @@ def list_lines(folder: Path, manifest: Path) -> None:
         open_engine(PURPOSE, lambda text: ArchiveError(f"{path} cannot be read: {text}.")) as engine,
     ):
         query = f"SELECT {_LINE_VALUES} FROM read_parquet({source(path)}) ORDER BY line"  # noqa: S608 - constant names
-        for file, offset, length, uri, date, label, value, *numbers, refers_uri, refers_date in rows_of(
+        for file, offset, length, uri, date, label, value, extension, copy, to_uri, to_date in rows_of(
             engine.execute(query)
         ):
             line = ManifestLine(
@@ -246,9 +246,10 @@ def list_lines(folder: Path, manifest: Path) -> None:
                 bytes_text(uri),
                 date,
                 f"{label}:{value.hex()}",
-                *numbers,
-                None if refers_uri is None else bytes_text(refers_uri),
-                refers_date,
+                extension,
+                copy,
+                None if to_uri is None else bytes_text(to_uri),
+                to_date,
             )
             writer.write(line)
 

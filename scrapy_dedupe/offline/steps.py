@@ -274,7 +274,17 @@ class _Steps:
             if options.dry_run
             else tuple(str(new.final(name) if output else files[name]) for name in files)
         )
-        seen = done.verification
+        verified: dict[str, Any] = {}
+        if (seen := done.verification) is not None:
+            verified = {
+                "verified": seen.records,
+                "resolved": seen.resolved,
+                "by_digest": seen.by_digest,
+                "dangling": seen.dangling_before,
+                "replayed": seen.replayed,
+                "findings_count": seen.findings_count,
+                "findings": tuple(map(str, seen.findings)),
+            }
         return Deduped(
             output=str(output or (state.path.parent if state.path.name == STATE_FOLDER else state.path)),
             in_place=options.in_place,
@@ -296,17 +306,7 @@ class _Steps:
             faults=done.faults,
             paths=paths,
             state=None if options.dry_run else str(state.path),
-            **{}
-            if seen is None
-            else {
-                "verified": seen.records,
-                "resolved": seen.resolved,
-                "by_digest": seen.by_digest,
-                "dangling": seen.dangling_before,
-                "replayed": seen.replayed,
-                "findings_count": seen.findings_count,
-                "findings": tuple(map(str, seen.findings)),
-            },
+            **verified,
         )
 
     def _converted(self) -> tuple[list[Input], int]:
