@@ -37,11 +37,12 @@ from scrapy_dedupe.offline.collisions import CollisionCounts
 from scrapy_dedupe.offline.engine import checked, open_engine, rows_of, source
 from scrapy_dedupe.offline.manifest import LineWriter, ManifestLine
 from scrapy_dedupe.offline.reference_changes import digest_key
-from scrapy_dedupe.offline.row_scan import RowScan, RowsTask
+from scrapy_dedupe.offline.row_scan import RowScan
 from scrapy_dedupe.offline.rows import (
     COLUMNS,
     PURPOSE,
     RecordRow,
+    RowsTask,
     copy_to,
     create_table,
     insert_rows,

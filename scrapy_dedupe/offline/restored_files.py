@@ -27,7 +27,7 @@ from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
 
 from .file_rewriting import RecordFile
-from .layout import output_names
+from .inputs import output_names
 from .record_keys import RecordsInOrder
 from .restoration_plan import RestorationPlan
 from .restored_heads import pointed_back, pointed_fields

@@ -30,15 +30,12 @@ from .arc_conversion import ConversionOptions, convert_arc
 from .collisions import number_clusters
 from .engine import require_engine
 from .final_names import NewFiles
-from .inputs import STATE_FOLDER, Input
-from .layout import output_names
+from .inputs import STATE_FOLDER, Input, output_names
 from .manifest import read_lines
 from .places import Places
 from .plan_lines import list_lines, number_rows, read_notes, write_lines
 from .rewriting import JOB, VERIFIED, VERSION, RewriteOptions, Rewriting, begin, made_rows
-from .row_numbering import list_rows
-from .row_scan import RowsTask
-from .rows import PURPOSE, SECOND
+from .rows import PURPOSE, SECOND, RowsTask, list_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
