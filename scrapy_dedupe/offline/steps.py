@@ -33,9 +33,10 @@ from .final_names import NewFiles
 from .inputs import STATE_FOLDER, Input, output_names
 from .manifest import read_lines
 from .places import Places
-from .plan_lines import list_lines, number_rows, read_notes, write_lines
+from .plan_lines import read_notes, write_lines
 from .rewriting import JOB, VERIFIED, VERSION, RewriteOptions, Rewriting, begin, made_rows
-from .rows import PURPOSE, SECOND, RowsTask, list_rows
+from .row_numbering import list_lines, list_rows, number_rows
+from .rows import PURPOSE, SECOND, RowsTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
