@@ -289,7 +289,7 @@ def begin(
     *fresh* says how to start again; *replaces* and *remedy* are those of `SourceFiles`. If one of the files *may_be_replaced* is
     in the folder, files may have been replaced. Raises ArchiveError for another job, and for a source file that has changed.
     """
-    job = {
+    job: dict[str, Any] = {
         "version": version,
         "options": options,
         "replaces": replaces,

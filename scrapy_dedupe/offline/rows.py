@@ -59,8 +59,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.digests import FileSums
-from scrapy_dedupe.offline.engine import open_engine, quoted, rows_of, source
-from scrapy_dedupe.offline.manifest import LineWriter, ManifestLine
+from scrapy_dedupe.offline.engine import open_engine, quoted, source
 from scrapy_dedupe.tasks.state import writing
 
 if TYPE_CHECKING:
@@ -75,9 +74,6 @@ PURPOSE: Final = "Deduplicating an archive"
 SECOND: Final = "blake2b"
 """The name of the second digest, as a column and for `warc.bodies.hasher_of`."""
 
-_LISTED: Final = """
-SELECT "offset", length, target_uri, target_date, {algorithm} FROM read_parquet({source}) WHERE is_listed ORDER BY "offset"
-"""
 _KEY: Final = "scrapy-dedupe"
 _BATCH: Final = 8_192
 
@@ -195,19 +191,6 @@ def write_rows(path: Path, rows: Iterable[RecordRow], about: Callable[[], Mappin
             notes = {"version": VERSION, **about()}
             copy_to(engine, 'SELECT * FROM data ORDER BY "offset"', temporary, notes)
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def list_rows(rows: Mapping[str, Path], algorithm: str, manifest: Path) -> None:
-    """Write the manifest of six columns of the files with these names and rows. Raises ArchiveError if the disk is full."""
-    with (
-        LineWriter(manifest, columns=6, force=True) as writer,
-        open_engine(PURPOSE, lambda text: ArchiveError(f"The rows cannot be read: {text}.")) as engine,
-    ):
-        for name, path in rows.items():
-            found = engine.execute(_LISTED.format(algorithm=algorithm, source=source(path)))
-            for offset, length, uri, date, value in rows_of(found):
-                text = uri.decode("utf-8", "surrogatepass")
-                writer.write(ManifestLine(name, offset, length, text, date, f"{algorithm}:{value.hex()}"))
 
 
 def create_table(engine: Any, table: str, columns: Mapping[str, str]) -> None:
