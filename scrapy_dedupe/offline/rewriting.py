@@ -42,10 +42,10 @@ from scrapy_dedupe.offline.final_names import (
     unlisted_files,
 )
 from scrapy_dedupe.offline.layout import WORK_FOLDER, output_names
+from scrapy_dedupe.offline.old_files import RowFacts
 from scrapy_dedupe.offline.plan import PlanCounts, PlanTask, make_plan
 from scrapy_dedupe.offline.plan_lines import LINES_FILE, marks_of, read_notes, write_lines
 from scrapy_dedupe.offline.rewritten import RewriteOptions, Rewritten, report_of
-from scrapy_dedupe.offline.row_facts import RowFacts
 from scrapy_dedupe.offline.row_scan import RowsTask, make_all_rows
 from scrapy_dedupe.offline.rows import SECOND, read_sums
 from scrapy_dedupe.offline.slices import slice_folder
