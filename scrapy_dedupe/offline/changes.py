@@ -10,18 +10,18 @@ field did not exist. `restoring` needs these values to revert the change, so a m
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
 from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from scrapy_dedupe.warc.bodies import hasher_of
 from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.framing import open_head
 from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from scrapy_dedupe.warc.reading import StoredRecord
 
@@ -44,9 +44,8 @@ _RECORD_END = b"\r\n\r\n"
 _KEPT_ORDERS = 256
 # Values that need a closer look: other than printable ASCII, or with a space at one of the ends.
 _UNUSUAL = re.compile(rb"[^ -~]|\A | \Z")
+_PLAIN = re.compile(rb"(?:[ -~]*\r\n)+")
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f]")
-# A field on one line, the usual case.
-_FIELD = re.compile(rb"^([!-9;-~]+):[ \t]*([^\r\n]*[^ \t\r\n])[ \t]*\r\n", re.MULTILINE)
 _USUAL_DIGEST = re.compile(r"sha1:[A-Z2-7]{32}")
 _RECORD_ID = re.compile(rb"<[^\s<>]+>")
 _HASHED = ("md5", "sha1", "sha256", "sha384", "sha512")
@@ -55,8 +54,11 @@ Field = tuple[bytes, bytes]
 
 
 class Order(NamedTuple):
-    """The names of the fields of a head in order, in lower case; their places by name; names and places of ``Former-NAME``."""
+    """The names of the fields of a head in order, as stored and in lower case, the places of each name in lower case, and names
+    and places of the ``Former-NAME`` fields.
+    """
 
+    titles: tuple[bytes, ...]
     names: tuple[bytes, ...]
     places: dict[bytes, list[int]]
     former: list[tuple[bytes, int]]
@@ -64,29 +66,44 @@ class Order(NamedTuple):
 
 # All heads of one program have few orders of fields, so what depends only on the names is computed once for each order.
 @lru_cache(_KEPT_ORDERS)
-def _order(names: tuple[bytes, ...]) -> Order:
-    lower = tuple([name.lower() for name in names])
+def _order(titles: tuple[bytes | str, ...]) -> Order:
+    encoded = tuple([title.encode("ascii") if isinstance(title, str) else title for title in titles])
+    names = tuple([title.lower() for title in encoded])
     places: dict[bytes, list[int]] = {}
-    for place, name in enumerate(lower):
+    for place, name in enumerate(names):
         places.setdefault(name, []).append(place)
-    former = [(name[len(FORMER) :], place) for place, name in enumerate(lower) if name.startswith(FORMER)]
-    return Order(lower, places, former)
+    former = [(name[len(FORMER) :], place) for place, name in enumerate(names) if name.startswith(FORMER)]
+    return Order(encoded, names, places, former)
 
 
 class Head:
     """The version line of a record and its fields in order, as bytes. Folded lines are joined; `text` is as stored."""
 
-    __slots__ = ("fields", "order", "text", "version")
+    __slots__ = ("_values", "order", "text", "version")
 
-    def __init__(self, version: bytes, fields: tuple[Field, ...], text: bytes = b"") -> None:
+    def __init__(self, version: bytes, order: Order, values: list[bytes], text: bytes = b"") -> None:
         self.version = version
-        self.fields = fields
+        self.order = order
         self.text = text
-        self.order = _order(tuple([name for name, _ in fields]))
+        self._values = values
+
+    @classmethod
+    def of(cls, version: bytes, fields: Sequence[Field], text: bytes = b"") -> Head:
+        """The head with these fields."""
+        return cls(version, _order(tuple([name for name, _ in fields])), [value for _, value in fields], text)
 
     def is_like(self, other: Head) -> bool:
         """Whether both have the same version and fields."""
-        return self.version == other.version and self.fields == other.fields
+        return (self.version, self.order.titles, self._values) == (
+            other.version,
+            other.order.titles,
+            other._values,
+        )
+
+    @property
+    def fields(self) -> list[Field]:
+        """The fields, as pairs of name and value."""
+        return list(zip(self.order.titles, self._values, strict=True))
 
     @property
     def names(self) -> tuple[bytes, ...]:
@@ -95,12 +112,12 @@ class Head:
 
     def values(self, name: bytes) -> list[bytes]:
         """All values of a field, given by its lower-case name."""
-        return [self.fields[place][1] for place in self.order.places.get(name, ())]
+        return [self._values[place] for place in self.order.places.get(name, ())]
 
     def value(self, name: bytes) -> bytes | None:
         """The first value of a field."""
         places = self.order.places.get(name)
-        return self.fields[places[0]][1] if places else None
+        return self._values[places[0]] if places else None
 
     def text_of(self, name: bytes) -> str | None:
         """The first value of a field as text."""
@@ -109,26 +126,26 @@ class Head:
 
     def replaced(self, name: bytes, value: bytes) -> Head:
         """The head with a new value for a field."""
-        fields = [
-            (field, value if lower == name else old)
-            for lower, (field, old) in zip(self.names, self.fields, strict=True)
-        ]
-        return Head(self.version, tuple(fields))
+        values = [value if lower == name else old for lower, old in zip(self.names, self._values, strict=True)]
+        return Head(self.version, self.order, values)
 
-    def without(self, names: tuple[bytes, ...]) -> list[Field]:
-        """The fields except those with one of these names and the ``Former-`` fields."""
-        return [self.fields[place] for place in _places_without(self.names, names)]
+    def without(self, names: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], list[bytes]]:
+        """The names and values of the fields, except those with one of these names and the ``Former-`` fields."""
+        titles, places = _without(self.order.titles, names)
+        return titles, [self._values[place] for place in places]
 
     def former(self) -> list[Field]:
         """The ``Former-NAME`` fields, as pairs of name (without the prefix) and value."""
-        return [(name, self.fields[place][1]) for name, place in self.order.former]
+        return [(name, self._values[place]) for name, place in self.order.former]
 
 
 @lru_cache(_KEPT_ORDERS)
-def _places_without(names: tuple[bytes, ...], out: tuple[bytes, ...]) -> tuple[int, ...]:
-    return tuple(
-        [place for place, name in enumerate(names) if name not in out and not name.startswith(FORMER)]
-    )
+def _without(titles: tuple[bytes, ...], out: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], list[int]]:
+    names = [title.lower() for title in titles]
+    places = [
+        place for place, name in enumerate(names) if name not in out and not name.startswith(FORMER)
+    ]
+    return tuple([titles[place] for place in places]), places
 
 
 @lru_cache(_KEPT_ORDERS)
@@ -163,25 +180,28 @@ def _count_faults(names: tuple[bytes, ...], single: tuple[bytes, ...], least: in
 def head_of(record: StoredRecord) -> Head:
     """The head of a WARC record. Raises DamagedInput if it has to be read again and is gone."""
     text = open_head(record.path, record.frame)
-    fields = tuple(_FIELD.findall(text))
     version, _, rest = text.partition(b"\n")
-    if len(fields) + 1 == rest.count(b"\n") and text.endswith(_RECORD_END):
-        return Head(version.rstrip(b" \t\r"), fields, text)
-    folded: list[tuple[bytes, list[bytes]]] = []
+    version = version.rstrip(b" \t\r")
+    if record.frame.head is not None:
+        layout, match = record.frame.head
+        if text.count(b"\r") == len(layout.names) + 2:
+            return Head(
+                version, _order(layout.names), [value.strip(b" \t") for value in match.groups()], text
+            )
+    fields: list[tuple[bytes, list[bytes]]] = []
     for line in rest.split(b"\n"):
         shown = line.rstrip(b"\r")
-        if shown[:1] in (b" ", b"\t") and folded:
-            folded[-1][1].append(shown.strip(b" \t"))
+        if shown[:1] in (b" ", b"\t") and fields:
+            fields[-1][1].append(shown.strip(b" \t"))
         elif shown:
             name, _, value = shown.partition(b":")
-            folded.append((name.strip(b" \t"), [value.strip(b" \t")]))
-    joined = tuple([(name, b" ".join(filter(None, values))) for name, values in folded])
-    return Head(version.rstrip(b" \t\r"), joined, text)
+            fields.append((name.strip(b" \t"), [value.strip(b" \t")]))
+    return Head.of(version, [(name, b" ".join(filter(None, values))) for name, values in fields], text)
 
 
 def form_faults(head: Head) -> list[str]:
     """Problems in the form of a rewritten head: it must have one line for each field, and lines must end in CRLF."""
-    lines = [head.version, *(b"%b: %b" % pair for pair in head.fields), b"", b""]
+    lines = [head.version, *map(b": ".join, head.fields), b"", b""]
     faults = (
         []
         if b"\r\n".join(lines) == head.text
@@ -227,13 +247,13 @@ def conversion_faults(response: Head, revisit: Head, block: bytes) -> list[str]:
 def former_response(revisit: Head) -> Head:
     """The head of the response that a revisit was made from, except Content-Length."""
     former = dict(revisit.former())
-    fields = []
+    fields: list[Field] = []
     for name, (title, value) in zip(revisit.names, revisit.fields, strict=True):
         old = b"response" if name == _TYPE else former.get(name, value)
         is_of_revisits = name in _OF_REVISITS or name.startswith(FORMER)
         if not is_of_revisits and (name, old) != (PAYLOAD_DIGEST, _NONE):
             fields.append((title, old))
-    return Head(revisit.version, tuple(fields))
+    return Head.of(revisit.version, fields)
 
 
 def _irrevocable(response: Head) -> list[str]:
@@ -294,12 +314,16 @@ def rechunked_faults(old: Head, new: Head, block_digest_of_new: str | None) -> l
 
 def is_undone(before: Head, after: Head) -> bool:
     """Whether `restoring` made the change between two heads: former values were removed, and none was added."""
+    if not before.order.former:
+        return False
     had, has = Counter(before.former()), Counter(after.former())
     return bool(had - has and not has - had)
 
 
 def concurrent_changes(old: Head, new: Head) -> list[tuple[bytes, bytes]]:
     """The old and new values of each WARC-Concurrent-To, in order."""
+    if CONCURRENT_TO not in old.order.places:
+        return []
     return list(zip(old.values(CONCURRENT_TO), new.values(CONCURRENT_TO), strict=False))
 
 
@@ -315,7 +339,7 @@ def digest_like(form: str, data: Iterable[bytes]) -> str | None:
         return None
     if label not in _HASHED:
         return None
-    hasher = hashlib.new(label, usedforsecurity=False)
+    hasher = hasher_of(label)
     for piece in data:
         hasher.update(piece)
     prefix, colon, value = form.strip().rpartition(":")
@@ -330,6 +354,8 @@ def digest_like(form: str, data: Iterable[bytes]) -> str | None:
 
 def _stray_faults(old: Head, new: Head) -> list[str]:
     """Added fields with bytes that readers interpret differently."""
+    if _PLAIN.fullmatch(new.text):
+        return []
     known = set(old.fields)
     return [
         f"the field {_shown_field(field)} has control characters or surrounding white space"
@@ -351,7 +377,8 @@ def _rest_faults(old: Head, new: Head, changing: tuple[bytes, ...]) -> list[str]
     """Problems in the fields that must not change, and in the order of the fields that both heads have."""
     was, now = old.without(changing), new.without(changing)
     if was != now:
-        lost, came = Counter(was) - Counter(now), Counter(now) - Counter(was)
+        had, has = Counter(zip(*was, strict=True)), Counter(zip(*now, strict=True))
+        lost, came = had - has, has - had
         if not lost and not came:
             return ["the order of its fields changed"]
         faults = [f"the field {_shown_field(field)} is gone or changed" for field in lost]

@@ -43,8 +43,8 @@ from scrapy_dedupe.warc.references import (
     can_be_original,
     digest_key,
     has_payload,
+    is_unmodified,
     milliseconds,
-    reference_of,
     uri_key,
 )
 
@@ -244,19 +244,19 @@ def place_of_key(key: bytes, second: int) -> bytes:
 
 def row_of(revisit: StoredRecord) -> ReferenceRow:
     """The reference of a revisit."""
-    named = reference_of(revisit)
-    target = named.uri
+    record_id, date, http = revisit.refers_to, revisit.refers_to_date, revisit.http
+    target = (revisit.refers_to_uri or "").strip()
     return ReferenceRow(
-        hashed_id(named.id),
-        is_bare(revisit.refers_to),
-        hashed_place(target, revisit.refers_to_date),
-        revisit.refers_to_date,
+        hashed_id(record_id),
+        is_bare(record_id),
+        hashed_place(target, date),
+        date,
         uri_key(target) if target else None,
-        uri_key(named.own_uri),
+        uri_key(revisit.target_uri or ""),
         revisit.date,
         stored_digest(revisit),
-        int(named.is_unmodified),
-        int(revisit.http is not None and not revisit.http.is_chunked),
+        int(is_unmodified(revisit)),
+        int(http is not None and not http.is_chunked),
     )
 
 
@@ -352,13 +352,16 @@ class EvidenceWriter:
         self, field: str, old: str | None, new: str | None, before_offset: int | None, after_offset: int
     ) -> None:
         """Add a field that refers to another record, with its old and new value."""
-        self._add("links", (self._pair, before_offset, after_offset, field, hashed_id(old), hashed_id(new)))
+        was = hashed_id(old)
+        now = was if new == old else hashed_id(new)
+        self._add("links", (self._pair, before_offset, after_offset, field, was, now))
 
     def add_place(self, before: StoredRecord, after: StoredRecord) -> None:
         """Add the URI and date that a record other than a revisit refers to, if they changed."""
-        old, new = (hashed_place(record.refers_to_uri, record.refers_to_date) for record in (before, after))
-        if (before.refers_to_uri, before.refers_to_date) != (after.refers_to_uri, after.refers_to_date):
-            self._add("links", (self._pair, before.offset, after.offset, "place", old, new))
+        was, now = ((record.refers_to_uri, record.refers_to_date) for record in (before, after))
+        if was != now:
+            row = (self._pair, before.offset, after.offset, "place", hashed_place(*was), hashed_place(*now))
+            self._add("links", row)
 
     def add_other(self, record: StoredRecord) -> None:
         """Add the id of a record that is neither a capture nor a revisit."""

@@ -21,7 +21,6 @@ from zlib_ng import zlib_ng
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline.engine import open_engine, rows_of, source
 from scrapy_dedupe.offline.evidence import algorithms_of
-from scrapy_dedupe.offline.rows import PURPOSE
 from scrapy_dedupe.offline.windows import HeldFile, WindowedFile
 from scrapy_dedupe.warc.bodies import BodyDigest, hashed_records, payload_digests
 from scrapy_dedupe.warc.framing import Frame, known_head, open_head, split_fields
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 _PIECE: Final = 1 << 20
 _SHORT_BYTES: Final = 1 << 12
-_LOOK_BYTES: Final = 1 << 14  # at a record of unknown length
+_LOOK_BYTES: Final = 1 << 12  # at a record of unknown length
 _RECORD_END: Final = b"\r\n\r\n"
 # A file of rows is sorted by offset.
 _QUERY: Final = """
@@ -87,7 +86,7 @@ class RowFacts:
 
     def __iter__(self) -> Iterator[OldRecord]:
         query = _QUERY.format(source(self.rows))
-        with open_engine(PURPOSE, self._refused) as engine:
+        with open_engine("A verification with rows", self._refused) as engine:
             rows = rows_of(engine.execute(query))
             for offset, length, stored, start, head_bytes, block_bytes, *payload in rows:
                 head = None if start is None else start[:head_bytes]
@@ -183,8 +182,8 @@ class OldFile:
         where = (offset, facts.length, 0, len(head), block_length)
         record = stored_record(file, Frame(False, fields, *where, head + start, len(start), known))
         algorithms = algorithms_of(record)
-        if is_whole:
-            return record, payload_digests(record, algorithms)
+        if is_whole or not algorithms:
+            return _hashed(record)
         if algorithms != ("sha256",) or facts.payload_sha256 is None or facts.payload_bytes is None:
             return None
         return record, (BodyDigest(facts.payload_sha256.hex(), facts.payload_bytes),)
@@ -212,13 +211,13 @@ def record_in(file: WindowedFile, offset: int, length: int, layouts: Layouts) ->
         record = read_record(HeldFile(bytes(file.read(offset, length)), str(file), offset), offset)
     except DamagedInput:
         return None
-    return record, payload_digests(record, algorithms_of(record))
+    return _hashed(record)
 
 
 def usual_record(
     file: WindowedFile, offset: int, length: int | None, layouts: Layouts
 ) -> HashedRecord | None:
-    """A record in the usual form, a gzip member of *length* stored bytes or, if None, of at most 16 KiB; else None."""
+    """A record in the usual form, a gzip member of *length* stored bytes or, if None, of at most 4 KiB; else None."""
     stored = file.read(offset, _LOOK_BYTES if length is None else length)
     member = zlib_ng.decompressobj(31)
     try:
@@ -234,8 +233,12 @@ def usual_record(
     if length not in (None, stored_bytes) or digits != b"%d" % (len(data) - begin - len(_RECORD_END)):
         return None
     frame = Frame(False, None, offset, stored_bytes, 0, begin, int(digits), data, KEPT_BYTES, known)
-    record = stored_record(file, frame)
-    return record, payload_digests(record, algorithms_of(record))
+    return _hashed(stored_record(file, frame))
+
+
+def _hashed(record: StoredRecord) -> HashedRecord:
+    algorithms = algorithms_of(record)
+    return record, payload_digests(record, algorithms) if algorithms else ()
 
 
 def _text(data: bytes) -> str:
