@@ -126,7 +126,9 @@ class Head:
 
     def replaced(self, name: bytes, value: bytes) -> Head:
         """The head with a new value for a field."""
-        values = [value if lower == name else old for lower, old in zip(self.names, self._values, strict=True)]
+        values = [
+            value if lower == name else old for lower, old in zip(self.names, self._values, strict=True)
+        ]
         return Head(self.version, self.order, values)
 
     def without(self, names: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], list[bytes]]:
@@ -142,9 +144,7 @@ class Head:
 @lru_cache(_KEPT_ORDERS)
 def _without(titles: tuple[bytes, ...], out: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], list[int]]:
     names = [title.lower() for title in titles]
-    places = [
-        place for place, name in enumerate(names) if name not in out and not name.startswith(FORMER)
-    ]
+    places = [place for place, name in enumerate(names) if name not in out and not name.startswith(FORMER)]
     return tuple([titles[place] for place in places]), places
 
 

@@ -86,7 +86,7 @@ _INDEXES = (
     "CREATE INDEX by_id ON captures (id) WHERE id IS NOT NULL",
     "CREATE INDEX by_new_id ON revisits (new_id)",
     "CREATE INDEX by_old_id ON revisits (old_id) WHERE old_id IS NOT NULL",
-    f"CREATE VIEW renamed AS SELECT * FROM revisits WHERE change = {CONVERTED} OR (change = {UNDONE} AND a_uri IS NULL)",
+    "CREATE VIEW renamed AS SELECT * FROM revisits WHERE change = 1 OR (change = 3 AND a_uri IS NULL)",
     "CREATE TABLE ambiguous (place PRIMARY KEY) WITHOUT ROWID",
     (
         "INSERT INTO ambiguous SELECT place FROM captures WHERE sides & 2 AND place IS NOT NULL"

@@ -26,13 +26,12 @@ from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
 
+from .file_rewriting import RecordFile
 from .layout import output_names
-from .record_files import RecordFile
-from .record_keys import RecordsInOrder
+from .old_files import OldFile
 from .restoration_plan import RestorationPlan
 from .restored_heads import pointed_back, pointed_fields
 from .restored_records import made_path
-from .windows import WindowedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -150,10 +149,11 @@ def write_output(output: Output) -> None:
     try:
         with (
             RestorationPlan(output.plan, read_only=True) as plan,
-            WindowedFile(output.source) as window,
-            RecordFile(output.waiting, gzip=window.is_gzip_at(0)) as target,
+            OldFile(output.source) as records,
+            RecordFile(output.waiting, gzip=records.window.is_gzip_at(0)) as target,
         ):
-            source, records = window.open("rb"), RecordsInOrder(window)
+            window = records.window
+            source = window.open("rb")
             copied = 0
             for change in plan.changes(output.number):
                 target.copy(source, copied, change.offset)
@@ -202,8 +202,8 @@ def remove_waiting(plan: RestorationPlan) -> None:
             output.waiting.unlink(missing_ok=True)
 
 
-def _write_pointed_back(target: RecordFile, records: RecordsInOrder, change: Change, output: Output) -> None:
-    found = records.at(change.offset)
+def _write_pointed_back(target: RecordFile, records: OldFile, change: Change, output: Output) -> None:
+    found = records.record_at(change.offset)
     if found is None or found[0].length != change.length:
         raise ArchiveError(f"{output.source} has changed since it was read. Start again.")
     record = found[0]
