@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.near import find_near_copies
-from scrapy_dedupe.offline.clustering import number_clusters
+from scrapy_dedupe.offline.collisions import number_clusters
 from scrapy_dedupe.offline.manifest import refuse_existing
 from scrapy_dedupe.offline.rewriting import RewriteOptions
 from scrapy_dedupe.offline.rewriting import rewrite as rewrite_files
-from scrapy_dedupe.offline.step_reports import StepOptions
-from scrapy_dedupe.offline.steps import run_steps
+from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
 from scrapy_dedupe.offline.verifying import verify as verify_pairs
 from scrapy_dedupe.offline.work_folder import left_folder
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.pairing import Pair
     from scrapy_dedupe.offline.places import Places
     from scrapy_dedupe.offline.rewriting import Rewritten
-    from scrapy_dedupe.offline.step_reports import Deduped
+    from scrapy_dedupe.offline.steps import Deduped
     from scrapy_dedupe.offline.summing import Sums
     from scrapy_dedupe.offline.verifying import Verification
 
@@ -60,7 +59,7 @@ def plan(
 ) -> CollisionCounts:
     """Compare the records of the manifest *sums*, choose originals, and write the manifest of ten columns to *output*.
 
-    Raises the exceptions of `clustering.number_clusters`, and ArchiveError if *output* exists and *force* is not set.
+    Raises the exceptions of `collisions.number_clusters`, and ArchiveError if *output* exists and *force* is not set.
     """
     refuse_existing(output, force=force)
     with left_folder(output) as state:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, SettingError, UsageError
 from scrapy_dedupe.offline.inputs import STATE_FOLDER
-from scrapy_dedupe.offline.step_reports import Deduped
+from scrapy_dedupe.offline.steps import Deduped
 from scrapy_dedupe.offline.steps import JOB, MANIFEST, REPORT, run_steps
 from scrapy_dedupe.offline.summing import change_of
 from scrapy_dedupe.tasks.jobs import run_jobs
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from scrapy_dedupe.offline.inputs import Input
-    from scrapy_dedupe.offline.step_reports import StepOptions
+    from scrapy_dedupe.offline.steps import StepOptions
     from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.progress import Progress
 

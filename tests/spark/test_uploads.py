@@ -17,7 +17,7 @@ from offline.planted import SITE, Copy, Planting, text
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline.inputs import find_inputs
-from scrapy_dedupe.offline.step_reports import StepOptions
+from scrapy_dedupe.offline.steps import StepOptions
 from scrapy_dedupe.spark.uploads import dedupe_to_url
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.progress import NoProgress

@@ -17,7 +17,7 @@ from scrapy_dedupe.warc.remote import is_url, shown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from scrapy_dedupe.offline.savings import Savings
+    from scrapy_dedupe.offline.eligibility import Savings
 
 
 def _local_folder(text: str) -> Path:
