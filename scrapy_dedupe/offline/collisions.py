@@ -25,7 +25,7 @@ import itertools
 import shutil
 import tempfile
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -36,8 +36,6 @@ from scrapy_dedupe.offline.comparing import (
     NO_PAYLOAD,
     SAME,
     Pass,
-    faults_json,
-    replay_json,
     row_of,
     stored_pieces,
 )
@@ -45,20 +43,18 @@ from scrapy_dedupe.offline.manifest import LineWriter, read_lines
 from scrapy_dedupe.offline.ordering import by_cluster, moment, sorted_rows
 from scrapy_dedupe.offline.ordering import number as numbered
 from scrapy_dedupe.offline.windows import are_same
-from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
-from scrapy_dedupe.tasks.state import writing
+from scrapy_dedupe.tasks.state import StateFolder, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from scrapy_dedupe.offline.manifest import ManifestLine
     from scrapy_dedupe.offline.places import Places
+    from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
-    from scrapy_dedupe.tasks.state import StateFolder
 
-_COMPARED: Final = "compared.json"
 _FEW_LINES: Final = 1_000  # of one digest, which are sorted in memory
 
 
@@ -92,28 +88,24 @@ def number_clusters(
     Continues from the results in the state folder. Raises DamagedInput for the first fault, unless *faults* is set to
     keep going; ArchiveError if the disk is full.
     """
-    folder = state.path / "compared"
-    known = state.read_json(_COMPARED)
-    if known is None:
-        own, counts = Faults(keep_going=faults.keep_going), CollisionCounts()
-        with writing(folder):
-            folder.mkdir(exist_ok=True)
-            for left in folder.glob("sorting-*"):  # by a run that was killed
-                shutil.rmtree(left)
-        ordered = by_cluster(read_lines(sums), folder)
+    counts = CollisionCounts()
+    with StateFolder(state.path / "compared") as work:
+        for left in work.path.glob("sorting-*"):  # by a run that was killed
+            shutil.rmtree(left, ignore_errors=True)
         resolved = resolve_collisions(
-            ordered, places, faults=own, watch=watch, jobs=jobs, folder=folder, counts=counts
+            by_cluster(read_lines(sums), work.path),
+            places,
+            faults=faults,
+            watch=watch,
+            jobs=jobs,
+            folder=work.path,
+            counts=counts,
         )
         with LineWriter(output, columns=10, force=True) as writer:
-            for line in numbered(resolved, faults=own):
+            for line in numbered(resolved, faults=faults):
                 writer.write(line)
-        known = {"counts": asdict(counts), **faults_json(own)}
-        state.write_json(_COMPARED, known)
-    with writing(folder):
-        if folder.exists():
-            shutil.rmtree(folder)
-    replay_json(faults, known)
-    return CollisionCounts(**known["counts"])
+        work.remove()
+    return counts
 
 
 def resolve_collisions(
@@ -166,7 +158,15 @@ class _Comparison:
         """Do what an earlier run has not done, up to the last result."""
         if not self._lines.exists():
             with part(self._watch, "sorting", 0), LineWriter(self._lines, columns=6) as writer:
-                for line in _in_order(lines):
+                previous = ""
+                for line in lines:
+                    # Two groups of one digest would both begin with extension 1, and different records would be treated
+                    # as copies.
+                    if line.digest < previous:
+                        raise DamagedInput(
+                            f"The manifest is not sorted: the digest {line.digest} comes after {previous}."
+                        )
+                    previous = line.digest
                     writer.write(line)
         for files, rows, title in (
             (self._first, self._first_rows, "reading payloads"),
@@ -184,13 +184,22 @@ class _Comparison:
                 if not more:
                     continue
                 yield row_of(line, first, NO_PAYLOAD)
-                repetitions = _Repetitions(self._places)
-                repetitions.is_repeated(line)
-                for index, line in itertools.chain(more, group):
-                    if not repetitions.is_repeated(line):
-                        others.write(row_of(line, index, str(first)))
-                    elif not self._faults.keep_going:
-                        self._faults.add(*_repeated(line))
+                lines = self._unrepeated(itertools.chain([(first, line)], more, group))
+                for index, line in itertools.islice(lines, 1, None):
+                    others.write(row_of(line, index, str(first)))
+
+    def _unrepeated(self, group: Iterator[tuple[int, ManifestLine]]) -> Iterator[tuple[int, ManifestLine]]:
+        """The lines of one digest without records that were listed before, even by another name of their file."""
+        # The same record has the same date, so only the records of one date must be remembered.
+        for _, same_date in itertools.groupby(group, lambda item: moment(item[1].date)):
+            seen: set[tuple[str, int]] = set()
+            for index, line in same_date:
+                place = self._places.identity(line.file), line.offset
+                if place not in seen:
+                    yield index, line
+                elif not self._faults.keep_going:
+                    self._faults.add(*_repeated(line))
+                seen.add(place)
 
     def _second_rows(self) -> Iterator[bytes]:
         """All others, with the place of the first payload of their digest."""
@@ -274,39 +283,6 @@ class _Results:
             text, _, result = row[:-1].decode().partition("\t")
             self._index, self._result = int(text), result
         return self._result if self._index == index else None
-
-
-class _Repetitions:
-    """Finds records that were listed before, even by another name of their file: no record is a copy of itself."""
-
-    def __init__(self, places: Places) -> None:
-        self._places = places
-        self._date = ""
-        self._seen: set[tuple[str, int]] = set()
-
-    def is_repeated(self, line: ManifestLine) -> bool:
-        # The same record has the same date, so only the records of one date must be remembered.
-        date = moment(line.date)
-        if date != self._date:
-            self._date = date
-            self._seen.clear()
-        place = self._places.identity(line.file), line.offset
-        if place in self._seen:
-            return True
-        self._seen.add(place)
-        return False
-
-
-def _in_order(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:
-    previous = ""
-    for line in lines:
-        # Two groups of one digest would both begin with extension 1, and different records would be treated as copies.
-        if line.digest < previous:
-            raise DamagedInput(
-                f"The manifest is not sorted: the digest {line.digest} comes after {previous}."
-            )
-        previous = line.digest
-        yield line
 
 
 def _repeated(line: ManifestLine) -> tuple[str, str]:

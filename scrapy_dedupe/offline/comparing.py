@@ -7,7 +7,8 @@ that one task stores are different: if size and BLAKE2b hash (RFC 7693) are equa
 The files of a pass, each of which is complete if it exists: ``rows`` has the records in the order of files and offsets: sort
 key, number of the line, place of the payload to compare with, and the line. ``tasks.json`` has the tasks: file, range of
 ``rows``, and size of the records. Task N writes ``N.payloads`` (payloads, one after the other), ``N.results`` (number of the
-line, and its result) and ``N.json`` (the faults), which proves that it is done.
+line, and its result) and ``N.json`` (the number of
+faults, and the first of them), which proves that it is done.
 
 The place of a payload is ``PASS/TASK:START:SIZE:HASH``, or ``-`` for none. A result is ``same``, ``alone`` (the record must
 not replace another one), or the place of the stored payload. Columns are separated by tabs.
@@ -17,11 +18,11 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from operator import attrgetter
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
@@ -117,7 +118,8 @@ class Pass:
             for _ in run_watched(function, left, jobs, watch, attrgetter("size_bytes")):
                 pass
         for task in tasks:
-            replay_json(faults, json.loads(task.file("json").read_bytes()))
+            count, first = json.loads(task.file("json").read_bytes())
+            replay_faults(faults, count, [Fault(*fault) for fault in first])
 
     def results(self) -> Iterator[bytes]:
         """The results of all tasks, as rows that begin with the number of the line."""
@@ -152,7 +154,8 @@ def _read_payloads(
             result = _result(line, payload, record_of, stored, task.folder.parent, faults)
             table.write(f"{number}\t{result}\n".encode())
             advance(line.length)
-    write_whole(task.file("json"), json.dumps(faults_json(faults)).encode())
+    first = [(fault.place, fault.reason) for fault in faults.first]
+    write_whole(task.file("json"), json.dumps([faults.count, first]).encode())
 
 
 def _result(
@@ -228,11 +231,3 @@ def _part(file: IO[bytes], start: int, size: int) -> Iterator[bytes]:
             return
         yield piece
         start, size = start + len(piece), size - len(piece)
-
-
-def faults_json(faults: Faults) -> dict[str, Any]:
-    return {"fault_count": faults.count, "faults": [asdict(fault) for fault in faults.first]}
-
-
-def replay_json(faults: Faults, known: dict[str, Any]) -> None:
-    replay_faults(faults, known["fault_count"], [Fault(**fault) for fault in known["faults"]])
