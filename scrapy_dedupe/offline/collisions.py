@@ -6,17 +6,17 @@ digest gets extension 1 and is not read. A record gets an extension that no othe
 another one (it is truncated or partial, or its chunks are truncated or hold more than the payload), if it cannot be
 read, or if the manifest lists it a second time. Such a record is never treated as a copy. No line is ever dropped.
 
-No file is opened for the records of another one, and each record is read once, in two passes over the files (`comparing`).
-The first pass stores the payload of the first record of each digest. The second pass compares all other records with it,
-byte by byte, and stores the payloads that differ. Last, the stored payloads of one digest are compared with one another,
-but only those of the same size and hash, so that ten thousand payloads with one weak digest are not all compared with each
-other. Payloads are equal only if their bytes are.
+No file is opened for the records of another one, and each record is read once (twice if it has more than 8 MiB), in two
+passes over the files (`comparing`). The first pass stores the payload of the first record of each digest. The second pass
+compares all other records with it, byte by byte, and stores the payloads that differ. Last, the stored payloads of one
+digest are compared with one another, but only those of the same size and hash, so that ten thousand payloads with one weak
+digest are not all compared with each other. Payloads are equal only if their bytes are.
 
 The files in the working folder, each of which is complete if it exists: ``lines.txt``, the manifest in the order of (digest,
 date, file, offset), whose lines are numbered from 0; ``others.rows``, the rows of the second pass in this order, with the
 number of the first line of the digest instead of the place of its payload; and the files of the passes, in ``first/`` and
-``second/``. Memory does not grow with the number of lines or the size of payloads, only with the number of
-different payloads of one digest.
+``second/``. Memory does not grow with the number of lines or the size of payloads, only with the number of different payloads
+of one digest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from scrapy_dedupe.offline.ordering import by_cluster, moment, sorted_rows
 from scrapy_dedupe.offline.ordering import number as numbered
 from scrapy_dedupe.offline.windows import are_same
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
-from scrapy_dedupe.tasks.state import StateFolder, writing
+from scrapy_dedupe.tasks.state import StateFolder, reading, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -131,7 +131,8 @@ def resolve_collisions(
     with _working_folder(folder) as work:
         comparison = _Comparison(work, places, faults, watch, jobs)
         comparison.run(lines)
-        yield from comparison.resolved(CollisionCounts() if counts is None else counts)
+        with reading(work):
+            yield from comparison.resolved(CollisionCounts() if counts is None else counts)
 
 
 @contextmanager

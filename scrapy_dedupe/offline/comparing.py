@@ -16,6 +16,7 @@ not replace another one), or the place of the stored payload. Columns are separa
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 from dataclasses import dataclass
@@ -216,7 +217,7 @@ class _StoredPayloads:
 
 
 def stored_pieces(folder: Path, place: str) -> Iterator[bytes]:
-    """The payload at a place, in pieces."""
+    """The payload at a place, in pieces. Raises OSError."""
     name, start, size, _ = place.split(":")
     with (folder / f"{name}.payloads").open("rb", buffering=0) as file:
         yield from _part(file, int(start), int(size))
@@ -228,6 +229,6 @@ def _part(file: IO[bytes], start: int, size: int) -> Iterator[bytes]:
         file.seek(start)
         piece = file.read(min(size, _PIECE_BYTES))
         if not piece:
-            return
+            raise OSError(errno.EIO, "a stored payload is gone", file.name)
         yield piece
         start, size = start + len(piece), size - len(piece)
