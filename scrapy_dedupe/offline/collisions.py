@@ -153,7 +153,7 @@ class _Comparison:
         self._jobs = jobs
         self._lines = folder / "lines.txt"
         self._others = folder / "others.rows"
-        self._first, self._second = Pass(folder / "first"), Pass(folder / "second")
+        self._first, self._second = Pass(folder / "first", places), Pass(folder / "second", places)
 
     def run(self, lines: Iterable[ManifestLine]) -> None:
         """Do what an earlier run has not done, up to the last result."""
@@ -175,7 +175,7 @@ class _Comparison:
         ):
             if not files.is_prepared:
                 files.prepare(rows())
-            files.run(self._places, self._faults, self._jobs, self._watch, title)
+            files.run(self._faults, self._jobs, self._watch, title)
 
     def _first_rows(self) -> Iterator[bytes]:
         """The first record of each digest that has several. All others are written to a file."""

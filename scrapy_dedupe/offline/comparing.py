@@ -65,6 +65,7 @@ class FileTask:
     """The records of one file: the rows in the bytes from *start* to *end* of the rows in *folder*."""
 
     folder: Path
+    places: Places
     number: int
     name: str
     start: int
@@ -86,8 +87,9 @@ class FileTask:
 class Pass:
     """A pass over the files of a manifest, in a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, places: Places) -> None:
         self._folder = folder
+        self._places = places
         self._plan = folder / "tasks.json"
 
     @property
@@ -110,11 +112,11 @@ class Pass:
                     tasks.append((file_of(name.decode()), start, file.tell(), size_bytes))
             whole_file.replace(self._plan, json.dumps(tasks).encode(), suffix=".new")
 
-    def run(self, places: Places, faults: Faults, jobs: Jobs, watch: Progress, title: str) -> None:
+    def run(self, faults: Faults, jobs: Jobs, watch: Progress, title: str) -> None:
         """Run the tasks that have no results yet, and add the faults of all of them to *faults*."""
         tasks = self._tasks()
         left = [task for task in tasks if not task.file("json").exists()]
-        function = partial(_read_payloads, places=places, keep_going=faults.keep_going)
+        function = partial(_read_payloads, keep_going=faults.keep_going)
         with part(watch, title, sum(task.size_bytes for task in left)):
             for _ in run_watched(function, left, jobs, watch, attrgetter("size_bytes")):
                 pass
@@ -130,13 +132,15 @@ class Pass:
 
     def _tasks(self) -> list[FileTask]:
         planned = json.loads(self._plan.read_bytes())
-        return [FileTask(self._folder, number, *values) for number, values in enumerate(planned)]
+        return [
+            FileTask(self._folder, self._places.only(name), number, name, *values)
+            for number, (name, *values) in enumerate(planned)
+        ]
 
 
 def _read_payloads(
     task: FileTask,
     *,
-    places: Places,
     keep_going: bool,
     advance: Callable[[int], None] = lambda size_bytes: None,
 ) -> None:
@@ -148,7 +152,7 @@ def _read_payloads(
         whole_file.replacing_from(payloads, suffix=".new") as temporary,
         temporary.open("w+b") as file,
         whole_file.replacing(results, suffix=".new") as table,
-        places.records(task.name) as record_of,
+        task.places.records(task.name) as record_of,
     ):
         stored = _StoredPayloads(file, f"{task.folder.name}/{task.number}")
         for number, payload, line in task.rows():

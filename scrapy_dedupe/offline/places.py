@@ -70,6 +70,12 @@ class Places:
     def __reduce__(self) -> tuple[Callable[..., Places], tuple[_Roots, _Paths]]:
         return _places, (self.roots, self.paths)
 
+    def only(self, name: str) -> Places:
+        """The places of one file. A task that is sent to another process need not contain the whole path map."""
+        if not self._map:
+            return self
+        return _places(self.roots, {name: self._map[name]} if name in self._map else None)
+
     def file(self, name: str) -> ReadableFile:
         """The file with this name in a manifest. Raises ArchiveError if there is none, or more than one."""
         return self._cached(name)
