@@ -26,8 +26,8 @@ from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
 
+from .file_rewriting import RecordFile
 from .layout import output_names
-from .record_files import RecordFile
 from .record_keys import RecordsInOrder
 from .restoration_plan import RestorationPlan
 from .restored_heads import pointed_back, pointed_fields

@@ -42,7 +42,7 @@ from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.references import bare_id, milliseconds, reference_of, uri_key
 from scrapy_dedupe.warc.remote import place_file
 
-from .record_files import RecordFile
+from .file_rewriting import RecordFile
 from .restoration_plan import Made, RestorationPlan
 from .restored_heads import (
     BLOCK_DIGEST,

@@ -30,8 +30,8 @@ from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.state import StateFolder
 from scrapy_dedupe.warc.reading import read_record
 
+from .file_rewriting import remove_parts
 from .inputs import Input, find_inputs
-from .record_files import remove_parts
 from .restoration_plan import RestorationPlan
 from .restoration_search import NO_ORIGINAL, RestorationScan, search
 from .restored_files import (

@@ -10,14 +10,14 @@ from scrapy_dedupe.offline.collisions import number_clusters
 from scrapy_dedupe.offline.manifest import refuse_existing
 from scrapy_dedupe.offline.rewriting import RewriteOptions
 from scrapy_dedupe.offline.rewriting import rewrite as rewrite_files
-from scrapy_dedupe.offline.step_reports import StepOptions
-from scrapy_dedupe.offline.steps import run_steps
+from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
 from scrapy_dedupe.offline.verifying import verify as verify_pairs
 from scrapy_dedupe.offline.work_folder import left_folder
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.progress import NoProgress
 
+from .uploads import dedupe_to_url
 from .workers import SparkWorkers
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.pairing import Pair
     from scrapy_dedupe.offline.places import Places
     from scrapy_dedupe.offline.rewriting import Rewritten
-    from scrapy_dedupe.offline.step_reports import Deduped
+    from scrapy_dedupe.offline.steps import Deduped
     from scrapy_dedupe.offline.summing import Sums
     from scrapy_dedupe.offline.verifying import Verification
 
@@ -94,11 +94,13 @@ def verify(session: Any, pairs: Sequence[Pair], *, work: Path, **others: Any) ->
 
 
 def dedupe(
-    session: Any, inputs: Sequence[Input], output: Path | None, options: StepOptions | None = None
+    session: Any, inputs: Sequence[Input], output: Path | str | None, options: StepOptions | None = None
 ) -> Deduped:
-    """All steps in one run, as `steps.run_steps` does."""
+    """All steps in one run, as `steps.run_steps` does. If *output* is a URL, as `uploads.dedupe_to_url` does."""
     options = replace(options or StepOptions(), jobs=SparkWorkers(session))
     faults = Faults(keep_going=options.keep_going)
+    if isinstance(output, str):
+        return dedupe_to_url(inputs, output, options, faults=faults, watch=NoProgress())
     return run_steps(inputs, output, options, faults=faults, watch=NoProgress())
 
 
