@@ -24,12 +24,11 @@ from __future__ import annotations
 import itertools
 import shutil
 import tempfile
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.comparing import (
     ALONE,
@@ -93,7 +92,7 @@ def number_clusters(
         for left in work.path.glob("sorting-*"):  # by a run that was killed
             shutil.rmtree(left, ignore_errors=True)
         resolved = resolve_collisions(
-            by_cluster(read_lines(sums), work.path),
+            read_lines(sums),
             places,
             faults=faults,
             watch=watch,
@@ -120,28 +119,21 @@ def resolve_collisions(
 ) -> Iterator[ManifestLine]:
     """Yield the lines with their extension, in order of cluster, without their values about copies.
 
-    *lines* must be in the order of (digest, date, file, offset); their extensions are ignored. The working folder is
-    *folder* (default: one in the system's temporary folder). It needs space for the manifest, and for one payload of each
-    digest that several records have; files that an earlier run for the same lines has left there are used. The results are
-    added to *counts*.
+    The *lines* may be in any order; their extensions are ignored. The working folder is *folder* (default: one in the
+    system's temporary folder). It needs space for the manifest, and for one payload of each digest that several records
+    have; files that an earlier run for the same lines has left there are used. The results are added to *counts*.
 
-    Raises DamagedInput for the first fault, unless *faults* is set to keep going; always if the lines are not sorted.
-    ArchiveError if the disk is full.
+    Raises DamagedInput for the first fault, unless *faults* is set to keep going; ArchiveError if the disk is full.
     """
-    with _working_folder(folder) as work:
-        comparison = _Comparison(work, places, faults, watch, jobs)
+    with (
+        tempfile.TemporaryDirectory(prefix="scrapy-dedupe-")
+        if folder is None
+        else nullcontext(folder) as work
+    ):
+        comparison = _Comparison(Path(work), places, faults, watch, jobs)
         comparison.run(lines)
         with reading(work):
             yield from comparison.resolved(CollisionCounts() if counts is None else counts)
-
-
-@contextmanager
-def _working_folder(folder: Path | None) -> Iterator[Path]:
-    if folder is not None:
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="scrapy-dedupe-") as name:
-        yield Path(name)
 
 
 class _Comparison:
@@ -159,15 +151,7 @@ class _Comparison:
         """Do what an earlier run has not done, up to the last result."""
         if not self._lines.exists():
             with part(self._watch, "sorting", 0), LineWriter(self._lines, columns=6) as writer:
-                previous = ""
-                for line in lines:
-                    # Two groups of one digest would both begin with extension 1, and different records would be treated
-                    # as copies.
-                    if line.digest < previous:
-                        raise DamagedInput(
-                            f"The manifest is not sorted: the digest {line.digest} comes after {previous}."
-                        )
-                    previous = line.digest
+                for line in by_cluster(map(_plain, lines), self._folder):
                     writer.write(line)
         for files, rows, title in (
             (self._first, self._first_rows, "reading payloads"),
@@ -284,6 +268,13 @@ class _Results:
             text, _, result = row[:-1].decode().partition("\t")
             self._index, self._result = int(text), result
         return self._result if self._index == index else None
+
+
+def _plain(line: ManifestLine) -> ManifestLine:
+    """The line with six columns."""
+    if line.columns == 6:
+        return line
+    return replace(line, extension=None, copy=None, refers_to_uri=None, refers_to_date=None)
 
 
 def _repeated(line: ManifestLine) -> tuple[str, str]:
