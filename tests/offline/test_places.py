@@ -470,3 +470,13 @@ def test_a_range_reads_as_the_file_does_from_its_offset_on(data, offset, sizes):
 
 def test_paths_keep_their_type(listed, tmp_path):
     assert isinstance(Places([str(tmp_path / "crawl")]).file("a.warc.gz"), Path)
+
+
+def test_the_places_of_one_file_are_few_bytes_for_another_process(listed, tmp_path):
+    mapped = Places([str(tmp_path)], {f"{number}.warc.gz": "x" * 100 for number in range(1_000)})
+    mapped_too = Places((), {"a.warc.gz": str(listed.path), **mapped.paths})
+    for places in (mapped, mapped_too):
+        sent = pickle.dumps(places.only("a.warc.gz"))
+        assert len(sent) < 1_000
+        assert pickle.loads(sent).record(listed.lines[0]).payload() == b"first"
+    assert Places([str(tmp_path)]).only("a.warc.gz").record(listed.lines[0]).payload() == b"first"
