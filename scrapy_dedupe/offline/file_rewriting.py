@@ -16,13 +16,13 @@ from zlib_ng import zlib_ng
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.record_parts import START_BYTES, RecordParts, is_gzip_file
+from scrapy_dedupe.offline.record_parts import START_BYTES, RecordParts
 from scrapy_dedupe.offline.reference_changes import ReferenceChanges
 from scrapy_dedupe.offline.revisits import as_revisit, record_bytes
 from scrapy_dedupe.offline.slices import read_slice
 from scrapy_dedupe.tasks.state import writing
 from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL, gzip_member
-from scrapy_dedupe.warc.framing import open_block
+from scrapy_dedupe.warc.framing import is_gzip_file, open_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import sync_folder
-from scrapy_dedupe.offline.restored_heads import is_own_revisit
+from scrapy_dedupe.offline.restored_records import is_own_revisit
 from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.warc.files import prove_writable
 from scrapy_dedupe.warc.reading import read_records

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from zlib_ng import zlib_ng
 
-from scrapy_dedupe.warc.raw_heads import RawHead, raw_head
+from scrapy_dedupe.warc.raw_heads import parsed_head, raw_head
 from scrapy_dedupe.warc.reading import read_record
-from scrapy_dedupe.warc.sources import GZIP_MAGIC, WARC_START, begins_record
 
 if TYPE_CHECKING:
     from io import BufferedReader
 
+    from scrapy_dedupe.warc.raw_heads import RawHead
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -30,37 +30,6 @@ _HTTP_HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
 _FEW_BYTES: Final = 1_280  # enough for most heads, compressed
 _MORE_BYTES: Final = 1 << 18
 _QUICK_BYTES: Final = 1 << 20  # larger records are read in pieces
-
-
-def is_gzip_file(file: ReadableFile, start: bytes) -> bool:
-    """Whether a file is read as gzip members, decided by its name and *start*, its first START_BYTES or more."""
-    return start.startswith(GZIP_MAGIC[:2]) or (
-        ".gz" in file.suffixes and not begins_record(start.partition(b"\n")[0] + b"\n")
-    )
-
-
-def head_of(record: StoredRecord) -> RawHead:
-    """The head of a WARC record, which is read again only if it is not in the usual form. See `raw_head`."""
-    if record.frame.head is None:
-        return raw_head(record)
-    head = parsed_head(bytes(record.frame.head[1].group()))
-    return raw_head(record) if head is None else head
-
-
-def parsed_head(data: bytes) -> RawHead | None:
-    """The head in *data*, which ends with its blank line; None if a field is folded or invalid."""
-    if not data.endswith(_END) or not WARC_START.match(data):
-        return None
-    version, *lines = data[:-4].split(b"\r\n")
-    if b"\n" in version:
-        return None
-    fields = []
-    for line in lines:
-        name, colon, value = line.partition(b":")
-        if not colon or line[:1] in b" \t" or b"\n" in line:
-            return None
-        fields.append((name.strip(), value.strip()))
-    return RawHead(version, tuple(fields))
 
 
 class RecordParts:
@@ -80,7 +49,7 @@ class RecordParts:
                 return head, start[: end.end()]
         record = read_record(self._file, offset)
         assert record.http is not None
-        return head_of(record), record.frame.kept[: record.http.length]
+        return raw_head(record), record.frame.kept[: record.http.length]
 
     def record(self, offset: int, length: int) -> tuple[RawHead, bytes | StoredRecord]:
         """The head of a record, and its block; for a large or unusual record, the record instead of its block."""
@@ -91,7 +60,7 @@ class RecordParts:
                 if size.isdigit() and int(size) == len(rest) - 4:
                     return head, rest[:-4]
         record = read_record(self._file, offset)
-        return head_of(record), record
+        return raw_head(record), record
 
     def _start(self, offset: int, size: int, most: int, *, whole: bool = False) -> bytes:
         """The first bytes of a record, decompressed: at most *most* from the first *size* stored bytes."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from scrapy_dedupe.offline.record_parts import parsed_head
 from scrapy_dedupe.offline.revisits import RevisitTarget, as_revisit, record_bytes
 from scrapy_dedupe.warc.files import gzip_member
+from scrapy_dedupe.warc.raw_heads import parsed_head
 
 # It compresses as badly as a real id.
 _SOME_ID: Final = b"<urn:uuid:7d4f1b0a-93c6-4e5d-8a2f-6b1c9e0d3f58>"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe.offline.digests import Digester, DigestOptions, FileSums
 from scrapy_dedupe.offline.ordering import moment
 from scrapy_dedupe.offline.record_ids import bare
-from scrapy_dedupe.offline.record_parts import START_BYTES, head_of, is_gzip_file
+from scrapy_dedupe.offline.record_parts import START_BYTES
 from scrapy_dedupe.offline.reference_changes import date_key, digest_key
 from scrapy_dedupe.offline.revisits import can_change_references, could_be_undone, could_be_written
 from scrapy_dedupe.offline.rows import RecordRow, write_rows
@@ -26,8 +26,8 @@ from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.jobs import run_watched
 from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.bodies import BodyDigest, BodyHashes, has_more_than_payload, payload_digests
-from scrapy_dedupe.warc.framing import frames
-from scrapy_dedupe.warc.raw_heads import stored_uri
+from scrapy_dedupe.warc.framing import frames, is_gzip_file
+from scrapy_dedupe.warc.raw_heads import raw_head, stored_uri
 from scrapy_dedupe.warc.reading import KEPT_BYTES, stored_record
 from scrapy_dedupe.warc.records import can_be_referred_to
 
@@ -230,7 +230,7 @@ class RowScan:
             line = self._digester.line(frame, f"{algorithm}:{digests[algorithm].hex}" if digests else None)
         if record.type in CAPTURES and record.length:
             return self.captured(record, digests, is_listed=line is not None)
-        return self._described(record, None if frame.is_arc else head_of(record))
+        return self._described(record, None if frame.is_arc else raw_head(record))
 
     def _digests(self, frame: Frame, record: StoredRecord) -> dict[str, BodyDigest]:
         names = self._algorithms_for(record)
@@ -288,7 +288,7 @@ class RowScan:
         self, record: StoredRecord, digests: Mapping[str, BodyDigest], *, is_listed: bool = False
     ) -> RecordRow:
         """The row of a response or resource; *digests*: of its payload, by algorithm."""
-        head = None if record.format == "arc" else head_of(record)
+        head = None if record.format == "arc" else raw_head(record)
         row = self._described(record, head)
         values: dict[str, Any] = {
             "target_uri": (record.target_uri or "").encode("utf-8", "surrogatepass"),
