@@ -34,7 +34,7 @@ from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import shown
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
-from .record_files import RecordFile
+from .file_rewriting import RecordFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -13,9 +13,9 @@ from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 from .arc_conversion import Conversion, ConversionOptions, convert_arc, warc_name
+from .file_rewriting import remove_parts
 from .inputs import find_inputs
 from .layout import output_names
-from .record_files import remove_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

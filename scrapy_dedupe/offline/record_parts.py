@@ -17,6 +17,7 @@ from scrapy_dedupe.warc.raw_heads import parsed_head, raw_head
 from scrapy_dedupe.warc.reading import read_record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from io import BufferedReader
 
     from scrapy_dedupe.warc.raw_heads import RawHead
@@ -27,7 +28,7 @@ START_BYTES: Final = 4_096
 
 _END: Final = b"\r\n\r\n"
 _HTTP_HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
-_FEW_BYTES: Final = 1_280  # enough for most heads, compressed
+_FEW_BYTES: Final = 256  # most heads have a few times as many, compressed
 _MORE_BYTES: Final = 1 << 18
 _QUICK_BYTES: Final = 1 << 20  # larger records are read in pieces
 
@@ -42,11 +43,13 @@ class RecordParts:
         self._fd = stream.fileno() if isinstance(file, Path) and hasattr(os, "pread") else -1
 
     def heads(self, offset: int, length: int) -> tuple[RawHead, bytes]:
-        """The WARC head of a response and its HTTP head with the blank line."""
-        for size in (_FEW_BYTES, START_BYTES, _MORE_BYTES):
-            head, start = self._split(self._start(offset, min(size, length), max(size, START_BYTES)))
-            if head is not None and (end := _HTTP_HEAD_END.search(start)) is not None:
-                return head, start[: end.end()]
+        """The WARC head of a response and its HTTP head with the blank line. Few other bytes are read."""
+        start = b""
+        for piece in self._pieces(offset, min(length, _MORE_BYTES)):
+            start += piece
+            head, rest = self._split(start)
+            if head is not None and (end := _HTTP_HEAD_END.search(rest)) is not None:
+                return head, rest[: end.end()]
         record = read_record(self._file, offset)
         assert record.http is not None
         return raw_head(record), record.frame.kept[: record.http.length]
@@ -54,7 +57,7 @@ class RecordParts:
     def record(self, offset: int, length: int) -> tuple[RawHead, bytes | StoredRecord]:
         """The head of a record, and its block; for a large or unusual record, the record instead of its block."""
         if length <= _QUICK_BYTES:
-            head, rest = self._split(self._start(offset, length, _QUICK_BYTES, whole=True))
+            head, rest = self._split(self._whole(offset, length))
             if head is not None and rest.endswith(_END):
                 size = head.get(b"Content-Length") or b""
                 if size.isdigit() and int(size) == len(rest) - 4:
@@ -62,17 +65,31 @@ class RecordParts:
         record = read_record(self._file, offset)
         return raw_head(record), record
 
-    def _start(self, offset: int, size: int, most: int, *, whole: bool = False) -> bytes:
-        """The first bytes of a record, decompressed: at most *most* from the first *size* stored bytes."""
-        data = self._at(offset, size)
+    def _whole(self, offset: int, length: int) -> bytes:
+        """A record of at most `_QUICK_BYTES`, decompressed; empty if it is damaged or larger."""
+        data = self._at(offset, length)
         if not self._is_gzip:
             return data
         member = zlib_ng.decompressobj(31)
         try:
-            start = member.decompress(data, most)
+            whole = member.decompress(data, _QUICK_BYTES)
         except zlib_ng.error:  # type: ignore[misc]
             return b""
-        return start if member.eof or not whole else b""
+        return whole if member.eof else b""
+
+    def _pieces(self, offset: int, length: int) -> Iterator[bytes]:
+        """The first bytes of a record, decompressed, until its stored bytes end or are damaged."""
+        member = zlib_ng.decompressobj(31) if self._is_gzip else None
+        end = offset + length
+        while offset < end:
+            data = self._at(offset, min(_FEW_BYTES, end - offset))
+            offset += len(data)
+            try:
+                yield data if member is None else member.decompress(data)
+            except zlib_ng.error:  # type: ignore[misc]
+                return
+            if not data:
+                return
 
     @staticmethod
     def _split(start: bytes) -> tuple[RawHead | None, bytes]:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.record_files import RecordFile
+from scrapy_dedupe.offline.file_rewriting import RecordFile
 from scrapy_dedupe.offline.reference_changes import date_key
 from scrapy_dedupe.offline.restored_records import (
     FORMER_ID,

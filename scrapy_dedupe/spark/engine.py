@@ -10,8 +10,7 @@ from scrapy_dedupe.offline.clustering import number_clusters
 from scrapy_dedupe.offline.manifest import refuse_existing
 from scrapy_dedupe.offline.rewriting import RewriteOptions
 from scrapy_dedupe.offline.rewriting import rewrite as rewrite_files
-from scrapy_dedupe.offline.step_reports import StepOptions
-from scrapy_dedupe.offline.steps import run_steps
+from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
 from scrapy_dedupe.offline.verifying import verify as verify_pairs
 from scrapy_dedupe.offline.work_folder import left_folder
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.pairing import Pair
     from scrapy_dedupe.offline.places import Places
     from scrapy_dedupe.offline.rewriting import Rewritten
-    from scrapy_dedupe.offline.step_reports import Deduped
+    from scrapy_dedupe.offline.steps import Deduped
     from scrapy_dedupe.offline.summing import Sums
     from scrapy_dedupe.offline.verifying import Verification
 

@@ -1,4 +1,4 @@
-"""The joins of the plan in Spark SQL: `offline.plan_joins.Joins`.
+"""The joins of the plan in Spark SQL: `offline.plan.Joins`.
 
 The statements are those that DuckDB runs (`offline.plan_queries`), with the few words that differ replaced. Each statement
 runs once and writes its table to Parquet files; a temporary view makes it available to the next ones. So the plans of
@@ -14,7 +14,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from scrapy_dedupe.offline.plan_joins import SIZES, size_of
+from scrapy_dedupe.offline.plan import SIZES, size_of
 from scrapy_dedupe.offline.rows import COLUMNS
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from scrapy_dedupe.offline.savings import Savings
+    from scrapy_dedupe.offline.eligibility import Savings
 
 HASH: Final = Option(
     "-H --hash", None, "the digest algorithm (default: sha256)", choices=ALGORITHMS, default="sha256"

@@ -16,8 +16,7 @@ from scrapy_dedupe.crawls.importing import ImportOptions
 from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.offline.eligibility import LEFT
 from scrapy_dedupe.offline.inputs import find_inputs, left_below, left_open, refuse_own_folder
-from scrapy_dedupe.offline.step_reports import StepOptions
-from scrapy_dedupe.offline.steps import run_steps
+from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.stores.crawl_index import checked_crawl_id
 from scrapy_dedupe.tasks.faults import Faults
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.offline.step_reports import Deduped
+    from scrapy_dedupe.offline.steps import Deduped
 
 _OPTIONS: Final = {
     "small": "see --min-size",

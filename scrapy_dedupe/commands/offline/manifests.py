@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -13,10 +14,17 @@ from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import FORCE, KEEP_GOING, RECURSIVE, Exclusive, Option, flag
 from scrapy_dedupe.commands.output import as_json, first, listed, picked
 from scrapy_dedupe.commands.verbs import Verb
-from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.errors import ArchiveError, DedupeError, UsageError
 from scrapy_dedupe.offline.collisions import CollisionCounts, resolve_collisions
 from scrapy_dedupe.offline.digests import DigestOptions
-from scrapy_dedupe.offline.inputs import find_inputs, left_below, left_open, relative_to
+from scrapy_dedupe.offline.inputs import (
+    Input,
+    find_inputs,
+    left_below,
+    left_open,
+    refuse_own_file,
+    relative_to,
+)
 from scrapy_dedupe.offline.manifest import FORMATS, LineWriter, read_all
 from scrapy_dedupe.offline.numbering import number as numbered
 from scrapy_dedupe.offline.ordering import by_cluster, by_place
@@ -135,12 +143,15 @@ def _compare(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     counts = CollisionCounts()
     writer = LineWriter(opts.output, columns=10 if opts.proc else 7, format=opts.format, force=opts.force)
     total_bytes = 0
+    names: set[str] = set()
 
     def plain_lines() -> Iterator[ManifestLine]:
         nonlocal total_bytes
         for line in read_all(opts.manifests, faults=faults):
+            names.add(line.file)
             total_bytes += line.length
             yield replace(line, extension=None, copy=None, refers_to_uri=None, refers_to_date=None)
+        _refuse_listed_file(names, places, opts.output)
 
     try:
         with jobs_of(opts) as jobs, Bars(opts) as bars, writer, work_folder(opts.output) as work:
@@ -168,6 +179,16 @@ def _compare(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
             " the disk of OUT and the disk for temporary files."
         ) from error
     return {"output": str(opts.output), **as_json(counts), **_faults(faults)}
+
+
+def _refuse_listed_file(names: Iterable[str], places: Places, output: Path) -> None:
+    """Raise ArchiveError if the file *output* is a file of a manifest, so that it would be replaced."""
+    found = []
+    for name in names if output.exists() else ():
+        # The file of a record that is not read may be missing.
+        with suppress(DedupeError):
+            found.append(Input(name, places.file(name)))
+    refuse_own_file(found, output)
 
 
 def _compare_lines(result: dict[str, Any]) -> Iterator[str]:
@@ -214,12 +235,15 @@ def _number(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     clusters = copies = copied_bytes = 0
     # Whether only digests were compared.
     unresolved = False
+    names: set[str] = set()
 
     def given() -> Iterator[ManifestLine]:
         nonlocal unresolved
         for line in read_all(opts.manifests, faults=faults):
+            names.add(line.file)
             unresolved |= line.extension is None
             yield line
+        _refuse_listed_file(names, Places(), opts.output)
 
     with (
         Bars(opts) as bars,
