@@ -113,10 +113,10 @@ def crawl(settings: dict[str, Any], urls_file: str, pages: int, tuned: str) -> N
             latencies.append(time.perf_counter() - downloaded.pop(request))
 
     def tune() -> None:
-        from scrapy_dedupe.live import gc_freeze, malloc
+        from scrapy_dedupe.live import memory
 
-        malloc.keep_freed_memory()
-        gc_freeze.crawl_started()
+        memory.keep_freed_memory()
+        memory.freeze_for_crawl()
 
     process = AsyncCrawlerProcess(settings)
     crawler = process.create_crawler(PagesSpider)

@@ -35,7 +35,7 @@ from scrapy_dedupe.content import (
     template,
 )
 from scrapy_dedupe.crawls.recorder import Recorder
-from scrapy_dedupe.live import malloc, responses
+from scrapy_dedupe.live import memory, responses
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.warc import files, records
 from scrapy_dedupe.warc.capture import Capture
@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     bodies = [(options.folder / name).read_bytes() for name in pages_of(options.folder, options.pages)]
-    malloc.keep_freed_memory()
+    memory.keep_freed_memory()
     clock = Clock()
     for part, places in PARTS.items():
         clock.measure(part, places)

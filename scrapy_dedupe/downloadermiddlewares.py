@@ -36,7 +36,7 @@ from .live.content.pending_texts import PendingTexts
 from .live.engine import PageLimits
 from .live.events import ERROR, JudgedPage
 from .live.recordings import META_KEY as WARC_META_KEY
-from .live.responses import declared_type, reason_to_skip
+from .live.responses import declared_type, has_charset, reason_to_skip
 from .live.session import Session
 from .settings.placement import check_order
 from .signals import content_judged
@@ -198,11 +198,13 @@ class ContentDedupeMiddleware:
             kind = None if content_type is None else kind_of(content_type)
             if reason := reason_to_skip(request, response, kind, self._settings.max_bytes):
                 return Judgement.unknown(reason)
-            if not self._session.is_crawl:
-                return Judgement(Verdict("unique"))
             assert kind is not None
             assert content_type is not None
             assert isinstance(response, TextResponse)
+            if not self._session.is_crawl:
+                return (
+                    Judgement(Verdict("unique")) if has_charset(response) else Judgement.unknown("encoding")
+                )
             return await self._queue.judge(response, kind, mime_of(content_type))
         except Exception as error:  # noqa: BLE001 - an internal error must not lose a page
             self._session.counters.error("content", error, "The page was passed on with the verdict unknown.")

@@ -190,7 +190,7 @@ async def test_garbage_is_searched_less_often_during_a_crawl(
 # Creates and drops 4 MB in small blocks, as the tree of a page does, and prints the number of page faults.
 PAGES = """
 import resource, sys
-from scrapy_dedupe.live.malloc import keep_freed_memory
+from scrapy_dedupe.live.memory import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 def faults():

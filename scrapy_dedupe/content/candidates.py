@@ -2,7 +2,7 @@
 
 Neither two pages of one template nor two pages whose common text is on many pages of their host (:mod:`.template`) are
 near copies: the whole texts must be similar, and the title, the URL and the rest of the texts must show that it is the
-same page (:mod:`.identity`; :class:`~scrapy_dedupe.stores.base.Signature` has the rule). Bands are therefore hashed
+same page (:mod:`.pages`; :class:`~scrapy_dedupe.stores.base.Signature` has the rule). Bands are therefore hashed
 together with the title, the words of the URL or its tail. If the title or the words say nothing, bands of the rest
 replace theirs.
 
@@ -26,9 +26,8 @@ from scrapy_dedupe.stores.content_values import NO_REST, NOTHING
 from . import signature
 from .banding import Banding
 from .canonical import version
-from .identity import Identity, beginning_at, identity_of, marks_of
 from .options import ALL_TYPES, JudgeOptions, NearOptions
-from .pages import host_of
+from .pages import Identity, beginning_at, host_of, identity_of, marks_of
 from .template import MIN_RARE
 
 if TYPE_CHECKING:
@@ -186,11 +185,13 @@ def _layer_of(mime: str, options: NearOptions, namespace: str, stored: Mapping[s
     if (options.shingle_size, options.num_perm) != (default.shingle_size, default.num_perm):
         # Texts with other shingle sizes never share a band; signatures of another length cannot be compared.
         namespace = f"{namespace},{options.shingle_size},{options.num_perm}"
+    # Few texts have the same key, so that short bands are enough.
+    keyed = banding.third(options.threshold, options.recall)
     return NearLayer(
         options=options,
         banding=banding,
-        # Few texts have the same key, so that short bands are enough.
-        keyed_banding=banding.third(options.threshold, options.recall),
+        keyed_banding=keyed,
+        rest_bandings=(Banding(keyed.bands, banding.rows), Banding(2 * keyed.bands, banding.rows)),
         namespace=namespace,
         min_equal=signature.min_equal(options.threshold, options.num_perm),
         min_equal_named=signature.min_equal(options.threshold - NAMED_MARGIN, options.num_perm),
@@ -202,12 +203,14 @@ def _layer_of(mime: str, options: NearOptions, namespace: str, stored: Mapping[s
 class NearLayer:
     """The near layer for one content type.
 
-    ``keyed_banding`` is for bands that are hashed with a key. ``suffix`` ends the names of its parameters in a store.
+    ``keyed_banding`` is for bands that are hashed with a key, ``rest_bandings`` for bands of the rest if one or two keys
+    say nothing. ``suffix`` ends the names of its parameters in a store.
     """
 
     options: NearOptions
     banding: Banding
     keyed_banding: Banding
+    rest_bandings: tuple[Banding, Banding]
     namespace: str
     min_equal: int
     min_equal_named: int
@@ -244,8 +247,7 @@ class NearLayer:
             del keys[1:]
         elif missing := keys[1:].count(NOTHING):
             # For each of these keys that says nothing, there are as many bands of the rest.
-            number = missing * self.keyed_banding.bands
-            bands, more_bands = self._bands(rare, rows, Banding(number, self.banding.rows))
+            bands, more_bands = self._bands(rare, rows, self.rest_bandings[missing - 1])
         for place, key in enumerate(keys):
             if key != NOTHING:
                 bands += self._keyed_bands(rows, key, place)

@@ -161,7 +161,7 @@ def kind_of_page(response: Response) -> str | None:
 
 
 def reason_to_skip(request: Request, response: Response, kind: str | None, max_bytes: int) -> str | None:
-    """Return why the page is skipped, as one word, or None if the page is to be judged."""
+    """Return why the page is skipped, as one word, or None if the page is to be judged if it :func:`has_charset`."""
     if request.meta.get(SKIP_META_KEY):
         return "meta"
     if request.method == "HEAD":
@@ -174,27 +174,25 @@ def reason_to_skip(request: Request, response: Response, kind: str | None, max_b
         return "encoding"  # Scrapy could not decompress it.
     if truncation_of(response) is not None:
         return "truncated"
-    if len(response.body) > max_bytes:
-        return "size"
-    if not has_charset(response):
-        return "encoding"  # Decoding it can take very long.
-    return None
+    return "size" if len(response.body) > max_bytes else None
 
 
 def is_coded(response: Response) -> bool:
     """Return True if the body of a response still has a content coding."""
     values = response.headers.getlist(b"Content-Encoding")
-    return bool(codings_of((CONTENT_ENCODING, value) for value in values))
+    return bool(values) and bool(codings_of((CONTENT_ENCODING, value) for value in values))
 
 
 def has_charset(response: TextResponse) -> bool:
-    """Return False if the page declares an encoding that is not a charset for web pages."""
+    """Return False if the page declares an encoding that is not a charset for web pages: decoding it can take very long.
+
+    If the page declares none, Scrapy decodes it to detect one, so do not call this on the event loop.
+    """
+    if is_charset(response.encoding):
+        return True
     content_type = response.headers.get(b"Content-Type")
-    declared = declared_encodings(
-        None if content_type is None else content_type.decode("latin-1"), response.body
-    )
-    # Only read response.encoding if one is declared: otherwise Scrapy decodes the page to detect it.
-    return next(declared, None) is None or is_charset(response.encoding)
+    declared = None if content_type is None else content_type.decode("latin-1")
+    return next(declared_encodings(declared, response.body), None) is None
 
 
 class PageReader:

@@ -22,7 +22,7 @@ from scrapy_dedupe.settings.project import is_crawl, is_run_by_command
 from scrapy_dedupe.settings.specs import Settings, read_settings, warn_of_unknown
 from scrapy_dedupe.settings.values import fill_in
 
-from . import gc_freeze, malloc
+from . import memory
 from .engine import Throttle, engine_of
 from .events import Events
 from .figures import Counters, LiveFigures
@@ -59,7 +59,6 @@ class Session:
         # Layers that use a store, with the URL of the store.
         self.layers: dict[str, str] = {}
         self._worker: Worker | None = None
-        self._crawl_id: str | None = None
         self._refusal: DedupeError | None = None
         self._at_stop: list[Callable[[], Any]] = []
         self._at_refusal: list[Callable[[], object]] = []
@@ -91,10 +90,13 @@ class Session:
             crawler, self.settings.warc.queue_bytes, lambda: self.queue_bytes, self.loop, self.counters
         )
         freezes = self.settings.gc_freeze
-        self._freezes = self.is_crawl and (is_run_by_command() if freezes is None else freezes)
+        if freezes is None:
+            freezes = is_run_by_command()
         self._has_frozen = False
         crawler.signals.connect(self._spider_opened, signal=signals.spider_opened)
-        crawler.signals.connect(self._engine_started, signal=signals.engine_started)
+        if self.is_crawl and freezes:
+            # Sent after all components have opened.
+            crawler.signals.connect(self._freeze, signal=signals.engine_started)
         crawler.signals.connect(self._spider_closed, signal=signals.spider_closed)
         crawler.signals.connect(self._engine_stopped, signal=signals.engine_stopped)
 
@@ -145,28 +147,26 @@ class Session:
 
     # Crawl id
 
-    @property
+    @cached_property
     def crawl_id(self) -> str:
         """The id of the crawl in the index: from the setting, from JOBDIR, or a new one."""
-        if self._crawl_id is None:
-            self._crawl_id = self.settings.warc.crawl_id or self._saved_crawl_id() or self.renew_crawl_id()
-        return self._crawl_id
+        return self.settings.warc.crawl_id or self._saved_crawl_id() or self.renew_crawl_id()
 
     @property
     def known_crawl_id(self) -> str | None:
         """The id of the crawl if a layer has requested it, otherwise None. Every layer that stores data requests it."""
-        return self._crawl_id
+        return vars(self).get("crawl_id")
 
     def renew_crawl_id(self) -> str:
         """Create a new crawl id, save it in JOBDIR and return it."""
-        self._crawl_id = new_crawl_id(self.spider_name)
+        self.crawl_id = new_crawl_id(self.spider_name)
         if self.jobdir is not None:
             folder = self.jobdir / "dedupe"
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 whole_file.replace(
                     folder / CRAWL_ID_FILE,
-                    f"{self._crawl_id}\n".encode("ascii"),
+                    f"{self.crawl_id}\n".encode("ascii"),
                     suffix=".tmp",
                     durable=False,
                 )
@@ -174,7 +174,7 @@ class Session:
                 raise ArchiveError(
                     f"The job folder {self.jobdir} (JOBDIR) cannot be written: {'. '.join(folder_fault(folder, error))}"
                 ) from error
-        return self._crawl_id
+        return self.crawl_id
 
     def _saved_crawl_id(self) -> str | None:
         if self.jobdir is None:
@@ -225,14 +225,9 @@ class Session:
 
         Errors are counted as errors of *layer*.
         """
-
-        def run() -> None:
-            try:
-                action()
-            except Exception as error:  # noqa: BLE001 - a timer that raises is not called again
-                self.counters.error(layer, error, "It will be retried.")
-
-        self.loop.run_every(seconds, run)
+        self.loop.run_every(
+            seconds, action, lambda error: self.counters.error(layer, error, "It will be retried.")
+        )
 
     def at_open(self, action: Callable[[], object]) -> None:
         """Run *action* when the spider is opened and all components exist, unless a startup step has failed."""
@@ -263,16 +258,14 @@ class Session:
         if self._refusal is not None:
             return
         self._has_opened = True
+        if self.is_crawl:
+            memory.keep_freed_memory()
         self.loop.open()
         for action in self._at_open:
             action()
 
-    def _engine_started(self) -> None:
-        # Sent after all components have opened.
-        if self.is_crawl:
-            malloc.keep_freed_memory()
-        if self._freezes:
-            self._has_frozen = gc_freeze.crawl_started()
+    def _freeze(self) -> None:
+        self._has_frozen = memory.freeze_for_crawl()
 
     async def _run_all(self, actions: list[Callable[[], Any]]) -> None:
         for action in actions:
@@ -303,7 +296,7 @@ class Session:
     def _engine_stopped(self) -> Awaitable[None] | None:
         if self._has_frozen:
             self._has_frozen = False
-            gc_freeze.crawl_stopped()
+            memory.unfreeze_after_crawl()
         return self._stop() if self._has_opened else None
 
     async def _stop(self) -> None:

@@ -66,11 +66,20 @@ class EventLoop:
                 timer.stop()
         self._running.clear()
 
-    def run_every(self, seconds: float, action: Callable[[], None]) -> None:
-        """Run *action* every *seconds* seconds while the loop is open."""
-        self._timers.append((seconds, action))
+    def run_every(
+        self, seconds: float, action: Callable[[], None], on_error: Callable[[Exception], None]
+    ) -> None:
+        """Run *action* every *seconds* seconds while the loop is open. Its exceptions are passed to *on_error*."""
+
+        def run() -> None:
+            try:
+                action()
+            except Exception as error:  # noqa: BLE001 - a timer that raises is not called again
+                on_error(error)
+
+        self._timers.append((seconds, run))
         if self._is_open:
-            self._start_timer(seconds, action)
+            self._start_timer(seconds, run)
 
     def _start_timer(self, seconds: float, action: Callable[[], None]) -> None:
         timer = create_looping_call(action)

@@ -2,7 +2,7 @@
 
 Records have the same payload if both digests and the size are equal. The digests are independent: two different payloads
 would have to collide in the digest of the manifest and in BLAKE2b-256. The extensions and copy numbers equal the result of
-`collisions` and `numbering`, if all such payloads have equal bytes: extensions in the order of the first record, by time,
+`collisions` and `ordering.number`, if all such payloads have equal bytes: extensions in the order of the first record, by time,
 file and offset; a record that must not replace another one has an extension of its own.
 """
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe.offline.digests import Digester, DigestOptions, FileSums
 from scrapy_dedupe.offline.ordering import moment
 from scrapy_dedupe.offline.record_ids import bare
-from scrapy_dedupe.offline.record_parts import START_BYTES
 from scrapy_dedupe.offline.reference_changes import date_key, digest_key
 from scrapy_dedupe.offline.revisits import can_change_references, could_be_undone, could_be_written
 from scrapy_dedupe.offline.rows import RecordRow, write_rows
@@ -48,6 +47,7 @@ ADDED_BYTES: Final = 2_048
 
 # Of a longer record, the bytes might have left the window.
 _LONG_BYTES: Final = 1 << 20
+_START_BYTES: Final = 4_096  # of a file, which show its format
 _GET: Final = re.compile(rb"\s*GET ", re.IGNORECASE)
 _HEAD_END: Final = (b"\r\n\r\n", b"\n\n")
 # A reference of this size to the original is expected, when it is decided whether the heads are kept.
@@ -141,7 +141,7 @@ class RowScan:
             )
         with self._window as window:
             with reading(task.file):
-                self._is_gzip = is_gzip_file(window, window.read(0, START_BYTES))
+                self._is_gzip = is_gzip_file(window, window.read(0, _START_BYTES))
             for frame in self._frames():
                 row = self.row(frame)
                 yield row._replace(stored=self._stored(row.offset, row.length))

@@ -4,7 +4,7 @@ The state folder is ``.dedupe`` in the output folder; in place, in the common pa
 that of `rewriting`, with other steps before the plan: ``arcs/`` (WARC files converted from ARC files); ``rows/N.parquet``, the
 rows of file N; ``numbered.json``, the counts, after ``lines.parquet`` was made from the rows, and ``manifest.txt`` (the
 manifest of ten columns) from the lines. With ``--compare bytes``, ``sums.txt`` (a manifest of digests) is made from the rows
-and compared with the files of `clustering`, and the lines are made from the manifest. Each file gets its name only when it is
+and compared with the files of `collisions`, and the lines are made from the manifest. Each file gets its name only when it is
 complete, so the same command continues after a kill. At the end only ``manifest.txt`` and ``report.json`` are kept. If files
 are replaced in place again later, the files of the earlier run are moved to ``earlier/1/``, ``earlier/2/`` and so on.
 """
@@ -27,7 +27,7 @@ from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, replay_faults,
 from scrapy_dedupe.warc.reading import read_records
 
 from .arc_conversion import ConversionOptions, convert_arc
-from .clustering import number_clusters
+from .collisions import number_clusters
 from .engine import require_engine
 from .final_names import NewFiles
 from .inputs import STATE_FOLDER, Input
@@ -261,7 +261,7 @@ class _Steps:
             new.check()
         places = Places(paths={name: str(file) for name, file in files.items()})
         rows, sums = self._rows(inputs)
-        counts = self._numbered(rows, places, sum(given.size_bytes for given in inputs))
+        counts = self._numbered(rows, places)
         planned, _ = read_notes(state.path)
         rewriting = Rewriting(state, places, planned, new, options, self._watch, self._faults)
         by_number = {file.id: rows[file.name] for file in planned}
@@ -362,7 +362,7 @@ class _Steps:
         sums = made_rows(tasks, options.jobs, self._watch, "summing", self._faults)
         return {task.name: task.target for task in tasks}, sums
 
-    def _numbered(self, rows: Mapping[str, Path], places: Places, size_bytes: int) -> dict[str, Any]:
+    def _numbered(self, rows: Mapping[str, Path], places: Places) -> dict[str, Any]:
         """Make the lines and the manifest, if this has not been done; return the stored counts."""
         state, options = self._state, self._options
         result: dict[str, Any] | None = state.read_json(NUMBERED)
@@ -380,7 +380,6 @@ class _Steps:
                     faults=own,
                     watch=self._watch,
                     jobs=options.jobs,
-                    size_bytes=size_bytes,
                 )
                 write_lines(state.path, read_lines(manifest), (), list(rows), own)
             else:

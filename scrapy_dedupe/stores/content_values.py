@@ -34,7 +34,7 @@ _DIGITS: Final = b"0" + 255 * b"1"
 BAND_BYTES: Final = 5
 REF_BYTES: Final = 5
 
-# The keys of an identity, which scrapy_dedupe/content/identity.py describes.
+# The keys of an identity, which scrapy_dedupe/content/pages.py describes.
 KEY_BYTES: Final = 3
 NOTHING: Final = bytes(KEY_BYTES)
 NO_REST: Final = b"\xff" * KEY_BYTES

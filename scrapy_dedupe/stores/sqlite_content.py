@@ -19,8 +19,8 @@ from .content_values import (
     url_key,
     with_originals,
 )
-from .sqlite_calls import rows_of, sqlite_faults, transaction
 from .sqlite_content_signatures import KeptSignatures
+from .sqlite_file import rows_of, sqlite_faults, transaction
 
 if TYPE_CHECKING:
     import sqlite3

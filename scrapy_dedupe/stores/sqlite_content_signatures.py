@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .content_values import REF_BYTES, bucket_numbers, compare_in_order
-from .sqlite_calls import rows_of
+from .sqlite_file import rows_of
 
 if TYPE_CHECKING:
     import sqlite3

@@ -29,7 +29,7 @@ from .index_values import (
     url_hash,
     utc_now,
 )
-from .sqlite_calls import sqlite_faults
+from .sqlite_file import sqlite_faults
 from .sqlite_index_base import COUNTS, NEXT_ORDER, id_range, referenced_record
 from .sqlite_index_imports import SqliteImports
 

@@ -34,7 +34,7 @@ from .index_values import (
     url_hash,
     utc_now,
 )
-from .sqlite_calls import rows_of, sqlite_faults, transaction
+from .sqlite_file import rows_of, sqlite_faults, transaction
 
 if TYPE_CHECKING:
     import sqlite3

@@ -29,7 +29,7 @@ from .index_values import (
     twice_message,
     utc_now,
 )
-from .sqlite_calls import sqlite_faults
+from .sqlite_file import sqlite_faults
 from .sqlite_index_base import NEXT_ORDER, SqliteIndexBase, let_others_write
 
 if TYPE_CHECKING:

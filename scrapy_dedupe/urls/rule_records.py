@@ -26,7 +26,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import SettingError, StoreRefused
-from scrapy_dedupe.stores.sqlite_calls import sqlite_faults, transaction
+from scrapy_dedupe.stores.sqlite_file import sqlite_faults, transaction
 
 from .folder import RECORDS_NAME
 from .rules import RULE_ID_BYTES

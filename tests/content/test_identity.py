@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_dedupe.content import Deduplicator, Document, Verdict
-from scrapy_dedupe.content.identity import Identity, beginning_at, identity_of, without_numbers
+from scrapy_dedupe.content.pages import Identity, beginning_at, identity_of, without_numbers
 from scrapy_dedupe.errors import StoreRefused
 from scrapy_dedupe.stores import open_store
 from scrapy_dedupe.stores.content_values import KEY_BYTES, NOTHING, SameKeys

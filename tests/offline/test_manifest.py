@@ -14,7 +14,6 @@ from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError, UsageError
 from scrapy_dedupe.offline import manifest_lines as forms
-from scrapy_dedupe.offline.escapes import file_of, file_text, uri_of, uri_text
 from scrapy_dedupe.offline.manifest import (
     COLUMNS,
     FORMATS,
@@ -29,7 +28,7 @@ from scrapy_dedupe.offline.manifest import (
     read_lines,
     text_line,
 )
-from scrapy_dedupe.offline.manifest_lines import why_unwritable
+from scrapy_dedupe.offline.manifest_lines import file_of, file_text, uri_of, uri_text, why_unwritable
 from scrapy_dedupe.tasks.faults import Faults
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.content.canonical import CANONICALIZERS, read, version
-from scrapy_dedupe.content.identity import names_of
 from scrapy_dedupe.content.markup import HostileMarkup
-from scrapy_dedupe.content.pages import text_digest
+from scrapy_dedupe.content.pages import names_of, text_digest
 from scrapy_dedupe.crawls.crawl_files import CrawlArchive, sizes_of
 from scrapy_dedupe.errors import DamagedInput, StoreError
 from scrapy_dedupe.live.responses import PageReader

@@ -6,7 +6,6 @@ import argparse
 import re
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,8 +25,8 @@ from scrapy_dedupe.offline.inputs import (
     relative_to,
 )
 from scrapy_dedupe.offline.manifest import FORMATS, LineWriter, read_all
-from scrapy_dedupe.offline.numbering import number as numbered
 from scrapy_dedupe.offline.ordering import by_cluster, by_place
+from scrapy_dedupe.offline.ordering import number as numbered
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.splitting import FORMATS as SPLIT_FORMATS
 from scrapy_dedupe.offline.splitting import split_by_count, split_by_size
@@ -142,35 +141,27 @@ def _compare(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     places = Places(opts.root, opts.paths)
     counts = CollisionCounts()
     writer = LineWriter(opts.output, columns=10 if opts.proc else 7, format=opts.format, force=opts.force)
-    total_bytes = 0
     names: set[str] = set()
 
-    def plain_lines() -> Iterator[ManifestLine]:
-        nonlocal total_bytes
+    def given() -> Iterator[ManifestLine]:
         for line in read_all(opts.manifests, faults=faults):
             names.add(line.file)
-            total_bytes += line.length
             yield replace(line, extension=None, copy=None, refers_to_uri=None, refers_to_date=None)
         _refuse_listed_file(names, places, opts.output)
 
     try:
         with jobs_of(opts) as jobs, Bars(opts) as bars, writer, work_folder(opts.output) as work:
-            with bars.part("sorting", 0):
-                ordered = iter(by_cluster(plain_lines(), work.path))
-                # All lines are read before the first one is yielded.
-                head = list(islice(ordered, 1))
-            with bars.part("comparing", total_bytes):
-                lines = resolve_collisions(
-                    chain(head, ordered),
-                    places,
-                    faults=faults,
-                    watch=bars,
-                    jobs=jobs,
-                    folder=work.path,
-                    counts=counts,
-                )
-                for line in numbered(lines) if opts.proc else lines:
-                    writer.write(line)
+            lines = resolve_collisions(
+                by_cluster(given(), work.path),
+                places,
+                faults=faults,
+                watch=bars,
+                jobs=jobs,
+                folder=work.path,
+                counts=counts,
+            )
+            for line in numbered(lines) if opts.proc else lines:
+                writer.write(line)
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -18,6 +18,7 @@ from scrapy_dedupe.content.judge import Judgement
 from scrapy_dedupe.content.pages import PageReading
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.live.events import STORE_AWAY
+from scrapy_dedupe.live.responses import has_charset
 from scrapy_dedupe.live.threads import Worker
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class JudgeQueue:
 
     def __init__(self, session: Session, judge: Judge, guard: Breaker) -> None:
         self._session = session
+        self._worker = session.worker
         self._judge = judge
         self._guard = guard
         # The worker has a task for each page. The first one judges up to a batch of pages.
@@ -86,7 +88,7 @@ class JudgeQueue:
     def _add(self, page: _Waiting) -> None:
         """Let the worker judge a page. Thread-safe."""
         self._waiting.append(page)
-        self._session.worker.submit(self._judge_batch)
+        self._worker.submit(self._judge_batch)
 
     def _read_large(self, page: _Waiting) -> None:
         # Runs on the second thread.
@@ -99,9 +101,14 @@ class JudgeQueue:
     def _read(self, page: _Waiting) -> PageReading:
         response, crawl = page.response, self._session.crawl_id
         source = page.source or self._source_of(page)
+        if not source:
+            return PageReading(reason="encoding")
         return self._judge.read(Page(response.url, response.text, crawl, page.kind, page.mime, source=source))
 
     def _source_of(self, page: _Waiting) -> bytes:
+        """The source of a page; empty if the page must not be decoded."""
+        if not has_charset(page.response):
+            return b""
         return self._judge.source_of(page.kind, page.response.encoding, page.response.body)
 
     @property
@@ -149,13 +156,14 @@ class JudgeQueue:
         found: list[Judgement | BaseException | None] = [None] * len(pages)
         asked: dict[int, tuple[str, str, bytes]] = {}
         for number, page in enumerate(pages):
-            if page.reading is None:
-                try:
-                    page.source = self._source_of(page)
-                except Exception as error:  # noqa: BLE001 - must not affect the other pages
-                    found[number] = error
-                else:
-                    asked[number] = page.response.url, self._session.crawl_id, page.source
+            if page.reading is not None:
+                continue
+            try:
+                page.source = self._source_of(page)
+            except Exception as error:  # noqa: BLE001 - must not affect the other pages
+                found[number] = error
+            if page.source:
+                asked[number] = page.response.url, self._session.crawl_id, page.source
         # Check the breaker here: the store may have failed while the pages were waiting.
         if not asked or not self._judge.recalls or self._guard.open:
             return found

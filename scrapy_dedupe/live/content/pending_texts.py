@@ -66,6 +66,7 @@ class PendingTexts:
     ) -> None:
         self._crawler = crawler
         self._session = session
+        self._worker = session.worker
         self._judge = judge
         self._guard = guard
         self._probe = probe
@@ -112,7 +113,7 @@ class PendingTexts:
 
     async def settle(self) -> None:
         """Write all known outcomes to the store."""
-        await self._session.loop.wait_for(self._session.worker.submit(self._settle, self._take_outcomes()))
+        await self._session.loop.wait_for(self._worker.submit(self._settle, self._take_outcomes()))
 
     async def close(self) -> None:
         """Settle all pages; no page is being processed any more."""
@@ -166,7 +167,7 @@ class PendingTexts:
         if is_time and not self._is_settling and self._unsettled and not self._guard.open:
             self._settled_at = now
             self._is_settling = True
-            self._session.worker.submit(self._settle, self._take_outcomes())
+            self._worker.submit(self._settle, self._take_outcomes())
 
     def _end(self, page: _Page) -> None:
         has_passed = page.is_received and not page.has_failed

@@ -27,7 +27,7 @@ from scrapy.http.request import NO_CALLBACK
 from scrapy_dedupe.content.canonical import read
 from scrapy_dedupe.content.markup import HostileMarkup
 from scrapy_dedupe.errors import SettingError, StoreError, StoreRefused, StoreUnavailable
-from scrapy_dedupe.live.responses import kind_of_page, reason_to_skip
+from scrapy_dedupe.live.responses import has_charset, kind_of_page, reason_to_skip
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.passages.text_reading import is_binary_text
@@ -143,6 +143,9 @@ class PassageExtension:
                 self._flush()
             if self._waiting_bytes >= _MAX_WAITING_BYTES:
                 self._lose(1)
+                return
+            if not has_charset(response):
+                self._session.loop.call(self._skipped, "encoding")
                 return
             if is_binary_text(response.text):
                 self._session.loop.call(self._skipped, "type")
