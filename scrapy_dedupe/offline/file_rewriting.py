@@ -49,7 +49,9 @@ _GZIP_FORMAT: Final = 31
 _TEMPORARY: Final = ".part"
 _START_BYTES: Final = 4_096  # of a file, which show its format
 _HTTP_HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
-_FEW_BYTES: Final = 256  # most heads have a few times as many, compressed
+# Most heads are longer than the first number when they are compressed, but not by much.
+_FEW_BYTES: Final = 512
+_FEWER_BYTES: Final = 128
 _MORE_BYTES: Final = 1 << 18
 _QUICK_BYTES: Final = 1 << 20  # larger records are read in pieces
 
@@ -128,9 +130,12 @@ class RecordParts:
         start = b""
         for piece in self._pieces(offset, min(length, _MORE_BYTES)):
             start += piece
-            head, rest = self._split(start)
-            if head is not None and (end := _HTTP_HEAD_END.search(rest)) is not None:
-                return head, rest[: end.end()]
+            end = start.find(RECORD_END) + 4
+            if end < 4 or (found := _HTTP_HEAD_END.search(start, end)) is None:
+                continue
+            if (head := parsed_head(start[:end])) is not None:
+                return head, start[end : found.end()]
+            break
         record = read_record(self._file, offset)
         assert record.http is not None
         return raw_head(record), record.frame.kept[: record.http.length]
@@ -161,15 +166,12 @@ class RecordParts:
     def _pieces(self, offset: int, length: int) -> Iterator[bytes]:
         """The first bytes of a record, decompressed, until its stored bytes end or are damaged."""
         member = zlib_ng.decompressobj(31) if self._is_gzip else None
-        end = offset + length
-        while offset < end:
-            data = self._at(offset, min(_FEW_BYTES, end - offset))
-            offset += len(data)
+        end, size = offset + length, _FEW_BYTES
+        while data := self._at(offset, min(size, end - offset)):
+            offset, size = offset + len(data), _FEWER_BYTES
             try:
                 yield data if member is None else member.decompress(data)
             except zlib_ng.error:  # type: ignore[misc]
-                return
-            if not data:
                 return
 
     @staticmethod

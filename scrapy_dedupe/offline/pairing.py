@@ -1,6 +1,6 @@
 """Match each file after with its file before: the file with the same relative path.
 
-Rewritten files are stored relative to the common parent folder of the old files (`layout`). So if no path matches, the
+Rewritten files are stored relative to the common parent folder of the old files (`inputs`). So if no path matches, the
 paths before are taken relative to that parent folder.
 
 An ARC file matches a WARC file of the same name. Folders whose names begin with a dot hold unfinished work and are
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, UsageError
-from scrapy_dedupe.offline.layout import output_names
+from scrapy_dedupe.offline.inputs import output_names
 from scrapy_dedupe.warc.containers import find_files
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.offline import final_names
-from scrapy_dedupe.offline.inputs import find_inputs
-from scrapy_dedupe.offline.layout import output_names
+from scrapy_dedupe.offline.inputs import find_inputs, output_names
 from scrapy_dedupe.offline.restored_files import (
     OriginalsTask,
     Output,
@@ -45,20 +44,21 @@ from scrapy_dedupe.offline.restored_files import (
 from scrapy_dedupe.offline.verifying import verify
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
-from scrapy_dedupe.tasks.state import LOCK, StateFolder, writing
+from scrapy_dedupe.tasks.progress import part
+from scrapy_dedupe.tasks.state import LOCK, writing
+from scrapy_dedupe.tasks.work import JOB, Job, WorkFolder, facts_of
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Container, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from scrapy_dedupe.offline.inputs import Input
     from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.tasks.work import FileFacts
 
 WORK_FOLDER: Final = ".restore"
-_VERSION: Final = 2  # of the format of the folder
 _PLAN: Final = "plan.sqlite"
-_SEARCHED: Final = "searched.json"
-_VERIFIED: Final = "verified.json"
+_VERIFIED: Final = "verified"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +121,16 @@ def restore(
     others = [given for given in others if os.path.realpath(given.name) not in known]
     finals = _final_paths(inputs, output)
     folder = (finals[0].parent if output is None else output) / WORK_FOLDER
-    with StateFolder(folder) as state:
-        work = _Restoration(state, inputs, others, finals, output is None, options, faults, watch)
+    with WorkFolder(folder, restart=f"remove {folder} to start again") as work:
+        restoration = _Restoration(work, inputs, others, finals, output is None, options, faults, watch)
         try:
-            result = work.run()
+            result = restoration.run()
         except DamagedInput:
-            work.forget()
+            restoration.forget()
             raise
         finally:
-            if not (folder / _SEARCHED).exists():
-                state.remove()  # a later run could not continue from it
+            if not (folder / JOB).exists():
+                work.remove()  # a later run could not continue from it
     return result if output is None else replace(result, output=str(output))
 
 
@@ -152,7 +152,7 @@ def _final_paths(inputs: Sequence[Input], output: Path | None) -> list[Path]:
 class _Restoration:
     def __init__(
         self,
-        state: StateFolder,
+        work: WorkFolder,
         inputs: Sequence[Input],
         others: Sequence[Input],
         finals: Sequence[Path],
@@ -161,9 +161,10 @@ class _Restoration:
         faults: Faults,
         watch: Progress,
     ) -> None:
-        self._state = state
-        self._plan = state.path / _PLAN
+        self._work = work
+        self._plan = work.path / _PLAN
         self._inputs = inputs
+        self._others = others
         self._files = [*inputs, *others]
         self._all_outputs = [
             Output(self._plan, number, Path(given.name), final, in_place)
@@ -173,24 +174,23 @@ class _Restoration:
         self._options = options
         self._faults = faults
         self._watch = watch
-        self._sources: list[Any] = []  # the attributes of all files when they were read
-        self._made: dict[str, Any] = {}  # the attributes of the verified outputs by their final paths
+        self._facts: Mapping[str, FileFacts] = {}  # about all files when they were read
+        self._made: Mapping[str, object] = {}  # facts about verified outputs, by their final paths
 
     def run(self) -> Restored:
-        call, searched = self._call(), self._state.read_json(_SEARCHED)
-        if searched is not None and searched["call"] == call:
-            self._sources = searched["sources"]
-            self._made = self._state.read_json(_VERIFIED) or {}
-        is_verified = bool(self._made)
-        if not self._sources or not self._is_current():
+        work, before, now = self._work, self._work.job(), self._job()
+        if before is not None and before.options == now.options:
+            self._facts = before.files
+            self._made = (work.read_json(f"{_VERIFIED}.json") or {"value": {}})["value"]
+        if not self._facts or not self._is_current():
             self.forget()
             self._refuse_existing(self._all_outputs)
-            self._state.clear(keep=frozenset({LOCK}))
-            searched, is_verified = self._search(call), False
-        faults = tuple(Fault(place, reason) for place, reason in searched["faults"])
-        self._faults = Faults(keep_going=self._options.keep_going)
-        self._faults.take(searched["fault_count"], faults)
-        scan = RestorationScan(**searched["scan"])
+            work.clear(keep=frozenset({LOCK}))
+            self._facts = now.files
+            scan = self._search()
+            work.begin(now)
+        else:
+            scan = self._search()
         with open_plan(self._plan, "rw") as plan:
             self._make_records(plan)
             leave_unrestored(plan, scan, [given.name for given in self._files], self._faults)
@@ -199,11 +199,7 @@ class _Restoration:
             rows = plan.execute("SELECT file FROM restored UNION SELECT file FROM pointed").fetchall()
         changed = {number for (number,) in rows}
         outputs = [one for one in self._all_outputs if one.number in changed or not self._in_place]
-        if not is_verified:
-            self._write(outputs)
-            self._verify(outputs, restored)
-            made = {str(one.final): _made_facts(one.waiting) for one in outputs}
-            self._state.write_json(_VERIFIED, made)
+        work.step(_VERIFIED, lambda faults: self._verified(outputs, restored), self._faults)
         self._give_final_names([one for one in outputs if one.waiting.exists()])
         result = self._result(scan, len(changed), restored, repointed)
         self.forget()
@@ -211,19 +207,18 @@ class _Restoration:
 
     def forget(self) -> None:
         """Make the stored state unusable for a later run, which then starts again."""
-        path = self._state.path / _SEARCHED
+        path = self._work.path / JOB
         with writing(path):
             path.unlink(missing_ok=True)
 
-    def _call(self) -> object:
-        options = self._options
-        return [
-            _VERSION,
-            [given.name for given in self._files],
-            [str(one.final) for one in self._all_outputs],
-            options.all_writers,
-            options.keep_going,
-        ]
+    def _job(self) -> Job:
+        options: dict[str, object] = {
+            "finals": [str(one.final) for one in self._all_outputs],
+            "files": [given.name for given in self._files],
+            "all_writers": self._options.all_writers,
+            "keep_going": self._options.keep_going,
+        }
+        return Job(options, {given.name: facts_of(given.file) for given in self._files})
 
     def _is_current(self) -> bool:
         """Whether a killed run can continue: each file is unchanged, or has been replaced by its verified output."""
@@ -234,15 +229,12 @@ class _Restoration:
                 if _made_facts(one.final) != made:
                     return False
                 if self._in_place:
-                    replaced.add(one.number)
-        return self._changed_source(without=replaced) is None
+                    replaced.add(one.source)
+        return self._changed_file(given for given in self._files if given.file not in replaced) is None
 
-    def _changed_source(self, without: Container[int] = ()) -> str | None:
-        """The name of a file that has changed since it was read; None if there is none."""
-        for number, (given, facts) in enumerate(zip(self._files, self._sources, strict=True)):
-            if number not in without and _facts(given) != facts:
-                return given.name
-        return None
+    def _changed_file(self, files: Iterable[Input]) -> str | None:
+        """The name of the first file that has changed since it was read; None if there is none."""
+        return next((given.name for given in files if facts_of(given.file) != self._facts[given.name]), None)
 
     def _refuse_existing(self, outputs: Sequence[Output]) -> None:
         """Raise ArchiveError if a file has the final name of an output, unless this run has made it."""
@@ -254,28 +246,24 @@ class _Restoration:
                     f"{one.final} already exists. Choose another folder, or replace it with --force."
                 )
 
-    def _search(self, call: object) -> dict[str, Any]:
-        """Step 1. Return the content of ``searched.json``."""
-        self._sources = [_facts(given) for given in self._files]
-        inputs, options = self._inputs, self._options
-        with open_plan(self._plan, "rwc") as plan:
-            scan = search(
-                plan,
-                inputs,
-                self._files[len(inputs) :],
-                all_writers=options.all_writers,
-                faults=self._faults,
-                watch=self._watch,
-            )
-        searched = {
-            "call": call,
-            "sources": self._sources,
-            "scan": asdict(scan),
-            "fault_count": self._faults.count,
-            "faults": [[fault.place, fault.reason] for fault in self._faults.first],
-        }
-        self._state.write_json(_SEARCHED, searched)
-        return searched
+    def _search(self) -> RestorationScan:
+        """Step 1."""
+
+        def searched(faults: Faults) -> dict[str, Any]:
+            self._plan.unlink(missing_ok=True)
+            with open_plan(self._plan, "rwc") as plan:
+                return asdict(
+                    search(
+                        plan,
+                        self._inputs,
+                        self._others,
+                        all_writers=self._options.all_writers,
+                        faults=faults,
+                        watch=self._watch,
+                    )
+                )
+
+        return RestorationScan(**self._work.step("searched", searched, self._faults))
 
     def _make_records(self, plan: sqlite3.Connection) -> None:
         """Step 2: the first candidates of all revisits, then the second ones of those that have no original yet, and so on."""
@@ -287,32 +275,29 @@ class _Restoration:
             ]
             left = [task for task in tasks if not task.results.exists()]
             sizes = {task.number: self._files[task.number].size_bytes for task in left}
-            self._watch.begin("restoring records", sum(sizes.values()))
-            for task, _ in run_jobs(make_records, left, self._options.jobs):
-                self._watch.advance(sizes[task.number])
-            self._watch.end()
+            with part(self._watch, "restoring records", sum(sizes.values())):
+                for task, _ in run_jobs(make_records, left, self._options.jobs):
+                    self._watch.advance(sizes[task.number])
             add_results(plan, tasks)
 
-    def _write(self, outputs: Sequence[Output]) -> None:
+    def _verified(self, outputs: Sequence[Output], restored: int) -> dict[str, object]:
+        """Step 3. Return the facts about the new files by their final paths."""
         left = [one for one in outputs if not one.waiting.exists()]
         sizes = {one.number: self._inputs[one.number].size_bytes for one in left}
-        self._watch.begin("writing", sum(sizes.values()))
-        for one, _ in run_jobs(write_output, left, self._options.jobs):
-            self._watch.advance(sizes[one.number])
-        self._watch.end()
-
-    def _verify(self, outputs: Sequence[Output], restored: int) -> None:
+        with part(self._watch, "writing", sum(sizes.values())):
+            for one, _ in run_jobs(write_output, left, self._options.jobs):
+                self._watch.advance(sizes[one.number])
         new = {one.number: one.waiting for one in outputs}
         result = verify(
             [(one.source, new.get(one.number, one.source)) for one in self._all_outputs],
-            originals=[given.file for given in self._files[len(self._inputs) :]],
+            originals=[given.file for given in self._others],
             sample=self._options.sample,
             jobs=self._options.jobs,
-            work=self._state.path / "verify",
+            work=self._work.path / "verify",
             watch=self._watch,
             keep_going=self._options.keep_going,
         )
-        if (name := self._changed_source()) is not None:
+        if (name := self._changed_file(self._files)) is not None:
             self.forget()
             raise ArchiveError(f"{name} changed while it was read. No file got its final name; start again.")
         if result.findings:
@@ -323,13 +308,14 @@ class _Restoration:
             raise DamagedInput(
                 f"{result.restored} records were restored, but {restored} were planned. No file got its final name."
             )
+        return {str(one.final): _made_facts(one.waiting) for one in outputs}
 
     def _give_final_names(self, outputs: Sequence[Output]) -> None:
         # Check again, since a file may have been created during the run. The verified files are kept meanwhile.
         self._refuse_existing(outputs)
         for one in outputs:
             # Check again, so that records added during the run are not lost.
-            if self._in_place and _facts(self._inputs[one.number]) != self._sources[one.number]:
+            if self._in_place and self._changed_file([self._inputs[one.number]]) is not None:
                 self.forget()
                 raise ArchiveError(
                     f"{one.source} has changed since it was read, and was not replaced. Start again."
@@ -361,21 +347,9 @@ def give_final_name(one: Output) -> None:
         final_names.move(one.waiting, one.final)
 
 
-def _facts(given: Input) -> list[int] | None:
-    """The attributes of a file that change with its content; None if it is gone."""
-    if not isinstance(given.file, Path):
-        return [given.size_bytes]
-    try:
-        stat = given.file.stat()
-    except OSError:
+def _made_facts(path: Path) -> list[object] | None:
+    """The facts about a new file that change when it is written, but not when it is renamed; None if it is gone."""
+    if not path.exists():
         return None
-    return [stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns]
-
-
-def _made_facts(path: Path) -> list[int] | None:
-    """The attributes of a new file that change when it is written, but not when it is renamed; None if it is gone."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+    facts = facts_of(path)
+    return [facts.size_bytes, facts.inode, facts.modified_ns]
