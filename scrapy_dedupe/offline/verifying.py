@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError, UsageError
 from scrapy_dedupe.offline.evidence import AFTER, Difference, Evidence, Findings, Side, hashed_place, row_of
-from scrapy_dedupe.offline.layout import output_names
+from scrapy_dedupe.offline.inputs import output_names
 from scrapy_dedupe.offline.references import References
 from scrapy_dedupe.offline.side_by_side import PairComparison, compare, place_of
 from scrapy_dedupe.offline.windows import are_same

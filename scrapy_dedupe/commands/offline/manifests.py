@@ -31,9 +31,9 @@ from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.splitting import FORMATS as SPLIT_FORMATS
 from scrapy_dedupe.offline.splitting import split_by_count, split_by_size
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
-from scrapy_dedupe.offline.work_folder import work_folder
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.work import work_folder
 
 from . import HASH, PATHS_MAP, ROOT, continues, left_files
 from .engines import ENGINES, jobs_of
