@@ -35,8 +35,8 @@ from scrapy_dedupe.offline.final_names import NewFiles, SourceFiles, fact_of
 from scrapy_dedupe.offline.inputs import STATE_FOLDER, output_names
 from scrapy_dedupe.offline.plan import PlanCounts, PlanTask, make_plan, slice_folder
 from scrapy_dedupe.offline.plan_lines import marks_of, read_notes, write_lines
-from scrapy_dedupe.offline.restored_heads import is_own_revisit
-from scrapy_dedupe.offline.row_facts import RowFacts
+from scrapy_dedupe.offline.restored_records import is_own_revisit
+from scrapy_dedupe.offline.old_files import RowFacts
 from scrapy_dedupe.offline.row_scan import make_all_rows
 from scrapy_dedupe.offline.rows import SECOND, RowsTask, read_sums
 from scrapy_dedupe.offline.verifying import DEFAULT_SAMPLE, Verification, verify
@@ -397,7 +397,7 @@ class Rewriting:
         """Do all steps that have not been done. If the verification finds a difference, no file gets its final name.
 
         Without *rows*, they are made. *trusts_rows*: the verification uses facts from the rows instead of reading the old
-        files again (`row_facts`).
+        files again (`old_files`).
         """
         stored = self._state.read_json(VERIFIED)
         if stored is None:

@@ -138,13 +138,13 @@ def _compare(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     def given() -> Iterator[ManifestLine]:
         for line in read_all(opts.manifests, faults=faults):
             names.add(line.file)
-            yield replace(line, extension=None, copy=None, refers_to_uri=None, refers_to_date=None)
+            yield line
         _refuse_listed_file(names, places, opts.output)
 
     try:
         with jobs_of(opts) as jobs, Bars(opts) as bars, writer, work_folder(opts.output) as work:
             lines = resolve_collisions(
-                by_cluster(given(), work.path),
+                given(),
                 places,
                 faults=faults,
                 watch=bars,
