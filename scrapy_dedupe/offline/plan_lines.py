@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from scrapy_dedupe.errors import DamagedInput, UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.engine import open_engine, rows_of
-from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.reference_changes import digest_key
 from scrapy_dedupe.offline.row_scan import RowScan
 from scrapy_dedupe.offline.rows import (
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from scrapy_dedupe.offline.eligibility import Eligibility
+    from scrapy_dedupe.offline.manifest import ManifestLine
     from scrapy_dedupe.offline.places import Places
 
 LINES_FILE: Final = "lines.parquet"
@@ -258,6 +258,11 @@ class _Filler:
 def text_bytes(text: str) -> bytes:
     """Encode a URI or a file name for the database, which rejects text that is not UTF-8."""
     return text.encode("utf-8", "surrogatepass")
+
+
+def bytes_text(data: bytes) -> str:
+    """The inverse of `text_bytes`."""
+    return bytes(data).decode("utf-8", "surrogatepass")
 
 
 def _numbered(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:

@@ -17,8 +17,7 @@ from offline.planted import SITE, Planting, record_id, text
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline import rows as rows_module
 from scrapy_dedupe.offline.eligibility import Eligibility
-from scrapy_dedupe.offline.old_files import old_records
-from scrapy_dedupe.offline.old_files import RowFacts
+from scrapy_dedupe.offline.old_files import RowFacts, old_records
 from scrapy_dedupe.offline.row_scan import RowScan, make_rows
 from scrapy_dedupe.offline.rows import COLUMNS, RecordRow, RowsTask, read_sums
 from scrapy_dedupe.tasks.faults import Faults
@@ -110,7 +109,9 @@ def test_rows_that_need_more_than_the_memory_of_the_engine_are_written_in_order(
     path = tmp_path / "a.parquet"
     values = random.Random(1)
     rows = (
-        RecordRow(number, 1, "response", stored=values.randbytes(32), start=values.randbytes(100) + bytes(1_000))
+        RecordRow(
+            number, 1, "response", stored=values.randbytes(32), start=values.randbytes(100) + bytes(1_000)
+        )
         for number in range(150_000)
     )
     write_rows(path, rows, dict)

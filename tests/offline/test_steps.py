@@ -12,10 +12,11 @@ from offline.outputs import assert_deduplicated, snapshot
 from offline.planted import SITE, Copy, Planting, digest, text
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError, UsageError
-from scrapy_dedupe.offline import final_names, rewriting, row_scan, steps
+from scrapy_dedupe.offline import final_names, rewriting, steps
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.steps import Deduped, StepOptions, run_steps
+from scrapy_dedupe.tasks import work
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.progress import NoProgress
 
@@ -151,7 +152,7 @@ def test_a_dry_run_can_leave_its_work_for_the_real_one(folder: Path, monkeypatch
     def never(*args: object, **options: object) -> None:
         raise AssertionError("what was summed is summed again")
 
-    monkeypatch.setattr(row_scan, "make_rows", never)
+    monkeypatch.setattr(steps, "make_rows", never)
     assert run(folder, work=folder / "work").converted == 1
     assert sorted(path.name for path in (folder / "work").iterdir()) == ["manifest.txt", "report.json"]
 
@@ -169,7 +170,7 @@ def test_options_decide_what_becomes_a_revisit(folder: Path) -> None:
 
 
 DEATHS = [
-    (steps, "made_rows"),
+    (steps, "make_rows"),
     (steps, "number_rows"),
     (steps, "list_lines"),
     (steps, "number_clusters"),
@@ -276,7 +277,7 @@ def test_other_files_do_not_go_on_with_the_work(cut: Path) -> None:
 def test_work_of_another_version_is_begun_anew_only_if_asked(
     cut: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "__version__", "0.0.1")
+    monkeypatch.setattr(work, "__version__", "0.0.1")
     with pytest.raises(ArchiveError, match=r"this is 0\.0\.1"):
         run(cut)
     assert run(cut, force=True).converted == 1
