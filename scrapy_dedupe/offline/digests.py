@@ -91,11 +91,9 @@ class FileSums:
     unverifiable: int = 0
     mismatch_count: int = 0
     mismatches: list[Fault] = field(default_factory=list)
-    fault_count: int = 0
-    faults: list[Fault] = field(default_factory=list)
 
     def add(self, other: FileSums) -> None:
-        """Add the counters and mismatches of another file, but not its faults."""
+        """Add the counters and mismatches of another file."""
         for name in COUNTED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.mismatch_count += other.mismatch_count
@@ -104,8 +102,7 @@ class FileSums:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> FileSums:
         """The inverse of ``dataclasses.asdict``."""
-        lists = {name: [Fault(**item) for item in value[name]] for name in ("mismatches", "faults")}
-        return cls(**{**value, **lists})
+        return cls(**{**value, "mismatches": [Fault(**item) for item in value["mismatches"]]})
 
 
 class Digester:
@@ -123,7 +120,7 @@ class Digester:
         faults: Faults,
         advance: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
-        self._sums = FileSums()
+        self.sums = FileSums()
         self._file = file
         self._name = name
         self._options = options
@@ -132,12 +129,6 @@ class Digester:
         self._shared = 0
         self._is_usual_name = is_usual_name(name)
         self._is_usual = not (options.verify or options.decoded)
-
-    @property
-    def sums(self) -> FileSums:
-        """The results so far."""
-        self._sums.fault_count, self._sums.faults = self._faults.count, self._faults.first
-        return self._sums
 
     def lines(self) -> Iterator[ManifestLine]:
         """Yield the lines in file order. Raises ArchiveError if the file cannot be read."""
@@ -195,14 +186,14 @@ class Digester:
     def count_usual(self, uri: str, date: str) -> bool:
         """Count the line of a record without making it; False if a manifest might not be able to hold it."""
         is_usual = self._is_usual_name and is_usual_uri(uri) and is_date(date)
-        self._sums.lines += is_usual
+        self.sums.lines += is_usual
         return is_usual
 
     def _is_writable(self, line: ManifestLine) -> bool:
         """Count a line. A line that a manifest cannot hold is reported as a fault of its record."""
         reason = why_unwritable(line)
         if reason is None:
-            self._sums.lines += 1
+            self.sums.lines += 1
         else:
             self._faults.add(
                 f"{self._file}, offset {line.offset}", f"a manifest cannot hold its line: {reason}"
@@ -222,14 +213,14 @@ class Digester:
             if not body:
                 return None
             digest = f"{options.algorithm}:{hasher_of(options.algorithm, body).hexdigest()}"
-            self._sums.computed += 1
-            self._sums.hashed_bytes += len(body)
+            self.sums.computed += 1
+            self.sums.hashed_bytes += len(body)
         return ManifestLine(self._name, frame.offset, frame.length, uri, date, digest)
 
     def _is_wanted(self, record: StoredRecord) -> bool:
         if record.type == "response":
             has_status = record.http_status is not None
-            self._sums.headless += not has_status
+            self.sums.headless += not has_status
             return has_status
         return self._options.resources and record.type == "resource"
 
@@ -253,7 +244,7 @@ class Digester:
             )
             return None
         if self._options.skip_empty and not any(payload_pieces(record)):
-            self._sums.empty += 1
+            self.sums.empty += 1
             return None
         digest = digest or self._digest(record)
         if digest is None:
@@ -271,34 +262,34 @@ class Digester:
         if not options.decoded:
             is_trusted = not (options.recompute or options.verify or _says_chunked(record))
             if is_trusted and stored is not None and stored.label == options.algorithm:
-                self._sums.stored += 1
+                self.sums.stored += 1
                 return f"{options.label}:{_hex(stored)}"
             if options.algorithm in computed:
-                self._sums.computed += 1
+                self.sums.computed += 1
                 return f"{options.label}:{computed[options.algorithm]}"
         try:
             body = payload_digest(record, options.algorithm, decoded=options.decoded)
         except Undecodable as error:
             self._add_fault(record, f"the body cannot be decoded: {error}")
             return None
-        self._sums.computed += 1
-        self._sums.hashed_bytes += body.size_bytes
+        self.sums.computed += 1
+        self.sums.hashed_bytes += body.size_bytes
         return f"{options.label}:{body.hex}"
 
     def _verified(self, record: StoredRecord, stored: Digest) -> dict[str, str]:
         """Compare a stored digest; return the digests that were computed for the comparison."""
         if stored.label not in hashlib.algorithms_available:
-            self._sums.unverifiable += 1
+            self.sums.unverifiable += 1
             return {}
         computed, size = _digests(payload_pieces(record), {stored.label, self._options.algorithm})
-        self._sums.hashed_bytes += size
-        self._sums.verified += 1
+        self.sums.hashed_bytes += size
+        self.sums.verified += 1
         if computed[stored.label] != _hex(stored):
-            self._sums.mismatch_count += 1
-            if len(self._sums.mismatches) < _KEPT:
+            self.sums.mismatch_count += 1
+            if len(self.sums.mismatches) < _KEPT:
                 hint = _mismatch_hint(record, stored)
                 reason = f"WARC-Payload-Digest is {stored}, the payload has {stored.label}:{computed[stored.label]}"
-                self._sums.mismatches.append(Fault(_place(self._file, record), reason + hint))
+                self.sums.mismatches.append(Fault(_place(self._file, record), reason + hint))
         return computed
 
     def _add_fault(self, record: StoredRecord, reason: str) -> None:

@@ -296,7 +296,6 @@ class Rewriting:
                     options.eligibility,
                     tuple(file.labels) or (SECOND,),
                     False,
-                    options.keep_going,
                     options.dry_run,
                 )
         self._make_folder("rows")

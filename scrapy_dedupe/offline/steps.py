@@ -358,7 +358,6 @@ class _Steps:
                 options.eligibility,
                 (options.algorithm, SECOND),
                 True,
-                self._faults.keep_going,
                 options.dry_run,
             )
             for number, (name, file) in enumerate(files.items(), 1)
