@@ -126,7 +126,7 @@ class Digester:
         self._options = options
         self._faults = faults
         self._advance = advance
-        self._shared = 0
+        self._has_shared_member = False
         self._is_usual_name = is_usual_name(name)
         self._is_usual = not (options.verify or options.decoded)
 
@@ -168,37 +168,27 @@ class Digester:
     def line(self, frame: Frame, digest: str | None = None) -> ManifestLine | None:
         """The line of a record; None if it gets none. *digest*: the digest of its payload, if it is known."""
         kind = "arc" if frame.is_arc else (frame.first("warc-type") or "").lower()
-        if kind == "response":
-            if self._is_usual and frame.member and (line := self._usual_line(frame, digest)) is not None:
-                return line if self._is_writable(line) else None
-        elif kind == "request":
+        if kind == "request":
             return None
-        record = stored_record(self._file, frame)
-        if not self._is_wanted(record):
+        line = None
+        if kind == "response" and self._is_usual and frame.member:
+            line = self._usual_line(frame, digest)
+        if line is None:
+            record = stored_record(self._file, frame)
+            line = self._line(record, digest) if self._is_wanted(record) else None
+        if line is None:
             return None
-        if not record.length:
-            self._shared += 1
-            self._report_shared_member(record, self._shared)
+        if (reason := why_unwritable(line)) is not None:
+            self._add_fault(frame, f"a manifest cannot hold its line: {reason}")
             return None
-        line = self._line(record, digest)
-        return line if line is not None and self._is_writable(line) else None
+        self.sums.lines += 1
+        return line
 
     def count_usual(self, uri: str, date: str) -> bool:
         """Count the line of a record without making it; False if a manifest might not be able to hold it."""
         is_usual = self._is_usual_name and is_usual_uri(uri) and is_date(date)
         self.sums.lines += is_usual
         return is_usual
-
-    def _is_writable(self, line: ManifestLine) -> bool:
-        """Count a line. A line that a manifest cannot hold is reported as a fault of its record."""
-        reason = why_unwritable(line)
-        if reason is None:
-            self.sums.lines += 1
-        else:
-            self._faults.add(
-                f"{self._file}, offset {line.offset}", f"a manifest cannot hold its line: {reason}"
-            )
-        return reason is None
 
     def _usual_line(self, frame: Frame, digest: str | None) -> ManifestLine | None:
         """The line of an ordinary response; None if the frame does not suffice for it."""
@@ -224,24 +214,24 @@ class Digester:
             return has_status
         return self._options.resources and record.type == "resource"
 
-    def _report_shared_member(self, record: StoredRecord, count: int) -> None:
-        # Every record of such a file has this fault; report only the first.
-        if count == 1:
-            self._add_fault(
-                record,
-                "one gzip member holds several records, so that they cannot be reached by offset; recompress the file,"
-                " for example with warcio recompress",
-            )
-
     def _line(self, record: StoredRecord, digest: str | None) -> ManifestLine | None:
+        frame = record.frame
+        if not record.length:
+            # Every record of such a file has this fault; report only the first.
+            if not self._has_shared_member:
+                self._add_fault(
+                    frame,
+                    "one gzip member holds several records, so that they cannot be reached by offset; recompress the file,"
+                    " for example with warcio recompress",
+                )
+            self._has_shared_member = True
+            return None
         if not record.target_uri or not record.date:
-            self._add_fault(record, "the record has no WARC-Target-URI or no WARC-Date")
+            self._add_fault(frame, "the record has no WARC-Target-URI or no WARC-Date")
             return None
         if not is_date(record.date):
-            self._add_fault(
-                record,
-                f"{record.date[:80]!r} is not a valid WARC-Date, which is in UTC and ends in Z",
-            )
+            reason = f"{record.date[:80]!r} is not a valid WARC-Date, which is in UTC and ends in Z"
+            self._add_fault(frame, reason)
             return None
         if self._options.skip_empty and not any(payload_pieces(record)):
             self.sums.empty += 1
@@ -270,7 +260,7 @@ class Digester:
         try:
             body = payload_digest(record, options.algorithm, decoded=options.decoded)
         except Undecodable as error:
-            self._add_fault(record, f"the body cannot be decoded: {error}")
+            self._add_fault(record.frame, f"the body cannot be decoded: {error}")
             return None
         self.sums.computed += 1
         self.sums.hashed_bytes += body.size_bytes
@@ -289,15 +279,14 @@ class Digester:
             if len(self.sums.mismatches) < _KEPT:
                 hint = _mismatch_hint(record, stored)
                 reason = f"WARC-Payload-Digest is {stored}, the payload has {stored.label}:{computed[stored.label]}"
-                self.sums.mismatches.append(Fault(_place(self._file, record), reason + hint))
+                self.sums.mismatches.append(Fault(self._place(record.frame), reason + hint))
         return computed
 
-    def _add_fault(self, record: StoredRecord, reason: str) -> None:
-        self._faults.add(_place(self._file, record), reason)
+    def _place(self, frame: Frame) -> str:
+        return f"{self._file}, offset {frame.offset}"
 
-
-def _place(file: ReadableFile, record: StoredRecord) -> str:
-    return f"{file}, offset {record.offset}"
+    def _add_fault(self, frame: Frame, reason: str) -> None:
+        self._faults.add(self._place(frame), reason)
 
 
 def _digests(pieces: Iterable[bytes], algorithms: set[str]) -> tuple[dict[str, str], int]:
