@@ -77,36 +77,25 @@ def find_inputs(
     return list(found.values())
 
 
-def left_below(words: Sequence[str], inputs: Iterable[Input], without: Path | None = None) -> int:
-    """The number of WARC and ARC files below the folders among *words* that are not among *inputs*.
-
-    These are the files that `find_inputs` skips without ``recursive``; *without* has the same meaning as there.
-    """
-    known = {os.path.realpath(str(given.file)) for given in inputs if not is_url(given.name)}
-    left: set[str] = set()
-    for word in words:
-        for name in () if is_url(word) else _matches(word):
-            # Unreadable folders are reported when their files are read.
-            files = _files_below(Path(name), True, without, is_strict=False) if Path(name).is_dir() else ()
-            left.update(map(os.path.realpath, files))
-    return len(left - known)
-
-
-def left_open(
+def left_out(
     words: Sequence[str], inputs: Iterable[Input], *, recursive: bool = False, without: Path | None = None
-) -> tuple[str, ...]:
-    """The WARC and ARC files in the folders among *words* that a crawl has open, or did not close.
+) -> tuple[int, tuple[str, ...]]:
+    """The WARC and ARC files in the folders among *words* that `find_inputs` skips, with the options as there.
 
-    A folder does not include them, since they may grow. Files among *inputs* are left out. *recursive* and *without* are as in
-    `find_inputs`.
+    First the number of those in subfolders, 0 if *recursive* is set. Then those that a crawl has open, or did not close: they
+    may grow. Files among *inputs* are not counted.
     """
     known = {os.path.realpath(str(given.file)) for given in inputs if not is_url(given.name)}
-    left: dict[str, str] = {}
-    for word in words:
-        for name in () if is_url(word) else _matches(word):
-            for path in _open_files(Path(name), recursive, without) if Path(name).is_dir() else ():
-                left.setdefault(os.path.realpath(path), Path(path).as_posix())
-    return tuple(name for place, name in left.items() if place not in known)
+    below: set[str] = set()
+    are_open: dict[str, str] = {}
+    folders = [Path(name) for word in words if not is_url(word) for name in _matches(word)]
+    for folder in filter(Path.is_dir, folders):
+        if not recursive:
+            # Unreadable folders are reported when their files are read.
+            below.update(map(os.path.realpath, _files_below(folder, True, without, is_strict=False)))
+        for path in _open_files(folder, recursive, without):
+            are_open.setdefault(os.path.realpath(path), Path(path).as_posix())
+    return len(below - known), tuple(name for place, name in are_open.items() if place not in known)
 
 
 def output_names(names: Iterable[str]) -> dict[str, PurePosixPath]:

@@ -55,11 +55,6 @@ def by_place(lines: Iterable[ManifestLine], folder: Path) -> Iterator[ManifestLi
     return _sorted(lines, folder, place_key)
 
 
-def clusters(lines: Iterable[ManifestLine]) -> Iterator[tuple[tuple[str, int], Iterator[ManifestLine]]]:
-    """Group lines that are sorted by cluster. Iterate the lines of a cluster before requesting the next one."""
-    return itertools.groupby(lines, key=lambda line: line.cluster)
-
-
 def number(lines: Iterable[ManifestLine], *, faults: Faults | None = None) -> Iterator[ManifestLine]:
     """Choose the original of each cluster and number its copies (columns 8 to 10 of a manifest).
 
@@ -69,7 +64,7 @@ def number(lines: Iterable[ManifestLine], *, faults: Faults | None = None) -> It
     second line is a fault and is left out, since the record would become a copy of itself.
     """
     faults = Faults() if faults is None else faults
-    for _, cluster in clusters(lines):
+    for _, cluster in itertools.groupby(lines, lambda line: line.cluster):
         copy = 0
         original: ManifestLine | None = None
         before: tuple[str, int] | None = None

@@ -32,10 +32,10 @@ from scrapy_dedupe.offline.eligibility import Eligibility, Savings
 from scrapy_dedupe.offline.file_rewriting import RewriteTask, rewrite_file
 from scrapy_dedupe.offline.final_names import NewFiles, begin
 from scrapy_dedupe.offline.inputs import STATE_FOLDER, output_names
+from scrapy_dedupe.offline.old_files import RowFacts
 from scrapy_dedupe.offline.plan import PlanTask, make_plan, slice_folder
 from scrapy_dedupe.offline.plan_lines import marks_of, read_notes, write_lines
-from scrapy_dedupe.offline.restored_heads import is_own_revisit
-from scrapy_dedupe.offline.row_facts import RowFacts
+from scrapy_dedupe.offline.restored_records import is_own_revisit
 from scrapy_dedupe.offline.row_scan import make_rows
 from scrapy_dedupe.offline.rows import SECOND, RowsTask
 from scrapy_dedupe.offline.verifying import DEFAULT_SAMPLE, Verification, verify

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.offline.digests import Digester, DigestOptions, FileSums
 from scrapy_dedupe.offline.ordering import moment
-from scrapy_dedupe.offline.record_ids import bare
-from scrapy_dedupe.offline.record_parts import START_BYTES, head_of, is_gzip_file
 from scrapy_dedupe.offline.reference_changes import date_key, digest_key
-from scrapy_dedupe.offline.revisits import can_change_references, could_be_undone, could_be_written
+from scrapy_dedupe.offline.revisits import bare, can_change_references, could_be_undone, could_be_written
 from scrapy_dedupe.offline.rows import RecordRow, RowsTask, write_rows
 from scrapy_dedupe.offline.usual_rows import UsualRows, keeps_heads, start_of
 from scrapy_dedupe.offline.windows import WindowedFile
@@ -26,7 +24,8 @@ from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.tasks.work import run_tasks, size_of
 from scrapy_dedupe.warc.bodies import BodyDigest, BodyHashes, has_more_than_payload, payload_digests
-from scrapy_dedupe.warc.raw_heads import stored_uri
+from scrapy_dedupe.warc.framing import is_gzip_file
+from scrapy_dedupe.warc.raw_heads import raw_head, stored_uri
 from scrapy_dedupe.warc.reading import stored_record
 from scrapy_dedupe.warc.records import can_be_referred_to
 
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 CAPTURES: Final = ("response", "resource")
 # Of a longer record, the bytes might have left the window.
 _LONG_BYTES: Final = 1 << 20
+_START_BYTES: Final = 4_096  # of a file, which show its format
 _GET: Final = re.compile(rb"\s*GET ", re.IGNORECASE)
 _HEAD_END: Final = (b"\r\n\r\n", b"\n\n")
 
@@ -112,7 +112,7 @@ class RowScan:
         )
         with self._window as window:
             with reading(task.file):
-                self._is_gzip = is_gzip_file(window, window.read(0, START_BYTES))
+                self._is_gzip = is_gzip_file(window, window.read(0, _START_BYTES))
             self._usual = UsualRows(task, self._digester, is_gzip=self._is_gzip)
             for frame in self._digester.frames(self._met_damage, self._on_long_block):
                 row = self.row(frame)
@@ -163,7 +163,7 @@ class RowScan:
             line = self._digester.line(frame, f"{algorithm}:{digests[algorithm].hex}" if digests else None)
         if record.type in CAPTURES and record.length:
             return self.captured(record, digests, is_listed=line is not None)
-        return self._described(record, None if frame.is_arc else head_of(record))
+        return self._described(record, None if frame.is_arc else raw_head(record))
 
     def _digests(self, frame: Frame, record: StoredRecord) -> dict[str, BodyDigest]:
         names = self._algorithms_for(record)
@@ -221,7 +221,7 @@ class RowScan:
         self, record: StoredRecord, digests: Mapping[str, BodyDigest], *, is_listed: bool = False
     ) -> RecordRow:
         """The row of a response or resource; *digests*: of its payload, by algorithm."""
-        head = None if record.format == "arc" else head_of(record)
+        head = None if record.format == "arc" else raw_head(record)
         row = self._described(record, head)
         values: dict[str, Any] = {
             "target_uri": (record.target_uri or "").encode("utf-8", "surrogatepass"),

@@ -190,7 +190,9 @@ def write_rows(path: Path, rows: Iterable[RecordRow], about: Callable[[], Mappin
             create_table(engine, "data", COLUMNS)
             insert_rows(engine, "data", COLUMNS, rows)
             notes = {"version": VERSION, **about()}
-            copy_to(engine, 'SELECT * FROM data ORDER BY "offset"', temporary, notes)
+            # In the order of the rows. To sort rows with heads would need much memory.
+            engine.execute("SET preserve_insertion_order = true")
+            copy_to(engine, "SELECT * FROM data", temporary, notes)
         shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -231,9 +233,9 @@ def _array(values: tuple[Any, ...], kind: str) -> Any:
 def copy_to(engine: Any, query: str, path: Path, about: Mapping[str, Any]) -> None:
     """Write the result of a query to a Parquet file with *about* in its metadata."""
     text = json.dumps(about).replace("'", "''")
-    engine.execute(
-        f"COPY ({query}) TO {quoted(path)} (FORMAT parquet, COMPRESSION zstd, KV_METADATA {{'{_KEY}': '{text}'}})"
-    )
+    # A group of rows is in memory while it is written, and some rows have long heads.
+    options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 8192, KV_METADATA {{'{_KEY}': '{text}'}}"
+    engine.execute(f"COPY ({query}) TO {quoted(path)} ({options})")
 
 
 def read_sums(paths: Sequence[Path]) -> list[FileSums]:

@@ -62,7 +62,7 @@ class StepOptions(RewriteOptions):
 
     ``compare`` decides when payloads are the same. ``digest``: the digest, BLAKE2b-256 and the size are equal. ``bytes``:
     the digest is equal, and then all bytes are. With ``digest``, the verification compares the new files with facts from the
-    first reading of the old ones (`row_facts`); with ``bytes``, it reads the old files again.
+    first reading of the old ones (`old_files`); with ``bytes``, it reads the old files again.
     """
 
     algorithm: str = "sha256"

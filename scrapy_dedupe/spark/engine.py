@@ -28,12 +28,11 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.collisions import CollisionCounts
     from scrapy_dedupe.offline.inputs import Input
     from scrapy_dedupe.offline.manifest import ManifestLine
-    from scrapy_dedupe.offline.pairing import Pair
     from scrapy_dedupe.offline.places import Places
     from scrapy_dedupe.offline.rewriting import Rewritten
     from scrapy_dedupe.offline.steps import Deduped
     from scrapy_dedupe.offline.summing import Sums
-    from scrapy_dedupe.offline.verifying import Verification
+    from scrapy_dedupe.offline.verifying import Pair, Verification
 
 
 def sums(

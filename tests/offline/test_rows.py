@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import random
 import resource
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,9 @@ from offline.planted import SITE, Planting, record_id, text
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline import rows as rows_module
 from scrapy_dedupe.offline.eligibility import Eligibility
-from scrapy_dedupe.offline.old_files import old_records
-from scrapy_dedupe.offline.row_facts import RowFacts
+from scrapy_dedupe.offline.old_files import RowFacts, old_records
 from scrapy_dedupe.offline.row_scan import RowScan, make_rows
-from scrapy_dedupe.offline.rows import COLUMNS, RecordRow, RowsTask, read_sums
+from scrapy_dedupe.offline.rows import COLUMNS, RecordRow, RowsTask, read_sums, write_rows
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.warc import framing
 
@@ -103,6 +103,20 @@ def test_rows_of_another_version_are_refused(file: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(rows_module, "VERSION", rows_module.VERSION + 1)
     with pytest.raises(ArchiveError, match="made by another version"):
         read_sums([path])
+
+
+def test_rows_that_need_more_than_the_memory_of_the_engine_are_written_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    values = random.Random(1)
+    rows = (
+        RecordRow(
+            number, 1, "response", stored=values.randbytes(32), start=values.randbytes(100) + bytes(1_000)
+        )
+        for number in range(150_000)
+    )
+    write_rows(path, rows, dict)
+    found = duckdb.connect().execute(f"SELECT \"offset\" FROM read_parquet('{path}')").fetchnumpy()
+    assert found["offset"].tolist() == list(range(150_000))
 
 
 def test_a_full_disk_is_reported_in_words(file: Path) -> None:
