@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", choices=("local", "spark"))
     parser.add_argument("--work", type=Path, default=Path("engines-work"))
-    parser.add_argument("--keep", action="store_true", help="keep the archive for the next call")
+    parser.add_argument("--keep", action="store_true", help="keep the archive, for the next call, and the new files")
     options = parser.parse_args()
     # Processes whose parent has ended become children of this one, so that their CPU time counts too.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -80,8 +80,8 @@ def main() -> None:
         print(f"Spark needs {net['spark'] / net['local']:.2f} times the CPU beyond the start.")
         same = digests(work / "local") == digests(work / "spark")
         print(f"The new files are {'the same' if same else 'DIFFERENT'}.")
-    for folder in (*engines, *(f"small-{name}" for name in engines), *(() if options.keep else (".",))):
-        shutil.rmtree(work / folder, ignore_errors=True)
+    if not options.keep:
+        shutil.rmtree(work)
 
 
 # The archive
@@ -142,19 +142,16 @@ def measured(archive: Path, output: Path, words: Sequence[str]) -> tuple[float, 
     peaks: Counter[str] = Counter()
     code, elapsed = None, 0.0
     while True:
-        pid, status = os.waitpid(-1, os.WNOHANG)
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:  # all processes have ended
+            break
         if pid == command.pid:
-            code = os.waitstatus_to_exitcode(status)
-            elapsed = time.monotonic() - begun
+            code, elapsed = os.waitstatus_to_exitcode(status), time.monotonic() - begun
         elif not pid:
             time.sleep(POLL_S)
             for kind, size in sizes(command.pid):
                 peaks[kind] = max(peaks[kind], size)
-        if code is not None:
-            try:
-                os.waitpid(-1, 0)
-            except ChildProcessError:
-                break
     command.returncode = code
     if code:
         sys.exit(f"dedupe {' '.join(words)} ended with exit code {code}.")

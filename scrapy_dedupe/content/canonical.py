@@ -275,9 +275,13 @@ def _tree_text(tree: LexborHTMLParser, with_links: bool, names: dict[int, str]) 
     if root is None:
         return ""
     wanted = _WANTED | _LINK_IDS.keys() if with_links else _WANTED
-    # The list is necessary: the tree must not change during traversal.
-    for node in [node for node in root.traverse() if node.tag_id in wanted]:
+    removed: list[LexborNode] = []
+    # The traversal also visits the text nodes that are inserted. A list of all nodes would be slower: so many objects start
+    # Python's garbage collection.
+    for node in root.traverse():
         tag_id = node.tag_id
+        if tag_id not in wanted:
+            continue
         if tag_id in _BOX_IDS:
             _insert_before(node, " ")
             _insert_after(node, " ")
@@ -289,9 +293,12 @@ def _tree_text(tree: LexborHTMLParser, with_links: bool, names: dict[int, str]) 
             _insert_before(node, " ")
             _insert_after(node, " ")
         elif tag_id in _REMOVED_IDS:
-            node.decompose(recursive=False)
+            # Removing it now would end the traversal.
+            removed.append(node)
         if with_links and tag_id in _LINK_IDS:
             _insert_before(node, _links_of(node))
+    for node in removed:
+        node.decompose(recursive=False)
     return root.text(separator="")
 
 

@@ -31,11 +31,12 @@ from scrapy_dedupe.offline import plan_queries as queries
 from scrapy_dedupe.offline.eligibility import Savings, add_up
 from scrapy_dedupe.offline.engine import open_engine, quoted, rows_of, source
 from scrapy_dedupe.offline.manifest import ManifestLine
-from scrapy_dedupe.offline.plan_lines import LINES_FILE, CheckTask, check_lines, view_rows
+from scrapy_dedupe.offline.plan_lines import LINES_FILE, CheckTask, check_lines
 from scrapy_dedupe.offline.reference_changes import MeantRecord, Standing
 from scrapy_dedupe.offline.revisits import RevisitTarget, revisit_bytes
-from scrapy_dedupe.offline.row_scan import ADDED_BYTES
+from scrapy_dedupe.offline.row_numbering import view_rows
 from scrapy_dedupe.offline.rows import COLUMNS, PURPOSE, create_table, insert_rows, refused
+from scrapy_dedupe.offline.usual_rows import ADDED_BYTES
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.state import writing

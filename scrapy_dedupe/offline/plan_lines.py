@@ -1,4 +1,4 @@
-"""The numbered lines from which the plan is made: ``lines.parquet``, from manifests or from rows.
+"""The numbered lines from which the plan is made: ``lines.parquet``, from manifests or from rows (`row_numbering`).
 
 Columns: line (number in the order of the manifests, from 1), file, offset, length, label and value (the digest), listed_key (the
 digest for comparison), extension (distinguishes different payloads with equal digests), copy (number among the records
@@ -8,12 +8,6 @@ several times has its first line only.
 
 The metadata has ``files``, a list of `PlannedFile`, and ``marks``, a hash of the lines of manifests. The file depends only on
 the manifests or rows, and does not change after it gets its name.
-
-Lines from rows are numbered here (`number_rows`). Records have the same payload if both digests and the size are equal. The
-digests are independent: two different payloads would have to collide in the digest of the manifest and in BLAKE2b-256. The
-extensions and copy numbers equal the result of `collisions` and `numbering`, if all such payloads have equal bytes:
-extensions in the order of the first record, by time, file and offset; a record that must not replace another one has an
-extension of its own.
 
 A line of a manifest may not match the row of its record: a URI or date may be written in another form, or the record may be
 of another type. The record of such a line is read (`check_lines`), and so are all records of lines in a remote file that is
@@ -31,17 +25,16 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.errors import DamagedInput, UsageError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.collisions import CollisionCounts
-from scrapy_dedupe.offline.engine import checked, open_engine, rows_of, source
-from scrapy_dedupe.offline.manifest import LineWriter, ManifestLine
+from scrapy_dedupe.offline.engine import open_engine, rows_of
+from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.reference_changes import digest_key
-from scrapy_dedupe.offline.row_scan import RowScan, RowsTask
+from scrapy_dedupe.offline.row_scan import RowScan
 from scrapy_dedupe.offline.rows import (
-    COLUMNS,
     PURPOSE,
     RecordRow,
+    RowsTask,
     copy_to,
     create_table,
     insert_rows,
@@ -109,45 +102,6 @@ _USED: Final = """
 CREATE TABLE used AS SELECT DISTINCT original FROM referred WHERE copy > 1 AND line <= {main} AND original IS NOT NULL
 """
 
-_PLACED: Final = """
-CREATE TABLE placed AS SELECT r.file, r."offset", r.length, r.target_uri AS uri, r.target_date AS date, r.{algorithm} AS value,
-    r.blake2b, r.size_bytes, r.is_alone,
-    row_number() OVER (PARTITION BY r.{algorithm} ORDER BY r.moment, f.name, r."offset") AS place,
-    count(*) OVER (PARTITION BY r.{algorithm}) AS lines
-FROM row r JOIN file f ON f.file = r.file WHERE r.is_listed
-"""
-_PAYLOADS: Final = """
-CREATE TABLE payload AS SELECT * EXCLUDE (blake2b, size_bytes),
-    min(place) OVER (
-        PARTITION BY value, blake2b, size_bytes, CASE WHEN is_alone AND lines > 1 THEN place ELSE 0 END
-    ) AS first
-FROM placed
-"""
-_NUMBERED: Final = """
-CREATE TABLE numbered AS SELECT *,
-    row_number() OVER (ORDER BY value, first, place) AS line,
-    dense_rank() OVER (PARTITION BY value ORDER BY first) AS extension,
-    row_number() OVER (PARTITION BY value, first ORDER BY place) AS copy,
-    count(*) OVER (PARTITION BY value, first) AS copies
-FROM payload
-"""
-_LINES_OF_ROWS: Final = """
-CREATE TABLE line AS SELECT n.line, n.file, n."offset", n.length, '{algorithm}' AS label, n.value, {key} AS listed_key,
-    n.extension, n.copy, n.uri, n.date, o.uri AS refers_uri, o.date AS refers_date, o.line AS original,
-    CASE WHEN n.copy > 1 THEN 2 WHEN n.copies > 1 THEN 1 ELSE 0 END AS role
-FROM numbered n LEFT JOIN numbered o ON n.copy > 1 AND o.value = n.value AND o.first = n.first AND o.copy = 1
-"""
-_COUNTS: Final = """
-SELECT count(*), count(DISTINCT CASE WHEN lines > 1 THEN value END), count(CASE WHEN lines > 1 THEN 1 END), (
-    SELECT count(*) FROM (
-        SELECT value FROM payload WHERE lines > 1 AND NOT is_alone GROUP BY value HAVING count(DISTINCT first) > 1
-    )
-), count(CASE WHEN lines > 1 AND is_alone THEN 1 END) FROM payload
-"""
-_LINE_VALUES: Final = (
-    'file, "offset", length, uri, date, label, value, extension, copy, refers_uri, refers_date'
-)
-
 
 class PlannedFile(NamedTuple):
     """A file of the plan.
@@ -176,7 +130,7 @@ def write_lines(
     Raises UsageError for manifests without copy numbers or with digests of decoded payloads, DamagedInput for
     contradictory manifests (unless *faults* is set to keep going), ArchiveError if the disk is full.
     """
-    with _lines_file(folder) as (engine, write):
+    with lines_file(folder) as (engine, write):
         create_table(engine, "listed", _LISTED)
         marks = hashlib.blake2b()
         filler = _Filler(engine)
@@ -201,70 +155,6 @@ def write_lines(
         write(filler.files, marks.hexdigest())
 
 
-def number_rows(folder: Path, rows: Mapping[str, Path], algorithm: str) -> CollisionCounts:
-    """Make ``lines.parquet`` from the rows of files, by their names; *algorithm* is the digest of the lines.
-
-    Raises ArchiveError if the disk is full.
-    """
-    with _lines_file(folder) as (engine, write):
-        view_rows(engine, dict(enumerate(rows.values(), 1)))
-        columns = {"file": "BIGINT", "name": "BLOB"}
-        create_table(engine, "file", columns)
-        names = (name.encode("utf-8", "surrogateescape") for name in rows)
-        insert_rows(engine, "file", columns, enumerate(names, 1))
-        engine.execute(_PLACED.format(algorithm=algorithm))
-        engine.execute(_PAYLOADS)
-        engine.execute("DROP TABLE placed")
-        (counts,) = engine.execute(_COUNTS).fetchall()
-        engine.execute(_NUMBERED)
-        engine.execute("DROP TABLE payload")
-        key = f"'{algorithm}:' || lower(hex(n.value))"
-        if algorithm == "sha1":  # compared in Base32
-            key = "sha1_key(n.value)"
-            engine.create_function("sha1_key", _sha1_key, ["BLOB"], "VARCHAR")
-        engine.execute(_LINES_OF_ROWS.format(algorithm=algorithm, key=key))
-        write(dict.fromkeys(rows, (True, True)), "")
-    return CollisionCounts(*counts)
-
-
-def list_lines(folder: Path, manifest: Path) -> None:
-    """Write the lines in ``lines.parquet`` as a numbered manifest. Raises ArchiveError if the disk is full."""
-    path = folder / LINES_FILE
-    names = {file.id: file.name for file in read_notes(folder)[0]}
-    with (
-        LineWriter(manifest, columns=10, force=True) as writer,
-        open_engine(PURPOSE, lambda text: ArchiveError(f"{path} cannot be read: {text}.")) as engine,
-    ):
-        query = f"SELECT {_LINE_VALUES} FROM read_parquet({source(path)}) ORDER BY line"  # noqa: S608 - constant names
-        for file, offset, length, uri, date, label, value, *numbers, refers_uri, refers_date in rows_of(
-            engine.execute(query)
-        ):
-            line = ManifestLine(
-                names[file],
-                offset,
-                length,
-                bytes_text(uri),
-                date,
-                f"{label}:{value.hex()}",
-                *numbers,
-                None if refers_uri is None else bytes_text(refers_uri),
-                refers_date,
-            )
-            writer.write(line)
-
-
-def view_rows(engine: Any, rows: Mapping[int, Path]) -> None:
-    """Create the view ``row``, the rows of files with the column file, and the table ``row_file`` with these numbers."""
-    places = [(checked(path), number) for number, path in rows.items()]
-    create_table(engine, "row_file", {"path": "VARCHAR", "file": "BIGINT"})
-    insert_rows(engine, "row_file", {"path": "VARCHAR", "file": "BIGINT"}, places)
-    names = ", ".join(f'r."{name}"' for name in COLUMNS)
-    engine.execute(
-        f"CREATE VIEW row AS SELECT f.file, {names} FROM read_parquet([{', '.join(map(source, rows.values()))}],"  # noqa: S608
-        " filename = true) r JOIN row_file f ON f.path = r.filename"
-    )
-
-
 def read_notes(folder: Path) -> tuple[list[PlannedFile], str]:
     """The files of the plan, in the order in which the manifests first name them, and the hash of the lines."""
     path = folder / LINES_FILE
@@ -282,7 +172,7 @@ def marks_of(lines: Iterable[ManifestLine], originals: Iterable[ManifestLine]) -
 
 
 @contextmanager
-def _lines_file(folder: Path) -> Iterator[tuple[Any, Any]]:
+def lines_file(folder: Path) -> Iterator[tuple[Any, Any]]:
     """DuckDB, and a function that writes its table ``line`` with these files (whether each is rewritten, now and ever)."""
     path, scratch = folder / LINES_FILE, folder / "scratch"
     with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
@@ -368,15 +258,6 @@ class _Filler:
 def text_bytes(text: str) -> bytes:
     """Encode a URI or a file name for the database, which rejects text that is not UTF-8."""
     return text.encode("utf-8", "surrogatepass")
-
-
-def bytes_text(data: bytes) -> str:
-    """The inverse of `text_bytes`."""
-    return bytes(data).decode("utf-8", "surrogatepass")
-
-
-def _sha1_key(value: bytes) -> str | None:
-    return digest_key(f"sha1:{bytes(value).hex()}")
 
 
 def _numbered(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:

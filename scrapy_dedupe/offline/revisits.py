@@ -24,11 +24,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.offline.record_ids import bare, revisit_id
-from scrapy_dedupe.offline.record_parts import parsed_head
-from scrapy_dedupe.offline.restored_heads import digest_of
+from scrapy_dedupe.warc.capture import digest_in_form_of
 from scrapy_dedupe.warc.files import gzip_member
 from scrapy_dedupe.warc.framing import open_head
-from scrapy_dedupe.warc.raw_heads import RawHead
+from scrapy_dedupe.warc.raw_heads import RawHead, parsed_head
 from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD, reads_back
 from scrapy_dedupe.warc.sources import MAX_HEAD_BYTES
 
@@ -169,7 +168,7 @@ def as_revisit(head: RawHead, target: RevisitTarget, block: bytes) -> RawHead:
             has_payload_digest = True
             fields += _changed(name, value, target.digest)
         elif lower == _BLOCK_DIGEST:
-            fields += _changed(name, value, digest_of(value, [block]))
+            fields += _changed(name, value, digest_in_form_of(value, [block]))
         else:
             fields.append((name, value))
     fields.append((b"WARC-Profile", IDENTICAL_PAYLOAD.encode("ascii")))

@@ -32,13 +32,13 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.offline.eligibility import Eligibility, Savings
 from scrapy_dedupe.offline.file_rewriting import FileRewrite, RewriteTask, rewrite_file
 from scrapy_dedupe.offline.final_names import NewFiles, SourceFiles, fact_of
-from scrapy_dedupe.offline.layout import WORK_FOLDER, output_names
+from scrapy_dedupe.offline.inputs import STATE_FOLDER, output_names
 from scrapy_dedupe.offline.plan import PlanCounts, PlanTask, make_plan, slice_folder
 from scrapy_dedupe.offline.plan_lines import marks_of, read_notes, write_lines
-from scrapy_dedupe.offline.restored_heads import is_own_revisit
-from scrapy_dedupe.offline.row_facts import RowFacts
-from scrapy_dedupe.offline.row_scan import RowsTask, make_all_rows
-from scrapy_dedupe.offline.rows import SECOND, read_sums
+from scrapy_dedupe.offline.restored_records import is_own_revisit
+from scrapy_dedupe.offline.old_files import RowFacts
+from scrapy_dedupe.offline.row_scan import make_all_rows
+from scrapy_dedupe.offline.rows import SECOND, RowsTask, read_sums
 from scrapy_dedupe.offline.verifying import DEFAULT_SAMPLE, Verification, verify
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
@@ -145,7 +145,7 @@ def rewrite(
     originals: Iterable[ManifestLine] = (),
     faults: Faults | None = None,
 ) -> Rewritten:
-    """Rewrite *files* (None: all files in *lines*) to the folder *output*, with the paths of `layout`.
+    """Rewrite *files* (None: all files in *lines*) to the folder *output*, with the paths of `inputs.output_names`.
 
     *lines* come from numbered manifests. Copies in *lines* may refer to records in *originals*, of which only the first
     eight of each payload are used. With ``in_place``, *output* only holds the unfinished work. *faults* may be the caller's
@@ -216,7 +216,7 @@ def _state_folder(output: Path, options: RewriteOptions) -> Iterator[StateFolder
         with tempfile.TemporaryDirectory(prefix="dedupe-") as folder, StateFolder(Path(folder)) as state:
             yield state
         return
-    path = output / WORK_FOLDER / _FOLDER
+    path = output / STATE_FOLDER / _FOLDER
     try:
         with StateFolder(path) as state:
             try:
@@ -289,7 +289,7 @@ def begin(
     *fresh* says how to start again; *replaces* and *remedy* are those of `SourceFiles`. If one of the files *may_be_replaced* is
     in the folder, files may have been replaced. Raises ArchiveError for another job, and for a source file that has changed.
     """
-    job = {
+    job: dict[str, Any] = {
         "version": version,
         "options": options,
         "replaces": replaces,
@@ -397,7 +397,7 @@ class Rewriting:
         """Do all steps that have not been done. If the verification finds a difference, no file gets its final name.
 
         Without *rows*, they are made. *trusts_rows*: the verification uses facts from the rows instead of reading the old
-        files again (`row_facts`).
+        files again (`old_files`).
         """
         stored = self._state.read_json(VERIFIED)
         if stored is None:

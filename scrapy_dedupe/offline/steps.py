@@ -30,15 +30,13 @@ from .arc_conversion import ConversionOptions, convert_arc
 from .collisions import number_clusters
 from .engine import require_engine
 from .final_names import NewFiles
-from .inputs import STATE_FOLDER, Input
-from .layout import output_names
+from .inputs import STATE_FOLDER, Input, output_names
 from .manifest import read_lines
 from .places import Places
-from .plan_lines import list_lines, number_rows, read_notes, write_lines
+from .plan_lines import read_notes, write_lines
 from .rewriting import JOB, VERIFIED, VERSION, RewriteOptions, Rewriting, begin, made_rows
-from .row_numbering import list_rows
-from .row_scan import RowsTask
-from .rows import PURPOSE, SECOND
+from .row_numbering import list_lines, list_rows, number_rows
+from .rows import PURPOSE, SECOND, RowsTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +58,7 @@ class StepOptions(RewriteOptions):
 
     ``compare`` decides when payloads are the same. ``digest``: the digest, BLAKE2b-256 and the size are equal. ``bytes``:
     the digest is equal, and then all bytes are. With ``digest``, the verification compares the new files with facts from the
-    first reading of the old ones (`row_facts`); with ``bytes``, it reads the old files again.
+    first reading of the old ones (`old_files`); with ``bytes``, it reads the old files again.
     """
 
     algorithm: str = "sha256"
@@ -274,7 +272,17 @@ class _Steps:
             if options.dry_run
             else tuple(str(new.final(name) if output else files[name]) for name in files)
         )
-        seen = done.verification
+        verified: dict[str, Any] = {}
+        if (seen := done.verification) is not None:
+            verified = {
+                "verified": seen.records,
+                "resolved": seen.resolved,
+                "by_digest": seen.by_digest,
+                "dangling": seen.dangling_before,
+                "replayed": seen.replayed,
+                "findings_count": seen.findings_count,
+                "findings": tuple(map(str, seen.findings)),
+            }
         return Deduped(
             output=str(output or (state.path.parent if state.path.name == STATE_FOLDER else state.path)),
             in_place=options.in_place,
@@ -296,17 +304,7 @@ class _Steps:
             faults=done.faults,
             paths=paths,
             state=None if options.dry_run else str(state.path),
-            **{}
-            if seen is None
-            else {
-                "verified": seen.records,
-                "resolved": seen.resolved,
-                "by_digest": seen.by_digest,
-                "dangling": seen.dangling_before,
-                "replayed": seen.replayed,
-                "findings_count": seen.findings_count,
-                "findings": tuple(map(str, seen.findings)),
-            },
+            **verified,
         )
 
     def _converted(self) -> tuple[list[Input], int]:

@@ -431,19 +431,21 @@ def test_other_protocols_are_read_in_pieces(listed, monkeypatch):
 
 
 @pytest.mark.usefixtures("ways")
-def test_a_long_range_lies_in_a_temporary_file_that_goes_with_it(tmp_path, web, monkeypatch):
+def test_a_long_range_is_in_a_temporary_file_that_a_kill_does_not_leave(tmp_path, web, monkeypatch):
     folder = tmp_path / "temporary"
-    folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     body = os.urandom(ranges.HELD_BYTES + 1_000)
     listed = ListedFile(tmp_path / "a.warc", "a.warc", is_packed=False)
     listed.add(b"before")
     listed.add(body)
     web.pages["/a.warc"] = in_ranges(listed.path.read_bytes())
-    record = Places([web.url("/")]).record(listed.lines[1])
+    places = Places([web.url("/")])
+    assert places.record(listed.lines[0]).payload() == b"before"
+    with pytest.raises(FileNotFoundError, match="temporary"):
+        places.record(listed.lines[1])
+    folder.mkdir()
+    record = places.record(listed.lines[1])
     assert record.payload() == body
-    assert len(list(folder.iterdir())) == 1
-    del record
     assert not list(folder.iterdir())
 
 
