@@ -1,9 +1,9 @@
 """Offline deduplication of WARC files: find duplicates, verify them, replace them with revisits, and restore them.
 
 Each step is a function of files and manifests, so that several machines can share the work: `summing` writes a
-manifest of digests, `collisions` compares payloads, `numbering` chooses originals, `splitting` splits manifests,
-`rewriting` writes revisits, `verifying` compares both archives, `restoring` reverts the change. `arc_conversion`
-converts ARC files to WARC. `row_scan` reads a file once and writes its rows, from which `plan` derives the changes.
+manifest of digests, `collisions` compares payloads, `ordering` sorts manifests and chooses originals, `splitting`
+splits manifests, `rewriting` writes revisits, `verifying` compares both archives, `restoring` reverts the change.
+`arc_conversion` converts ARC files to WARC. `row_scan` reads a file once and writes its rows, from which `plan` derives the changes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from .arc_conversion import convert_arc
     from .collisions import resolve_collisions
     from .manifest import LineWriter, ManifestLine, read_lines
-    from .numbering import number
-    from .ordering import by_cluster
+    from .ordering import by_cluster, number
     from .places import Places
     from .restoring import restore
     from .rewriting import rewrite
@@ -44,7 +43,7 @@ _MODULES: Final = {
     "Places": "places",
     "by_cluster": "ordering",
     "convert_arc": "arc_conversion",
-    "number": "numbering",
+    "number": "ordering",
     "read_lines": "manifest",
     "resolve_collisions": "collisions",
     "restore": "restoring",

@@ -6,46 +6,55 @@ digest gets extension 1 and is not read. A record gets an extension that no othe
 another one (it is truncated or partial, or its chunks are truncated or hold more than the payload), if it cannot be
 read, or if the manifest lists it a second time. Such a record is never treated as a copy. No line is ever dropped.
 
-Memory does not grow with the number of lines or the size of payloads, only with the number of different payloads of one
-digest, since their lines and hashes are kept (`comparing`).
+No file is opened for the records of another one, and each record is read once (twice if it has more than 8 MiB), in two
+passes over the files (`comparing`). The first pass stores the payload of the first record of each digest. The second pass
+compares all other records with it, byte by byte, and stores the payloads that differ. Last, the stored payloads of one
+digest are compared with one another, but only those of the same size and hash, so that ten thousand payloads with one weak
+digest are not all compared with each other. Payloads are equal only if their bytes are.
+
+The files in the working folder, each of which is complete if it exists: ``lines.txt``, the manifest in the order of (digest,
+date, file, offset), whose lines are numbered from 0; ``others.rows``, the rows of the second pass in this order, with the
+number of the first line of the digest instead of the place of its payload; and the files of the passes, in ``first/`` and
+``second/``. Memory does not grow with the number of lines or the size of payloads, only with the number of different payloads
+of one digest.
 """
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import tempfile
-from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain, groupby, islice
-from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput
-from scrapy_dedupe.offline.comparing import DifferentPayloads
-from scrapy_dedupe.offline.eligibility import is_whole
-from scrapy_dedupe.offline.ordering import by_cluster, moment
-from scrapy_dedupe.tasks.faults import Fault, Faults
-from scrapy_dedupe.tasks.jobs import job_count, run_jobs
-from scrapy_dedupe.tasks.progress import NoProgress
-from scrapy_dedupe.warc.bodies import has_more_than_payload
-from scrapy_dedupe.warc.codings import Undecodable
+from scrapy_dedupe.files import whole_file
+from scrapy_dedupe.offline.comparing import (
+    ALONE,
+    NO_PAYLOAD,
+    SAME,
+    Pass,
+    row_of,
+    stored_pieces,
+)
+from scrapy_dedupe.offline.manifest import LineWriter, read_lines
+from scrapy_dedupe.offline.ordering import by_cluster, moment, sorted_rows
+from scrapy_dedupe.offline.ordering import number as numbered
+from scrapy_dedupe.offline.windows import are_same
+from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
+from scrapy_dedupe.tasks.state import StateFolder, reading, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from scrapy_dedupe.offline.manifest import ManifestLine
     from scrapy_dedupe.offline.places import Places
+    from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
 
-_AT_ONCE = 1_000  # lines of a digest that are read in the order of their places
-# The size of a batch for another process.
-_BATCH_LINES = 1_000
-_BATCH_BYTES = 64 << 20
-_LARGE_LINES = 5_000  # a digest with more lines is compared in this process
-_WAITING_LINES = 6_000  # for each process: lines that wait for earlier batches
+_FEW_LINES: Final = 1_000  # of one digest, which are sorted in memory
 
 
 @dataclass(slots=True)
@@ -62,12 +71,40 @@ class CollisionCounts:
     collisions: int = 0
     alone: int = 0
 
-    def add(self, other: CollisionCounts) -> None:
-        self.lines += other.lines
-        self.digests += other.digests
-        self.compared += other.compared
-        self.collisions += other.collisions
-        self.alone += other.alone
+
+def number_clusters(
+    sums: Path,
+    output: Path,
+    places: Places,
+    state: StateFolder,
+    *,
+    faults: Faults,
+    watch: Progress,
+    jobs: Jobs = 1,
+) -> CollisionCounts:
+    """Write the manifest of ten columns for the manifest *sums*.
+
+    Continues from the results in the state folder. Raises DamagedInput for the first fault, unless *faults* is set to
+    keep going; ArchiveError if the disk is full.
+    """
+    counts = CollisionCounts()
+    with StateFolder(state.path / "compared") as work:
+        for left in work.path.glob("sorting-*"):  # by a run that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        resolved = resolve_collisions(
+            read_lines(sums),
+            places,
+            faults=faults,
+            watch=watch,
+            jobs=jobs,
+            folder=work.path,
+            counts=counts,
+        )
+        with LineWriter(output, columns=10, force=True) as writer:
+            for line in numbered(resolved, faults=faults):
+                writer.write(line)
+        work.remove()
+    return counts
 
 
 def resolve_collisions(
@@ -75,289 +112,171 @@ def resolve_collisions(
     places: Places,
     *,
     faults: Faults,
-    watch: Progress | None = None,
+    watch: Progress = NO_PROGRESS,
     jobs: Jobs = 1,
     folder: Path | None = None,
     counts: CollisionCounts | None = None,
 ) -> Iterator[ManifestLine]:
     """Yield the lines with their extension, in order of cluster, without their values about copies.
 
-    *lines* must be in the order of (digest, date, file, offset); their extensions are ignored. If a digest has very many
-    lines, they are sorted with files in *folder* (default: the system's temporary folder). The results are added to
-    *counts*.
+    The *lines* may be in any order; their extensions are ignored. The working folder is *folder* (default: one in the
+    system's temporary folder). It needs space for the manifest, and for one payload of each digest that several records
+    have; files that an earlier run for the same lines has left there are used. The results are added to *counts*.
 
-    Raises DamagedInput for the first fault, unless *faults* is set to keep going; always if the lines are not sorted.
+    Raises DamagedInput for the first fault, unless *faults* is set to keep going; ArchiveError if the disk is full.
     """
-    watch = watch or NoProgress()
-    counts = counts if counts is not None else CollisionCounts()
-    with _folder(folder) as work:
-        if job_count(jobs) > 1:
-            yield from _in_batches(lines, places, faults, watch, jobs, work, counts)
-            return
-        for _, group in _digests(lines):
-            for line in _ordered(_resolved(group, places, faults, counts), work):
-                watch.advance(line.length)
-                yield line
+    with (
+        tempfile.TemporaryDirectory(prefix="scrapy-dedupe-")
+        if folder is None
+        else nullcontext(folder) as work
+    ):
+        comparison = _Comparison(Path(work), places, faults, watch, jobs)
+        comparison.run(lines)
+        with reading(work):
+            yield from comparison.resolved(CollisionCounts() if counts is None else counts)
 
 
-@contextmanager
-def _folder(folder: Path | None) -> Iterator[Path]:
-    if folder is not None:
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="scrapy-dedupe-") as name:
-        yield Path(name)
-
-
-def _digests(lines: Iterable[ManifestLine]) -> Iterator[tuple[str, Iterator[ManifestLine]]]:
-    previous = ""
-    for digest, group in groupby(lines, attrgetter("digest")):
-        # Two groups of one digest would both begin with extension 1, and different records would be treated as copies.
-        if digest < previous:
-            raise DamagedInput(f"The manifest is not sorted: the digest {digest} comes after {previous}.")
-        previous = digest
-        yield digest, group
-
-
-def _ordered(lines: Iterator[ManifestLine], folder: Path) -> Iterable[ManifestLine]:
-    """The lines of one digest in the order of their extensions."""
-    first = list(islice(lines, _AT_ONCE))
-    if len(first) < _AT_ONCE:
-        return sorted(first, key=lambda line: line.extension or 1)  # a stable sort
-    return by_cluster(chain(first, lines), folder)
-
-
-def _resolved(
-    group: Iterator[ManifestLine], places: Places, faults: Faults, counts: CollisionCounts
-) -> Iterator[ManifestLine]:
-    """The lines of one digest with their extensions, in their order."""
-    first = list(islice(group, 2))
-    if len(first) == 1:
-        counts.lines += 1
-        yield _with_extension(first[0], 1)
-        return
-    counts.digests += 1
-    group = chain(first, group)
-    payloads = DifferentPayloads(places, is_decoded=first[0].is_decoded)
-    repeated = _Repetitions(places)
-    extensions: dict[int, int] = {}  # of payloads by their number
-    taken = 0
-    while some := list(islice(group, _AT_ONCE)):
-        is_repeated = [repeated.is_repeated(line) for line in some]
-        numbers: list[int | None] = [None] * len(some)
-        for index in sorted(range(len(some)), key=lambda index: (some[index].file, some[index].offset)):
-            if is_repeated[index]:
-                faults.add(_place(some[index]), "the manifest lists this record twice")
-            else:
-                numbers[index] = _number(some[index], payloads, places, faults)
-        for line, number in zip(some, numbers, strict=True):
-            if number is None:
-                counts.alone += 1
-                extension = taken = taken + 1
-            else:
-                extension = extensions.setdefault(number, taken + 1)
-                taken = max(taken, extension)
-            yield _with_extension(line, extension)
-        counts.lines += len(some)
-        counts.compared += len(some)
-    counts.collisions += len(extensions) > 1
-
-
-def _number(line: ManifestLine, payloads: DifferentPayloads, places: Places, faults: Faults) -> int | None:
-    """The number of a line's payload; None if the record must not replace another one."""
-    try:
-        record = places.record(line)
-        # Chunks that hold more than the payload would be lost with the record. A truncated body of chunks may have no
-        # payload at all.
-        if record.type == "revisit" or not is_whole(record) or has_more_than_payload(record):
-            return None
-        return payloads.number_of(line, record)
-    except Undecodable as error:
-        faults.add(_place(line), f"the payload cannot be decoded: {error}")
-    except (DamagedInput, ArchiveError) as error:
-        faults.add(_place(line), _reason(error, line))
-    return None
-
-
-def _reason(error: Exception, line: ManifestLine) -> str:
-    """The reason of an error, without the place if it is the line's own."""
-    text = str(error)
-    before, _, reason = text.partition(f", offset {line.offset}: ")
-    return reason if reason and before.endswith(line.file) else text
-
-
-def _place(line: ManifestLine) -> str:
-    return f"{line.file}, offset {line.offset}"
-
-
-def _with_extension(line: ManifestLine, extension: int) -> ManifestLine:
-    return replace(line, extension=extension, copy=None, refers_to_uri=None, refers_to_date=None)
-
-
-class _Repetitions:
-    """Finds records that were listed before, even by another name of their file: no record is a copy of itself."""
-
-    def __init__(self, places: Places) -> None:
+class _Comparison:
+    def __init__(self, folder: Path, places: Places, faults: Faults, watch: Progress, jobs: Jobs) -> None:
+        self._folder = folder
         self._places = places
-        self._date = ""
-        self._seen: set[tuple[str, int]] = set()
+        self._faults = faults
+        self._watch = watch
+        self._jobs = jobs
+        self._lines = folder / "lines.txt"
+        self._others = folder / "others.rows"
+        self._first, self._second = Pass(folder / "first", places), Pass(folder / "second", places)
 
-    def is_repeated(self, line: ManifestLine) -> bool:
+    def run(self, lines: Iterable[ManifestLine]) -> None:
+        """Do what an earlier run has not done, up to the last result."""
+        if not self._lines.exists():
+            with part(self._watch, "sorting", 0), LineWriter(self._lines, columns=6) as writer:
+                for line in by_cluster(map(_plain, lines), self._folder):
+                    writer.write(line)
+        for files, rows, title in (
+            (self._first, self._first_rows, "reading payloads"),
+            (self._second, self._second_rows, "comparing"),
+        ):
+            if not files.is_prepared:
+                files.prepare(rows())
+            files.run(self._faults, self._jobs, self._watch, title)
+
+    def _first_rows(self) -> Iterator[bytes]:
+        """The first record of each digest that has several. All others are written to a file."""
+        with writing(self._others), whole_file.replacing(self._others, suffix=".new") as others:
+            for group in self._digests():
+                (first, line), *more = itertools.islice(group, 2)
+                if not more:
+                    continue
+                yield row_of(line, first, NO_PAYLOAD)
+                lines = self._unrepeated(itertools.chain([(first, line)], more, group))
+                for index, line in itertools.islice(lines, 1, None):
+                    others.write(row_of(line, index, str(first)))
+
+    def _unrepeated(self, group: Iterator[tuple[int, ManifestLine]]) -> Iterator[tuple[int, ManifestLine]]:
+        """The lines of one digest without records that were listed before, even by another name of their file."""
         # The same record has the same date, so only the records of one date must be remembered.
-        date = moment(line.date)
-        if date != self._date:
-            self._date = date
-            self._seen.clear()
-        place = self._places.identity(line.file), line.offset
-        if place in self._seen:
-            return True
-        self._seen.add(place)
-        return False
+        for _, same_date in itertools.groupby(group, lambda item: moment(item[1].date)):
+            seen: set[tuple[str, int]] = set()
+            for index, line in same_date:
+                place = self._places.identity(line.file), line.offset
+                if place not in seen:
+                    yield index, line
+                elif not self._faults.keep_going:
+                    self._faults.add(*_repeated(line))
+                seen.add(place)
 
+    def _second_rows(self) -> Iterator[bytes]:
+        """All others, with the place of the first payload of their digest."""
+        results = self._results(self._first)
+        with writing(self._others), self._others.open("rb") as others:
+            for data in others:
+                *start, first, text = data.split(b"\t")
+                result = results.of(int(first))
+                payload = NO_PAYLOAD if result is None or result == ALONE else result
+                yield b"\t".join([*start, payload.encode(), text])
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    number: int
-    digests: list[list[ManifestLine]]
+    def resolved(self, counts: CollisionCounts) -> Iterator[ManifestLine]:
+        """The lines with their extensions, in order of cluster."""
+        results = self._results(self._first, self._second)
+        for group in self._digests():
+            first = list(itertools.islice(group, 2))
+            if len(first) == 1:
+                counts.lines += 1
+                yield replace(first[0][1], extension=1)
+                continue
+            lines = self._extended(itertools.chain(first, group), results, counts)
+            few = list(itertools.islice(lines, _FEW_LINES))
+            if len(few) < _FEW_LINES:
+                yield from sorted(few, key=lambda line: line.extension or 1)  # a stable sort
+            else:
+                yield from by_cluster(itertools.chain(few, lines), self._folder)
 
-
-@dataclass(frozen=True, slots=True)
-class _BatchResult:
-    extensions: list[list[int]]  # for the lines of each digest; the caller has the lines
-    counts: CollisionCounts
-    fault_count: int
-    faults: tuple[Fault, ...]
-
-
-def _in_batches(
-    lines: Iterable[ManifestLine],
-    places: Places,
-    faults: Faults,
-    watch: Progress,
-    jobs: Jobs,
-    folder: Path,
-    counts: CollisionCounts,
-) -> Iterator[ManifestLine]:
-    """Resolve in batches: digests with few lines in worker processes, all others in this process."""
-    work = partial(_resolve_batch, places=places, keep_going=faults.keep_going)
-    digests = _Digests(lines)
-    while not digests.is_at_end:
-        batches = _Batches(digests, job_count(jobs))
-        resolved: dict[int, list[list[int]]] = {}
-        number = 0
-        for batch, result in run_jobs(work, batches, jobs):
-            resolved[batch.number] = result.extensions
-            counts.add(result.counts)
-            faults.take(result.fault_count, result.faults)
-            # Batches finish in any order, but lines are yielded in input order.
-            while number in resolved:
-                yield from _extended(batches.taken(number), resolved.pop(number), watch, counts)
-                number += 1
-        if (group := digests.large()) is not None:
-            for line in _ordered(_resolved(group, places, faults, counts), folder):
-                watch.advance(line.length)
-                yield line
-
-
-def _extended(
-    digests: list[list[ManifestLine]], extensions: list[list[int]], watch: Progress, counts: CollisionCounts
-) -> Iterator[ManifestLine]:
-    """The lines of a batch in the order of cluster."""
-    compared = iter(extensions)
-    for digest in digests:
-        watch.advance(sum(line.length for line in digest))
-        if len(digest) > 1:
-            yield from sorted(map(_with_extension, digest, next(compared)), key=attrgetter("extension"))
-        else:
+    def _extended(
+        self, group: Iterator[tuple[int, ManifestLine]], results: _Results, counts: CollisionCounts
+    ) -> Iterator[ManifestLine]:
+        """The lines of one digest with their extensions, in their order."""
+        payloads: dict[str, list[tuple[str, int]]] = {}  # places and extensions, by size and hash
+        taken = different = 0
+        for index, line in group:
+            result = results.of(index)
+            if result is None:
+                self._faults.add(*_repeated(line))
+            if result == SAME:
+                extension = 1
+            elif result is None or result == ALONE:
+                counts.alone += 1
+                extension = taken + 1
+            else:
+                alike = payloads.setdefault(result.split(":", 2)[2], [])
+                extension = next((known for place, known in alike if self._is_same(place, result)), taken + 1)
+                if extension > taken:
+                    alike.append((result, extension))
+                    different += 1
+            taken = max(taken, extension)
             counts.lines += 1
-            yield _with_extension(digest[0], 1)
+            counts.compared += 1
+            yield replace(line, extension=extension)
+        counts.digests += 1
+        counts.collisions += different > 1
+
+    def _is_same(self, place: str, other: str) -> bool:
+        return place == other or are_same(
+            stored_pieces(self._folder, place), stored_pieces(self._folder, other)
+        )
+
+    def _digests(self) -> Iterator[Iterator[tuple[int, ManifestLine]]]:
+        """The numbered lines of each digest. Iterate the lines of a digest before requesting the next one."""
+        lines = enumerate(read_lines(self._lines))
+        return (group for _, group in itertools.groupby(lines, lambda item: item[1].digest))
+
+    def _results(self, *passes: Pass) -> _Results:
+        rows = itertools.chain.from_iterable(files.results() for files in passes)
+        return _Results(sorted_rows(rows, self._folder))
 
 
-class _Digests:
-    """The lines grouped by digest. Stops at a digest of more than `_LARGE_LINES` lines, see `large`."""
+class _Results:
+    """The results of passes, which are requested in the order of the lines."""
 
-    def __init__(self, lines: Iterable[ManifestLine]) -> None:
-        self._groups = _digests(lines)
-        self._large: Iterator[ManifestLine] | None = None
-        self.is_at_end = False
+    def __init__(self, rows: Iterator[bytes]) -> None:
+        self._rows = rows
+        self._index, self._result = -1, ALONE
 
-    def next_few(self) -> list[ManifestLine] | None:
-        """The lines of the next digest; None if the next digest is large, or at the end."""
-        if self._large is not None or self.is_at_end:
-            return None
-        for _, group in self._groups:
-            first = list(islice(group, _LARGE_LINES + 1))
-            if len(first) <= _LARGE_LINES:
-                return first
-            self._large = chain(first, group)
-            return None
-        self.is_at_end = True
-        return None
-
-    def large(self) -> Iterator[ManifestLine] | None:
-        """The lines of the next digest if it is large, else None."""
-        large, self._large = self._large, None
-        return large
+    def of(self, index: int) -> str | None:
+        """The result of a line; None for a line that is in no pass."""
+        while self._index < index and (row := next(self._rows, None)) is not None:
+            text, _, result = row[:-1].decode().partition("\t")
+            self._index, self._result = int(text), result
+        return self._result if self._index == index else None
 
 
-class _Batches(Sequence[_Batch]):
-    """Batches of digests, made lazily; the first *jobs* of them at once, so that the length shows whether several exist.
-
-    They end at a large digest, or when `_WAITING_LINES` for each job were made and not yet `taken`.
-    """
-
-    def __init__(self, digests: _Digests, jobs: int) -> None:
-        self._digests = digests
-        self._waiting: dict[int, list[list[ManifestLine]]] = {}
-        self._waiting_lines = 0
-        self._most_lines = jobs * _WAITING_LINES
-        self._count = 0
-        made = self._made()
-        self._first = list(islice(made, jobs))
-        self._rest = made
-
-    def __len__(self) -> int:
-        return len(self._first)
-
-    def __iter__(self) -> Iterator[_Batch]:
-        yield from self._first
-        yield from self._rest
-
-    def __getitem__(self, index: Any) -> Any:
-        raise TypeError("the batches can be iterated only once")
-
-    def taken(self, number: int) -> list[list[ManifestLine]]:
-        """All digests of a batch, including those of one line, which are not compared."""
-        digests = self._waiting.pop(number)
-        self._waiting_lines -= sum(map(len, digests))
-        return digests
-
-    def _made(self) -> Iterator[_Batch]:
-        while self._waiting_lines < self._most_lines:
-            digests: list[list[ManifestLine]] = []
-            count = compared = size_bytes = 0
-            while compared < _BATCH_LINES and count < 2 * _BATCH_LINES and size_bytes < _BATCH_BYTES:
-                digest = self._digests.next_few()
-                if digest is None:
-                    break
-                digests.append(digest)
-                count += len(digest)
-                if len(digest) > 1:
-                    compared += len(digest)
-                    size_bytes += sum(line.length for line in digest)
-            if not digests:
-                return
-            number, self._count = self._count, self._count + 1
-            self._waiting[number] = digests
-            self._waiting_lines += count
-            # The only record of a digest is not read.
-            yield _Batch(number, [digest for digest in digests if len(digest) > 1])
+def _plain(line: ManifestLine) -> ManifestLine:
+    """The line with six columns."""
+    if line.columns == 6:
+        return line
+    return replace(line, extension=None, copy=None, refers_to_uri=None, refers_to_date=None)
 
 
-def _resolve_batch(batch: _Batch, places: Places, keep_going: bool) -> _BatchResult:
-    faults, counts = Faults(keep_going=keep_going), CollisionCounts()
-    extensions = [
-        [line.extension or 1 for line in _resolved(iter(digest), places, faults, counts)]
-        for digest in batch.digests
-    ]
-    return _BatchResult(extensions, counts, faults.count, tuple(faults.first))
+def _repeated(line: ManifestLine) -> tuple[str, str]:
+    """The place and the reason of a fault."""
+    return f"{line.file}, offset {line.offset}", "the manifest lists this record twice"

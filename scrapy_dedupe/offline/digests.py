@@ -32,8 +32,7 @@ from scrapy_dedupe.warc.codings import Undecodable, codings_of
 from scrapy_dedupe.warc.framing import frames
 from scrapy_dedupe.warc.reading import KEPT_BYTES, bare_uri, says_http, stored_record
 
-from .manifest import DECODED, ManifestLine
-from .manifest_lines import is_date, is_usual_name, is_usual_uri, why_unwritable
+from .manifest_lines import DECODED, ManifestLine, is_date, is_usual_name, is_usual_uri, why_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -54,7 +53,7 @@ _PROGRESS_BYTES = 1 << 20
 class DigestOptions:
     """How records are digested.
 
-    ``algorithm`` is one of `manifest.ALGORITHMS`. ``recompute``: ignore stored digests. ``verify``: compute stored
+    ``algorithm`` is one of `manifest_lines.ALGORITHMS`. ``recompute``: ignore stored digests. ``verify``: compute stored
     digests again and compare them. ``skip_empty``: write no line for an empty payload. ``resources``: include
     ``resource`` records. ``decoded``: digest the payload without its content coding.
     """

@@ -1,4 +1,4 @@
-"""Which records may become a revisit, or be the original of one.
+"""Which records may become a revisit, or be the original of one, and the bytes that revisits save.
 
 The rules are the same as in a crawl: only whole bodies of GET responses. Replay programs do not find a POST by its URL
 and may show a revisit of another status as 200, and a part of a body must never replace a whole one.
@@ -7,14 +7,22 @@ and may show a revisit of another status as 200, and a part of a body must never
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from scrapy_dedupe.warc.reading import StoredRecord
 
 DEFAULT_MIN_SIZE = 1_024
 DEFAULT_STATUSES = frozenset({200})
+OTHERS = "(others)"
+"""The name for all hosts or media types after the first 100,000."""
+
+_MAX_NAMES = 100_000
 
 REASONS = {
     "truncated": "truncated when it was captured",
@@ -75,3 +83,53 @@ class Eligibility:
 def is_whole(record: StoredRecord) -> bool:
     """The same value as `StoredRecord.is_whole`."""
     return record.is_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """The bytes that the copies of one host or media type save as revisits."""
+
+    name: str
+    records: int
+    saved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Savings:
+    """The totals, and the savings by host and media type, largest first."""
+
+    records: int = 0
+    saved_bytes: int = 0
+    hosts: tuple[Saving, ...] = ()
+    types: tuple[Saving, ...] = ()
+
+
+def add_up(copies: Iterable[tuple[str, str, int]]) -> Savings:
+    """Add up the savings of copies, given as tuples of URI, media type and saved bytes.
+
+    >>> add_up([("http://example.com/a", "text/html", 10), ("http://example.com/b", "image/png", 5)]).hosts
+    (Saving(name='example.com', records=2, saved_bytes=15),)
+    """
+    records = saved_bytes = 0
+    hosts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    types: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for uri, mime, size in copies:
+        records += 1
+        saved_bytes += size
+        for sums, name in ((hosts, _host(uri)), (types, mime or "(none)")):
+            entry = sums[name if name in sums or len(sums) < _MAX_NAMES else OTHERS]
+            entry[0] += 1
+            entry[1] += size
+    return Savings(records, saved_bytes, _ordered(hosts), _ordered(types))
+
+
+def _ordered(sums: dict[str, list[int]]) -> tuple[Saving, ...]:
+    found = [Saving(name, count, size) for name, (count, size) in sums.items()]
+    return tuple(sorted(found, key=lambda saving: (-saving.saved_bytes, saving.name)))
+
+
+def _host(uri: str) -> str:
+    try:
+        return urlsplit(uri).hostname or "(none)"
+    except ValueError:  # an invalid address in brackets
+        return "(none)"

@@ -10,104 +10,169 @@ import filecmp
 import os
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import sync_folder
-from scrapy_dedupe.offline.restored_heads import is_own_revisit
 from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.warc.files import prove_writable
-from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from scrapy_dedupe.offline.places import Places
-    from scrapy_dedupe.offline.plan_lines import PlannedFile
     from scrapy_dedupe.warc.sources import ReadableFile
 
+Fact = list[object]
+"""Name, path, size, modification time and inode of a file, as a list that JSON can store; of a remote file, name and URL."""
+
 _ARCHIVE_NAME: Final = re.compile(r".*\.w?arc(\.gz)?", re.IGNORECASE | re.DOTALL)
-_FIRST: Final = 1_000
+_MOST_UNLISTED: Final = 1_000
 
 
-def facts_of(names: Iterable[str], places: Places) -> list[list[object]]:
-    """Name, path, size, modification time and inode of each file, as a list that JSON can store."""
-    return [_fact(name, places) for name in names]
+@dataclass(frozen=True, slots=True)
+class SourceFiles:
+    """The files that a run reads, by name, and their facts when the work began.
 
-
-def _fact(name: str, places: Places) -> list[object]:
-    place = places.file(name)
-    if not isinstance(place, Path):
-        return [name, str(place)]
-    with reading(place):
-        stat = place.stat()
-    return [name, os.path.realpath(place), stat.st_size, stat.st_mtime_ns, stat.st_ino]
-
-
-def check_unchanged(facts: Iterable[list[object]], places: Places, folder: Path) -> None:
-    """Raise ArchiveError for the first file that has changed since *facts* were taken; *folder* is the work folder."""
-    for fact in facts:
-        name = str(fact[0])
-        if _fact(name, places) != fact:
-            raise ArchiveError(
-                f"{name} has changed since this work began. Remove {folder} and start again with a new manifest of it."
-            )
-
-
-def check_in_place(files: Sequence[PlannedFile], others: Sequence[PlannedFile], places: Places) -> None:
-    """Raise UsageError or ArchiveError if files cannot be replaced; *others* are only read."""
-    if left := [file.name for file in others if file.is_main]:
-        raise UsageError(
-            f"--in-place must replace all files of the manifests: {left[0]} is in them but not selected, and its records"
-            " could not be found afterwards. Leave --files out, or write to a folder with -o."
-        )
-    all_files = [*files, *others]
-    if len({places.identity(file.name) for file in all_files}) < len(all_files):
-        raise ArchiveError(
-            "One of the files has two names, by a link, and cannot be replaced under only one of them. Remove one name"
-            " from the manifests."
-        )
-    found = {Path(os.path.realpath(str(places.file(file.name)))).parent for file in files}
-    for folder in found:
-        prove_writable(folder, "The new files")
-
-
-def check_outputs(
-    files: Sequence[PlannedFile],
-    others: Sequence[PlannedFile],
-    places: Places,
-    finals: Mapping[str, Path],
-    *,
-    replaces: bool,
-) -> None:
-    """Raise ArchiveError if a file blocks one of *finals* (by name), or would be a copy of itself.
-
-    If one file has two names, one of them rewritten and the other only read, the rewritten file would refer to itself,
-    under a name that is not in the new archive.
+    ``replaces``: existing files in the output may be replaced. ``remedy`` is the advice if a file has changed.
     """
-    read = {places.identity(file.name): file.name for file in others}
-    for file in files:
-        if other := read.get(places.identity(file.name)):
-            raise ArchiveError(
-                f"{file.name} and {other} are the same file, by a link. Remove one name from the manifests, or write both."
-            )
-    known = {places.identity(file.name) for file in [*files, *others]}
-    for name, final in finals.items():
-        if os.path.realpath(final) in known:
-            raise ArchiveError(
-                f"{final} is one of the files to be read. Choose another folder, or replace the files with --in-place."
-            )
-        check_free(name, final, replaces=replaces)
+
+    files: Mapping[str, ReadableFile]
+    facts: Mapping[str, Fact]
+    replaces: bool
+    remedy: str
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all local files when the work began."""
+        return sum(int(str(fact[2])) for fact in self.facts.values() if len(fact) > 2)
+
+    def check_unchanged(self, names: Iterable[str] | None = None) -> None:
+        """Raise ArchiveError for the first of *names* (None: all) that has changed since the work began."""
+        for name in self.facts if names is None else names:
+            if fact_of(name, self.files[name]) != self.facts[name]:
+                raise ArchiveError(f"{name} has changed since this work began. {self.remedy}")
 
 
-def check_free(name: str, final: Path, *, replaces: bool) -> None:
-    """Raise ArchiveError if *final* exists and must not be replaced."""
-    if final.exists() and not (replaces and final.is_file()):
-        raise ArchiveError(
-            f"{final} already exists; {name} would be written to it. Use --force to replace it."
-        )
+def fact_of(name: str, file: ReadableFile) -> Fact:
+    """The facts of a file. Raises ArchiveError if it cannot be read."""
+    if not isinstance(file, Path):
+        return [name, str(file)]
+    with reading(file):
+        stat = file.stat()
+    return [name, os.path.realpath(file), stat.st_size, stat.st_mtime_ns, stat.st_ino]
+
+
+@dataclass(frozen=True, slots=True)
+class NewFiles:
+    """The new files of a run, by the names of the files that are rewritten. *others* are files that are only read.
+
+    A new file is written to *folder*, with its path of *names*. Then it is moved to *output* or, if this is None, it replaces
+    the old file. ``replaces``: existing files in *output* may be replaced.
+    """
+
+    files: Mapping[str, ReadableFile]
+    others: Mapping[str, ReadableFile]
+    names: Mapping[str, PurePosixPath]
+    folder: Path
+    output: Path | None
+    replaces: bool
+
+    def waiting(self, name: str) -> Path:
+        """The path of a new file until it gets its final name."""
+        return self.folder / self.names[name]
+
+    def final(self, name: str) -> Path:
+        """The final path of a new file."""
+        if self.output is None:
+            return Path(os.path.realpath(str(self.files[name])))
+        return self.output / self.names[name]
+
+    def check(self) -> None:
+        """Raise ArchiveError if a new file cannot get its final name."""
+        if self.output is None:
+            if len({*map(_identity, self.files.values()), *map(_identity, self.others.values())}) < len(
+                self.files
+            ) + len(self.others):
+                raise ArchiveError(
+                    "One of the files has two names, by a link, and cannot be replaced under only one of them. Remove one"
+                    " name from the manifests."
+                )
+            for folder in {self.final(name).parent for name in self.files}:
+                prove_writable(folder, "The new files")
+            return
+        prove_writable(self.output, "The new files")
+        # The rewritten file would refer to itself, under a name that is not in the new archive.
+        read = {_identity(file): name for name, file in self.others.items()}
+        for name, file in self.files.items():
+            if other := read.get(_identity(file)):
+                raise ArchiveError(
+                    f"{name} and {other} are the same file, by a link. Remove one name from the manifests, or write both."
+                )
+        known = {*read, *map(_identity, self.files.values())}
+        for name in self.files:
+            if os.path.realpath(self.final(name)) in known:
+                raise ArchiveError(
+                    f"{self.final(name)} is one of the files to be read. Choose another folder, or replace the files with"
+                    " --in-place."
+                )
+            self._check_free(name)
+
+    def move(self, changed: Iterable[str], sources: SourceFiles) -> None:
+        """Give the new files of *changed* their final names; a file that is not in the folder any more already has it.
+
+        Raises ArchiveError if a source file has changed.
+        """
+        unchanged = set(sources.facts)
+        waiting = []
+        for name in changed:
+            new = self.waiting(name)
+            if self.output is None:
+                if new.exists() and _is_replaced(new, self.final(name), sources.facts[name]):
+                    with writing(new):
+                        new.unlink()
+                if not new.exists():
+                    # The file has been replaced, so it differs from the file that was read.
+                    unchanged.remove(name)
+            if new.exists():
+                waiting.append(name)
+        sources.check_unchanged(name for name in sources.facts if name in unchanged)
+        for name in waiting:
+            if self.output is None:
+                sources.check_unchanged([name])
+                replace(self.waiting(name), self.final(name))
+            else:
+                self._check_free(name)
+                move(self.waiting(name), self.final(name))
+
+    def unlisted(self) -> tuple[str, ...]:
+        """WARC files in the folders of the files that are not among the known files, named as in a manifest.
+
+        They may hold revisits of copies that become revisits. At most 1,000 are returned.
+        """
+        known = {_identity(file) for file in (*self.files.values(), *self.others.values())}
+        folders: dict[str, str] = {}
+        for name, file in self.files.items():
+            if isinstance(file, Path):
+                folders.setdefault(os.path.realpath(file.parent), str(PurePosixPath(name).parent))
+        found = []
+        for folder, name in folders.items():
+            with reading(folder):
+                entries = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
+            for entry in entries:
+                path = os.path.join(folder, entry)  # noqa: PTH118 - compared with the known names as text
+                if _ARCHIVE_NAME.fullmatch(entry) and os.path.realpath(path) not in known:
+                    found.append(str(PurePosixPath(name, entry)))
+        return tuple(found[:_MOST_UNLISTED])
+
+    def _check_free(self, name: str) -> None:
+        final = self.final(name)
+        if final.exists() and not (self.replaces and final.is_file()):
+            raise ArchiveError(
+                f"{final} already exists; {name} would be written to it. Use --force to replace it."
+            )
 
 
 def move(new: Path, final: Path) -> None:
@@ -135,39 +200,11 @@ def replace(new: Path, old: Path) -> None:
             sync_folder(old.parent)
 
 
-def is_replaced(new: Path, old: Path, fact: list[object]) -> bool:
+def _is_replaced(new: Path, old: Path, fact: Fact) -> bool:
     """Whether *old* has already been replaced: across file systems, a run can be killed before it removes *new*."""
-    with reading(old):
-        stat, path = old.stat(), os.path.realpath(old)
-        is_as_before = [path, stat.st_size, stat.st_mtime_ns, stat.st_ino] == fact[1:]
-        return not is_as_before and path == fact[1] and filecmp.cmp(new, old, shallow=False)
+    return fact_of(str(fact[0]), old) != fact and str(old) == fact[1] and filecmp.cmp(new, old, shallow=False)
 
 
-def has_own_revisit(file: ReadableFile) -> bool:
-    """Whether a file has a revisit that an earlier run made from a response."""
-    with reading(file):
-        return any(is_own_revisit(record) for record in read_records(file, on_damage=lambda _: None))
-
-
-def unlisted_files(
-    files: Sequence[PlannedFile], others: Sequence[PlannedFile], places: Places
-) -> tuple[str, ...]:
-    """WARC files in the folders of *files* that are not among the known files, named as in a manifest.
-
-    They may hold revisits of copies that become revisits. At most 1,000 are returned.
-    """
-    known = {places.identity(file.name) for file in [*files, *others]}
-    folders: dict[str, str] = {}
-    for file in files:
-        place = places.file(file.name)
-        if isinstance(place, Path):
-            folders.setdefault(os.path.realpath(place.parent), str(PurePosixPath(file.name).parent))
-    found = []
-    for folder, name in folders.items():
-        with reading(folder):
-            entries = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
-        for entry in entries:
-            path = os.path.join(folder, entry)  # noqa: PTH118 - compared with the known names as text
-            if _ARCHIVE_NAME.fullmatch(entry) and os.path.realpath(path) not in known:
-                found.append(str(PurePosixPath(name, entry)))
-    return tuple(found[:_FIRST])
+def _identity(file: ReadableFile) -> str:
+    """A text that is equal for all names of one file."""
+    return os.path.realpath(file) if isinstance(file, Path) else str(file)

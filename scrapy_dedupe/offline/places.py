@@ -4,7 +4,10 @@ A name is looked up in this order: in the path map; as a URL; as an absolute pat
 folder if there are no roots. Last, a bare name, as other tools write it, is searched anywhere below the roots and must
 be unique there. The first match is used. A name may be inside a WACZ: ``a.wacz/archive/b.warc.gz``.
 
-A path map (`path_maps`) gives the place of a name; a place is a path or a URL.
+A path map is a text file that gives the place of a name: a path or a URL. Each line is ``NAME PLACE``, separated by one
+space. A name or path may contain escapes such as ``%20`` for a space or ``%25`` for a percent sign; a URL is not unescaped.
+Empty lines and lines that begin with ``#`` are ignored. A file that begins with ``{`` is a JSON object that maps names to
+places instead. Relative paths are relative to the folder of the map.
 
 Of a remote file, only the bytes of the record are fetched. The record at a line's offset must match the line, or the
 manifest belongs to another file.
@@ -12,16 +15,18 @@ manifest belongs to another file.
 
 from __future__ import annotations
 
+import json
 import os
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError
-from scrapy_dedupe.offline.path_maps import read_path_map
-from scrapy_dedupe.offline.ranges import FileRange, is_remote
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, UsageError
+from scrapy_dedupe.offline.ranges import HELD_BYTES, FileRange, is_remote
+from scrapy_dedupe.offline.windows import HeldFile, WindowedFile
 from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.framing import arc_values
 from scrapy_dedupe.warc.reading import read_record
@@ -43,6 +48,7 @@ _WACZ_FOLDER = ".wacz/archive/"
 _SHOWN = 3
 _GZIP_START = GZIP_MAGIC[:2]
 _START_BYTES = 1 << 16  # longer than the header line of an ARC record
+_AFTER_BYTES = 64  # of the next record, which show that a record is whole
 
 
 class Places:
@@ -63,6 +69,12 @@ class Places:
 
     def __reduce__(self) -> tuple[Callable[..., Places], tuple[_Roots, _Paths]]:
         return _places, (self.roots, self.paths)
+
+    def only(self, name: str) -> Places:
+        """The places of one file. A task that is sent to another process need not contain the whole path map."""
+        if not self._map:
+            return self
+        return _places(self.roots, {name: self._map[name]} if name in self._map else None)
 
     def file(self, name: str) -> ReadableFile:
         """The file with this name in a manifest. Raises ArchiveError if there is none, or more than one."""
@@ -93,6 +105,32 @@ class Places:
             return _read(file, line)
         except OSError as error:
             raise ArchiveError(f"{shown(str(file))} cannot be read: {error.strerror or error}.") from error
+
+    @contextmanager
+    def records(self, name: str) -> Iterator[Callable[[ManifestLine], StoredRecord]]:
+        """A function that returns the records of lines of one file, as `record` does.
+
+        The file is opened once, and if the lines are in the order of their offsets, no byte of it is read twice; only the
+        blocks of records with more than 4 MiB are.
+        """
+        window: WindowedFile | None = None
+        with ExitStack() as stack:
+            # If this fails, `record` raises the error for each line.
+            with suppress(DedupeError, OSError):
+                file = self.file(name)
+                if not is_remote(file):
+                    check_regular(file)
+                    window = stack.enter_context(WindowedFile(file, reads_ahead=False))
+
+            def record_of(line: ManifestLine) -> StoredRecord:
+                if window is not None and line.length <= HELD_BYTES:
+                    # Outside of the whole file, a line that does not match is not always told from damage.
+                    with suppress(DamagedInput, OSError):
+                        data = window.read(line.offset, line.length + _AFTER_BYTES)
+                        return _read(HeldFile(data, str(file), line.offset), line)
+                return self.record(line)
+
+            yield record_of
 
     def _file(self, name: str) -> ReadableFile:
         if name in self._map:
@@ -212,9 +250,10 @@ def _read(file: ReadableFile, line: ManifestLine) -> StoredRecord:
         raise _mismatch(
             file, line.offset, "no record begins at this offset, or its first bytes are damaged"
         ) from error
-    if record.format == "arc" and not _is_of(record, line):
-        record = _in_version_2(record)
     wrong = _difference(record, line)
+    if wrong is not None and record.format == "arc":
+        record = _in_version_2(record)
+        wrong = _difference(record, line)
     if wrong is None:
         return record
     raise _mismatch(record.path, record.offset, wrong)
@@ -235,10 +274,6 @@ def _mismatch(file: ReadableFile, offset: int, wrong: str) -> DamagedInput:
         f"{file}, offset {offset}: the manifest does not match the file: {wrong}. Create the manifest again with warcsum,"
         " or name the right file with --root or --paths."
     )
-
-
-def _is_of(record: StoredRecord, line: ManifestLine) -> bool:
-    return _is_uri(record.target_uri or "", line.uri) and _is_date(record.date or "", line.date)
 
 
 def _difference(record: StoredRecord, line: ManifestLine) -> str | None:
@@ -279,3 +314,48 @@ def _in_version_2(record: StoredRecord) -> StoredRecord:
     digits = values[2][:14]
     date = f"{digits[:4]}-{digits[4:6]}-{digits[6:8]}T{digits[8:10]}:{digits[10:12]}:{digits[12:14]}Z"
     return replace(record, target_uri=values[0], date=date)
+
+
+def read_path_map(path: Path) -> dict[str, str]:
+    """The place of each name. Raises ArchiveError if the file cannot be read, UsageError if it is not a path map."""
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise ArchiveError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not a path map: it is not UTF-8 text.") from error
+    places: dict[str, str] = {}
+    for where, name, place in (
+        _of_json(path, text) if text.lstrip().startswith("{") else _of_lines(path, text)
+    ):
+        place = place if is_url(place) else str(path.parent / place)
+        if places.setdefault(name, place) != place:
+            raise UsageError(f"{where}: {name} has two places, {places[name]} and {place}. Remove one.")
+    return places
+
+
+def _of_lines(path: Path, text: str) -> list[tuple[str, str, str]]:
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 2:
+            raise UsageError(
+                f"{path}, line {number}: expected a name and a place, separated by one space. Write spaces inside of"
+                " them as %20."
+            )
+        name, place = words
+        found.append((f"{path}, line {number}", unquote(name), place if is_url(place) else unquote(place)))
+    return found
+
+
+def _of_json(path: Path, text: str) -> list[tuple[str, str, str]]:
+    try:
+        pairs = json.loads(text, object_pairs_hook=list)
+    except ValueError as error:
+        raise UsageError(f"{path} is not a path map: {error}.") from error
+    for name, place in pairs:
+        if not isinstance(place, str):
+            raise UsageError(f"{path}: the place of {name} is not a string. Give a path or URL.")
+    return [(str(path), name, place) for name, place in pairs]

@@ -1,55 +1,64 @@
 """The plan of a rewriting: which records become revisits of which originals, found by joins over lines and rows.
 
-Lines come from the manifests (`plan_lines`), rows from the files (`rows`). The statements are in `plan_queries`; DuckDB runs
-them here. The result is one slice for each file that changes (`slices`), and ``plan.json`` with the counts, which is
-written last. Both depend only on manifests and archive files.
+Lines come from `plan_lines`, rows from the files (`rows`). The statements are in `plan_queries`; DuckDB runs them in this
+process (`LocalJoins`), or other workers do (`spark.joins`). The result depends only on lines and rows: one slice for each file
+that changes, from which the file is rewritten without any other file.
 
-The original of a copy is the earliest record of its payload, by the copy numbers of the manifest, that a revisit can
+The original of a copy is the earliest record of its payload, by the copy numbers of the lines, that a revisit can
 refer to: it is eligible (`eligibility`), and its URL, date, id and digest can be read back unchanged. A copy that is
 stored without transfer chunks needs an original without them, since a replay program would show the chunks.
+
+A slice is a folder ``slices/file=N/`` of Parquet files, where N is the number of the file; a file without changes has none.
+The column ``kind`` says what a row is:
+
+- ``change``: a record to change, with its offset and length. A copy that becomes a revisit (``is_converted``) has the values
+  of its original: ``target_id``, ``target_uri``, ``target_date`` and ``target_digest``. Of any other record, references are
+  updated.
+- ``capture``: a record that these references may mean (`reference_changes.MeantRecord`).
+- ``standing``: a capture that does not change, and may be meant too (`reference_changes.Standing`).
 """
 
 from __future__ import annotations
 
 import shutil
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
+from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.line_checks import CheckTask, check_lines
+from scrapy_dedupe.offline import plan_queries as queries
+from scrapy_dedupe.offline.eligibility import Savings, add_up
+from scrapy_dedupe.offline.engine import open_engine, quoted, rows_of, source
 from scrapy_dedupe.offline.manifest import ManifestLine
-from scrapy_dedupe.offline.plan_joins import open_joins
-from scrapy_dedupe.offline.plan_lines import LINES_FILE
-from scrapy_dedupe.offline.plan_queries import (
-    CHOICES,
-    CONVERTED,
-    LEFT_COPIES,
-    NO_RECORD,
-    OUTCOMES,
-    SAVED,
-    SLICE_ROWS,
-    SLICES,
-    SMALL_COPIES,
-    SURVEYED,
-    UNMATCHED,
-)
-from scrapy_dedupe.offline.row_scan import ADDED_BYTES
-from scrapy_dedupe.offline.rows import COLUMNS
-from scrapy_dedupe.offline.savings import Savings, add_up
-from scrapy_dedupe.offline.slices import SLICES_FOLDER
+from scrapy_dedupe.offline.plan_lines import LINES_FILE, CheckTask, check_lines
+from scrapy_dedupe.offline.reference_changes import MeantRecord, Standing
+from scrapy_dedupe.offline.revisits import RevisitTarget, revisit_bytes
+from scrapy_dedupe.offline.row_numbering import view_rows
+from scrapy_dedupe.offline.rows import COLUMNS, PURPOSE, create_table, insert_rows, refused
+from scrapy_dedupe.offline.usual_rows import ADDED_BYTES
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.state import writing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from scrapy_dedupe.offline.eligibility import Eligibility
     from scrapy_dedupe.offline.places import Places
-    from scrapy_dedupe.offline.plan_joins import Joins
     from scrapy_dedupe.offline.plan_lines import PlannedFile
     from scrapy_dedupe.tasks.jobs import Jobs
+
+SIZES: Final = {"line": "BIGINT", "revisit_bytes": "BIGINT"}
+"""The columns of the table ``size``."""
+
+_SLICES: Final = "slices"
+_SLICE: Final = """
+SELECT kind, is_converted, target_id, target_uri, target_date, target_digest, "offset", length, line, is_here, id, id_key, uri,
+    date_key, digest_key, listed_key, payload_key FROM read_parquet([{}]) ORDER BY kind, "offset", line
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +99,19 @@ class PlanCounts:
 
 
 def make_plan(task: PlanTask) -> PlanCounts:
-    """Make the slices of all files. Raises ArchiveError, and DamagedInput for the first fault unless set to keep going."""
-    scratch = task.folder / "scratch"
-    slices = task.folder / SLICES_FOLDER
-    made = slices.with_name(f"{SLICES_FOLDER}.new")
+    """Make the slices of all files, except in a dry run, which only gets the counts.
+
+    Raises ArchiveError, and DamagedInput for the first line that differs from its record unless set to keep going.
+    """
+    slices, scratch = task.folder / _SLICES, task.folder / "scratch"
+    made = slices.with_name(f"{_SLICES}.new")
+    faults = Faults(keep_going=task.keep_going)
     with writing(slices):
         for left in (scratch, slices, made):  # of a run that was killed
             shutil.rmtree(left, ignore_errors=True)
         size_bytes = sum(path.stat().st_size for path in (task.folder / LINES_FILE, *task.rows.values()))
         with open_joins(task.jobs, size_bytes, scratch, slices) as joins:
-            counts = _Plan(task, joins).made(made)
+            counts = _joined(task, joins, made, faults)
         if made.exists():
             for path in sorted(made.rglob("*.parquet")):
                 whole_file.sync_file(path)
@@ -108,52 +120,178 @@ def make_plan(task: PlanTask) -> PlanCounts:
     return counts
 
 
-class _Plan:
-    def __init__(self, task: PlanTask, joins: Joins) -> None:
-        self._task = task
-        self._joins = joins
-        self._faults = Faults(keep_going=task.keep_going)
+def _joined(task: PlanTask, joins: Joins, slices: Path, faults: Faults) -> PlanCounts:
+    joins.add_lines(task.folder / LINES_FILE)
+    columns = {"file": "BIGINT", "is_output": "BOOLEAN"}
+    joins.add("file", columns, ((file.id, file.is_output) for file in task.files))
+    joins.add_rows(task.rows)
+    _check_lines(task, joins, faults)
+    joins.run([*queries.SURVEYED, *queries.CHOICES])
+    all_copies = "TRUE" if task.is_dry_run else "FALSE"
+    joins.add_sizes(queries.SMALL_COPIES.format(added=ADDED_BYTES, all_copies=all_copies))
+    joins.run(statement.format(added=ADDED_BYTES) for statement in queries.OUTCOMES)
+    ((converted,),) = joins.fetch(queries.CONVERTED)
+    left = dict(joins.fetch(queries.LEFT_COPIES))
+    savings = Savings()
+    if task.is_dry_run:
+        saved = joins.fetch(queries.SAVED)
+        savings = add_up((bytes(uri).decode("utf-8", "surrogatepass"), *others) for uri, *others in saved)
+    else:
+        joins.run(queries.SLICES)
+        joins.write_by_file(queries.SLICE_ROWS, slices)
+    return PlanCounts(converted, left, faults.count, tuple(faults.first), savings)
 
-    def made(self, slices: Path) -> PlanCounts:
-        joins, task = self._joins, self._task
-        joins.add_lines(task.folder / LINES_FILE)
-        columns = {"file": "BIGINT", "is_output": "BOOLEAN"}
-        joins.add("file", columns, ((file.id, file.is_output) for file in task.files))
-        joins.add_rows(task.rows)
-        self._check_lines()
-        joins.run([*SURVEYED, *CHOICES])
-        all_copies = "TRUE" if task.is_dry_run else "FALSE"
-        joins.add_sizes(SMALL_COPIES.format(added=ADDED_BYTES, all_copies=all_copies))
-        joins.run([*(statement.format(added=ADDED_BYTES) for statement in OUTCOMES), *SLICES])
-        joins.write_by_file(SLICE_ROWS, slices)
-        ((converted,),) = joins.fetch(CONVERTED)
-        savings = Savings()
-        if task.is_dry_run:
-            savings = add_up(
-                (bytes(uri).decode("utf-8", "surrogatepass"), mime, saved)
-                for uri, mime, saved in joins.fetch(SAVED)
-            )
-        left = dict(joins.fetch(LEFT_COPIES))
-        return PlanCounts(converted, left, self._faults.count, tuple(self._faults.first), savings)
 
-    def _check_lines(self) -> None:
-        """Read the records of lines that do not match their rows. A line that differs from its record is a fault."""
-        joins, task = self._joins, self._task
-        lines: dict[int, list[tuple[int, ManifestLine]]] = {}
-        files = {file.id: file for file in task.files}
-        for number, file, offset, length, uri, date, label, value in joins.fetch(UNMATCHED):
-            text = bytes(uri).decode("utf-8", "surrogatepass")
-            line = ManifestLine(files[file].name, offset, length, text, date, f"{label}:{value.hex()}")
-            lines.setdefault(file, []).append((number, line))
-        tasks = [
-            CheckTask(task.places, task.eligibility, tuple(some), task.keep_going, task.is_dry_run)
-            for some in lines.values()
-        ]
-        checked: list[Sequence[Any]] = []
-        for _, (rows, count, faults) in run_jobs(check_lines, tasks, task.jobs):
-            checked += rows
-            self._faults.take(count, faults)
-        joins.add("checked", {"line": "BIGINT", **COLUMNS}, checked)
-        for file, offset in joins.fetch(NO_RECORD):
-            place = task.places.file(files[file].name)
-            self._faults.add(f"{place}, offset {offset}", "no record begins at the offset in the manifest")
+def _check_lines(task: PlanTask, joins: Joins, faults: Faults) -> None:
+    """Read the records of lines that do not match their rows. A line that differs from its record is a fault."""
+    lines: dict[int, list[tuple[int, ManifestLine]]] = {}
+    names = {file.id: file.name for file in task.files}
+    for number, file, offset, length, uri, date, label, value in joins.fetch(queries.UNMATCHED):
+        text = bytes(uri).decode("utf-8", "surrogatepass")
+        line = ManifestLine(names[file], offset, length, text, date, f"{label}:{value.hex()}")
+        lines.setdefault(file, []).append((number, line))
+    tasks = [
+        CheckTask(task.places, task.eligibility, tuple(some), task.keep_going, task.is_dry_run)
+        for some in lines.values()
+    ]
+    rows: list[Sequence[Any]] = []
+    for _, (found, count, first) in run_jobs(check_lines, tasks, task.jobs):
+        rows += found
+        faults.take(count, first)
+    joins.add("checked", {"line": "BIGINT", **COLUMNS}, rows)
+    for file, offset in joins.fetch(queries.NO_RECORD):
+        place = task.places.file(names[file])
+        faults.add(f"{place}, offset {offset}", "no record begins at the offset in the manifest")
+
+
+class PlannedChange(NamedTuple):
+    """A record to change; ``target`` is the original of a copy that becomes a revisit."""
+
+    offset: int
+    length: int
+    target: RevisitTarget | None
+
+
+@dataclass(slots=True)
+class Slice:
+    """The part of the plan for one file. The changes are ordered by offset."""
+
+    changes: list[PlannedChange] = field(default_factory=list)
+    captures: list[MeantRecord] = field(default_factory=list)
+    standing: list[Standing] = field(default_factory=list)
+
+
+def slice_folder(folder: Path, file: int) -> Path:
+    """The folder with the slice of a file; it does not exist for a file without changes."""
+    return folder / _SLICES / f"file={file}"
+
+
+def read_slice(folder: Path) -> Slice:
+    """Read the slice in a folder. Raises ArchiveError."""
+    found = Slice()
+    if not folder.exists():
+        return found
+    query = _SLICE.format(", ".join(map(source, sorted(folder.glob("*.parquet")))))
+    with open_engine(PURPOSE, lambda text: ArchiveError(f"{folder} cannot be read: {text}.")) as engine:
+        for kind, is_converted, *values in rows_of(engine.execute(query)):
+            target = RevisitTarget(*values[:4]) if is_converted else None
+            offset, length, line, is_here, *keys = values[4:]
+            if kind == "change":
+                found.changes.append(PlannedChange(offset, length, target))
+            elif kind == "capture":
+                found.captures.append(MeantRecord._make([line, is_here, is_converted, *keys, target]))
+            else:
+                _, id_key, uri, date_key, *_ = keys
+                found.standing.append(Standing(id_key, is_here, uri, date_key))
+    return found
+
+
+class Joins(Protocol):
+    """Tables of one plan, and statements in the SQL of DuckDB."""
+
+    def add_lines(self, path: Path) -> None:
+        """Add ``line``, the table in a Parquet file."""
+
+    def add_rows(self, rows: Mapping[int, Path]) -> None:
+        """Add ``row`` and ``row_file``, the rows of files by the number of the file."""
+
+    def add(self, table: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
+        """Add a table with these columns, their types, and rows."""
+
+    def add_sizes(self, query: str) -> None:
+        """Add ``size``, the sizes of revisits; *query* yields line, heads, is_gzip, refers_uri and refers_date."""
+
+    def run(self, statements: Iterable[str]) -> None:
+        """Run statements that create or drop tables."""
+
+    def fetch(self, query: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query."""
+
+    def write_by_file(self, query: str, folder: Path) -> None:
+        """Write the rows of a query to Parquet files in ``file=N/`` below *folder*, by their column file."""
+
+
+@runtime_checkable
+class JoinWorkers(Protocol):
+    """`Workers` that can run the joins of plans with at least `least_join_bytes` of lines and rows."""
+
+    least_join_bytes: int
+
+    def joins(self, scratch: Path) -> AbstractContextManager[Joins]:
+        """Open the joins of one plan, with temporary files in *scratch*."""
+
+
+@contextmanager
+def open_joins(jobs: Jobs, size_bytes: int, scratch: Path, output: Path) -> Iterator[Joins]:
+    """The joins of a plan with *size_bytes* of lines and rows, with temporary files in *scratch*. Errors name *output*.
+
+    DuckDB makes a small plan in less time than a cluster needs to start its tasks.
+    """
+    if isinstance(jobs, JoinWorkers) and size_bytes >= jobs.least_join_bytes:
+        with jobs.joins(scratch) as joins:
+            yield joins
+        return
+    with open_engine(PURPOSE, lambda text: refused(output, text), scratch) as engine:
+        yield LocalJoins(engine)
+
+
+class LocalJoins:
+    """Joins by DuckDB."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def add_lines(self, path: Path) -> None:
+        self._engine.execute(f"CREATE VIEW line AS SELECT * FROM read_parquet({source(path)})")  # noqa: S608
+
+    def add_rows(self, rows: Mapping[int, Path]) -> None:
+        if not rows:
+            create_table(self._engine, "row_file", {"path": "VARCHAR", "file": "BIGINT"})
+            create_table(self._engine, "row", {"file": "BIGINT", **COLUMNS})
+            return
+        view_rows(self._engine, rows)
+
+    def add(self, table: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
+        create_table(self._engine, table, columns)
+        insert_rows(self._engine, table, columns, rows)
+
+    def add_sizes(self, query: str) -> None:
+        # Another connection: each has one result at a time.
+        rows = rows_of(self._engine.cursor().execute(query))
+        self.add("size", SIZES, map(size_of, rows))
+
+    def run(self, statements: Iterable[str]) -> None:
+        for statement in statements:
+            self._engine.execute(statement)
+
+    def fetch(self, query: str) -> Iterator[tuple[Any, ...]]:
+        return rows_of(self._engine.execute(query))
+
+    def write_by_file(self, query: str, folder: Path) -> None:
+        self._engine.execute(f"COPY ({query}) TO {quoted(folder)} (FORMAT parquet, PARTITION_BY (file))")
+
+
+def size_of(row: Sequence[Any]) -> tuple[int, int]:
+    """A row of ``size`` for a row of the query of `Joins.add_sizes`."""
+    line, heads, is_gzip, uri, date = row
+    return line, revisit_bytes(bytes(heads), bytes(uri or b""), (date or "").encode(), is_gzip=is_gzip)

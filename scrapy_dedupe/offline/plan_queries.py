@@ -203,8 +203,8 @@ CONVERTED: Final = "SELECT count(*) FROM decided WHERE is_converted"
 
 LEFT_COPIES: Final = """
 SELECT d.reason, count(*) AS copies FROM decided d JOIN file f ON f.file = d.file
-WHERE d.role = 2 AND d.reason IS NOT NULL AND f.is_output
-    AND NOT EXISTS (SELECT 1 FROM decided o WHERE o.is_converted AND o.original = d.line)
+LEFT JOIN (SELECT DISTINCT original FROM decided WHERE is_converted) o ON o.original = d.line
+WHERE d.role = 2 AND d.reason IS NOT NULL AND f.is_output AND o.original IS NULL
 GROUP BY d.reason ORDER BY copies DESC, d.reason
 """
 """Unchanged copies in rewritten files, by reason. A record that is the original of a revisit is not a copy."""
@@ -216,17 +216,15 @@ JOIN file f ON f.file = d.file WHERE d.is_converted AND f.is_output ORDER BY d.l
 """URI, media type and saved bytes of each copy that becomes a revisit in a rewritten file."""
 
 SLICES: Final = [
-    # The record that a reference with a URI and a digest means: an unchanged one, if there is any.
+    # What a reference with a URI and a digest means: an unchanged record, if there is any; else the first one. Not a window:
+    # Spark sorts all rows of a window in one task.
     """
-CREATE TABLE payload AS SELECT uri, payload_key, line FROM (
-    SELECT uri, payload_key, line, is_converted,
-        row_number() OVER (PARTITION BY uri, payload_key ORDER BY is_converted, line) AS place
-    FROM (
-        SELECT uri, digest_key AS payload_key, line, is_converted FROM decided
-        UNION ALL
-        SELECT uri, listed_key AS payload_key, line, is_converted FROM decided WHERE listed_key LIKE 'sha256:%'
-    ) WHERE uri IS NOT NULL AND payload_key IS NOT NULL
-) WHERE place = 1 AND is_converted
+CREATE TABLE payload AS SELECT uri, payload_key, min(line) AS line FROM (
+    SELECT uri, digest_key AS payload_key, line, is_converted FROM decided
+    UNION ALL
+    SELECT uri, listed_key AS payload_key, line, is_converted FROM decided WHERE listed_key LIKE 'sha256:%'
+) WHERE uri IS NOT NULL AND payload_key IS NOT NULL
+GROUP BY uri, payload_key HAVING bool_and(is_converted)
 """,
     "CREATE TABLE converted_id AS SELECT DISTINCT id_key FROM decided WHERE is_converted",
     """

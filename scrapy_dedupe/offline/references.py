@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from collections.abc import Set as AbstractSet
 
-    from scrapy_dedupe.offline.evidence import Evidence, Held, ReferenceRow, RevisitRow
-    from scrapy_dedupe.offline.findings import Findings
+    from scrapy_dedupe.offline.evidence import Evidence, Findings, Held, ReferenceRow, RevisitRow
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.offline.record_ids import bare, revisit_id
-from scrapy_dedupe.offline.restored_heads import digest_of
+from scrapy_dedupe.warc.capture import digest_in_form_of
+from scrapy_dedupe.warc.files import gzip_member
 from scrapy_dedupe.warc.framing import open_head
-from scrapy_dedupe.warc.raw_heads import RawHead
+from scrapy_dedupe.warc.raw_heads import RawHead, parsed_head
 from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD, reads_back
 from scrapy_dedupe.warc.sources import MAX_HEAD_BYTES
 
@@ -57,6 +58,10 @@ _OF_REFERENCES: Final = (
 )  # fmt: skip
 # A Former-NAME field may be added for each field, and a reference may be added.
 _MAX_CHANGED_BYTES: Final = MAX_HEAD_BYTES // 3
+
+# They compress as badly as a real id and digest.
+_SOME_ID: Final = b"<urn:uuid:7d4f1b0a-93c6-4e5d-8a2f-6b1c9e0d3f58>"
+_SOME_DIGEST: Final = b"sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
 
 Field = tuple[bytes, bytes]
 
@@ -163,7 +168,7 @@ def as_revisit(head: RawHead, target: RevisitTarget, block: bytes) -> RawHead:
             has_payload_digest = True
             fields += _changed(name, value, target.digest)
         elif lower == _BLOCK_DIGEST:
-            fields += _changed(name, value, digest_of(value, [block]))
+            fields += _changed(name, value, digest_in_form_of(value, [block]))
         else:
             fields.append((name, value))
     fields.append((b"WARC-Profile", IDENTICAL_PAYLOAD.encode("ascii")))
@@ -215,6 +220,20 @@ def pointed_to(
 def record_bytes(head: RawHead, block: bytes) -> bytes:
     """The bytes of the record in an uncompressed file."""
     return head.to_bytes(len(block)) + block + RECORD_END
+
+
+def revisit_bytes(heads: bytes, uri: bytes, date: bytes, *, is_gzip: bool) -> int:
+    """The approximate size of the revisit of a record with these heads, which refers to an original by *uri* and *date*."""
+    end = heads.index(b"\r\n\r\n") + 4
+    head, block = parsed_head(heads[:end]), heads[end:]
+    assert head is not None
+    digest = head.get(b"WARC-Payload-Digest") or _SOME_DIGEST
+    # Placeholders: the real id and digest are known only when the original is chosen.
+    target = RevisitTarget(_SOME_ID, uri, date, digest[:8] + digest[:7:-1])
+    for _ in head.get_all(b"WARC-Concurrent-To"):
+        head = head.added((b"Former-WARC-Concurrent-To", _SOME_ID))
+    data = record_bytes(as_revisit(head, target, block), block)
+    return len(gzip_member(data)) if is_gzip else len(data)
 
 
 def _changed(name: bytes, old: bytes, new: bytes | None) -> Iterable[Field]:

@@ -16,16 +16,20 @@ from typing import IO, TYPE_CHECKING, Final
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.files.whole_file import put_in_place, sync
-from scrapy_dedupe.offline.manifest import json_line, text_line
+from scrapy_dedupe.offline.manifest_lines import json_line, text_line
 from scrapy_dedupe.offline.ordering import by_cluster
-from scrapy_dedupe.offline.work_folder import left_folder
 from scrapy_dedupe.tasks.state import LOCK
+from scrapy_dedupe.tasks.work import left_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import TypeAlias
 
-    from scrapy_dedupe.offline.manifest import ManifestLine
+    from scrapy_dedupe.offline.manifest_lines import ManifestLine
     from scrapy_dedupe.tasks.state import StateFolder
+
+    Plan: TypeAlias = Callable[[Iterator[int], int, int], Iterator[int]]
+    """Yields the number of the part of each digest, from 0, given the sizes of all, their sum, and their number."""
 
 FORMATS: Final = ("text", "jsonl")
 _NUMBER: Final = re.compile(r"[1-9]\d*", re.ASCII)
@@ -108,7 +112,7 @@ def numbered_files(prefix: Path) -> list[Path]:
 def _split(
     lines: Iterable[ManifestLine],
     prefix: Path,
-    plan: Callable[[Iterator[int], int, int], Iterator[int]],
+    plan: Plan,
     format: str,  # noqa: A002
     *,
     force: bool,
@@ -123,14 +127,20 @@ def _split(
             scratch = state.path
             with (scratch / "all").open("w+b") as whole, (scratch / "sizes").open("w+b") as sizes:
                 _write_all(by_cluster(lines, scratch), whole, sizes, format)
-                parts = _write_parts(whole, sizes, scratch, prefix, plan, least)
+                parts = _planned(sizes, prefix, plan, least)
+                whole.seek(0)
+                written = [scratch / f"part-{number}" for number in range(1, len(parts) + 1)]
+                for path, part in zip(written, parts, strict=True):
+                    with path.open("xb") as file:
+                        _copy(whole, file, part.size_bytes)
+                        sync(file)
             old = _refuse_old_parts(prefix, force=force)
-            state.write_json(_MOVED, [_identity(scratch / f"part-{number}") for number in _numbers(parts)])
+            state.write_json(_MOVED, [_identity(path) for path in written])
             # Remove the old parts first: parts of two runs must never exist together, not even after a kill.
             for path in old:
                 path.unlink()
-            for number, part in zip(_numbers(parts), parts, strict=True):
-                put_in_place(scratch / f"part-{number}", Path(part.file), durable=False)
+            for path, part in zip(written, parts, strict=True):
+                put_in_place(path, Path(part.file), durable=False)
             sync_folder(prefix.parent)
     except OSError as error:
         raise ArchiveError(
@@ -140,16 +150,12 @@ def _split(
     return parts
 
 
-def _numbers(parts: Sequence[object]) -> range:
-    return range(1, len(parts) + 1)
-
-
 def _take_back(state: StateFolder, prefix: Path) -> None:
     """Remove the parts of a run that was killed before all of them had their names."""
-    moved = state.read_json(_MOVED) or []
-    if not any((state.path / f"part-{number}").exists() for number in _numbers(moved)):
+    moved = list(enumerate(state.read_json(_MOVED) or [], 1))
+    if not any((state.path / f"part-{number}").exists() for number, _ in moved):
         return
-    for number, identity in zip(_numbers(moved), moved, strict=True):
+    for number, identity in moved:
         path = Path(f"{prefix}.{number}")
         # Do not remove a file that another program has put there since.
         if path.exists() and _identity(path) == identity:
@@ -183,40 +189,20 @@ def _write_all(lines: Iterator[ManifestLine], whole: IO[bytes], sizes: IO[bytes]
         sizes.write(array.array("Q", (size, count)).tobytes())
 
 
-def _write_parts(
-    whole: IO[bytes],
-    sizes: IO[bytes],
-    scratch: Path,
-    prefix: Path,
-    plan: Callable[[Iterator[int], int, int], Iterator[int]],
-    least: int,
-) -> list[Part]:
-    """Write the parts to files in *scratch*; return them with their final names."""
+def _planned(sizes: IO[bytes], prefix: Path, plan: Plan, least: int) -> list[Part]:
+    """The parts, with their final names."""
     clusters = total_bytes = 0
     for size, _ in _pairs(sizes):
         clusters += 1
         total_bytes += size
-    pairs, again = itertools.tee(_pairs(sizes))
-    numbers = plan((size for size, _ in again), total_bytes, clusters)
-    parts: list[Part] = []
-    whole.seek(0)
-    for _, group in itertools.groupby(zip(numbers, pairs, strict=True), key=lambda item: item[0]):
-        parts.append(_write_part(whole, (pair for _, pair in group), scratch, prefix, len(parts) + 1))
-    while len(parts) < least:
-        parts.append(_write_part(whole, iter(()), scratch, prefix, len(parts) + 1))
-    return parts
-
-
-def _write_part(
-    whole: IO[bytes], pairs: Iterator[tuple[int, int]], scratch: Path, prefix: Path, number: int
-) -> Part:
-    size_bytes = lines = clusters = 0
-    with (scratch / f"part-{number}").open("xb") as file:
-        for size, count in pairs:
-            _copy(whole, file, size)
-            size_bytes, lines, clusters = size_bytes + size, lines + count, clusters + 1
-        sync(file)
-    return Part(f"{prefix}.{number}", size_bytes, lines, clusters)
+    numbers = plan((size for size, _ in _pairs(sizes)), total_bytes, clusters)
+    found = [[0, 0, 0] for _ in range(least)]
+    for number, (size, count) in zip(numbers, _pairs(sizes), strict=True):
+        if number == len(found):
+            found.append([0, 0, 0])
+        for index, value in enumerate((size, count, 1)):
+            found[number][index] += value
+    return [Part(f"{prefix}.{number}", *values) for number, values in enumerate(found, 1)]
 
 
 def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
@@ -229,6 +215,7 @@ def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
 def _pairs(sizes: IO[bytes]) -> Iterator[tuple[int, int]]:
     position = 0
     while True:
+        # Another reader may have moved the position.
         sizes.seek(position)
         data = sizes.read(_PAIR_BYTES * 4_096)
         if not data:

@@ -1,23 +1,24 @@
 """All steps of the deduplication in one run: digests, comparison, originals, revisits, and verification.
 
-The state folder is ``.dedupe`` in the output folder; in place, in the common parent folder of all inputs. It holds
-``job.json`` (the options and files); ``arcs/`` (WARC files converted from ARC files); ``rows/N.parquet`` (the rows of file N,
-see `rows`); with ``--compare bytes``, ``sums.txt`` (a manifest of digests) and the files of `clustering`;
-``manifest.txt`` (the manifest of ten columns) and ``numbered.json`` (its counts); the files of `rewriting`; and ``rewritten.json`` (its report, when all files have their final names). Each file gets its name only when
-it is complete, so the same command continues after a kill. At the end only ``manifest.txt`` and ``report.json`` are kept.
-If files are replaced in place again later, the files of the earlier run are moved to ``earlier/1/``, ``earlier/2/`` and
-so on.
+The state folder is ``.dedupe`` in the output folder; in place, in the common parent folder of all inputs. The job in it is
+that of `rewriting`, with other steps before the plan: ``arcs/`` (WARC files converted from ARC files); ``rows/N.parquet``, the
+rows of file N; ``numbered.json``, the counts, after ``lines.parquet`` was made from the rows, and ``manifest.txt`` (the
+manifest of ten columns) from the lines. With ``--compare bytes``, ``sums.txt`` (a manifest of digests) is made from the rows
+and compared with the files of `collisions`, and the lines are made from the manifest. Each file gets its name only when it is
+complete, so the same command continues after a kill. At the end only ``manifest.txt`` and ``report.json`` are kept. If files
+are replaced in place again later, the files of the earlier run are moved to ``earlier/1/``, ``earlier/2/`` and so on.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, UsageError
@@ -26,18 +27,16 @@ from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, replay_faults,
 from scrapy_dedupe.warc.reading import read_records
 
 from .arc_conversion import ConversionOptions, convert_arc
-from .clustering import number_clusters
+from .collisions import number_clusters
 from .engine import require_engine
-from .inputs import STATE_FOLDER, Input
-from .layout import output_names
+from .final_names import NewFiles
+from .inputs import STATE_FOLDER, Input, output_names
 from .manifest import read_lines
 from .places import Places
-from .rewriting import RewriteOptions, rewrite, rewriting_folder
-from .rewritten import report_of
-from .row_numbering import list_rows, number_rows
-from .row_scan import RowsTask, make_all_rows
-from .rows import PURPOSE, SECOND, read_sums
-from .step_reports import Deduped
+from .plan_lines import read_notes, write_lines
+from .rewriting import JOB, VERIFIED, VERSION, RewriteOptions, Rewriting, begin, made_rows
+from .row_numbering import list_lines, list_rows, number_rows
+from .rows import PURPOSE, SECOND, RowsTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -45,13 +44,84 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.progress import Progress
 
     from .digests import FileSums
-    from .rewriting import Rewritten
-    from .step_reports import StepOptions
+    from .eligibility import Savings
+    from .final_names import SourceFiles
 
-JOB, NUMBERED, MANIFEST = "job.json", "numbered.json", "manifest.txt"
-REWRITING, REWRITTEN, REPORT, EARLIER = "rewriting.json", "rewritten.json", "report.json", "earlier"
+NUMBERED, MANIFEST, REPORT, EARLIER = "numbered.json", "manifest.txt", "report.json", "earlier"
 
-_ARC_SUFFIX = re.compile(r"\.arc(?=(\.gz)?\Z)", re.IGNORECASE)
+_ARC_SUFFIX: Final = re.compile(r"\.arc(?=(\.gz)?\Z)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions(RewriteOptions):
+    """Options of `run_steps`; ``work`` overrides the state folder.
+
+    ``compare`` decides when payloads are the same. ``digest``: the digest, BLAKE2b-256 and the size are equal. ``bytes``:
+    the digest is equal, and then all bytes are. With ``digest``, the verification compares the new files with facts from the
+    first reading of the old ones (`old_files`); with ``bytes``, it reads the old files again.
+    """
+
+    algorithm: str = "sha256"
+    compare: str = "digest"
+    convert_arc: bool = False
+    work: Path | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The options that the result depends on."""
+        own = {"--hash": self.algorithm, "--compare": self.compare, "--convert-arc": self.convert_arc}
+        return own | RewriteOptions.to_json(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Deduped:
+    """The result of all steps, or of a dry run (``dry_run``).
+
+    ``records`` counts the lines of the manifest. ``clusters`` counts digests of several records, ``collisions`` digests of
+    different payloads. ``converted`` records became revisits, ``repointed`` records have updated references; ``left``
+    counts the unchanged copies by reason. ``savings`` is only set in a dry run. ``verified`` records were read again.
+    ``resolved`` revisits lead to their payload, ``by_digest`` of them only by their digest, since the record that they refer
+    to is missing; ``dangling`` ones led nowhere before either. If there are ``findings``, no file has its final name, and
+    the new files are in ``kept_in``. ``paths`` are the resulting files; ``state`` is the folder with the manifest and this
+    report.
+    """
+
+    output: str
+    in_place: bool
+    dry_run: bool
+    files: int
+    arcs: int
+    records: int
+    clusters: int
+    collisions: int
+    converted: int
+    repointed: int
+    left: dict[str, int]
+    old_bytes: int
+    new_bytes: int
+    savings: Savings | None = None
+    verified: int = 0
+    resolved: int = 0
+    by_digest: int = 0
+    dangling: int = 0
+    replayed: int = 0
+    findings_count: int = 0
+    findings: tuple[str, ...] = ()
+    kept_in: str | None = None
+    fault_count: int = 0
+    faults: tuple[Fault, ...] = ()
+    paths: tuple[str, ...] = ()
+    state: str | None = None
+
+    @property
+    def saved_bytes(self) -> int:
+        """How much smaller the files are after deduplication."""
+        return self.old_bytes - self.new_bytes
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Deduped:
+        """The inverse of ``dataclasses.asdict`` for a report of finished work."""
+        lists = {"findings": tuple(value["findings"]), "paths": tuple(value["paths"])}
+        return cls(**value | lists | {"faults": tuple(Fault(**fault) for fault in value["faults"])})
 
 
 def run_steps(
@@ -76,8 +146,7 @@ def run_steps(
         if output is not None and not options.dry_run:
             _refuse_output(output, work, options)
         with StateFolder(work) as state:
-            target = output if output is not None else _rewriting_folder(work)
-            return _Steps(inputs, target, options, state, faults, watch).run()
+            return _Steps(inputs, output, options, state, faults, watch).run()
 
 
 @contextmanager
@@ -100,11 +169,6 @@ def _common_folder(inputs: Sequence[Input]) -> Path:
     return Path(os.path.commonpath([Path(str(given.file)).absolute().parent for given in inputs]))
 
 
-def _rewriting_folder(work: Path) -> Path:
-    """The parent of the folder ``.dedupe`` in which `rewriting` works, if files are replaced in place."""
-    return work.parent if work.name == STATE_FOLDER else work
-
-
 def _refuse_output(output: Path, work: Path, options: StepOptions) -> None:
     """Raise ArchiveError if the folder is not empty, unless it only has the state of a killed run."""
     if options.force or (work / JOB).exists() or not output.exists():
@@ -119,12 +183,12 @@ def _refuse_output(output: Path, work: Path, options: StepOptions) -> None:
 
 
 class _Steps:
-    """One run, with the state folder locked. *output* is passed to `rewriting`."""
+    """One run, with the state folder locked."""
 
     def __init__(
         self,
         inputs: Sequence[Input],
-        output: Path,
+        output: Path | None,
         options: StepOptions,
         state: StateFolder,
         faults: Faults,
@@ -136,51 +200,37 @@ class _Steps:
         self._state = state
         self._faults = faults
         self._watch = watch
-        self._replaces = options.force
 
     def run(self) -> Deduped:
-        state = self._state
-        self._begin()
-        if (stored := state.read_json(REPORT)) is not None:
-            report = Deduped.from_json(stored)
-        else:
-            report = self._report()
-            if report.dry_run or report.kept_in is not None:
-                return report
-            state.write_json(REPORT, asdict(report))
-        state.clear(keep=frozenset({MANIFEST, REPORT, EARLIER}), last=(REWRITTEN, REWRITING, LOCK, JOB))
-        return report
-
-    def _begin(self) -> None:
-        """Start a new run, or check that the earlier one has the same inputs and options."""
         state, options = self._state, self._options
-        job = {
-            "version": __version__,
-            "replaces": options.force,
-            "options": options.to_json(),
-            "inputs": [_input_json(given) for given in self._inputs],
-        }
-        earlier = state.read_json(JOB)
-        if earlier is None or options.force:
+        if options.force or not (state.path / JOB).exists():
             if options.in_place:
                 self._keep_earlier()
             state.clear(keep=frozenset({LOCK, EARLIER} if options.in_place else {LOCK}), last=(JOB,))
-            state.write_json(JOB, job)
-            return
-        self._replaces = earlier["replaces"]
-        with_sizes = not (options.in_place and self._is_replacing())
-        if difference := _difference(earlier, job, with_sizes=with_sizes):
-            raise ArchiveError(
-                f"{state.path} holds other unfinished work: {difference}. Repeat that command to finish it, or start again"
-                " with --force."
-            )
-
-    def _is_replacing(self) -> bool:
-        """Whether this run may have replaced files: `rewriting` knows which; if a report exists, it has replaced all."""
-        if any((self._state.path / name).exists() for name in (REWRITTEN, REPORT)):
-            return True
-        # If the state of `rewriting` is gone, only the file sizes show it.
-        return (self._state.path / REWRITING).exists() and StateFolder(rewriting_folder(self._output)).is_left
+        sources = begin(
+            state,
+            f"{__version__}, format {VERSION}",
+            options.to_json(),
+            {given.name: Path(str(given.file)) for given in self._inputs},
+            replaces=options.force,
+            fresh="start again with --force",
+            remedy="Start again with --force.",
+            may_be_replaced=(VERIFIED, REPORT),
+        )
+        if (stored := state.read_json(REPORT)) is not None:
+            report = Deduped.from_json(stored)
+        else:
+            report = self._report(sources)
+            if report.dry_run or report.kept_in is not None:
+                return report
+            state.write_json(REPORT, asdict(report))
+        state.clear(keep=frozenset({MANIFEST, REPORT, EARLIER}), last=(VERIFIED, LOCK, JOB))
+        if self._new_folder().exists():  # of an output outside of the state folder
+            with writing(self._new_folder()):
+                shutil.rmtree(self._new_folder())
+            with suppress(OSError):
+                self._new_folder().parent.rmdir()
+        return report
 
     def _keep_earlier(self) -> None:
         """Move the files of a finished run aside: the files that its manifest lists will be replaced again."""
@@ -196,15 +246,45 @@ class _Steps:
                 (path / MANIFEST).rename(earlier.with_name(MANIFEST))
             (path / REPORT).rename(earlier)
 
-    def _report(self) -> Deduped:
-        options, state = self._options, self._state
+    def _new_folder(self) -> Path:
+        """The folder for the new files until they get their final names, in the file system of the output."""
+        return (self._state.path if self._output is None else self._output / STATE_FOLDER) / "new"
+
+    def _report(self, sources: SourceFiles) -> Deduped:
+        options, state, output = self._options, self._state, self._output
         inputs, arcs = self._converted()
-        places = Places(paths={given.name: str(given.file) for given in inputs})
+        files = {given.name: given.file for given in inputs}
+        new = NewFiles(files, {}, output_names(files), self._new_folder(), output, sources.replaces)
+        if not (options.dry_run or (state.path / VERIFIED).exists()):
+            new.check()
+        places = Places(paths={name: str(file) for name, file in files.items()})
         rows, sums = self._rows(inputs)
-        counts = self._numbered(rows, places, sum(given.size_bytes for given in inputs))
-        names = [given.name for given in inputs]
-        report = Deduped(
-            output=str(self._output),
+        counts = self._numbered(rows, places)
+        planned, _ = read_notes(state.path)
+        rewriting = Rewriting(state, places, planned, new, options, self._watch, self._faults)
+        by_number = {file.id: rows[file.name] for file in planned}
+        if options.dry_run:
+            done = rewriting.tried(by_number)
+        else:
+            done = rewriting.finished(sources, by_number, trusts_rows=options.compare == "digest")
+        paths = (
+            ()
+            if options.dry_run
+            else tuple(str(new.final(name) if output else files[name]) for name in files)
+        )
+        verified: dict[str, Any] = {}
+        if (seen := done.verification) is not None:
+            verified = {
+                "verified": seen.records,
+                "resolved": seen.resolved,
+                "by_digest": seen.by_digest,
+                "dangling": seen.dangling_before,
+                "replayed": seen.replayed,
+                "findings_count": seen.findings_count,
+                "findings": tuple(map(str, seen.findings)),
+            }
+        return Deduped(
+            output=str(output or (state.path.parent if state.path.name == STATE_FOLDER else state.path)),
             in_place=options.in_place,
             dry_run=options.dry_run,
             files=len(inputs),
@@ -212,92 +292,20 @@ class _Steps:
             records=sum(found.lines for found in sums),
             clusters=counts["digests"],
             collisions=counts["collisions"],
-            converted=0,
-            repointed=0,
-            left={},
-            old_bytes=sum(given["size"] for given in state.read_json(JOB)["inputs"]),
-            new_bytes=sum(given.size_bytes for given in inputs),
-            fault_count=self._faults.count,
-            faults=tuple(self._faults.first),
-            paths=self._paths(inputs),
-            state=None if options.dry_run else str(state.path),
-        )
-        if (stored := state.read_json(REWRITTEN)) is not None:
-            self._remove_rewriting_state()
-            return self._with_rewritten(report, report_of(stored))
-        if state.read_json(REWRITING) is None:
-            # From here on `rewriting` checks this.
-            self._check_unchanged()
-        if not options.dry_run:
-            state.write_json(REWRITING, {})
-        rewritten = rewrite(
-            read_lines(state.path / MANIFEST),
-            names,
-            places,
-            self._output,
-            RewriteOptions(
-                eligibility=options.eligibility,
-                dry_run=options.dry_run,
-                in_place=options.in_place,
-                keep_going=self._faults.keep_going,
-                jobs=options.jobs,
-                sample=options.sample,
-                force=self._replaces,
-                trusts_rows=options.compare == "digest",
-            ),
-            self._watch,
-            rows=rows,
-            # From here on the files differ from the manifest.
-            before_end=lambda done: state.write_json(REWRITTEN, asdict(done)),
-        )
-        return self._with_rewritten(report, rewritten)
-
-    def _remove_rewriting_state(self) -> None:
-        """Remove the state of `rewriting`, which a kill may have interrupted while removing it."""
-        left = StateFolder(rewriting_folder(self._output))
-        if left.is_left:
-            with left:
-                left.remove()
-
-    def _with_rewritten(self, report: Deduped, rewritten: Rewritten) -> Deduped:
-        known = {fault.place for fault in report.faults}
-        # Damage that was found while computing digests is found again, with another reason.
-        new = [fault for fault in rewritten.faults if fault.place not in known]
-        self._faults.take(rewritten.faults_count - (len(rewritten.faults) - len(new)), tuple(new))
-        report = replace(
-            report,
-            converted=rewritten.converted,
-            repointed=rewritten.repointed,
-            left=dict(rewritten.left),
+            converted=done.converted,
+            repointed=done.repointed,
+            left=dict(done.left),
             # Files converted from ARC had another size before.
-            old_bytes=report.old_bytes if self._options.convert_arc else rewritten.old_bytes,
-            new_bytes=rewritten.new_bytes,
-            savings=rewritten.savings if rewritten.is_dry_run else None,
-            kept_in=rewritten.kept_in,
-            fault_count=self._faults.count,
-            faults=tuple(self._faults.first),
+            old_bytes=sources.size_bytes,
+            new_bytes=done.new_bytes,
+            savings=done.savings if options.dry_run else None,
+            kept_in=done.kept_in,
+            fault_count=done.faults_count,
+            faults=done.faults,
+            paths=paths,
+            state=None if options.dry_run else str(state.path),
+            **verified,
         )
-        if (seen := rewritten.verification) is None:
-            return report
-        return replace(
-            report,
-            verified=seen.records,
-            resolved=seen.resolved,
-            by_digest=seen.by_digest,
-            dangling=seen.dangling_before,
-            replayed=seen.replayed,
-            findings_count=seen.findings_count,
-            findings=tuple(str(finding) for finding in seen.findings),
-        )
-
-    def _paths(self, inputs: Sequence[Input]) -> tuple[str, ...]:
-        """The resulting files."""
-        if self._options.dry_run:
-            return ()
-        if self._options.in_place:
-            return tuple(str(given.file) for given in inputs)
-        names = output_names(given.name for given in inputs)
-        return tuple(str(self._output / name) for name in names.values())
 
     def _converted(self) -> tuple[list[Input], int]:
         """The inputs, with ARC files replaced by converted WARC files if requested, and the number of these."""
@@ -334,34 +342,26 @@ class _Steps:
         return Input(name, path) if result["is_converted"] else None
 
     def _rows(self, inputs: Sequence[Input]) -> tuple[dict[str, Path], list[FileSums]]:
-        """Make the rows of all files that have none yet; return them by name, with their counts."""
-        state, options = self._state, self._options
-        folder = state.path / "rows"
-        with writing(folder):
-            folder.mkdir(exist_ok=True)
-        rows = {given.name: folder / f"{number}.parquet" for number, given in enumerate(inputs)}
+        """The rows of all files, by name, with their counts."""
+        options = self._options
         tasks = [
             RowsTask(
                 given.file,
                 given.name,
-                rows[given.name],
+                self._state.path / "rows" / f"{number}.parquet",
                 options.eligibility,
                 (options.algorithm, SECOND),
                 True,
                 self._faults.keep_going,
                 options.dry_run,
             )
-            for given in inputs
-            if not rows[given.name].exists()
+            for number, given in enumerate(inputs, 1)
         ]
-        make_all_rows(tasks, options.jobs, self._watch, "summing")
-        sums = read_sums(list(rows.values()))
-        for found in sums:
-            replay_faults(self._faults, found.fault_count, found.faults)
-        return rows, sums
+        sums = made_rows(tasks, options.jobs, self._watch, "summing", self._faults)
+        return {task.name: task.target for task in tasks}, sums
 
-    def _numbered(self, rows: Mapping[str, Path], places: Places, size_bytes: int) -> dict[str, Any]:
-        """Compare and number the records, if this has not been done; return the stored counts."""
+    def _numbered(self, rows: Mapping[str, Path], places: Places) -> dict[str, Any]:
+        """Make the lines and the manifest, if this has not been done; return the stored counts."""
         state, options = self._state, self._options
         result: dict[str, Any] | None = state.read_json(NUMBERED)
         if result is None:
@@ -378,60 +378,18 @@ class _Steps:
                     faults=own,
                     watch=self._watch,
                     jobs=options.jobs,
-                    size_bytes=size_bytes,
                 )
+                write_lines(state.path, read_lines(manifest), (), list(rows), own)
             else:
                 self._watch.begin("comparing", 0)
-                counts = number_rows(rows, options.algorithm, manifest)
+                counts = number_rows(state.path, rows, options.algorithm)
+                list_lines(state.path, manifest)
                 self._watch.end()
             faults = [asdict(fault) for fault in own.first]
             result = asdict(counts) | {"fault_count": own.count, "faults": faults}
             state.write_json(NUMBERED, result)
         replay_faults(self._faults, result["fault_count"], [Fault(**fault) for fault in result["faults"]])
         return result
-
-    def _check_unchanged(self) -> None:
-        """Raise ArchiveError if a file has changed since its rows were made."""
-        for given in self._state.read_json(JOB)["inputs"]:
-            path = Path(given["path"])
-            with reading(path):
-                stat = path.stat()
-            recorded = [given[key] for key in ("size", "changed", "inode")]
-            if [stat.st_size, stat.st_mtime_ns, stat.st_ino] != recorded:
-                raise ArchiveError(
-                    f"{given['name']} has changed since this work began. Start again with --force."
-                )
-
-
-def _input_json(given: Input) -> dict[str, Any]:
-    path = Path(str(given.file)).absolute()
-    with reading(path):
-        stat = path.stat()
-    return {
-        "name": given.name,
-        "path": str(path),
-        "size": stat.st_size,
-        "changed": stat.st_mtime_ns,
-        "inode": stat.st_ino,
-    }
-
-
-def _difference(earlier: dict[str, Any], job: dict[str, Any], *, with_sizes: bool) -> str | None:
-    """The first difference between an earlier run and this one, for a message; None if they are the same."""
-    if earlier["version"] != job["version"]:
-        return f"it was started by version {earlier['version']}, but this is {job['version']}"
-    for name, value in job["options"].items():
-        if earlier["options"].get(name) != value:
-            return f"{name} was {earlier['options'].get(name)}"
-    before = {given["name"]: given for given in earlier["inputs"]}
-    now = {given["name"]: given for given in job["inputs"]}
-    for name in [*before, *now]:
-        if name not in now or name not in before:
-            return f"{name} was {'one of its files' if name in before else 'none of its files'}"
-        for key in ("path", "size", "changed") if with_sizes else ("path",):
-            if before[name][key] != now[name][key]:
-                return f"{name} {'was another file' if key == 'path' else 'has changed since'}"
-    return None if list(before) == list(now) else "its files had another order"
 
 
 def _is_arc(given: Input) -> bool:

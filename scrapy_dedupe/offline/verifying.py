@@ -10,7 +10,9 @@ the record before.
 
 from __future__ import annotations
 
+import os
 import random
+import re
 import secrets
 import shutil
 import tempfile
@@ -18,11 +20,11 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError
-from scrapy_dedupe.offline.evidence import AFTER, Evidence, Side, hashed_place, row_of
-from scrapy_dedupe.offline.findings import Difference, Findings
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError, UsageError
+from scrapy_dedupe.offline.evidence import AFTER, Difference, Evidence, Findings, Side, hashed_place, row_of
+from scrapy_dedupe.offline.inputs import output_names
 from scrapy_dedupe.offline.references import References
 from scrapy_dedupe.offline.side_by_side import PairComparison, compare, place_of
 from scrapy_dedupe.offline.windows import are_same
@@ -30,21 +32,26 @@ from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.warc.bodies import payload_pieces
+from scrapy_dedupe.warc.containers import find_files
 from scrapy_dedupe.warc.reading import read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from scrapy_dedupe.offline.evidence import Held
     from scrapy_dedupe.offline.old_files import OldRecord
-    from scrapy_dedupe.offline.pairing import Pair
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
-DEFAULT_SAMPLE = 100
-_COUNTED = ("records", "unchanged", "converted", "repointed", "restored", "rechunked", "from_arc")
+DEFAULT_SAMPLE: Final = 100
+_COUNTED: Final = ("records", "unchanged", "converted", "repointed", "restored", "rechunked", "from_arc")
+_ARCHIVE_NAME: Final = re.compile(r".*\.w?arc(\.gz)?", re.IGNORECASE | re.DOTALL)
+_ARC_SUFFIX: Final = re.compile(r"\.arc((?:\.gz)?)\Z", re.IGNORECASE)
+
+Pair = tuple["ReadableFile | None", "ReadableFile | None"]
+"""A file before and the file after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +289,68 @@ class _Places:
         """The text for a place in findings; None if the file or offset is missing."""
         file = self._files[pair][is_after]
         return None if file is None or offset is None else place_of(file, offset)
+
+
+def pairs_of(before: Path, after: Path) -> list[Pair]:
+    """The pairs of two files or two folders, sorted by name; None where a side has no such file.
+
+    Files with the same relative path are a pair, and so are an ARC file and a WARC file of the same name. Rewritten files
+    are stored relative to the common parent folder of the old files (`layout`). So if no path matches, the paths before are
+    taken relative to that parent folder. Folders whose names begin with a dot hold unfinished work and are skipped, as are
+    files that are neither WARC nor ARC.
+
+    Raises UsageError for a file and a folder, ArchiveError if one of them does not exist.
+    """
+    for path in (before, after):
+        if not path.exists():
+            raise ArchiveError(f"{path} does not exist. Name the archive before and the archive after.")
+    if before.is_dir() != after.is_dir():
+        raise UsageError(
+            f"{before} and {after}: one is a file and the other a folder. Name two files or two folders."
+        )
+    if not before.is_dir():
+        return [(before, after)]
+    old, new = files_below(before), files_below(after)
+    if not old:
+        raise UsageError(f"{before} has no WARC or ARC files.")
+    if not any(_partner(name, new) in new for name in old):
+        old = {below.as_posix(): old[name] for name, below in output_names(old).items()}
+    pairs: list[Pair] = []
+    for name, file in sorted(old.items()):
+        partner = _partner(name, new)
+        pairs.append((file, None if partner in old and partner != name else new.pop(partner, None)))
+    return pairs + [(None, file) for _, file in sorted(new.items())]
+
+
+def _partner(name: str, new: Mapping[str, Path]) -> str:
+    return name if name in new else _ARC_SUFFIX.sub(r".warc\1", name)
+
+
+def files_below(folder: Path) -> dict[str, Path]:
+    """The WARC and ARC files below a folder, by relative path. Links to files are followed, links to folders not."""
+    files: dict[str, Path] = {}
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            path = Path(place, name)
+            if _ARCHIVE_NAME.fullmatch(name) and path.is_file():
+                files[path.relative_to(folder).as_posix()] = path
+    return files
+
+
+def originals_of(places: Iterable[str]) -> list[ReadableFile]:
+    """The files that ``--originals`` names: files, patterns, and folders including subfolders."""
+    found: list[ReadableFile] = []
+    for place in places:
+        path = Path(place)
+        if path.is_dir():
+            below = files_below(path)
+            if not below:
+                raise UsageError(f"{place!r} has no WARC or ARC files.")
+            found += [file for _, file in sorted(below.items())]
+        else:
+            found += find_files([place])
+    return found
 
 
 def _elsewhere(originals: Sequence[ReadableFile], pairs: Sequence[Pair]) -> list[ReadableFile]:

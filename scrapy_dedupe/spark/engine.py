@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.near import find_near_copies
-from scrapy_dedupe.offline.clustering import number_clusters
+from scrapy_dedupe.offline.collisions import number_clusters
 from scrapy_dedupe.offline.manifest import refuse_existing
 from scrapy_dedupe.offline.rewriting import RewriteOptions
 from scrapy_dedupe.offline.rewriting import rewrite as rewrite_files
-from scrapy_dedupe.offline.step_reports import StepOptions
-from scrapy_dedupe.offline.steps import run_steps
+from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
 from scrapy_dedupe.offline.verifying import verify as verify_pairs
-from scrapy_dedupe.offline.work_folder import left_folder
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.progress import NoProgress
+from scrapy_dedupe.tasks.work import left_folder
 
+from .uploads import dedupe_to_url
 from .workers import SparkWorkers
 
 if TYPE_CHECKING:
@@ -28,12 +28,11 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.collisions import CollisionCounts
     from scrapy_dedupe.offline.inputs import Input
     from scrapy_dedupe.offline.manifest import ManifestLine
-    from scrapy_dedupe.offline.pairing import Pair
     from scrapy_dedupe.offline.places import Places
     from scrapy_dedupe.offline.rewriting import Rewritten
-    from scrapy_dedupe.offline.step_reports import Deduped
+    from scrapy_dedupe.offline.steps import Deduped
     from scrapy_dedupe.offline.summing import Sums
-    from scrapy_dedupe.offline.verifying import Verification
+    from scrapy_dedupe.offline.verifying import Pair, Verification
 
 
 def sums(
@@ -59,7 +58,7 @@ def plan(
 ) -> CollisionCounts:
     """Compare the records of the manifest *sums*, choose originals, and write the manifest of ten columns to *output*.
 
-    Raises the exceptions of `clustering.number_clusters`, and ArchiveError if *output* exists and *force* is not set.
+    Raises the exceptions of `collisions.number_clusters`, and ArchiveError if *output* exists and *force* is not set.
     """
     refuse_existing(output, force=force)
     with left_folder(output) as state:
@@ -94,11 +93,13 @@ def verify(session: Any, pairs: Sequence[Pair], *, work: Path, **others: Any) ->
 
 
 def dedupe(
-    session: Any, inputs: Sequence[Input], output: Path | None, options: StepOptions | None = None
+    session: Any, inputs: Sequence[Input], output: Path | str | None, options: StepOptions | None = None
 ) -> Deduped:
-    """All steps in one run, as `steps.run_steps` does."""
+    """All steps in one run, as `steps.run_steps` does. If *output* is a URL, as `uploads.dedupe_to_url` does."""
     options = replace(options or StepOptions(), jobs=SparkWorkers(session))
     faults = Faults(keep_going=options.keep_going)
+    if isinstance(output, str):
+        return dedupe_to_url(inputs, output, options, faults=faults, watch=NoProgress())
     return run_steps(inputs, output, options, faults=faults, watch=NoProgress())
 
 

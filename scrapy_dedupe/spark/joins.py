@@ -1,4 +1,4 @@
-"""The joins of the plan in Spark SQL: `offline.plan_joins.Joins`.
+"""The joins of the plan in Spark SQL: `offline.plan.Joins`.
 
 The statements are those that DuckDB runs (`offline.plan_queries`), with the few words that differ replaced. Each statement
 runs once and writes its table to Parquet files; a temporary view makes it available to the next ones. So the plans of
@@ -14,7 +14,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from scrapy_dedupe.offline.plan_joins import SIZES, size_of
+from scrapy_dedupe.offline.plan import SIZES, size_of
 from scrapy_dedupe.offline.rows import COLUMNS
 
 if TYPE_CHECKING:
@@ -34,20 +34,39 @@ _WORDS: Final = (
 _CREATE: Final = re.compile(r"\s*CREATE TABLE (\w+) AS\s+(.*)", re.DOTALL)
 _DROP: Final = re.compile(r"\s*DROP TABLE (\w+)\s*")
 _TABLE: Final = re.compile(r"\b(FROM|JOIN) (\w+)")
+# Rows with the same key, such as 100,000 copies of one payload, are divided over several tasks.
+_SETTINGS: Final = {
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.skewJoin.enabled": "true",
+    "spark.sql.adaptive.forceOptimizeSkewedJoin": "true",
+    "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "8m",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4m",
+}
 _TYPES: Final = {"BIGINT": "bigint", "VARCHAR": "string", "BLOB": "binary", "BOOLEAN": "boolean"}
 
 
 class SparkJoins:
-    """Tables in the session *session*, with their files in the folder *scratch*. Call `close` at the end."""
+    """Tables in *session*, with their files in the folder *scratch*. Call `close` at the end.
+
+    Until then, the session has settings that divide the rows of one key over several tasks.
+    """
 
     def __init__(self, session: Any, scratch: Path) -> None:
         self._session = session
         self._scratch = scratch
         self._prefix = f"dedupe_{uuid.uuid4().hex}_"
         self._tables: dict[str, Any] = {}
+        self._before = {name: session.conf.get(name, None) for name in _SETTINGS}
+        for name, value in _SETTINGS.items():
+            session.conf.set(name, value)
 
     def close(self) -> None:
-        """Forget all tables."""
+        """Forget all tables, and give the session its former settings."""
+        for name, value in self._before.items():
+            if value is None:
+                self._session.conf.unset(name)
+            else:
+                self._session.conf.set(name, value)
         for name in self._tables:
             self._session.catalog.dropTempView(self._prefix + name)
 

@@ -272,7 +272,7 @@ def _most_failures(context: Any) -> int:
 def _name_of(task: Any) -> str:
     """The file of a task, for messages."""
     given = getattr(task, "given", task)
-    for name in ("name", "before", "after", "number"):
+    for name in ("name", "file", "before", "after", "number"):
         if (value := getattr(given, name, None)) is not None:
             return str(value)
     return repr(task)[:100]

@@ -20,7 +20,6 @@ import threading
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
-from functools import partial
 from itertools import chain, islice
 from multiprocessing import connection, get_context
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -250,7 +249,7 @@ def _interrupts_blocked() -> Iterator[None]:
 @contextmanager
 def _hidden_main(function: Callable[[Task], object], task: Task) -> Iterator[None]:
     """Keep processes that are started within the block from importing the main module, unless their task needs it."""
-    called = function.func if isinstance(function, partial) else function
+    called = getattr(function, "func", function)
     if "__main__" in (getattr(called, "__module__", None), type(task).__module__):
         yield
         return

@@ -118,11 +118,7 @@ def _remove_tree(path: Path) -> None:
 
 def replay_faults(faults: Faults, count: int, first: Sequence[Fault]) -> None:
     """Add the faults of an earlier run or another process to *faults*. Raises DamagedInput as `Faults.add` does."""
-    if faults.keep_going:
-        faults.take(count, tuple(first))
-        return
-    for fault in first:
-        faults.add(fault.place, fault.reason)
+    faults.replay(count, first)
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -17,7 +17,7 @@ from listed_archives import WEAK, ListedFile, in_ranges
 from programs import run_program
 from webserver import WebServer
 
-from scrapy_dedupe.offline import collisions
+from scrapy_dedupe.offline import comparing
 from scrapy_dedupe.offline.manifest import LineWriter, ManifestLine, read_lines
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     source = manifest(tmp_path / "in", archive.lines)
-    monkeypatch.setattr(collisions.DifferentPayloads, "number_of", full)
+    monkeypatch.setattr(comparing._StoredPayloads, "place_of", full)
     called = call("warccollres", source, "-o", "out", "--root", str(tmp_path / "crawl"), "--keep-going")
     assert called.code == 3
     assert "No space left on device" in called.err
@@ -320,3 +320,19 @@ def test_a_kill_leaves_nothing_under_the_final_name(
     assert called.code == 0
     assert extensions(tmp_path / "out") == [1, 2, 1, 2, 3]
     assert not any(name.startswith(".") for name in names(tmp_path))
+
+
+@pytest.mark.parametrize("verb", ["warccollres", "warcsumproc"])
+def test_a_file_of_the_manifest_is_not_replaced(
+    call: Call, archive: ListedFile, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.chdir(archive.path.parent)
+    sums = manifest(Path("sums"), archive.lines)
+    before = archive.path.read_bytes()
+
+    called = call(verb, sums, "-o", "a.warc.gz", "--force")
+
+    assert called.code == 3
+    assert "a.warc.gz is one of the files to read" in called.err
+    assert archive.path.read_bytes() == before
+    assert names(archive.path.parent) == ["a.warc.gz", "sums"]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from listed_archives import WEAK, ListedFile
 
 from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.offline import collisions, comparing, ordering
+from scrapy_dedupe.offline import collisions, comparing, ordering, places
 from scrapy_dedupe.offline.collisions import CollisionCounts, resolve_collisions
-from scrapy_dedupe.offline.comparing import is_same
 from scrapy_dedupe.offline.ordering import by_cluster
 from scrapy_dedupe.offline.places import Places
+from scrapy_dedupe.offline.windows import are_same
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.warc import reading
 
@@ -28,14 +28,12 @@ def listed(tmp_path):
 
 
 @pytest.fixture
-def resolve(tmp_path):
+def resolve(tmp_path, tmp_path_factory):
     def resolve(lines, *, keep_going=False, jobs=1, faults=None, counts=None):
         faults = faults or Faults(keep_going=keep_going)
         places = Places([str(tmp_path)])
-        ordered = by_cluster(lines, tmp_path)
-        return list(
-            resolve_collisions(ordered, places, faults=faults, jobs=jobs, folder=tmp_path, counts=counts)
-        )
+        folder = tmp_path_factory.mktemp("work")
+        return list(resolve_collisions(lines, places, faults=faults, jobs=jobs, folder=folder, counts=counts))
 
     return resolve
 
@@ -60,9 +58,8 @@ def test_payloads_of_one_weak_digest_are_told_apart_by_their_bytes(listed, resol
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("kept", [100, 1_000, 50_000])
 def test_one_byte_at_the_end_tells_long_payloads_apart(tmp_path, resolve, monkeypatch, packed, kept):
-    monkeypatch.setattr(comparing, "HELD_BYTES", kept)
-    monkeypatch.setattr(comparing, "KEPT_BYTES", 2 * kept)
-    monkeypatch.setattr(comparing, "_ROOM_BYTES", 2 * kept)
+    monkeypatch.setattr(places, "HELD_BYTES", kept)
+    monkeypatch.setattr(comparing, "_PIECE_BYTES", kept)
     monkeypatch.setattr(reading, "KEPT_BYTES", 2 * kept)
     listed = ListedFile(tmp_path / "a.warc.gz", "a.warc.gz", is_packed=packed)
     same = random.Random(1).randbytes(30_000)
@@ -153,7 +150,6 @@ def test_a_chunked_payload_is_that_of_a_plain_one(listed, resolve):
 @pytest.mark.parametrize("kept", [60, 8 << 20])
 def test_no_byte_that_chunks_do_not_stand_for_is_lost(listed, resolve, monkeypatch, first, second, kept):
     monkeypatch.setattr(reading, "KEPT_BYTES", kept)
-    monkeypatch.setattr(comparing, "KEPT_BYTES", kept)
     for number, body in enumerate((first, second), 1):
         listed.add(body, date=day(number), headers=("Transfer-Encoding: chunked",))
     assert extensions(resolve(listed.lines)) == [1, 2]
@@ -221,22 +217,25 @@ def test_a_record_that_is_named_twice_is_no_copy_of_itself(listed, resolve, tmp_
     assert {fault.reason for fault in faults.first} == {"the manifest lists this record twice"}
 
 
-def test_lines_that_are_not_sorted_are_refused(listed, tmp_path):
-    lines = [listed.add(b"one", digest=digest) for digest in (WEAK, OTHER, WEAK)]
-    with pytest.raises(DamagedInput, match="not sorted"):
-        list(resolve_collisions(lines, Places([str(tmp_path)]), faults=Faults(keep_going=True)))
+def test_lines_may_come_in_any_order(listed, resolve):
+    for number in range(1, 20):
+        listed.add(b"%d" % (number % 3), date=day(number), digest=WEAK if number % 2 else OTHER)
+    in_order = resolve(listed.lines)
+    mixed = [replace(line, extension=5) for line in random.Random(4).sample(listed.lines, 19)]
+    assert resolve(mixed) == in_order
 
 
 def test_many_payloads_of_one_digest_are_not_all_compared_with_each_other(listed, resolve, monkeypatch):
     compared = 0
-    first_is_same = comparing._Body.is_same
+    first_are_same = comparing.are_same
 
-    def counted(self, other):
+    def counted(one, other):
         nonlocal compared
         compared += 1
-        return first_is_same(self, other)
+        return first_are_same(one, other)
 
-    monkeypatch.setattr(comparing._Body, "is_same", counted)
+    for module in (collisions, comparing):
+        monkeypatch.setattr(module, "are_same", counted)
     for number in range(600):
         listed.add(b"%04d" % (number % 300), date=f"2020-01-01T00:{number // 60:02}:{number % 60:02}Z")
     found = resolve(listed.lines)
@@ -245,16 +244,26 @@ def test_many_payloads_of_one_digest_are_not_all_compared_with_each_other(listed
 
 
 def test_a_hash_that_is_the_same_does_not_make_payloads_the_same(listed, resolve, monkeypatch):
-    monkeypatch.setattr(comparing._Body, "key", lambda self: (3, b"the same for all"))
+    class Weak:
+        def __init__(self, digest_size):
+            pass
+
+        def update(self, data):
+            pass
+
+        def digest(self):
+            return b"the same for all"
+
+        def hexdigest(self):
+            return self.digest().hex()
+
+    monkeypatch.setattr(comparing, "blake2b", Weak)
     for number, payload in enumerate([b"one", b"two", b"six", b"two", b"six", b"one", b"ten"], 1):
         listed.add(payload, date=day(number))
     assert extensions(resolve(listed.lines)) == [1, 2, 3, 2, 3, 1, 4]
 
 
-def test_several_processes_find_what_one_finds(tmp_path, resolve, monkeypatch):
-    monkeypatch.setattr(collisions, "_BATCH_LINES", 10)
-    monkeypatch.setattr(collisions, "_LARGE_LINES", 10)
-    monkeypatch.setattr(collisions, "_WAITING_LINES", 30)
+def test_several_processes_find_what_one_finds(tmp_path, resolve):
     rng = random.Random(3)
     files = [ListedFile(tmp_path / f"{name}.warc.gz", f"{name}.warc.gz") for name in "abc"]
     for _ in range(150):
@@ -293,7 +302,7 @@ def test_one_cluster_is_one_payload_and_one_payload_one_cluster(tmp_path_factory
     for digest, payload, number, status in records:
         line = listed.add(payload, date=day(number), digest=f"md5:{digest:032x}", status=status)
         payload_of[line.offset] = (payload, status)
-    found = list(resolve_collisions(by_cluster(listed.lines, folder), Places([str(folder)]), faults=Faults()))
+    found = list(resolve_collisions(listed.lines, Places([str(folder)]), faults=Faults()))
     assert sorted(line.offset for line in found) == sorted(line.offset for line in listed.lines)
     assert found == list(by_cluster(found, folder))
     for line in found:
@@ -318,14 +327,13 @@ def test_streams_are_the_same_if_their_bytes_are(first, second, cuts, other_cuts
             data = data[size:]
         yield data
 
-    assert is_same(pieces(first, cuts), pieces(first, other_cuts))
-    assert is_same(pieces(first, cuts), pieces(second, other_cuts)) == (first == second)
+    assert are_same(pieces(first, cuts), pieces(first, other_cuts))
+    assert are_same(pieces(first, cuts), pieces(second, other_cuts)) == (first == second)
 
 
 def test_a_digest_of_very_many_lines_is_put_in_order_on_disk(listed, resolve, monkeypatch):
-    pytest.importorskip("duckdb")
-    monkeypatch.setattr(collisions, "_AT_ONCE", 10)
-    monkeypatch.setattr(ordering, "MEMORY_LINES", 50)
+    monkeypatch.setattr(collisions, "_FEW_LINES", 10)
+    monkeypatch.setattr(ordering, "MEMORY_BYTES", 5_000)
     for number in range(120):
         listed.add(b"%d" % (number % 7), date=f"2020-01-01T00:{number // 60:02}:{number % 60:02}Z")
     found = resolve(listed.lines)

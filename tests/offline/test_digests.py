@@ -15,7 +15,7 @@ from offline.planted import SITE, Planting, text
 
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.offline.digests import Digester, DigestOptions, FileSums
-from scrapy_dedupe.offline.manifest import MAX_LINE_BYTES, json_line, text_line
+from scrapy_dedupe.offline.manifest_lines import MAX_LINE_BYTES, json_line, text_line
 from scrapy_dedupe.tasks.faults import Fault, Faults
 
 if TYPE_CHECKING:

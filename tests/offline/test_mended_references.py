@@ -11,11 +11,10 @@ from offline.planted import Planting, Record, digest, record_id, text
 from offline.test_rewriting import PAGE, SITE, manifest, new_id, records, rid, run
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
-from scrapy_dedupe.offline import rewriting
-from scrapy_dedupe.offline.record_parts import parsed_head
+from scrapy_dedupe.offline import final_names, rewriting
+from scrapy_dedupe.offline.plan import read_slice, slice_folder
 from scrapy_dedupe.offline.reference_changes import ReferenceChanges
-from scrapy_dedupe.offline.slices import read_slice, slice_folder
-from scrapy_dedupe.warc.raw_heads import RawHead
+from scrapy_dedupe.warc.raw_heads import RawHead, parsed_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -417,7 +416,7 @@ def test_work_that_was_verified_does_not_end_with_a_file_that_grew(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(rewriting, "replace" if in_place else "move", cut)
+        patch.setattr(final_names, "replace" if in_place else "move", cut)
         with pytest.raises(KeyboardInterrupt):
             run(two_folders, tmp_path / "out", lines=lines, in_place=in_place)
     grown = path.read_bytes() * 2
@@ -435,7 +434,7 @@ def test_work_that_was_verified_does_not_replace_what_came_meanwhile(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(rewriting, "move", cut)
+        patch.setattr(final_names, "move", cut)
         with pytest.raises(KeyboardInterrupt):
             run(two_folders, tmp_path / "out")
     mine = tmp_path / "out" / "two" / "a.warc.gz"
@@ -457,7 +456,7 @@ def test_a_file_that_was_copied_over_just_before_a_kill_counts_as_replaced(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(rewriting, "replace", cut)
+        patch.setattr(final_names, "replace", cut)
         with pytest.raises(KeyboardInterrupt):
             run(two_folders, tmp_path / "out", lines=lines, in_place=True)
     new = path.read_bytes()

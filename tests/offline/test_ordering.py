@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from made_lines import a_line, dates, manifest_lines, texts
 from sampling import examples
 
-from scrapy_dedupe.errors import ArchiveError, SettingError
+from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline import ordering
-from scrapy_dedupe.offline.ordering import by_cluster, by_place, clusters, moment
+from scrapy_dedupe.offline.ordering import by_cluster, by_place, moment
 from scrapy_dedupe.warc.dates import parse_date
 
 if TYPE_CHECKING:
@@ -37,13 +37,15 @@ def in_cluster(line: ManifestLine) -> object:
 )
 @given(
     st.lists(manifest_lines(7) | manifest_lines(6), max_size=12),
-    st.sampled_from([0, 3, 100]),
+    st.sampled_from([0, 300, 1 << 20]),
+    st.sampled_from([2, 64]),
 )
 def test_the_order_is_that_of_the_values_in_memory_and_on_disk(
-    tmp_path: Path, lines: list[ManifestLine], memory: int
+    tmp_path: Path, lines: list[ManifestLine], memory: int, most_runs: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordering, "MEMORY_LINES", memory)
+        patch.setattr(ordering, "MEMORY_BYTES", memory)
+        patch.setattr(ordering, "MOST_RUNS", most_runs)
         assert list(by_cluster(lines, tmp_path)) == sorted(lines, key=in_cluster)  # type: ignore[arg-type]
         assert list(by_place(lines, tmp_path)) == sorted(lines, key=in_place)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
@@ -53,7 +55,7 @@ def test_the_order_is_that_of_the_values_in_memory_and_on_disk(
 def test_names_are_compared_as_bytes(names: list[str]) -> None:
     keys = [ordering._name_key(name) for name in names]
     assert (keys[0] < keys[1]) == (as_bytes(names[0]) < as_bytes(names[1]))
-    assert not any(char <= " " for key in keys for char in key)
+    assert not any(byte <= ord(" ") for key in keys for byte in key)
 
 
 @given(st.lists(dates, min_size=2, max_size=2))
@@ -73,7 +75,7 @@ def test_a_date_with_a_fraction_is_later_than_the_second_it_belongs_to(tmp_path:
 def test_files_on_disk_are_gone_when_no_more_lines_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ordering, "MEMORY_LINES", 0)
+    monkeypatch.setattr(ordering, "MEMORY_BYTES", 0)
     lines = by_place((a_line(offset=offset) for offset in range(9, 0, -1)), tmp_path)
     assert next(lines).offset == 1
     assert list(tmp_path.iterdir())
@@ -82,7 +84,7 @@ def test_files_on_disk_are_gone_when_no_more_lines_are_asked_for(
 
 
 def test_files_on_disk_are_gone_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordering, "MEMORY_LINES", 0)
+    monkeypatch.setattr(ordering, "MEMORY_BYTES", 0)
 
     def failing() -> object:
         yield a_line()
@@ -94,29 +96,15 @@ def test_files_on_disk_are_gone_after_an_error(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordering, "MEMORY_LINES", 0)
+    monkeypatch.setattr(ordering, "MEMORY_BYTES", 0)
     with pytest.raises(ArchiveError, match="cannot be sorted in"):
         list(by_place([a_line()], tmp_path / "none"))
-
-
-def test_clusters_are_told_apart_by_digest_and_extension() -> None:
-    lines = [
-        a_line(extension=1),
-        a_line("b", extension=1),
-        a_line(extension=2),
-        a_line(digest=f"md5:{'b' * 32}"),
-    ]
-    assert [(cluster, len(list(group))) for cluster, group in clusters(lines)] == [
-        ((lines[0].digest, 1), 2),
-        ((lines[0].digest, 2), 1),
-        ((lines[3].digest, 1), 1),
-    ]
 
 
 def test_lines_that_are_alike_keep_their_order_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ordering, "MEMORY_LINES", 10)
+    monkeypatch.setattr(ordering, "MEMORY_BYTES", 5_000)
     lines = [a_line(length=number) for number in range(5_000)]
     assert list(by_place(lines, tmp_path)) == lines
     assert list(by_cluster(lines, tmp_path)) == lines
@@ -132,26 +120,22 @@ def test_long_names_are_sorted_on_disk_before_they_fill_the_memory(
     assert [line.offset for line in asked] == list(range(2, 10))
 
 
-def test_more_lines_than_memory_holds_need_duckdb_and_say_so(
+def test_manifests_of_any_size_are_sorted_without_duckdb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    assert list(by_place([a_line()], tmp_path)) == [a_line()]
-    monkeypatch.setattr(ordering, "MEMORY_LINES", 1)
-    with pytest.raises(
-        SettingError,
-        match=r"Sorting a manifest of more than 50,000 lines .* not installed.*\[archive\]",
-    ):
-        list(by_place([a_line(), a_line()], tmp_path))
+    monkeypatch.setattr(ordering, "MEMORY_BYTES", 1_000)
+    lines = [a_line(offset=number * 7 % 1_000) for number in range(1_000)]
+    assert list(by_place(lines, tmp_path)) == sorted(lines, key=in_place)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("name", ["table", "ordered"])
+@pytest.mark.parametrize("name", ["0", "5", "70"])
 def test_a_disk_that_is_full_is_one_sentence(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ordering, "MEMORY_LINES", 1)
+    monkeypatch.setattr(ordering, "MEMORY_BYTES", 10_000)
     lines = [a_line(offset=number) for number in range(5_000)]
     full = Path("/dev/full")
     first_open = Path.open
@@ -164,13 +148,4 @@ def test_a_disk_that_is_full_is_one_sentence(
     monkeypatch.setattr(Path, "open", opened)
     with pytest.raises(ArchiveError, match=r"cannot be sorted in .*: No space left on device\. Free"):
         list(by_place(lines, tmp_path))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_the_engine_refuses_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("duckdb")
-    monkeypatch.setattr(ordering, "MEMORY_LINES", 1)
-    monkeypatch.setattr(ordering, "_COLUMNS", ordering._COLUMNS | {"digest": "BIGINT"})
-    with pytest.raises(ArchiveError, match=r"cannot be sorted in .*: DuckDB says: .*\. Free some space"):
-        list(by_cluster([a_line(), a_line()], tmp_path))
     assert list(tmp_path.iterdir()) == []

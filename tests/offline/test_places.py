@@ -23,8 +23,29 @@ DIGEST = "md5:" + "00" * 16
 DATE = "2020-01-01T00:00:00Z"
 
 
+@pytest.fixture(params=["record", "records"])
+def ways(request, monkeypatch):
+    """Records are read one by one, or from a file that is opened once."""
+    if request.param == "record":
+        return
+    record, is_inside = Places.record, False
+
+    def from_open_file(places, line):
+        nonlocal is_inside
+        if is_inside:
+            return record(places, line)
+        is_inside = True
+        try:
+            with places.records(line.file) as record_of:
+                return record_of(line)
+        finally:
+            is_inside = False
+
+    monkeypatch.setattr(Places, "record", from_open_file)
+
+
 @pytest.fixture
-def listed(tmp_path):
+def listed(tmp_path, ways):
     (tmp_path / "crawl").mkdir()
     file = ListedFile(tmp_path / "crawl" / "a.warc.gz", "a.warc.gz")
     file.add(b"first", "http://example.org/1")
@@ -191,6 +212,7 @@ def test_no_record_at_the_offset_is_told_with_the_place(listed, tmp_path, offset
 
 
 @pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.usefixtures("ways")
 def test_a_manifest_of_another_file_of_that_name_is_told_where_no_record_begins(tmp_path, is_packed):
     name = "00000.warc.gz" if is_packed else "00000.warc"
     for host, payload in (("one", b"a" * 500), ("two", b"b")):
@@ -225,6 +247,7 @@ def test_a_file_that_was_cut_is_told_with_the_place(listed, tmp_path):
         places.record(listed.lines[2])
 
 
+@pytest.mark.usefixtures("ways")
 def test_records_that_share_a_member_do_not_match(tmp_path):
     data = warc_record(b"a", "http://a/") + warc_record(b"b", "http://b/")
     (tmp_path / "a.warc.gz").write_bytes(packed := gzip.compress(data))
@@ -233,6 +256,7 @@ def test_records_that_share_a_member_do_not_match(tmp_path):
         Places([str(tmp_path)]).record(line)
 
 
+@pytest.mark.usefixtures("ways")
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.warc")
     with pytest.raises(ArchiveError, match="is a pipe"):
@@ -240,6 +264,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
 
 
 @pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.usefixtures("ways")
 def test_records_of_arc_files_are_found_without_the_beginning_of_the_file(tmp_path, version):
     names = b"URL IP-address Archive-date Content-type Archive-length"
     more = b""
@@ -405,19 +430,22 @@ def test_other_protocols_are_read_in_pieces(listed, monkeypatch):
         places.record(replace(listed.lines[0], file="nonsense://a"))
 
 
-def test_a_long_range_lies_in_a_temporary_file_that_goes_with_it(tmp_path, web, monkeypatch):
+@pytest.mark.usefixtures("ways")
+def test_a_long_range_is_in_a_temporary_file_that_a_kill_does_not_leave(tmp_path, web, monkeypatch):
     folder = tmp_path / "temporary"
-    folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     body = os.urandom(ranges.HELD_BYTES + 1_000)
     listed = ListedFile(tmp_path / "a.warc", "a.warc", is_packed=False)
     listed.add(b"before")
     listed.add(body)
     web.pages["/a.warc"] = in_ranges(listed.path.read_bytes())
-    record = Places([web.url("/")]).record(listed.lines[1])
+    places = Places([web.url("/")])
+    assert places.record(listed.lines[0]).payload() == b"before"
+    with pytest.raises(FileNotFoundError, match="temporary"):
+        places.record(listed.lines[1])
+    folder.mkdir()
+    record = places.record(listed.lines[1])
     assert record.payload() == body
-    assert len(list(folder.iterdir())) == 1
-    del record
     assert not list(folder.iterdir())
 
 
@@ -444,3 +472,13 @@ def test_a_range_reads_as_the_file_does_from_its_offset_on(data, offset, sizes):
 
 def test_paths_keep_their_type(listed, tmp_path):
     assert isinstance(Places([str(tmp_path / "crawl")]).file("a.warc.gz"), Path)
+
+
+def test_the_places_of_one_file_are_few_bytes_for_another_process(listed, tmp_path):
+    mapped = Places([str(tmp_path)], {f"{number}.warc.gz": "x" * 100 for number in range(1_000)})
+    mapped_too = Places((), {"a.warc.gz": str(listed.path), **mapped.paths})
+    for places in (mapped, mapped_too):
+        sent = pickle.dumps(places.only("a.warc.gz"))
+        assert len(sent) < 1_000
+        assert pickle.loads(sent).record(listed.lines[0]).payload() == b"first"
+    assert Places([str(tmp_path)]).only("a.warc.gz").record(listed.lines[0]).payload() == b"first"

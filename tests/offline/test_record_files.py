@@ -1,4 +1,4 @@
-"""``record_files``: a file is there when it is whole, and what it was made from stayed as it was."""
+"""``RecordFile``: a file is there when it is whole, and what it was made from stayed as it was."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.offline.record_files import RecordFile
+from scrapy_dedupe.offline.file_rewriting import RecordFile
 
 if TYPE_CHECKING:
     from pathlib import Path

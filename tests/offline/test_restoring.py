@@ -30,7 +30,7 @@ from sampling import examples
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.offline import restoring
 from scrapy_dedupe.offline.record_ids import revisit_id
-from scrapy_dedupe.offline.restored_heads import as_response
+from scrapy_dedupe.offline.restored_records import as_response
 from scrapy_dedupe.offline.restoring import Restored, RestoreOptions, restore
 from scrapy_dedupe.offline.revisits import RevisitTarget, as_revisit, pointed_to
 from scrapy_dedupe.tasks.progress import NoProgress

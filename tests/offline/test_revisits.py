@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_dedupe.offline.record_ids import bare, revisit_id
-from scrapy_dedupe.offline.restored_heads import BLOCK_DIGEST, as_response, pointed_back
+from scrapy_dedupe.offline.restored_records import BLOCK_DIGEST, as_response, pointed_back
 from scrapy_dedupe.offline.revisits import (
     RevisitTarget,
     as_revisit,

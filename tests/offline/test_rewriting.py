@@ -55,7 +55,6 @@ def manifest(folder: Path) -> list[ManifestLine]:
 def run(folder: Path, output: Path, *, lines: list[ManifestLine] | None = None, **options: Any) -> Rewritten:
     files = options.pop("files", None)
     originals = options.pop("originals", ())
-    before_end = options.pop("before_end", None)
     lines = manifest(folder) if lines is None else lines
     return rewrite(
         lines,
@@ -64,7 +63,6 @@ def run(folder: Path, output: Path, *, lines: list[ManifestLine] | None = None, 
         output,
         RewriteOptions(**options),
         originals=originals,
-        before_end=before_end,
     )
 
 
@@ -360,32 +358,6 @@ def test_work_that_was_cut_goes_on_and_is_not_done_twice(
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_the_end_is_told_before_the_state_goes_and_again_after_a_kill(
-    two_files: Path, tmp_path: Path
-) -> None:
-    out, told = tmp_path / "out", []
-
-    def cut(report: Rewritten) -> None:
-        assert (out / "b.warc.gz").is_file()
-        assert (out / ".dedupe" / "warcrefs" / "job.json").is_file()
-        told.append(report)
-        if len(told) == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(two_files, out, before_end=cut)
-    report = run(two_files, out, before_end=cut)
-
-    assert told == [report, report]
-    assert not (out / ".dedupe").exists()
-
-
-def test_a_dry_run_tells_no_end(two_files: Path, tmp_path: Path) -> None:
-    told: list[Rewritten] = []
-    run(two_files, tmp_path / "out", before_end=told.append, dry_run=True)
-    assert told == []
-
-
 @pytest.mark.parametrize("change", ["size", "time"])
 @pytest.mark.parametrize(("module", "step"), [(row_scan, "make_rows"), (rewriting, "rewrite_file")])
 def test_an_input_that_changes_meanwhile_is_refused_by_name(
@@ -400,8 +372,8 @@ def test_an_input_that_changes_meanwhile_is_refused_by_name(
     before = {file.name: file.read_bytes() for file in two_files.iterdir()}
     done = getattr(module, step)
 
-    def meanwhile(task: Any, **options: Any) -> Any:
-        result = done(task, **options)
+    def meanwhile(task: Any, *others: Any) -> Any:
+        result = done(task, *others)
         if change == "size":
             path.write_bytes(before["b.warc.gz"] + before["a.warc.gz"])
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import random
 import resource
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,10 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline import rows as rows_module
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.old_files import old_records
-from scrapy_dedupe.offline.row_facts import RowFacts
-from scrapy_dedupe.offline.row_scan import RowScan, RowsTask, make_rows
-from scrapy_dedupe.offline.rows import COLUMNS, RecordRow, read_sums
+from scrapy_dedupe.offline.old_files import RowFacts
+from scrapy_dedupe.offline.row_scan import RowScan, make_rows
+from scrapy_dedupe.offline.rows import COLUMNS, RecordRow, RowsTask, read_sums
+from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.warc import framing
 
 if TYPE_CHECKING:
@@ -60,10 +62,12 @@ def read(path: Path) -> list[RecordRow]:
 
 
 def test_each_record_has_a_row(file: Path) -> None:
-    sums = make_rows(task(file))
+    faults = Faults()
+    sums = make_rows(task(file), faults)
 
     info, first, asked, posted, request, old = read(file.with_suffix(".parquet"))
-    assert (sums.lines, sums.fault_count) == (2, 0)
+    assert isinstance(sums, dict)
+    assert (sums["lines"], faults.count) == (2, 0)
     assert [row.kind for row in (info, first, asked, posted, request, old)] == [
         "warcinfo", "response", "request", "response", "request", "revisit"
     ]  # fmt: skip
@@ -83,7 +87,7 @@ def test_each_record_has_a_row(file: Path) -> None:
 
 
 def test_the_columns_are_those_of_the_documentation(file: Path) -> None:
-    make_rows(task(file))
+    make_rows(task(file), Faults())
     path = file.with_suffix(".parquet")
     found = duckdb.connect().execute(f"DESCRIBE SELECT * FROM read_parquet('{path}')").fetchall()
     assert {name: kind for name, kind, *_ in found} == COLUMNS
@@ -94,7 +98,7 @@ def test_the_columns_are_those_of_the_documentation(file: Path) -> None:
 
 
 def test_rows_of_another_version_are_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_rows(task(file))
+    make_rows(task(file), Faults())
     path = file.with_suffix(".parquet")
     assert [sums.lines for sums in read_sums([path])] == [2]
     monkeypatch.setattr(rows_module, "VERSION", rows_module.VERSION + 1)
@@ -102,12 +106,24 @@ def test_rows_of_another_version_are_refused(file: Path, monkeypatch: pytest.Mon
         read_sums([path])
 
 
+def test_rows_that_need_more_than_the_memory_of_the_engine_are_written_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    values = random.Random(1)
+    rows = (
+        RecordRow(number, 1, "response", stored=values.randbytes(32), start=values.randbytes(100) + bytes(1_000))
+        for number in range(150_000)
+    )
+    write_rows(path, rows, dict)
+    found = duckdb.connect().execute(f"SELECT \"offset\" FROM read_parquet('{path}')").fetchnumpy()
+    assert found["offset"].tolist() == list(range(150_000))
+
+
 def test_a_full_disk_is_reported_in_words(file: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
     try:
         with pytest.raises(ArchiveError) as caught:
-            make_rows(task(file))
+            make_rows(task(file), Faults())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "File too large. Check the free space" in str(caught.value)
@@ -120,9 +136,9 @@ def test_a_damaged_file_gets_no_rows_unless_damage_is_skipped(file: Path) -> Non
     file.write_bytes(data)
     path = file.with_suffix(".parquet")
     with pytest.raises(DamagedInput, match=r"a\.warc\.gz, offset"):
-        make_rows(task(file))
+        make_rows(task(file), Faults())
     assert not path.exists()
-    make_rows(task(file, keep_going=True))
+    make_rows(task(file), Faults(keep_going=True))
     (sums,) = read_sums([path])
     assert (sums.fault_count, len(sums.faults), len(read(path))) == (1, 1, 5)
 
@@ -213,7 +229,7 @@ def test_the_facts_in_rows_are_those_of_another_reader(tmp_path: Path) -> None:
     compared = 0
     for path in sorted(path for path in tmp_path.rglob("*") if path.is_file()):
         rows = path.with_name(f"{path.name}.parquet")
-        make_rows(task(path, target=rows, keep_going=True))
+        make_rows(task(path, target=rows), Faults(keep_going=True))
         known = list(RowFacts(rows))
         others = list(old_records(path, on_damage=lambda _: None))
         assert [fact[:3] for fact in known] == [fact[:3] for fact in others]
@@ -231,5 +247,5 @@ def test_a_long_record_has_no_facts(tmp_path: Path) -> None:
     p.file("a.warc", "plain")
     p.exchange("a.warc", "long", f"{SITE}/long", bytes(2_000_000))
     p.write(tmp_path)
-    make_rows(task(tmp_path / "a.warc"))
+    make_rows(task(tmp_path / "a.warc"), Faults())
     assert [row.stored is None for row in read(tmp_path / "a.parquet")] == [True, False]

@@ -26,9 +26,17 @@ def s3_address() -> tuple[str, int]:
 
 
 @pytest.fixture(scope="module")
-def session(s3_address: tuple[str, int]) -> Iterator[Any]:
+def session_settings() -> dict[str, str]:
+    """More settings of the session. A module of tests may override this fixture."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def session(s3_address: tuple[str, int], session_settings: dict[str, str]) -> Iterator[Any]:
     """A session of two cores that tries each task twice."""
     pytest.importorskip("pyspark", reason="pyspark is not installed (extra spark)")
+    from pyspark import SparkContext
+
     from scrapy_dedupe.spark import spark_session
 
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -43,6 +51,9 @@ def session(s3_address: tuple[str, int]) -> Iterator[Any]:
     # Compiling code for a few rows takes longer than running it.
     patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     patch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-memory 512m pyspark-shell")
+    for name, value in session_settings.items():
+        # Java has been started by the first session, and does not read the environment again.
+        SparkContext.setSystemProperty(name, value)
     with spark_session("local[2,2]") as session:
         # As many tasks for each join as there are cores.
         session.conf.set("spark.sql.shuffle.partitions", "2")

@@ -6,15 +6,22 @@ import os
 import resource
 import signal
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from fsspec.implementations.memory import MemoryFileSystem
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.file_rewriting import rewrite_file
+from scrapy_dedupe.offline.row_scan import make_rows
+from scrapy_dedupe.offline.side_by_side import compare
+from scrapy_dedupe.spark.uploads import upload_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from scrapy_dedupe.offline.places import Places
 
@@ -92,9 +99,62 @@ def broken(task: Task) -> None:
 
 def rewritten_on_a_full_disk(task: Any) -> Any:
     """No file may become larger than a part of the new ones."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, hard))
-    try:
+    with most_bytes(2_000):
         return rewrite_file(task)
+
+
+@contextmanager
+def most_bytes(count: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (count, hard))
+    try:
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def rows_after_a_kill(task: Any) -> Any:
+    killed_once("rows")
+    return make_rows(task)
+
+
+def rewritten_after_a_kill(task: Any) -> Any:
+    killed_once("rewrite")
+    return rewrite_file(task)
+
+
+def compared_after_a_kill(task: Any) -> Any:
+    killed_once("compare")
+    return compare(task)
+
+
+def killed_once(name: str) -> None:
+    """Tasks run in the working folder of the test."""
+    try:
+        Path(f"{name}.killed").touch(exist_ok=False)
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def rows_on_a_full_disk(task: Any) -> Any:
+    with most_bytes(2_000):
+        return make_rows(task)
+
+
+def uploaded_except_b(task: Any) -> str:
+    if task.name.startswith("b"):
+        raise ArchiveError(f"{task.name} cannot be written: the connection was lost.")
+    return upload_file(task)
+
+
+class ForgetfulFiles(MemoryFileSystem):
+    """A server that loses the last byte of each file."""
+
+    protocol = "forgetful"
+    store: dict[str, Any] = {}
+    pseudo_dirs = [""]
+
+    def put_file(self, source: str, target: str, **options: Any) -> None:
+        with open(source, "rb") as file:  # noqa: PTH123 - as in fsspec
+            self.pipe_file(target, file.read()[:-1])

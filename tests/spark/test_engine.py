@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,13 @@ from spark import odd_tasks
 
 from scrapy_dedupe import spark
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.offline import rewriting
+from scrapy_dedupe.offline import rewriting, row_scan, verifying
 from scrapy_dedupe.offline.digests import DigestOptions
 from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.manifest import read_lines
-from scrapy_dedupe.offline.pairing import pairs_of
+from scrapy_dedupe.offline.verifying import pairs_of
 from scrapy_dedupe.offline.places import Places
+from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.offline.summing import SumOptions
 from scrapy_dedupe.tasks.faults import Faults
 
@@ -112,14 +114,53 @@ def test_a_damaged_file_is_named_and_nothing_is_written(folder: Path) -> None:
     assert files_in(folder / "far") == files_in(folder / "near")
 
 
-def test_a_full_disk_is_named_and_the_same_command_continues(
+def test_a_killed_process_in_each_step_changes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_scan, "make_rows", odd_tasks.rows_after_a_kill)
+    monkeypatch.setattr(rewriting, "rewrite_file", odd_tasks.rewritten_after_a_kill)
+    monkeypatch.setattr(verifying, "compare", odd_tasks.compared_after_a_kill)
+    done(folder, "dedupe", "in", "-r", "-o", "far", *ENGINE)
+    monkeypatch.undo()
+    assert sorted(path.name for path in folder.glob("*.killed")) == [
+        "compare.killed",
+        "rewrite.killed",
+        "rows.killed",
+    ]
+    done(folder, "dedupe", "in", "-r", "-o", "near")
+    assert files_in(folder / "far") == files_in(folder / "near")
+    assert list((folder / "far").rglob("*.tmp")) == []
+
+
+def test_a_file_whose_processes_are_all_killed_is_named_and_the_same_command_continues(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as full:
-        full.setattr(rewriting, "rewrite_file", odd_tasks.rewritten_on_a_full_disk)
+    with monkeypatch.context() as killed:
+        killed.setattr(rewriting, "rewrite_file", odd_tasks.killed)
         called = call(folder, "dedupe", "in", "-r", "-o", "out", *ENGINE)
     assert called.code == 3
-    assert "cannot be written: File too large. Check the free space" in called.sentences
+    assert re.search(r"The Spark task of in/\S.*warc\S* failed \(killed\): ", called.sentences)
+    assert called.err.count("\n") == 1
+    assert new_files(folder / "out") == []
+    done(folder, "dedupe", "in", "-r", "-o", "out", *ENGINE)
+    done(folder, "dedupe", "in", "-r", "-o", "near")
+    assert files_in(folder / "out") == files_in(folder / "near")
+
+
+@pytest.mark.parametrize(
+    ("module", "step", "full"),
+    [
+        (row_scan, "make_rows", odd_tasks.rows_on_a_full_disk),
+        (rewriting, "rewrite_file", odd_tasks.rewritten_on_a_full_disk),
+    ],
+)
+def test_a_full_disk_is_named_and_the_same_command_continues(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, module: Any, step: str, full: Any
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(module, step, full)
+        called = call(folder, "dedupe", "in", "-r", "-o", "out", *ENGINE)
+    assert called.code == 3
+    assert "cannot be written: " in called.sentences
+    assert "File too large. Check the free space" in called.sentences
     assert called.err.count("\n") == 1
     assert new_files(folder / "out") == []
     assert list((folder / "out").rglob("*.tmp")) == []
@@ -147,18 +188,18 @@ class Changes:
         pass
 
 
-def test_a_file_that_changes_meanwhile_is_named_and_nothing_is_written(folder: Path, session: Any) -> None:
+@pytest.mark.parametrize("title", ["comparing", "rewrite", "verify"])
+def test_a_file_that_changes_meanwhile_is_named_and_nothing_is_written(
+    folder: Path, session: Any, title: str
+) -> None:
     inputs = find_inputs([str(folder / "in")], faults=Faults(), recursive=True)
     path = folder / "in/crawl a/first.warc.gz"
-    spark.sums(session, inputs, folder / "sums.txt", SumOptions())
-    spark.plan(session, folder / "sums.txt", folder / "plan.txt", Places())
     with pytest.raises(ArchiveError, match=r"first\.warc\.gz has changed since this work began"):
-        spark.rewrite(
-            session,
-            read_lines(folder / "plan.txt"),
-            None,
-            Places(),
+        run_steps(
+            inputs,
             folder / "out",
-            watch=Changes("rewrite", path),
+            StepOptions(jobs=spark.SparkWorkers(session)),
+            faults=Faults(),
+            watch=Changes(title, path),
         )
     assert new_files(folder / "out") == []

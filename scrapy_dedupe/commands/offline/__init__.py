@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -9,14 +10,23 @@ from scrapy_dedupe.commands.options import DRY_RUN, Option, flag
 from scrapy_dedupe.commands.output import first, listed
 from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.offline.eligibility import DEFAULT_MIN_SIZE, DEFAULT_STATUSES, Eligibility
-from scrapy_dedupe.offline.manifest import ALGORITHMS
+from scrapy_dedupe.offline.manifest_lines import ALGORITHMS
 from scrapy_dedupe.reports.wording import counted, number, size
+from scrapy_dedupe.warc.remote import is_url, shown
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator, Sequence
 
-    from scrapy_dedupe.offline.savings import Savings
+    from scrapy_dedupe.offline.eligibility import Savings
+
+
+def _local_folder(text: str) -> Path:
+    if is_url(text):
+        raise argparse.ArgumentTypeError(
+            f"{shown(text)} is a URL. Name a folder; only dedupe writes to a URL."
+        )
+    return Path(text)
+
 
 HASH: Final = Option(
     "-H --hash", None, "the digest algorithm (default: sha256)", choices=ALGORITHMS, default="sha256"
@@ -29,7 +39,7 @@ ORIGINALS: Final = Option(
     action="append",
     default=[],
 )
-OUTPUT_FOLDER: Final = Option("-o --output", "FOLDER", "the folder for the new files", type=Path)
+OUTPUT_FOLDER: Final = Option("-o --output", "FOLDER", "the folder for the new files", type=_local_folder)
 PATHS_MAP: Final = Option(
     "--paths", "MAP", "a file with the places of files: lines NAME PLACE, or a JSON object", type=Path
 )

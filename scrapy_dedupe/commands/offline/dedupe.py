@@ -15,16 +15,15 @@ from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.importing import ImportOptions
 from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.offline.eligibility import LEFT
-from scrapy_dedupe.offline.inputs import find_inputs, left_below, left_open, refuse_own_folder
-from scrapy_dedupe.offline.step_reports import StepOptions
-from scrapy_dedupe.offline.steps import run_steps
+from scrapy_dedupe.offline.inputs import find_inputs, left_out, refuse_own_folder
+from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.stores.crawl_index import checked_crawl_id
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.warc.remote import place_file
 
 from . import (
     HASH,
-    OUTPUT_FOLDER,
     REVISITS,
     check_target,
     continues,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.offline.step_reports import Deduped
+    from scrapy_dedupe.offline.steps import Deduped
 
 _OPTIONS: Final = {
     "small": "see --min-size",
@@ -66,24 +65,41 @@ def _dedupe(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     if opts.index:
         # Wrong settings must be refused before the work.
         import_options = ImportOptions(crawl=opts.crawl_id, new_payload=stores.settings.warc.payload)
+    is_remote = isinstance(opts.output, str)
+    if is_remote and opts.engine != "spark":
+        raise UsageError(
+            f"Only --engine spark writes to a URL. Use --engine spark --master 'local[{opts.jobs or '*'}]', or name a folder"
+            " and copy it."
+        )
     faults = Faults(keep_going=opts.keep_going)
-    inputs = find_inputs(opts.paths, faults=faults, recursive=opts.recursive, without=opts.output)
-    if opts.output is not None and not opts.dry_run:
-        refuse_own_folder(inputs, opts.output)
-    below = 0 if opts.recursive else left_below(opts.paths, inputs, opts.output)
-    are_open = left_open(opts.paths, inputs, recursive=opts.recursive, without=opts.output)
+    folder = None if is_remote else opts.output
+    inputs = find_inputs(opts.paths, faults=faults, recursive=opts.recursive, without=folder)
+    if folder is not None and not opts.dry_run:
+        refuse_own_folder(inputs, folder)
+    below, are_open = left_out(opts.paths, inputs, recursive=opts.recursive, without=folder)
     options = StepOptions(
         algorithm=opts.hash,
         eligibility=eligibility_of(opts),
         **picked(opts, "compare convert_arc in_place dry_run keep_going force sample work"),
     )
-    with jobs_of(opts, needs_work=opts.dry_run) as jobs, Bars(opts) as bars:
-        deduped = run_steps(inputs, opts.output, replace(options, jobs=jobs), faults=faults, watch=bars)
+    with jobs_of(opts, needs_work=opts.dry_run or is_remote) as jobs, Bars(opts) as bars:
+        options = replace(options, jobs=jobs)
+        if is_remote:
+            from scrapy_dedupe.spark.uploads import dedupe_to_url
+
+            deduped = dedupe_to_url(inputs, opts.output, options, faults=faults, watch=bars)
+        else:
+            deduped = run_steps(inputs, opts.output, options, faults=faults, watch=bars)
     imported = None
     if import_options is not None and deduped.kept_in is None:
         imported = import_into_index(stores, opts, deduped.paths, import_options)
     # What was not included: the number of WARC and ARC files in subfolders, and files that a crawl has open.
     return {"deduped": deduped, "index": imported, "left_below": below, "left_open": are_open}
+
+
+def _folder_or_url(text: str) -> Path | str:
+    place = place_file(text)
+    return place if isinstance(place, Path) else text
 
 
 def _as_json(result: dict[str, Any]) -> dict[str, Any]:
@@ -193,7 +209,12 @@ DEDUPE = Verb(
     _lines,
     [
         Option("paths", "PATH", "a WARC or ARC file, a folder, or a pattern", nargs="+"),
-        OUTPUT_FOLDER,
+        Option(
+            "-o --output",
+            "FOLDER",
+            "the folder for the new files; with --engine spark, also a URL such as s3://bucket/folder",
+            type=_folder_or_url,
+        ),
         RECURSIVE,
         HASH,
         Option(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,20 +13,20 @@ from scrapy_dedupe.commands.bars import Bars
 from scrapy_dedupe.commands.options import FORCE, KEEP_GOING, RECURSIVE, Exclusive, Option, flag
 from scrapy_dedupe.commands.output import as_json, first, listed, picked
 from scrapy_dedupe.commands.verbs import Verb
-from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.errors import ArchiveError, DedupeError, UsageError
 from scrapy_dedupe.offline.collisions import CollisionCounts, resolve_collisions
 from scrapy_dedupe.offline.digests import DigestOptions
-from scrapy_dedupe.offline.inputs import find_inputs, left_below, left_open, relative_to
+from scrapy_dedupe.offline.inputs import Input, find_inputs, left_out, refuse_own_file, relative_to
 from scrapy_dedupe.offline.manifest import FORMATS, LineWriter, read_all
-from scrapy_dedupe.offline.numbering import number as numbered
 from scrapy_dedupe.offline.ordering import by_cluster, by_place
+from scrapy_dedupe.offline.ordering import number as numbered
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.splitting import FORMATS as SPLIT_FORMATS
 from scrapy_dedupe.offline.splitting import split_by_count, split_by_size
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
-from scrapy_dedupe.offline.work_folder import work_folder
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.work import work_folder
 
 from . import HASH, PATHS_MAP, ROOT, continues, left_files
 from .engines import ENGINES, jobs_of
@@ -57,8 +57,7 @@ def _sum(stores: CommandStores, opts: argparse.Namespace) -> Sums:
         raise UsageError("--append extends a manifest and --force replaces it. Give only one of them.")
     faults = Faults(keep_going=opts.keep_going)
     inputs = find_inputs(opts.paths, faults=faults, recursive=opts.recursive)
-    below = 0 if opts.recursive else left_below(opts.paths, inputs)
-    are_open = left_open(opts.paths, inputs, recursive=opts.recursive)
+    below, are_open = left_out(opts.paths, inputs, recursive=opts.recursive)
     if opts.base is not None:
         inputs = relative_to(inputs, opts.base)
     options = SumOptions(
@@ -134,32 +133,27 @@ def _compare(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     places = Places(opts.root, opts.paths)
     counts = CollisionCounts()
     writer = LineWriter(opts.output, columns=10 if opts.proc else 7, format=opts.format, force=opts.force)
-    total_bytes = 0
+    names: set[str] = set()
 
-    def plain_lines() -> Iterator[ManifestLine]:
-        nonlocal total_bytes
+    def given() -> Iterator[ManifestLine]:
         for line in read_all(opts.manifests, faults=faults):
-            total_bytes += line.length
-            yield replace(line, extension=None, copy=None, refers_to_uri=None, refers_to_date=None)
+            names.add(line.file)
+            yield line
+        _refuse_listed_file(names, places, opts.output)
 
     try:
         with jobs_of(opts) as jobs, Bars(opts) as bars, writer, work_folder(opts.output) as work:
-            with bars.part("sorting", 0):
-                ordered = iter(by_cluster(plain_lines(), work.path))
-                # All lines are read before the first one is yielded.
-                head = list(islice(ordered, 1))
-            with bars.part("comparing", total_bytes):
-                lines = resolve_collisions(
-                    chain(head, ordered),
-                    places,
-                    faults=faults,
-                    watch=bars,
-                    jobs=jobs,
-                    folder=work.path,
-                    counts=counts,
-                )
-                for line in numbered(lines) if opts.proc else lines:
-                    writer.write(line)
+            lines = resolve_collisions(
+                given(),
+                places,
+                faults=faults,
+                watch=bars,
+                jobs=jobs,
+                folder=work.path,
+                counts=counts,
+            )
+            for line in numbered(lines) if opts.proc else lines:
+                writer.write(line)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -168,6 +162,16 @@ def _compare(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
             " the disk of OUT and the disk for temporary files."
         ) from error
     return {"output": str(opts.output), **as_json(counts), **_faults(faults)}
+
+
+def _refuse_listed_file(names: Iterable[str], places: Places, output: Path) -> None:
+    """Raise ArchiveError if the file *output* is a file of a manifest, so that it would be replaced."""
+    found = []
+    for name in names if output.exists() else ():
+        # The file of a record that is not read may be missing.
+        with suppress(DedupeError):
+            found.append(Input(name, places.file(name)))
+    refuse_own_file(found, output)
 
 
 def _compare_lines(result: dict[str, Any]) -> Iterator[str]:
@@ -214,12 +218,15 @@ def _number(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     clusters = copies = copied_bytes = 0
     # Whether only digests were compared.
     unresolved = False
+    names: set[str] = set()
 
     def given() -> Iterator[ManifestLine]:
         nonlocal unresolved
         for line in read_all(opts.manifests, faults=faults):
+            names.add(line.file)
             unresolved |= line.extension is None
             yield line
+        _refuse_listed_file(names, Places(), opts.output)
 
     with (
         Bars(opts) as bars,
