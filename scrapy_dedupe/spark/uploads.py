@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, SettingError, UsageError
 from scrapy_dedupe.offline.inputs import STATE_FOLDER
-from scrapy_dedupe.offline.steps import Deduped
-from scrapy_dedupe.offline.steps import JOB, MANIFEST, REPORT, run_steps
+from scrapy_dedupe.offline.steps import JOB, MANIFEST, REPORT, Deduped, run_steps
 from scrapy_dedupe.offline.summing import change_of
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import part

@@ -20,8 +20,7 @@ from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.manifest import read_lines
 from scrapy_dedupe.offline.pairing import pairs_of
 from scrapy_dedupe.offline.places import Places
-from scrapy_dedupe.offline.steps import StepOptions
-from scrapy_dedupe.offline.steps import run_steps
+from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.offline.summing import SumOptions
 from scrapy_dedupe.tasks.faults import Faults
 
@@ -189,7 +188,7 @@ class Changes:
         pass
 
 
-@pytest.mark.parametrize("title", ["comparing", "rewrite", "verify"])
+@pytest.mark.parametrize("title", ["comparing", "rewrite"])
 def test_a_file_that_changes_meanwhile_is_named_and_nothing_is_written(
     folder: Path, session: Any, title: str
 ) -> None:
@@ -203,4 +202,19 @@ def test_a_file_that_changes_meanwhile_is_named_and_nothing_is_written(
             faults=Faults(),
             watch=Changes(title, path),
         )
+    assert new_files(folder / "out") == []
+
+
+def test_a_file_that_changes_during_the_verification_is_a_difference(folder: Path, session: Any) -> None:
+    inputs = find_inputs([str(folder / "in")], faults=Faults(), recursive=True)
+    path = folder / "in/crawl a/first.warc.gz"
+    report = run_steps(
+        inputs,
+        folder / "out",
+        StepOptions(jobs=spark.SparkWorkers(session)),
+        faults=Faults(),
+        watch=Changes("verify", path),
+    )
+    assert report.kept_in is not None
+    assert [str(path) in finding for finding in report.findings] == [True]
     assert new_files(folder / "out") == []
