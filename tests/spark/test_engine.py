@@ -18,11 +18,10 @@ from scrapy_dedupe.offline import rewriting, row_scan, verifying
 from scrapy_dedupe.offline.digests import DigestOptions
 from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.manifest import read_lines
-from scrapy_dedupe.offline.verifying import pairs_of
 from scrapy_dedupe.offline.places import Places
-from scrapy_dedupe.offline.steps import StepOptions
-from scrapy_dedupe.offline.steps import run_steps
+from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.offline.summing import SumOptions
+from scrapy_dedupe.offline.verifying import pairs_of
 from scrapy_dedupe.tasks.faults import Faults
 
 if TYPE_CHECKING:
