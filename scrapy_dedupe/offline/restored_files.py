@@ -47,6 +47,7 @@ from scrapy_dedupe.offline.restored_records import (
 )
 from scrapy_dedupe.offline.revisits import record_bytes
 from scrapy_dedupe.offline.windows import HeldFile, WindowedFile
+from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
@@ -108,9 +109,9 @@ DELETE FROM pointed WHERE (file, "offset") IN (
   UNION SELECT file, "offset" FROM mention JOIN lost USING (uri, time))
 """
 _CHANGES: Final = """
-SELECT "offset", length, NULL, NULL, NULL, NULL FROM pointed WHERE file = ?1
+SELECT "offset", length, NULL, NULL, NULL, NULL FROM pointed WHERE file = ?
 UNION ALL SELECT "offset", length, rank, original_file, begin, size FROM revisit JOIN restored USING (file, "offset")
-WHERE file = ?1 ORDER BY 1
+WHERE file = ? ORDER BY 1
 """
 
 
@@ -160,47 +161,38 @@ def search(
     scan = RestorationScan(sum(given.size_bytes for given in inputs))
     captures, files = CaptureTable(), [*inputs, *others]
     numbers = {str(given.file): number for number, given in enumerate(files)}
-    watch.begin("looking for revisits and originals", sum(given.size_bytes for given in files))
+    total = sum(given.size_bytes for given in files)
     plan.executescript(_TABLES)
     plan.execute("BEGIN")
-    with closing(captures):
+    with closing(captures), part(watch, "looking for revisits and originals", total):
         for number, given in enumerate(files):
             is_input = number < len(inputs)
             if not is_input and not plan.execute("SELECT 1 FROM revisit LIMIT 1").fetchone():
                 break
             is_gzip = is_input and _is_gzip(given.file)
-            for record in captures.noted(_records(given, faults)):
-                if is_input and record.format == "warc":
-                    kind = _kind(scan, record, faults, all_writers=all_writers)
-                    if kind == "revisit":
-                        _add_revisit(plan, number, record, is_gzip=is_gzip)
-                    elif kind == "pointed":
-                        _add_pointed(plan, number, record)
+            with reading(given.file):
+                for record in captures.noted(read_records(given.file, on_damage=faults.add_damage)):
+                    if is_input and record.format == "warc":
+                        kind = _kind(scan, record, faults, all_writers=all_writers)
+                        if kind == "revisit":
+                            _add_revisit(plan, number, record, is_gzip=is_gzip)
+                        elif kind == "pointed":
+                            _add_pointed(plan, number, record)
             watch.advance(given.size_bytes)
         for file, offset, reference in plan.execute('SELECT file, "offset", reference FROM revisit'):
-            places = (
-                (numbers[str(captures.file_of(one))], one.offset, one.block_position)
-                for one in _candidates(captures, Reference(**json.loads(reference)))
-            )
+            found = _candidates(captures, Reference(**json.loads(reference)))
+            places = [(numbers[str(captures.file_of(one))], one.offset, one.block_position) for one in found]
             plan.executemany(
                 "INSERT INTO candidate VALUES (?, ?, ?, ?, ?, ?)",
-                ((rank, *place, file, offset) for rank, place in enumerate(places)),
+                [(rank, *place, file, offset) for rank, place in enumerate(places)],
             )
     plan.execute("COMMIT")
-    watch.end()
     return scan
 
 
 def _is_gzip(file: ReadableFile) -> bool:
     with reading(file), file.open("rb") as stream:
         return stream.read(2) == GZIP_MAGIC[:2]
-
-
-def _records(given: Input, faults: Faults) -> Iterator[StoredRecord]:
-    try:
-        yield from read_records(given.file, on_damage=faults.add_damage)
-    except OSError as error:
-        raise ArchiveError(f"{given.name} cannot be read: {error.strerror or error}.") from error
 
 
 def _kind(scan: RestorationScan, record: StoredRecord, faults: Faults, *, all_writers: bool) -> str | None:
@@ -245,18 +237,12 @@ def _add_pointed(plan: sqlite3.Connection, file: int, record: StoredRecord) -> N
     digest = former(record, "WARC-Payload-Digest") or record.get("WARC-Payload-Digest")
     if record.type == "revisit" and digest:
         plan.execute("INSERT OR IGNORE INTO named VALUES (?)", (digest.strip(),))
-    mentions: list[tuple[str | None, str | None, str | None]] = [
-        (one, None, None) for one in record.get_all("Former-WARC-Concurrent-To")
-    ]
-    mentions.append(
-        (
-            former(record, "WARC-Refers-To"),
-            former(record, "WARC-Refers-To-Target-URI") or record.refers_to_uri,
-            date_key(former(record, "WARC-Refers-To-Date") or record.refers_to_date),
-        )
-    )
+    uri = former(record, "WARC-Refers-To-Target-URI") or record.refers_to_uri
+    date = former(record, "WARC-Refers-To-Date") or record.refers_to_date
+    ids = [*record.get_all("Former-WARC-Concurrent-To"), former(record, "WARC-Refers-To")]
+    mentions = [(None, uri, date_key(date)), *((one, None, None) for one in ids)]
     plan.executemany(
-        "INSERT INTO mention VALUES (?, ?, ?, ?, ?)", ((file, record.offset, *one) for one in mentions)
+        "INSERT INTO mention VALUES (?, ?, ?, ?, ?)", [(file, record.offset, *one) for one in mentions]
     )
 
 
@@ -405,7 +391,7 @@ def write_output(output: Output) -> None:
             RecordFile(output.waiting, gzip=is_gzip) as target,
         ):
             stream, copied = source.open("rb"), 0
-            for offset, length, rank, original, begin, size in plan.execute(_CHANGES, (output.number,)):
+            for offset, length, rank, original, begin, size in plan.execute(_CHANGES, (output.number,) * 2):
                 target.copy(stream, copied, offset)
                 copied = offset + length
                 if rank is None:
