@@ -841,6 +841,22 @@ def test_damaged_places_are_faults_and_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "a.warc.gz").read_bytes().endswith(rubbish)
 
 
+def test_records_after_a_damaged_start_of_a_compressed_file_are_restored_as_gzip_members(
+    tmp_path: Path,
+) -> None:
+    first = pages().write(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    damaged = b"\0" + member(response(Page(9, OTHER)))[1:]
+    for folder in (first, deduped):
+        (folder / "a.warc.gz").write_bytes(damaged + (folder / "a.warc.gz").read_bytes())
+    result = run(deduped, output=tmp_path / "out", keep_going=True)
+    assert (result.restored, result.repointed, result.fault_count) == (2, 2, 1)
+    after = (tmp_path / "out" / "a.warc.gz").read_bytes()
+    assert after.startswith(damaged)
+    before = (first / "a.warc.gz").read_bytes()
+    assert gzip.decompress(after[len(damaged) :]) == gzip.decompress(before[len(damaged) :])
+
+
 def test_a_verification_that_finds_something_leaves_no_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
