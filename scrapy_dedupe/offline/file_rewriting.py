@@ -308,21 +308,26 @@ class RecordFile:
         )
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        with self._as_archive_errors():
-            while view:
-                view = view[self._file.write(view) :]
         self.size += len(data)
+        try:
+            while data:
+                written = self._file.write(data)
+                data = data[written:] if written < len(data) else b""
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     @contextlib.contextmanager
     def _as_archive_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise ArchiveError(
-                f"{self.path} cannot be written: {error.strerror or error}. Check the free space and the permissions, or"
-                " choose another place."
-            ) from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> ArchiveError:
+        return ArchiveError(
+            f"{self.path} cannot be written: {error.strerror or error}. Check the free space and the permissions, or choose"
+            " another place."
+        )
 
 
 def remove_parts(paths: Iterable[Path]) -> None:

@@ -273,7 +273,9 @@ class LocalJoins:
         return rows_of(self._engine.execute(query))
 
     def write_by_file(self, query: str, folder: Path) -> None:
-        self._engine.execute(f"COPY ({query}) TO {quoted(folder)} (FORMAT parquet, PARTITION_BY (file))")
+        self._engine.execute(
+            f"COPY ({query}) TO {quoted(folder)} (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (file))"
+        )
 
 
 def size_of(row: Sequence[Any]) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +40,7 @@ from scrapy_dedupe.offline.row_scan import make_rows
 from scrapy_dedupe.offline.rows import SECOND, RowsTask
 from scrapy_dedupe.offline.verifying import DEFAULT_SAMPLE, Verification, verify
 from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.jobs import kept_processes
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
 from scrapy_dedupe.tasks.state import LOCK, reading, writing
 from scrapy_dedupe.tasks.work import JOB, WorkFolder, size_of
@@ -153,7 +154,8 @@ def rewrite(
     options = options or RewriteOptions()
     watch = watch or NO_PROGRESS
     faults = Faults(keep_going=options.keep_going) if faults is None else faults
-    with _work_folder(output, options) as work:
+    with _work_folder(output, options) as work, kept_processes(options.jobs) as kept:
+        options = replace(options, jobs=kept)
         is_begun = work.job() is not None
         if not is_begun:
             # Without job.json, the other files in this folder are not reliable.

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.offline.digests import Digester, DigestOptions, FileSums
 from scrapy_dedupe.offline.ordering import moment
-from scrapy_dedupe.offline.record_ids import bare
 from scrapy_dedupe.offline.reference_changes import date_key, digest_key
-from scrapy_dedupe.offline.revisits import can_change_references, could_be_undone, could_be_written
+from scrapy_dedupe.offline.revisits import bare, can_change_references, could_be_undone, could_be_written
 from scrapy_dedupe.offline.rows import RecordRow, RowsTask, write_rows
 from scrapy_dedupe.offline.usual_rows import UsualRows, keeps_heads, start_of
 from scrapy_dedupe.offline.windows import WindowedFile

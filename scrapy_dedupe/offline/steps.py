@@ -16,12 +16,13 @@ import re
 import shutil
 import tempfile
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.tasks.faults import Fault
+from scrapy_dedupe.tasks.jobs import kept_processes
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import LOCK, reading, writing
 from scrapy_dedupe.tasks.work import JOB, WorkFolder
@@ -148,8 +149,8 @@ def run_steps(
         require_engine(PURPOSE, work)
         if output is not None and not options.dry_run:
             _refuse_output(output, work, options)
-        with WorkFolder(work) as folder:
-            return _Steps(inputs, output, options, folder, faults, watch).run()
+        with WorkFolder(work) as folder, kept_processes(options.jobs) as jobs:
+            return _Steps(inputs, output, replace(options, jobs=jobs), folder, faults, watch).run()
 
 
 @contextmanager

@@ -13,9 +13,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.offline.ordering import moment
-from scrapy_dedupe.offline.record_ids import bare
 from scrapy_dedupe.offline.reference_changes import date_key, digest_key
-from scrapy_dedupe.offline.revisits import RECORD_END
+from scrapy_dedupe.offline.revisits import RECORD_END, bare
 from scrapy_dedupe.offline.rows import RecordRow
 from scrapy_dedupe.warc.bodies import hasher_of, usual_body
 from scrapy_dedupe.warc.reading import says_http, stored_record

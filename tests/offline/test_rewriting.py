@@ -17,7 +17,7 @@ from scrapy_dedupe.offline import rewriting
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.places import Places
-from scrapy_dedupe.offline.record_ids import revisit_id
+from scrapy_dedupe.offline.revisits import revisit_id
 from scrapy_dedupe.offline.rewriting import RewriteOptions, Rewritten, rewrite
 from scrapy_dedupe.warc.reading import read_records
 
