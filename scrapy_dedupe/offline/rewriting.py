@@ -207,7 +207,7 @@ def _work_folder(output: Path, options: RewriteOptions) -> Iterator[WorkFolder]:
         with tempfile.TemporaryDirectory(prefix="dedupe-") as folder, WorkFolder(Path(folder)) as work:
             yield work
         return
-    path = output / STATE_FOLDER / _FOLDER
+    path = rewriting_folder(output)
     try:
         with WorkFolder(path, restart=f"remove {path} and start again") as work:
             try:
@@ -220,6 +220,11 @@ def _work_folder(output: Path, options: RewriteOptions) -> Iterator[WorkFolder]:
         for parent in (path.parent, output):
             with contextlib.suppress(OSError):
                 parent.rmdir()
+
+
+def rewriting_folder(output: Path) -> Path:
+    """The folder for unfinished work of `rewrite`, and for new files of `steps` if its own work is elsewhere."""
+    return output / STATE_FOLDER / _FOLDER
 
 
 def _check_inputs(
