@@ -35,10 +35,10 @@ from .inputs import STATE_FOLDER, Input, output_names
 from .manifest import read_lines
 from .places import Places
 from .plan_lines import read_notes, write_lines
-from .rewriting import VERIFIED, RewriteOptions, Rewriting, rewriting_folder
+from .rewriting import VERIFIED, RewriteOptions, Rewriting, rewriting_folder, rows_task
 from .row_numbering import list_lines, list_rows, number_rows
 from .row_scan import make_rows
-from .rows import PURPOSE, SECOND, RowsTask
+from .rows import PURPOSE, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -350,23 +350,12 @@ class _Steps:
 
     def _rows(self, files: Mapping[str, ReadableFile]) -> tuple[dict[str, Path], int]:
         """The rows of all files, by name, and the number of records with a line."""
-        options = self._options
+        work, options, algorithms = self._work, self._options, (self._options.algorithm, SECOND)
         tasks = [
-            RowsTask(
-                file,
-                name,
-                self._work.path / "rows" / f"{number}.parquet",
-                options.eligibility,
-                (options.algorithm, SECOND),
-                True,
-                self._faults.keep_going,
-                options.dry_run,
-            )
+            rows_task(work, options, number, name, file, algorithms, is_summed=True)
             for number, (name, file) in enumerate(files.items(), 1)
         ]
-        with writing(self._work.path):
-            (self._work.path / "rows").mkdir(exist_ok=True)
-        sums = self._work.run(make_rows, tasks, options.jobs, self._watch, "summing", self._faults)
+        sums = work.run(make_rows, tasks, options.jobs, self._watch, "summing", self._faults)
         return {task.name: task.target for task in tasks}, sum(found["lines"] for found in sums)
 
     def _numbered(self, rows: Mapping[str, Path], places: Places, faults: Faults) -> dict[str, Any]:
