@@ -167,17 +167,17 @@ class Canonical:
     heading: str = ""
 
 
-def read(kind: str, text: str, canonicalizer: str = "text") -> Canonical:
+def read(kind: str, text: str, canonicalizer: str = "text", utf8: bytes | None = None) -> Canonical:
     """Canonicalise a page with the decoded body *text*.
 
-    *kind* is one of :data:`KINDS`; only HTML and XHTML pages can be shells. The result can always be encoded as
-    UTF-8: a lone surrogate becomes U+FFFD. Raises :class:`.HostileMarkup`; no text causes another exception.
+    *kind* is one of :data:`KINDS`; only HTML and XHTML pages can be shells. *utf8* is *text* in UTF-8, if the caller has it.
+    The result can always be encoded as UTF-8: a lone surrogate becomes U+FFFD. Raises :class:`.HostileMarkup`; no text causes another exception.
 
     >>> read("html", "<title>App</title><div id=root></div><noscript>Enable JavaScript.</noscript>")
     Canonical(text='App Enable JavaScript.', is_shell=True, title='App', heading='')
     """
     if kind in _PARSED and canonicalizer != "raw":
-        return _read_html(kind, text, canonicalizer == "html")
+        return _read_html(kind, text, canonicalizer == "html", utf8)
     text = _without_surrogates(text)
     if canonicalizer == "raw":
         is_shell = len(text) <= _LONGEST_SHELL and kind in _PARSED and _is_shell(_tree(kind, text))
@@ -187,8 +187,8 @@ def read(kind: str, text: str, canonicalizer: str = "text") -> Canonical:
     return Canonical(_clean(text), False)
 
 
-def _read_html(kind: str, text: str, with_links: bool) -> Canonical:
-    tree = _tree(kind, text)
+def _read_html(kind: str, text: str, with_links: bool, utf8: bytes | None) -> Canonical:
+    tree = _tree(kind, text, utf8)
     names: dict[int, str] = {}
     result = _clean(_tree_text(tree, with_links, names))
     title, heading = (_clean(names.get(tag_id, "")[:_LONGEST_TITLE]) for tag_id in _NAME_IDS)
@@ -259,9 +259,11 @@ def title_of(html: str) -> str | None:
     return title[:_LONGEST_TITLE] or None
 
 
-def _tree(kind: str, text: str) -> LexborHTMLParser:
+def _tree(kind: str, text: str, utf8: bytes | None = None) -> LexborHTMLParser:
     if kind == "xhtml":
         text = _xhtml_as_html(text)
+    elif utf8 is not None:
+        return parse(utf8)
     try:
         source = text.encode()
     except UnicodeEncodeError:

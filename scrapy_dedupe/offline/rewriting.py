@@ -335,7 +335,7 @@ class Rewriting:
     ) -> tuple[Rewritten, list[str]]:
         """Make the plan and the new files, and verify them; return the report, and the names of the files that change.
 
-        *trusts_rows*: the verification uses facts from the rows instead of reading the old files again (`row_facts`).
+        *trusts_rows*: the verification uses facts from the rows instead of reading the old files again (`old_files`).
         """
         options, work, new = self._options, self._work, self._new
         left = work.step("plan", lambda faults: self._planned(rows, faults).left, self._faults)

@@ -97,6 +97,7 @@ class Capture:
     """The URL as WARC-Target-URI."""
     warc_date: str = field(init=False, repr=False, compare=False)
     """The date as WARC-Date."""
+    _sha256: str = field(default="", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         date = self.date
@@ -139,8 +140,12 @@ class Capture:
         return next((value for name, value in self.response_headers if name.lower() == b"content-type"), None)
 
     def payload_digest(self, algorithm: str = "sha256") -> str:
-        """Return the digest of the body, without label."""
-        return digest_text(self.body, algorithm)
+        """Return the digest of the body, without label. SHA-256 is computed once."""
+        if algorithm != "sha256":
+            return digest_text(self.body, algorithm)
+        if not self._sha256:
+            object.__setattr__(self, "_sha256", digest_text(self.body, algorithm))
+        return self._sha256
 
     def response_head(self) -> bytes:
         """Return the status line and the headers, with the blank line."""

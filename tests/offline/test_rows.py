@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 from offline.garden import garden
+from offline.old_facts import old_records
 from offline.planted import SITE, Planting, record_id, text
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline import rows as rows_module
 from scrapy_dedupe.offline.eligibility import Eligibility
-from scrapy_dedupe.offline.old_files import RowFacts, old_records
+from scrapy_dedupe.offline.old_files import RowFacts
 from scrapy_dedupe.offline.row_scan import RowScan, make_rows
 from scrapy_dedupe.offline.rows import COLUMNS, RecordRow, RowsTask, read_sums, write_rows
 from scrapy_dedupe.tasks.faults import Faults

@@ -10,8 +10,8 @@ import pytest
 from deduped_files import Archive as Pages
 from deduped_files import Page, dedupe
 from offline.archive_pairs import Archive, archive, deduplicated, response
+from offline.old_facts import old_records
 
-from scrapy_dedupe.offline.old_files import old_records
 from scrapy_dedupe.offline.verifying import verify
 from scrapy_dedupe.offline.windows import KEPT_BYTES, HeldFile, WindowedFile
 
