@@ -235,6 +235,6 @@ def _part(file: IO[bytes] | io.FileIO, start: int, size: int) -> Iterator[bytes]
         file.seek(start)
         piece = file.read(min(size, _PIECE_BYTES))
         if not piece:
-            raise OSError(errno.EIO, "a stored payload is gone", file.name)
+            raise OSError(errno.EIO, f"{file.name} is too short")
         yield piece
         start, size = start + len(piece), size - len(piece)
