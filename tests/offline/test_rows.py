@@ -241,7 +241,7 @@ def test_the_facts_in_rows_are_those_of_another_reader(tmp_path: Path) -> None:
         others = list(old_records(path, on_damage=lambda _: None))
         assert [fact[:3] for fact in known] == [fact[:3] for fact in others]
         for fact, other in zip(known, others, strict=True):
-            if fact.head is not None:
+            if fact.start is not None:
                 compared += 1
                 assert fact[3:6] == other[3:6]
             if fact.payload_sha256 is not None and other.payload_sha256 is not None:
