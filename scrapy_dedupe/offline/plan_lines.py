@@ -331,8 +331,8 @@ def _row(task: CheckTask, line: ManifestLine) -> RecordRow:
             task.eligibility,
             (algorithm,),
             False,
-            task.keep_going,
             task.is_dry_run,
-        )
+        ),
+        Faults(keep_going=task.keep_going),
     )
     return scan.captured(record, {algorithm: digest})._replace(is_gzip=is_gzip)

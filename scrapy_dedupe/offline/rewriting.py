@@ -281,11 +281,7 @@ def rows_task(
 ) -> RowsTask:
     """The task that makes the rows of file *number* in the work folder."""
     target = work.path / "rows" / f"{number}.parquet"
-    with writing(target):
-        target.parent.mkdir(exist_ok=True)
-    return RowsTask(
-        file, name, target, options.eligibility, algorithms, is_summed, options.keep_going, options.dry_run
-    )
+    return RowsTask(file, name, target, options.eligibility, algorithms, is_summed, options.dry_run)
 
 
 class Rewriting:
