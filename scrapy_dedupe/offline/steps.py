@@ -34,9 +34,8 @@ from .final_names import NewFiles, begin
 from .inputs import STATE_FOLDER, Input, output_names
 from .manifest import read_lines
 from .places import Places
-from .plan_lines import read_notes, write_lines
+from .plan_lines import list_lines, list_rows, number_rows, read_notes, write_lines
 from .rewriting import VERIFIED, RewriteOptions, Rewriting, rewriting_folder, rows_task
-from .row_numbering import list_lines, list_rows, number_rows
 from .row_scan import make_rows
 from .rows import PURPOSE, SECOND
 
