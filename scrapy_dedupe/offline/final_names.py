@@ -19,6 +19,7 @@ from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.warc.files import prove_writable
+from scrapy_dedupe.warc.remote import RemoteFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -58,6 +59,8 @@ class SourceFiles:
 
 def fact_of(name: str, file: ReadableFile) -> Fact:
     """The facts of a file. Raises ArchiveError if it cannot be read."""
+    if isinstance(file, RemoteFile):
+        return [name, file.url, *file.version()]
     if not isinstance(file, Path):
         return [name, str(file)]
     with reading(file):

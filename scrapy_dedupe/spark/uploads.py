@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, SettingError, UsageError
 from scrapy_dedupe.offline.inputs import STATE_FOLDER
-from scrapy_dedupe.offline.steps import JOB, MANIFEST, REPORT, Deduped, run_steps
+from scrapy_dedupe.offline.rewriting import JOB
+from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, run_steps
 from scrapy_dedupe.offline.summing import change_of
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import part
@@ -100,10 +101,7 @@ def _begin(state: StateFolder, target: Target, inputs: Sequence[Input], options:
         "version": __version__,
         "url": shown(target.url),
         "options": options.to_json(),
-        "inputs": [
-            [given.name, str(Path(str(given.file)).absolute()), given.size_bytes, change_of(given.file)]
-            for given in inputs
-        ],
+        "inputs": [fact_of(given.name, given.file) for given in inputs],
     }
     earlier = None if options.force else state.read_json(JOB)
     if earlier is None:
