@@ -51,7 +51,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", choices=("local", "spark"))
     parser.add_argument("--work", type=Path, default=Path("engines-work"))
-    parser.add_argument("--keep", action="store_true", help="keep the archive, for the next call, and the new files")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the archive, for the next call, and the new files"
+    )
     options = parser.parse_args()
     # Processes whose parent has ended become children of this one, so that their CPU time counts too.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

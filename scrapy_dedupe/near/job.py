@@ -25,9 +25,10 @@ from scrapy_dedupe.offline.engine import require_engine
 from scrapy_dedupe.offline.inputs import Input, refuse_equal_names, refuse_own_file
 from scrapy_dedupe.tasks.faults import KEPT, Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs, thread_count
+from scrapy_dedupe.tasks.outputs import check_output, parts_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.tasks.state import writing
-from scrapy_dedupe.tasks.work import check_output, parts_folder, proof_id
+from scrapy_dedupe.tasks.work import proof_id
 
 from .joins import (
     FORMATS,

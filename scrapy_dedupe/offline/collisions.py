@@ -16,7 +16,7 @@ The files in the working folder, each of which is complete if it exists: ``lines
 date, file, offset), whose lines are numbered from 0; ``others.rows``, the rows of the second pass in this order, with the
 number of the first line of the digest instead of the place of its payload; and the files of the passes, in ``first/`` and
 ``second/``. Memory does not grow with the number of lines or the size of payloads, only with the number of different payloads
-of one digest.
+of one digest, and of payloads that are stored for one file.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ not replace another one), or the place of the stored payload. Columns are separa
 from __future__ import annotations
 
 import errno
+import io
 import itertools
 import json
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from scrapy_dedupe.offline.windows import are_same
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_watched
 from scrapy_dedupe.tasks.progress import part
-from scrapy_dedupe.tasks.state import replay_faults, write_whole, writing
+from scrapy_dedupe.tasks.state import write_whole, writing
 from scrapy_dedupe.warc.bodies import decoded_pieces, has_more_than_payload, payload_pieces
 from scrapy_dedupe.warc.codings import Undecodable
 
@@ -122,7 +123,7 @@ class Pass:
                 pass
         for task in tasks:
             count, first = json.loads(task.file("json").read_bytes())
-            replay_faults(faults, count, [Fault(*fault) for fault in first])
+            faults.replay(count, [Fault(*fault) for fault in first])
 
     def results(self) -> Iterator[bytes]:
         """The results of all tasks, as rows that begin with the number of the line."""
@@ -223,16 +224,17 @@ class _StoredPayloads:
 def stored_pieces(folder: Path, place: str) -> Iterator[bytes]:
     """The payload at a place, in pieces. Raises OSError."""
     name, start, size, _ = place.split(":")
-    with (folder / f"{name}.payloads").open("rb", buffering=0) as file:
+    # Building a Path would take as long as reading a usual payload.
+    with io.FileIO(f"{folder}/{name}.payloads") as file:
         yield from _part(file, int(start), int(size))
 
 
-def _part(file: IO[bytes], start: int, size: int) -> Iterator[bytes]:
+def _part(file: IO[bytes] | io.FileIO, start: int, size: int) -> Iterator[bytes]:
     while size:
         # Another reader may have moved the position.
         file.seek(start)
         piece = file.read(min(size, _PIECE_BYTES))
         if not piece:
-            raise OSError(errno.EIO, "a stored payload is gone", file.name)
+            raise OSError(errno.EIO, f"{file.name} is too short")
         yield piece
         start, size = start + len(piece), size - len(piece)

@@ -25,6 +25,7 @@ field ``place``, references by URI and date that changed.
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -137,12 +138,14 @@ class Findings:
 
     def add(self, kind: str, before: str | None, after: str | None, reason: str) -> None:
         """Add a difference of one of `KINDS`."""
-        self.take(1, (Difference(kind, before, after, reason),))
+        self.count += 1
+        if len(self.first) < KEPT_FINDINGS:
+            self.first.append(Difference(kind, before, after, reason))
 
-    def take(self, count: int, first: tuple[Difference, ...]) -> None:
+    def take(self, other: Findings) -> None:
         """Add the differences that another process found."""
-        self.count += count
-        self.first += first[: max(0, KEPT_FINDINGS - len(self.first))]
+        self.count += other.count
+        self.first += other.first[: KEPT_FINDINGS - len(self.first)]
 
 
 class ReferenceRow(NamedTuple):
@@ -428,22 +431,13 @@ class Evidence:
                 ReferenceRow(*after) if after[5] is not None else None,
             )  # fmt: skip
 
-    def converted_count(self) -> int:
-        """How many responses became revisits."""
-        return int(next(self._rows("SELECT count(*) FROM revisits WHERE change = ?", (CONVERTED,)))[0])
-
-    def converted_places(self, numbers: Iterable[int]) -> Iterator[tuple[int, int, int | None, int]]:
-        """Pair, offset and position before, and offset after, of the converted records with these numbers, from 0."""
-        wanted = iter(sorted(numbers))
-        number = next(wanted, None)
+    def sample(self, size: int, seed: int) -> list[tuple[int, int, int | None, int]]:
+        """Pair, offset and position before, and offset after, of at most *size* random responses that became revisits."""
+        ((count,),) = self._rows("SELECT count(*) FROM revisits WHERE change = ?", (CONVERTED,))
+        chosen = set(random.Random(seed).sample(range(count), min(size, count)))  # noqa: S311 - not for cryptography
         columns = "pair, b_offset, b_position, a_offset"
         rows = self._rows(f"SELECT {columns} FROM revisits WHERE change = ? ORDER BY rowid", (CONVERTED,))  # noqa: S608 - constant names
-        for index, row in enumerate(rows):
-            if number is None:
-                return
-            if index == number:
-                yield row
-                number = next(wanted, None)
+        return [row for number, row in enumerate(rows) if number in chosen] if chosen else []
 
     def captures(self, where: str, alike: str, side: int, *keys: object) -> tuple[Held, ...]:
         """The captures of a side that match an SQL condition; those that are equal in the columns *alike* only once."""

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from scrapy_dedupe.tasks.faults import Faults
+    from scrapy_dedupe.tasks.work import Advance
     from scrapy_dedupe.warc.raw_heads import RawHead
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
@@ -58,26 +60,30 @@ _QUICK_BYTES: Final = 1 << 20  # larger records are read in pieces
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """A file to rewrite: its number in the plan, its path or URL, the folder of its slice, and the new file."""
+    """A file to rewrite (a task for `WorkFolder.run`), the folder of its slice, and the new file."""
 
-    number: int
+    name: str
     file: ReadableFile
+    path: Path
     slice_folder: Path
     target: Path
 
+    @property
+    def outputs(self) -> tuple[Path, ...]:
+        """The file that the task writes."""
+        return (self.target,)
 
-@dataclass(frozen=True, slots=True)
-class FileRewrite:
-    """The result for one file."""
-
-    converted: int
-    repointed: int
-    old_bytes: int
-    new_bytes: int
+    @property
+    def depends_on(self) -> object:
+        """Nothing but the slice, which does not change after it was made."""
+        return None
 
 
-def rewrite_file(task: RewriteTask) -> FileRewrite:
-    """Rewrite a file. It gets its name when it is complete and synced to disk. Raises ArchiveError, DamagedInput."""
+def rewrite_file(task: RewriteTask, faults: Faults, advance: Advance) -> dict[str, int]:
+    """Rewrite a file. It gets its name when it is complete and synced to disk. Raises ArchiveError, DamagedInput.
+
+    Return the numbers of records that were ``converted`` and ``repointed``, and the sizes ``old_bytes`` and ``new_bytes``.
+    """
     plan = read_slice(task.slice_folder)
     references = ReferenceChanges(plan.captures, plan.standing)
     converted = repointed = copied = 0
@@ -109,7 +115,12 @@ def rewrite_file(task: RewriteTask) -> FileRewrite:
                 copied = offset + length
             output.copy(stream, copied, old_bytes)
             output.finish()
-    return FileRewrite(converted, repointed, old_bytes, output.size)
+    return {
+        "converted": converted,
+        "repointed": repointed,
+        "old_bytes": old_bytes,
+        "new_bytes": output.size,
+    }
 
 
 class RecordParts:
@@ -297,21 +308,26 @@ class RecordFile:
         )
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        with self._as_archive_errors():
-            while view:
-                view = view[self._file.write(view) :]
         self.size += len(data)
+        try:
+            while data:
+                written = self._file.write(data)
+                data = data[written:] if written < len(data) else b""
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     @contextlib.contextmanager
     def _as_archive_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise ArchiveError(
-                f"{self.path} cannot be written: {error.strerror or error}. Check the free space and the permissions, or"
-                " choose another place."
-            ) from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> ArchiveError:
+        return ArchiveError(
+            f"{self.path} cannot be written: {error.strerror or error}. Check the free space and the permissions, or choose"
+            " another place."
+        )
 
 
 def remove_parts(paths: Iterable[Path]) -> None:

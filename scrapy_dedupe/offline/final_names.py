@@ -12,21 +12,20 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.tasks.state import reading, writing
+from scrapy_dedupe.tasks.work import Job, facts_of
 from scrapy_dedupe.warc.files import prove_writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from scrapy_dedupe.tasks.work import FileFacts, WorkFolder
     from scrapy_dedupe.warc.sources import ReadableFile
-
-Fact = list[object]
-"""Name, path, size, modification time and inode of a file, as a list that JSON can store; of a remote file, name and URL."""
 
 _ARCHIVE_NAME: Final = re.compile(r".*\.w?arc(\.gz)?", re.IGNORECASE | re.DOTALL)
 _MOST_UNLISTED: Final = 1_000
@@ -34,35 +33,41 @@ _MOST_UNLISTED: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SourceFiles:
-    """The files that a run reads, by name, and their facts when the work began.
+    """The files that a job reads, by name. They must not change until the end of the job."""
 
-    ``replaces``: existing files in the output may be replaced. ``remedy`` is the advice if a file has changed.
-    """
-
+    work: WorkFolder
+    job: Job
     files: Mapping[str, ReadableFile]
-    facts: Mapping[str, Fact]
-    replaces: bool
-    remedy: str
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of all local files when the work began."""
-        return sum(int(str(fact[2])) for fact in self.facts.values() if len(fact) > 2)
 
     def check_unchanged(self, names: Iterable[str] | None = None) -> None:
-        """Raise ArchiveError for the first of *names* (None: all) that has changed since the work began."""
-        for name in self.facts if names is None else names:
-            if fact_of(name, self.files[name]) != self.facts[name]:
-                raise ArchiveError(f"{name} has changed since this work began. {self.remedy}")
+        """Raise ArchiveError for the first of *names* (None: all) that has changed since the job began."""
+        now = {name: facts_of(self.files[name]) for name in (self.files if names is None else names)}
+        if (changed := self.job.changed_file(now)) is not None:
+            raise self.work.changed(changed)
 
 
-def fact_of(name: str, file: ReadableFile) -> Fact:
-    """The facts of a file. Raises ArchiveError if it cannot be read."""
-    if not isinstance(file, Path):
-        return [name, str(file)]
-    with reading(file):
-        stat = file.stat()
-    return [name, os.path.realpath(file), stat.st_size, stat.st_mtime_ns, stat.st_ino]
+def begin(
+    work: WorkFolder,
+    options: Mapping[str, Any],
+    files: Mapping[str, ReadableFile],
+    notes: Mapping[str, Any],
+    *,
+    may_be_replaced: bool,
+) -> SourceFiles:
+    """Begin a job that reads *files*, or continue it; *options* and *notes* are those of `Job`.
+
+    Raises ArchiveError if the folder has another job or, unless files *may_be_replaced* already, if one has changed.
+    """
+    now = Job(options, {name: facts_of(file) for name, file in files.items()}, notes)
+    before = work.job()
+    if before is None:
+        work.begin(now)
+    else:
+        work.check_same(before, now, with_changes=False)
+    sources = SourceFiles(work, before or now, files)
+    if not may_be_replaced:
+        sources.check_unchanged()
+    return sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +130,12 @@ class NewFiles:
 
         Raises ArchiveError if a source file has changed.
         """
-        unchanged = set(sources.facts)
+        unchanged = set(sources.files)
         waiting = []
         for name in changed:
             new = self.waiting(name)
             if self.output is None:
-                if new.exists() and _is_replaced(new, self.final(name), sources.facts[name]):
+                if new.exists() and _is_replaced(new, self.final(name), sources.job.files[name]):
                     with writing(new):
                         new.unlink()
                 if not new.exists():
@@ -138,7 +143,7 @@ class NewFiles:
                     unchanged.remove(name)
             if new.exists():
                 waiting.append(name)
-        sources.check_unchanged(name for name in sources.facts if name in unchanged)
+        sources.check_unchanged(name for name in sources.files if name in unchanged)
         for name in waiting:
             if self.output is None:
                 sources.check_unchanged([name])
@@ -200,9 +205,10 @@ def replace(new: Path, old: Path) -> None:
             sync_folder(old.parent)
 
 
-def _is_replaced(new: Path, old: Path, fact: Fact) -> bool:
+def _is_replaced(new: Path, old: Path, before: FileFacts) -> bool:
     """Whether *old* has already been replaced: across file systems, a run can be killed before it removes *new*."""
-    return fact_of(str(fact[0]), old) != fact and str(old) == fact[1] and filecmp.cmp(new, old, shallow=False)
+    now = facts_of(old)
+    return now.place == before.place and now[:-1] != before[:-1] and filecmp.cmp(new, old, shallow=False)
 
 
 def _identity(file: ReadableFile) -> str:

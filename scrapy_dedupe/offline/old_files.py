@@ -23,7 +23,7 @@ from scrapy_dedupe.offline.engine import open_engine, rows_of, source
 from scrapy_dedupe.offline.evidence import algorithms_of
 from scrapy_dedupe.offline.windows import HeldFile, WindowedFile
 from scrapy_dedupe.warc.bodies import BodyDigest, hashed_records, payload_digests
-from scrapy_dedupe.warc.framing import Frame, known_head, open_head, split_fields
+from scrapy_dedupe.warc.framing import Frame, known_head
 from scrapy_dedupe.warc.reading import KEPT_BYTES, read_record, stored_record
 
 if TYPE_CHECKING:
@@ -32,12 +32,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from scrapy_dedupe.warc.framing import Damage, Layouts
+    from scrapy_dedupe.warc.framing import Layouts
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _PIECE: Final = 1 << 20
-_SHORT_BYTES: Final = 1 << 12
 _LOOK_BYTES: Final = 1 << 12  # at a record of unknown length
 _RECORD_END: Final = b"\r\n\r\n"
 # A file of rows is sorted by offset.
@@ -54,18 +53,18 @@ class OldRecord(NamedTuple):
     """Facts about one record that shares its gzip member with no other.
 
     ``offset`` and ``length`` count stored bytes, the blank lines after the record included (`StoredRecord`). ``stored`` is
-    their digest (`stored_hash`). The other facts are None if they are not known. ``head`` has the bytes of the head with its
-    blank line, ``block_start`` the HTTP head of a response, or the whole block of a short record of another type;
-    ``block_length`` is the length of the block. ``payload_bytes`` and ``payload_sha256`` are size and digest of the stored
-    payload of a response.
+    their digest (`stored_digest`). The other facts are None if they are not known. ``start`` has the head with its blank line,
+    which is ``head_bytes`` long, and after it the HTTP head of a response, or the whole block of a short record of another
+    type; ``block_bytes`` is the length of the block. ``payload_bytes`` and ``payload_sha256`` are size and digest of the
+    stored payload of a response.
     """
 
     offset: int
     length: int
     stored: bytes
-    head: bytes | None = None
-    block_start: bytes | None = None
-    block_length: int | None = None
+    start: bytes | None = None
+    head_bytes: int | None = None
+    block_bytes: int | None = None
     payload_bytes: int | None = None
     payload_sha256: bytes | None = None
 
@@ -87,40 +86,10 @@ class RowFacts:
     def __iter__(self) -> Iterator[OldRecord]:
         query = _QUERY.format(source(self.rows))
         with open_engine("A verification with rows", self._refused) as engine:
-            rows = rows_of(engine.execute(query))
-            for offset, length, stored, start, head_bytes, block_bytes, *payload in rows:
-                head = None if start is None else start[:head_bytes]
-                block = None if start is None else start[head_bytes:]
-                yield OldRecord(offset, length, stored, head, block, block_bytes, *payload)
+            yield from map(OldRecord._make, rows_of(engine.execute(query)))
 
     def _refused(self, text: str) -> ArchiveError:
         return ArchiveError(f"{self.rows} cannot be read: {text}.")
-
-
-def old_records(
-    file: ReadableFile, *, on_damage: Callable[[Damage], None] | None = None
-) -> Iterator[OldRecord]:
-    """The facts about the records of *file*, which is read once, except for records of more than 2 MB.
-
-    Damage is handled as by `read_records`.
-    """
-    with WindowedFile(file) as window:
-        for record, payload in hashed_records(window, algorithms_of, on_damage=on_damage):
-            if not record.length:
-                continue
-            facts = OldRecord(
-                record.offset, record.length, stored_digest(window, record.offset, record.length)
-            )
-            frame, http = record.frame, record.http if record.type == "response" else None
-            if record.format == "warc" and (http or frame.block_length <= _SHORT_BYTES):
-                start = frame.kept[: http.length] if http else frame.kept
-                facts = facts._replace(
-                    head=open_head(window, frame), block_start=start, block_length=frame.block_length
-                )
-            if record.format == "warc" and http:
-                sha256 = bytes.fromhex(payload[0].hex)
-                facts = facts._replace(payload_bytes=payload[0].size_bytes, payload_sha256=sha256)
-            yield facts
 
 
 class OldFile:
@@ -167,23 +136,22 @@ class OldFile:
         self, facts: OldRecord, file: ReadableFile, offset: int, *, needs_body: bool
     ) -> HashedRecord | None:
         """A record from its facts, at *offset* of *file*; None if they do not suffice."""
-        head, start, block_length = facts.head, facts.block_start, facts.block_length
-        if head is None or start is None or block_length is None:
+        start, head_bytes, block_bytes = facts.start, facts.head_bytes, facts.block_bytes
+        if start is None or head_bytes is None or block_bytes is None:
             return None
-        is_whole = len(start) == block_length
-        if needs_body and not is_whole:
+        kept_bytes = len(start) - head_bytes
+        if needs_body and kept_bytes != block_bytes:
             return None
-        known, fields = known_head(head, self._layouts), None
-        if known is None or known[1].end() != len(head):
-            known = None
-            fields = tuple(
-                [(_text(name), _text(value)) for name, value in split_fields(head.partition(b"\n")[2])]
-            )
-        where = (offset, facts.length, 0, len(head), block_length)
-        record = stored_record(file, Frame(False, fields, *where, head + start, len(start), known))
-        algorithms = algorithms_of(record)
-        if is_whole or not algorithms:
+        known = known_head(start, self._layouts)
+        if known is None or known[1].end() != head_bytes:
+            return None
+        where = (offset, facts.length, 0, head_bytes, block_bytes)
+        record = stored_record(file, Frame(False, None, *where, start, kept_bytes, known))
+        if kept_bytes == block_bytes:
             return _hashed(record)
+        algorithms = algorithms_of(record)
+        if not algorithms:
+            return record, ()
         if algorithms != ("sha256",) or facts.payload_sha256 is None or facts.payload_bytes is None:
             return None
         return record, (BodyDigest(facts.payload_sha256.hex(), facts.payload_bytes),)
@@ -239,10 +207,3 @@ def usual_record(
 def _hashed(record: StoredRecord) -> HashedRecord:
     algorithms = algorithms_of(record)
     return record, payload_digests(record, algorithms) if algorithms else ()
-
-
-def _text(data: bytes) -> str:
-    try:
-        return data.decode("utf-8").strip()
-    except UnicodeDecodeError:
-        return data.decode("latin-1").strip()

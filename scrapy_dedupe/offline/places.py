@@ -124,7 +124,7 @@ class Places:
 
             def record_of(line: ManifestLine) -> StoredRecord:
                 if window is not None and line.length <= HELD_BYTES:
-                    # Outside of the whole file, a line that does not match is not always told from damage.
+                    # `record` reads the file again, and finds out whether it is damaged or does not match the line.
                     with suppress(DamagedInput, OSError):
                         data = window.read(line.offset, line.length + _AFTER_BYTES)
                         return _read(HeldFile(data, str(file), line.offset), line)

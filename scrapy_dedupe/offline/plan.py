@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from scrapy_dedupe.errors import ArchiveError
@@ -31,13 +31,12 @@ from scrapy_dedupe.offline import plan_queries as queries
 from scrapy_dedupe.offline.eligibility import Savings, add_up
 from scrapy_dedupe.offline.engine import open_engine, quoted, rows_of, source
 from scrapy_dedupe.offline.manifest import ManifestLine
-from scrapy_dedupe.offline.plan_lines import LINES_FILE, CheckTask, check_lines
+from scrapy_dedupe.offline.plan_lines import LINES_FILE, CheckTask, bytes_text, check_lines
 from scrapy_dedupe.offline.reference_changes import MeantRecord, Standing
 from scrapy_dedupe.offline.revisits import RevisitTarget, revisit_bytes
 from scrapy_dedupe.offline.row_numbering import view_rows
 from scrapy_dedupe.offline.rows import COLUMNS, PURPOSE, create_table, insert_rows, refused
 from scrapy_dedupe.offline.usual_rows import ADDED_BYTES
-from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.state import writing
 
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.eligibility import Eligibility
     from scrapy_dedupe.offline.places import Places
     from scrapy_dedupe.offline.plan_lines import PlannedFile
+    from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.jobs import Jobs
 
 SIZES: Final = {"line": "BIGINT", "revisit_bytes": "BIGINT"}
@@ -78,34 +78,23 @@ class PlanTask:
     jobs: Jobs
 
 
-@dataclass(frozen=True, slots=True)
-class PlanCounts:
-    """What the plan will change. ``left`` counts the unchanged copies by reason, a key of `eligibility.LEFT`."""
+class PlanCounts(NamedTuple):
+    """What the plan changes. ``left`` counts the unchanged copies by reason, a key of `eligibility.LEFT`.
 
-    converted: int
+    ``savings`` is only filled in a dry run.
+    """
+
     left: dict[str, int]
-    fault_count: int = 0
-    faults: tuple[Fault, ...] = ()
-    savings: Savings = field(default_factory=Savings)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> PlanCounts:
-        """The inverse of `to_json`."""
-        return cls(**{**value, "faults": tuple(Fault(**fault) for fault in value["faults"])})
-
-    def to_json(self) -> dict[str, Any]:
-        """All values except the savings, which only a dry run needs."""
-        return {name: value for name, value in asdict(self).items() if name != "savings"}
+    savings: Savings
 
 
-def make_plan(task: PlanTask) -> PlanCounts:
+def make_plan(task: PlanTask, faults: Faults) -> PlanCounts:
     """Make the slices of all files, except in a dry run, which only gets the counts.
 
-    Raises ArchiveError, and DamagedInput for the first line that differs from its record unless set to keep going.
+    A line that differs from its record is a fault. Raises ArchiveError, and the exceptions of `Faults.add`.
     """
     slices, scratch = task.folder / _SLICES, task.folder / "scratch"
     made = slices.with_name(f"{_SLICES}.new")
-    faults = Faults(keep_going=task.keep_going)
     with writing(slices):
         for left in (scratch, slices, made):  # of a run that was killed
             shutil.rmtree(left, ignore_errors=True)
@@ -130,16 +119,13 @@ def _joined(task: PlanTask, joins: Joins, slices: Path, faults: Faults) -> PlanC
     all_copies = "TRUE" if task.is_dry_run else "FALSE"
     joins.add_sizes(queries.SMALL_COPIES.format(added=ADDED_BYTES, all_copies=all_copies))
     joins.run(statement.format(added=ADDED_BYTES) for statement in queries.OUTCOMES)
-    ((converted,),) = joins.fetch(queries.CONVERTED)
     left = dict(joins.fetch(queries.LEFT_COPIES))
-    savings = Savings()
     if task.is_dry_run:
         saved = joins.fetch(queries.SAVED)
-        savings = add_up((bytes(uri).decode("utf-8", "surrogatepass"), *others) for uri, *others in saved)
-    else:
-        joins.run(queries.SLICES)
-        joins.write_by_file(queries.SLICE_ROWS, slices)
-    return PlanCounts(converted, left, faults.count, tuple(faults.first), savings)
+        return PlanCounts(left, add_up((bytes_text(uri), *others) for uri, *others in saved))
+    joins.run(queries.SLICES)
+    joins.write_by_file(queries.SLICE_ROWS, slices)
+    return PlanCounts(left, Savings())
 
 
 def _check_lines(task: PlanTask, joins: Joins, faults: Faults) -> None:
@@ -147,8 +133,7 @@ def _check_lines(task: PlanTask, joins: Joins, faults: Faults) -> None:
     lines: dict[int, list[tuple[int, ManifestLine]]] = {}
     names = {file.id: file.name for file in task.files}
     for number, file, offset, length, uri, date, label, value in joins.fetch(queries.UNMATCHED):
-        text = bytes(uri).decode("utf-8", "surrogatepass")
-        line = ManifestLine(names[file], offset, length, text, date, f"{label}:{value.hex()}")
+        line = ManifestLine(names[file], offset, length, bytes_text(uri), date, f"{label}:{value.hex()}")
         lines.setdefault(file, []).append((number, line))
     tasks = [
         CheckTask(task.places, task.eligibility, tuple(some), task.keep_going, task.is_dry_run)
@@ -288,7 +273,9 @@ class LocalJoins:
         return rows_of(self._engine.execute(query))
 
     def write_by_file(self, query: str, folder: Path) -> None:
-        self._engine.execute(f"COPY ({query}) TO {quoted(folder)} (FORMAT parquet, PARTITION_BY (file))")
+        self._engine.execute(
+            f"COPY ({query}) TO {quoted(folder)} (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (file))"
+        )
 
 
 def size_of(row: Sequence[Any]) -> tuple[int, int]:

@@ -9,7 +9,7 @@ SQLite file, so that the plan is limited only by the disk and survives a kill. I
                offset and different positions
 ``made``       the result for a candidate: why it is not the original, or else the place of the restored record in the file
                of this rank and original (`made_path`)
-``pointed``    records whose references are reverted
+``pointed``    records whose references are reverted, with the names of these fields
 ``mention``    the former references of these records, by id or by URI and time
 ``named``      payload digests that identify the originals of other programs' revisits among these records
 ``lost``       former ids, URIs and times of revisits that are not restored
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.file_rewriting import RecordFile
+from scrapy_dedupe.offline.file_rewriting import RecordFile, RecordParts
 from scrapy_dedupe.offline.reference_changes import date_key
 from scrapy_dedupe.offline.restored_records import (
     FORMER_ID,
@@ -47,12 +47,12 @@ from scrapy_dedupe.offline.restored_records import (
 )
 from scrapy_dedupe.offline.revisits import record_bytes
 from scrapy_dedupe.offline.windows import HeldFile, WindowedFile
+from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import reading, writing
-from scrapy_dedupe.warc.framing import open_block
+from scrapy_dedupe.warc.framing import is_gzip_file, open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
 from scrapy_dedupe.warc.reading import read_record, read_records
 from scrapy_dedupe.warc.references import CaptureTable, Reference, is_unmodified, reference_of
-from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -71,6 +71,7 @@ _NO_HEAD: Final = "without an HTTP head"
 _FORMER_OF_OTHERS: Final = "with Former- fields that warcrefs or dedupe did not write"
 _SHARED: Final = "in a gzip member with other records"
 _MOST_CANDIDATES: Final = 8
+_START_BYTES: Final = 4_096  # of a file, which show its format
 
 _TABLES: Final = """
 CREATE TABLE revisit (file INTEGER, "offset" INTEGER, length INTEGER, is_gzip INTEGER, reference TEXT,
@@ -80,7 +81,7 @@ CREATE TABLE candidate (rank INTEGER, original_file INTEGER, original_offset INT
   WITHOUT ROWID;
 CREATE TABLE made (file INTEGER, "offset" INTEGER, rank INTEGER, original_file INTEGER, reason TEXT,
   begin INTEGER, size INTEGER, PRIMARY KEY (file, "offset", rank)) WITHOUT ROWID;
-CREATE TABLE pointed (file INTEGER, "offset" INTEGER, length INTEGER, PRIMARY KEY (file, "offset"))
+CREATE TABLE pointed (file INTEGER, "offset" INTEGER, length INTEGER, fields TEXT, PRIMARY KEY (file, "offset"))
   WITHOUT ROWID;
 CREATE TABLE mention (file INTEGER, "offset" INTEGER, id TEXT, uri TEXT, time TEXT);
 CREATE TABLE named (digest TEXT PRIMARY KEY) WITHOUT ROWID;
@@ -108,9 +109,9 @@ DELETE FROM pointed WHERE (file, "offset") IN (
   UNION SELECT file, "offset" FROM mention JOIN lost USING (uri, time))
 """
 _CHANGES: Final = """
-SELECT "offset", length, NULL, NULL, NULL, NULL FROM pointed WHERE file = ?1
-UNION ALL SELECT "offset", length, rank, original_file, begin, size FROM revisit JOIN restored USING (file, "offset")
-WHERE file = ?1 ORDER BY 1
+SELECT "offset", length, fields, NULL, NULL, NULL, NULL FROM pointed WHERE file = ?
+UNION ALL SELECT "offset", length, NULL, rank, original_file, begin, size FROM revisit JOIN restored USING (file, "offset")
+WHERE file = ? ORDER BY 1
 """
 
 
@@ -160,47 +161,38 @@ def search(
     scan = RestorationScan(sum(given.size_bytes for given in inputs))
     captures, files = CaptureTable(), [*inputs, *others]
     numbers = {str(given.file): number for number, given in enumerate(files)}
-    watch.begin("looking for revisits and originals", sum(given.size_bytes for given in files))
+    total = sum(given.size_bytes for given in files)
     plan.executescript(_TABLES)
     plan.execute("BEGIN")
-    with closing(captures):
+    with closing(captures), part(watch, "looking for revisits and originals", total):
         for number, given in enumerate(files):
             is_input = number < len(inputs)
             if not is_input and not plan.execute("SELECT 1 FROM revisit LIMIT 1").fetchone():
                 break
             is_gzip = is_input and _is_gzip(given.file)
-            for record in captures.noted(_records(given, faults)):
-                if is_input and record.format == "warc":
-                    kind = _kind(scan, record, faults, all_writers=all_writers)
-                    if kind == "revisit":
-                        _add_revisit(plan, number, record, is_gzip=is_gzip)
-                    elif kind == "pointed":
-                        _add_pointed(plan, number, record)
+            with reading(given.file):
+                for record in captures.noted(read_records(given.file, on_damage=faults.add_damage)):
+                    if is_input and record.format == "warc":
+                        kind = _kind(scan, record, faults, all_writers=all_writers)
+                        if kind == "revisit":
+                            _add_revisit(plan, number, record, is_gzip=is_gzip)
+                        elif kind == "pointed":
+                            _add_pointed(plan, number, record)
             watch.advance(given.size_bytes)
         for file, offset, reference in plan.execute('SELECT file, "offset", reference FROM revisit'):
-            places = (
-                (numbers[str(captures.file_of(one))], one.offset, one.block_position)
-                for one in _candidates(captures, Reference(**json.loads(reference)))
-            )
+            found = _candidates(captures, Reference(**json.loads(reference)))
+            places = [(numbers[str(captures.file_of(one))], one.offset, one.block_position) for one in found]
             plan.executemany(
                 "INSERT INTO candidate VALUES (?, ?, ?, ?, ?, ?)",
-                ((rank, *place, file, offset) for rank, place in enumerate(places)),
+                [(rank, *place, file, offset) for rank, place in enumerate(places)],
             )
     plan.execute("COMMIT")
-    watch.end()
     return scan
 
 
 def _is_gzip(file: ReadableFile) -> bool:
     with reading(file), file.open("rb") as stream:
-        return stream.read(2) == GZIP_MAGIC[:2]
-
-
-def _records(given: Input, faults: Faults) -> Iterator[StoredRecord]:
-    try:
-        yield from read_records(given.file, on_damage=faults.add_damage)
-    except OSError as error:
-        raise ArchiveError(f"{given.name} cannot be read: {error.strerror or error}.") from error
+        return is_gzip_file(file, stream.read(_START_BYTES))
 
 
 def _kind(scan: RestorationScan, record: StoredRecord, faults: Faults, *, all_writers: bool) -> str | None:
@@ -241,22 +233,17 @@ def _add_revisit(plan: sqlite3.Connection, file: int, record: StoredRecord, *, i
 
 
 def _add_pointed(plan: sqlite3.Connection, file: int, record: StoredRecord) -> None:
-    plan.execute("INSERT INTO pointed VALUES (?, ?, ?)", (file, record.offset, record.length))
+    values = (file, record.offset, record.length, " ".join(sorted(pointed_fields(record))))
+    plan.execute("INSERT INTO pointed VALUES (?, ?, ?, ?)", values)
     digest = former(record, "WARC-Payload-Digest") or record.get("WARC-Payload-Digest")
     if record.type == "revisit" and digest:
         plan.execute("INSERT OR IGNORE INTO named VALUES (?)", (digest.strip(),))
-    mentions: list[tuple[str | None, str | None, str | None]] = [
-        (one, None, None) for one in record.get_all("Former-WARC-Concurrent-To")
-    ]
-    mentions.append(
-        (
-            former(record, "WARC-Refers-To"),
-            former(record, "WARC-Refers-To-Target-URI") or record.refers_to_uri,
-            date_key(former(record, "WARC-Refers-To-Date") or record.refers_to_date),
-        )
-    )
+    uri = former(record, "WARC-Refers-To-Target-URI") or record.refers_to_uri
+    date = former(record, "WARC-Refers-To-Date") or record.refers_to_date
+    ids = [*record.get_all("Former-WARC-Concurrent-To"), former(record, "WARC-Refers-To")]
+    mentions = [(None, uri, date_key(date)), *((one, None, None) for one in ids)]
     plan.executemany(
-        "INSERT INTO mention VALUES (?, ?, ?, ?, ?)", ((file, record.offset, *one) for one in mentions)
+        "INSERT INTO mention VALUES (?, ?, ?, ?, ?)", [(file, record.offset, *one) for one in mentions]
     )
 
 
@@ -397,35 +384,28 @@ class Output:
 
 def write_output(output: Output) -> None:
     """Write a new file in the work folder. Raises ArchiveError, and DamagedInput if a record cannot be read again."""
-    is_gzip = _is_gzip(output.source)
-    try:
-        with (
-            open_plan(output.plan) as plan,
-            WindowedFile(output.source) as source,
-            RecordFile(output.waiting, gzip=is_gzip) as target,
+    is_gzip, copied = _is_gzip(output.source), 0
+    with (
+        open_plan(output.plan) as plan,
+        reading(output.source),
+        output.source.open("rb") as source,
+        RecordFile(output.waiting, gzip=is_gzip) as target,
+    ):
+        parts = RecordParts(output.source, source, is_gzip=is_gzip)
+        for offset, length, fields, rank, original, begin, size in plan.execute(
+            _CHANGES, (output.number,) * 2
         ):
-            stream, copied = source.open("rb"), 0
-            for offset, length, rank, original, begin, size in plan.execute(_CHANGES, (output.number,)):
-                target.copy(stream, copied, offset)
-                copied = offset + length
-                if rank is None:
-                    _write_pointed_back(target, read_record(source, offset), length)
-                    continue
+            target.copy(source, copied, offset)
+            copied = offset + length
+            if fields is None:
                 made = made_path(output.plan, rank, original, is_gzip=is_gzip)
                 with reading(made), made.open("rb", buffering=0) as restored:
                     target.copy(restored, begin, begin + size)
-            target.copy(stream, copied, None)
-            target.finish(partial(shutil.copymode, output.source))
-    except OSError as error:
-        raise ArchiveError(f"{output.source} cannot be read: {error.strerror or error}.") from error
-
-
-def _write_pointed_back(target: RecordFile, record: StoredRecord, length: int) -> None:
-    if record.length != length:
-        raise ArchiveError(f"{record.path} has changed since it was read. Start again.")
-    block_length = record.frame.block_length
-    head = pointed_back(raw_head(record), pointed_fields(record)).to_bytes(block_length)
-    is_held = len(record.frame.kept) == block_length
-    target.write(
-        head, [record.frame.kept] if is_held else open_block(record.path, record.frame), block_length
-    )
+                continue
+            old, found = parts.record(offset, length)
+            head = pointed_back(old, frozenset(fields.split()))
+            block_length = len(found) if isinstance(found, bytes) else found.frame.block_length
+            block = (found,) if isinstance(found, bytes) else open_block(found.path, found.frame)
+            target.write(head.to_bytes(block_length), block, block_length)
+        target.copy(source, copied, None)
+        target.finish(partial(shutil.copymode, output.source))

@@ -7,7 +7,7 @@ revisits have. It loses these regardless of their ``Former-`` values: a response
 so such a value must come from a time when the record already was a revisit.
 
 Other programs may write such fields too. A record counts as rewritten by this project only if all its ``Former-`` fields
-could come from it: a revisit that was a response has the id that `record_ids.revisit_id` computes from its former id, and
+could come from it: a revisit that was a response has the id that `revisits.revisit_id` computes from its former id, and
 so does a changed WARC-Concurrent-To. A change that cannot be reverted with certainty is not reverted.
 
 A restored record has its former head, the revisit's own HTTP head, and the payload of the original, which is streamed in
@@ -34,7 +34,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.offline.record_ids import revisit_id
+from scrapy_dedupe.offline.revisits import revisit_id
 from scrapy_dedupe.warc.bodies import MAX_DECODED_BYTES, body_pieces, decoded_pieces, payload_pieces
 from scrapy_dedupe.warc.capture import digest_in_form_of
 from scrapy_dedupe.warc.chunks import MAX_CHUNK_LINE

@@ -5,18 +5,18 @@ touched. Its payload is that of its original, which is found by the rules of `wa
 its bytes. All other bytes of a file are copied unchanged. If a response was not stored in chunks, the restored record is
 identical to the record before deduplication, byte for byte.
 
-The work is done in the folder ``.restore`` next to the new files. Each step begins only when the files of the previous
-step are synced to disk, so a killed run continues where it stopped and loses only unfinished files:
+The work is done in the folder ``.restore`` (`tasks.work.WorkFolder`) next to the new files. Each step begins only when the
+files of the previous step are synced to disk, so a killed run continues where it stopped and loses only unfinished files:
 
-1. the files are read once; ``plan.sqlite`` has the changes (`restored_files`), and then ``searched.json`` the other results;
+1. the files are read once; ``plan.sqlite`` has the changes (`restored_files`), ``searched.json`` what else was found; then
+   ``job.json`` is written;
 2. the originals are read, file by file, and verified; ``made/`` has the records that are restored from them;
-3. the new files are written to ``new/`` and compared with their sources; then ``verified.json`` is written;
+3. the new files are written to ``new/`` and compared with their sources; ``verified.json`` has the facts about them;
 4. they get their final names, and the folder is removed.
 
 If a source file has changed meanwhile, the work starts again: an output made from an older version of a file is useless, and
-in place it would delete new records. So the attributes of each source that change with its content are stored: size,
-modification time, inode, and the change time of the inode, which a copy that preserves modification times cannot preserve.
-In place, files are replaced one by one: originals do not change, so any mixture of old and new files is consistent.
+in place it would delete new records. In place, files are replaced one by one: originals do not change, so any mixture of old
+and new files is consistent.
 """
 
 from __future__ import annotations

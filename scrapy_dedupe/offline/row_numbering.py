@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe.offline.collisions import CollisionCounts
 from scrapy_dedupe.offline.engine import checked, open_engine, rows_of, source
 from scrapy_dedupe.offline.manifest import LineWriter, ManifestLine
-from scrapy_dedupe.offline.plan_lines import LINES_FILE, lines_file, read_notes
+from scrapy_dedupe.offline.plan_lines import LINES_FILE, bytes_text, lines_file, read_notes
 from scrapy_dedupe.offline.reference_changes import digest_key
 from scrapy_dedupe.offline.rows import COLUMNS, PURPOSE, create_table, insert_rows, refused
 
@@ -116,9 +116,9 @@ def _write_manifest(
     with LineWriter(manifest, columns=columns, force=True) as writer:
         for file, offset, length, uri, date, label, value, *numbers in rows_of(engine.execute(query)):
             if numbers and numbers[2] is not None:
-                numbers[2] = _text(numbers[2])
+                numbers[2] = bytes_text(numbers[2])
             digest = f"{label}:{value.hex()}"
-            writer.write(ManifestLine(names[file], offset, length, _text(uri), date, digest, *numbers))
+            writer.write(ManifestLine(names[file], offset, length, bytes_text(uri), date, digest, *numbers))
 
 
 def view_rows(engine: Any, rows: Mapping[int, Path]) -> None:
@@ -131,10 +131,6 @@ def view_rows(engine: Any, rows: Mapping[int, Path]) -> None:
         f"CREATE VIEW row AS SELECT f.file, {names} FROM read_parquet([{', '.join(map(source, rows.values()))}],"  # noqa: S608
         " filename = true) r JOIN row_file f ON f.path = r.filename"
     )
-
-
-def _text(uri: bytes) -> str:
-    return uri.decode("utf-8", "surrogatepass")
 
 
 def _sha1_key(value: bytes) -> str | None:

@@ -25,7 +25,6 @@ from scrapy_dedupe.offline.evidence import (
     BOTH,
     PAYLOAD_TYPES,
     UNCHANGED,
-    Difference,
     EvidenceWriter,
     Findings,
     algorithms_of,
@@ -39,7 +38,7 @@ from scrapy_dedupe.offline.old_files import (
 )
 from scrapy_dedupe.offline.record_changes import ChangeReader
 from scrapy_dedupe.offline.windows import WindowedFile
-from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.warc.bodies import hashed_records
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
@@ -89,8 +88,12 @@ class RecordKey(NamedTuple):
 
 def key_of(record: StoredRecord) -> RecordKey:
     """The key of a record."""
-    former = record.get("Former-WARC-Record-ID")
-    return RecordKey(record.type, record.id, former, record.target_uri, record.date, record.offset)
+    former_id = _former_id(record)
+    return RecordKey(record.type, record.id, former_id, record.target_uri, record.date, record.offset)
+
+
+def _former_id(record: StoredRecord) -> str | None:
+    return record.get("Former-WARC-Record-ID")
 
 
 def keys_from(file: ReadableFile, offset: int) -> Iterator[RecordKey]:
@@ -124,36 +127,40 @@ class PairComparison:
 
 @dataclass(slots=True)
 class Compared:
-    """The result of a comparison. ``counts`` counts records by kind of change; ``size_bytes`` is the size of both files."""
+    """The result of comparisons. ``counts`` counts records by kind of change; ``size_bytes`` is the size of both files."""
 
-    counts: dict[str, int] = field(default_factory=dict)
-    findings_count: int = 0
-    findings: tuple[Difference, ...] = ()
-    faults_count: int = 0
-    faults: tuple[Fault, ...] = ()
+    counts: Counter[str] = field(default_factory=Counter)
+    findings: Findings = field(default_factory=Findings)
+    faults: Faults = field(default_factory=Faults)
     size_bytes: int = 0
+
+    def add(self, other: Compared) -> None:
+        """Add another result, except for its faults."""
+        self.counts += other.counts
+        self.findings.take(other.findings)
+        self.size_bytes += other.size_bytes
 
 
 def compare(task: PairComparison) -> Compared:
     """Compare a pair of files. Raises DamagedInput for damage that both have, unless the task is set to keep going."""
     writer = EvidenceWriter(task.evidence, task.number)
+    found = Compared(faults=Faults(keep_going=task.keep_going))
     try:
-        walk = _Walk(task, writer)
+        walk = _Walk(found, writer)
         if task.is_original:
             for file in task.files:
                 walk.index(file, BOTH)
         elif task.before is not None and task.after is not None:
             walk.compare(task.before, task.after, task.facts)
         elif task.after is not None:
+            found.findings.add("file", None, str(task.after), "there is no such file before")
             walk.index(task.after, AFTER)
         elif task.before is not None:
+            found.findings.add("file", str(task.before), None, "there is no such file after")
             walk.index(task.before, BEFORE)
     finally:
         writer.close()
-    return Compared(
-        walk.counts, walk.findings.count, tuple(walk.findings.first), walk.faults.count, tuple(walk.faults.first),
-        walk.size_bytes,
-    )  # fmt: skip
+    return found
 
 
 def place_of(file: ReadableFile, offset: int) -> str:
@@ -162,11 +169,11 @@ def place_of(file: ReadableFile, offset: int) -> str:
 
 
 class _Walk:
-    def __init__(self, task: PairComparison, writer: EvidenceWriter) -> None:
-        self.counts: Counter[str] = Counter()
-        self.findings = Findings()
-        self.faults = Faults(keep_going=task.keep_going)
-        self.size_bytes = 0
+    def __init__(self, found: Compared, writer: EvidenceWriter) -> None:
+        self._found = found
+        self._counts = found.counts
+        self._findings = found.findings
+        self._faults = found.faults
         self._writer = writer
         self._searches = 0
         self._layouts: Layouts = {}
@@ -175,32 +182,34 @@ class _Walk:
 
     def index(self, file: ReadableFile, side: int) -> None:
         """Read the payloads of a file that has no matching file."""
-        for record, digests in hashed_records(file, algorithms_of, on_damage=self.faults.add_damage):
+        for record, digests in hashed_records(file, algorithms_of, on_damage=self._faults.add_damage):
             if side == AFTER:
-                self.counts["records"] += 1
+                self._counts["records"] += 1
             if side != BOTH:
                 self._add_evidence(record, side, None, digests)
             elif record.type in PAYLOAD_TYPES:
                 self._writer.add_capture(record, side, digests)
-        self.size_bytes += _size(file)
+        self._found.size_bytes += _size(file)
 
     def compare(self, before: ReadableFile, after: ReadableFile, facts: Iterable[OldRecord] | None) -> None:
         """Compare both files."""
         self._is_one_file = before == after
         with OldFile(before, facts) as self._old, WindowedFile(after) as self._after:
             self._before = self._old.window
-            self.size_bytes += self._before.size_bytes + self._after.size_bytes
+            self._found.size_bytes += self._before.size_bytes + self._after.size_bytes
             if not self._before.size_bytes and not self._after.size_bytes:
-                self.faults.add(str(after), "the file is empty")
+                self._faults.add(str(after), "the file is empty")
                 return
-            self._changes = ChangeReader(self._writer, self.findings, self.counts, self._before, self._after)
+            self._changes = ChangeReader(
+                self._writer, self._findings, self._counts, self._before, self._after
+            )
             if _is_arc(self._before) and not _is_arc(self._after):
                 self._compare_conversion()
                 return
             is_gzip = self._after.is_gzip_at(0)
             if is_gzip != self._before.is_gzip_at(0) and self._before.size_bytes and self._after.size_bytes:
                 reason = "it is compressed, but was not" if is_gzip else "it is no longer compressed"
-                self.findings.add("file", str(before), str(after), reason)
+                self._findings.add("file", str(before), str(after), reason)
             self._compare_records()
             self._compare_rest()
 
@@ -227,10 +236,10 @@ class _Walk:
             if found is None:
                 break
             record, digests = found
-            self.counts["records"] += 1
+            self._counts["records"] += 1
             if not record.length:
                 # It shares a gzip member, whose bytes are compared with the bytes between records.
-                self.counts["unchanged"] += 1
+                self._counts["unchanged"] += 1
                 self._add_evidence(record, AFTER if self._is_lost else BOTH, record.offset, digests)
                 continue
             self._compare_bytes(record.offset)
@@ -244,8 +253,8 @@ class _Walk:
         if facts is None:
             return False
         # This rules out most of the changed records without computing a digest.
-        stored = self._after.read(at, min(facts.length + len(GZIP_MAGIC), _PIECE))
-        if stored[facts.length :] not in (GZIP_MAGIC, b"WAR", b""):
+        following = self._after.read(at, min(facts.length + len(GZIP_MAGIC), _PIECE))[facts.length :]
+        if following not in (GZIP_MAGIC, b"WAR", b""):
             return False
         if stored_digest(self._after, at, facts.length) != facts.stored:
             return False
@@ -256,8 +265,8 @@ class _Walk:
         found = found or record_in(self._after, at, facts.length, self._layouts)
         if found is None:
             return False
-        self.counts["records"] += 1
-        self.counts["unchanged"] += 1
+        self._counts["records"] += 1
+        self._counts["unchanged"] += 1
         self._add_evidence(found[0], BOTH, self._at_before, found[1])
         self._at += facts.length
         self._at_before += facts.length
@@ -268,14 +277,14 @@ class _Walk:
             self._add_evidence(record, AFTER, None, digests)
             return
         if self._is_same(record.offset, record.length):
-            self.counts["unchanged"] += 1
+            self._counts["unchanged"] += 1
             self._add_evidence(record, BOTH, self._at_before, digests)
             self._at_before += record.length
             return
-        key = key_of(record)
         partner = self._record_before(needs_body=record.type != "revisit")
-        if partner is None or not key.is_of(key_of(partner[0])):
-            partner = self._find_partner(key, partner)
+        # Mostly the ids show that it is the same record.
+        if partner is None or partner[0].id is None or partner[0].id not in (record.id, _former_id(record)):
+            partner = self._find_partner(key_of(record), partner)
         if partner is None:
             self._add_evidence(record, AFTER, None, digests)
             return
@@ -287,6 +296,8 @@ class _Walk:
 
     def _find_partner(self, key: RecordKey, expected: HashedRecord | None) -> HashedRecord | None:
         """Search the record before that matches a record after, and report the records between; *expected* is the next."""
+        if expected is not None and key.is_of(key_of(expected[0])):
+            return expected
         self._searches += 1
         if expected is None and self._at_before >= self._before.size_bytes:
             self._report("added", None, key.offset, f"there is no such {key.type} record before")
@@ -322,7 +333,7 @@ class _Walk:
 
     def _report_missing(self, key: RecordKey) -> None:
         subject = f"the {key.type} record {key.id or key.uri or ''}".rstrip()
-        self.findings.add(
+        self._findings.add(
             "missing",
             place_of(self._before, key.offset),
             str(self._after),
@@ -331,7 +342,7 @@ class _Walk:
 
     def _report(self, kind: str, before: int | None, after: int, reason: str) -> None:
         was = None if before is None else place_of(self._before, before)
-        self.findings.add(kind, was, place_of(self._after, after), reason)
+        self._findings.add(kind, was, place_of(self._after, after), reason)
 
     def _record_before(self, *, needs_body: bool = True) -> HashedRecord | None:
         """The next record of the file before, if it can be compared."""
@@ -344,7 +355,7 @@ class _Walk:
             self._compare_bytes(damage.offset)
             if not self._is_lost:
                 if self._is_same(damage.offset, damage.length):
-                    self.faults.add_damage(damage)
+                    self._faults.add_damage(damage)
                     self._at_before += damage.length
                 else:
                     reason = f"a damaged place that differs from before ({damage.reason})"
@@ -400,19 +411,19 @@ class _Walk:
         """Compare an ARC file with the WARC file that it was converted to."""
 
         def records(window: WindowedFile) -> Iterator[StoredRecord]:
-            read = read_records(window, on_damage=self.faults.add_damage)
+            read = read_records(window, on_damage=self._faults.add_damage)
             return (record for record in read if record.type not in _OF_A_FILE)
 
         for before, after in zip_longest(records(self._before), records(self._after)):
             if before is None:
-                self.counts["records"] += 1
+                self._counts["records"] += 1
                 self._report("added", None, after.offset, f"there is no such {after.type} record before")
                 self._add_evidence(after, AFTER, None)
             elif after is None:
                 self._report_missing(key_of(before))
                 self._add_evidence(before, BEFORE, None)
             else:
-                self.counts["records"] += 1
+                self._counts["records"] += 1
                 if not self._changes.read_conversion(before, after):
                     self._add_evidence(before, BEFORE, None)
                     self._add_evidence(after, AFTER, None)
@@ -435,11 +446,9 @@ class _Walk:
             self._writer.add_other(record)
         if sides == BEFORE:
             return
-        for name in (_CONCURRENT_TO, _REFERS_TO):
-            # Most records have none of them.
-            if record.get(name) is not None and (name == _CONCURRENT_TO or record.type != "revisit"):
-                for value in record.get_all(name):
-                    self._writer.add_link(name, value, value, before_offset, record.offset)
+        for name in (_CONCURRENT_TO, _REFERS_TO) if record.type != "revisit" else (_CONCURRENT_TO,):
+            for value in record.get_all(name):
+                self._writer.add_link(name, value, value, before_offset, record.offset)
 
 
 def _without_zeros(file: WindowedFile, offset: int) -> int:

@@ -18,8 +18,8 @@ from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.files.whole_file import put_in_place, sync
 from scrapy_dedupe.offline.manifest_lines import json_line, text_line
 from scrapy_dedupe.offline.ordering import by_cluster
+from scrapy_dedupe.tasks.outputs import left_folder
 from scrapy_dedupe.tasks.state import LOCK
-from scrapy_dedupe.tasks.work import left_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import ArchiveError, DedupeError, UsageError
 from scrapy_dedupe.files.whole_file import put_in_place
 from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.outputs import check_output, parts_folder
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.state import LOCK, writing
-from scrapy_dedupe.tasks.work import check_output, parts_folder
 from scrapy_dedupe.warc.remote import is_url
 
 from .digests import COUNTED, Digester, DigestOptions, FileSums

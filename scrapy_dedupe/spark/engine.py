@@ -14,8 +14,8 @@ from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
 from scrapy_dedupe.offline.verifying import verify as verify_pairs
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.outputs import left_folder
 from scrapy_dedupe.tasks.progress import NoProgress
-from scrapy_dedupe.tasks.work import left_folder
 
 from .uploads import dedupe_to_url
 from .workers import SparkWorkers

@@ -8,17 +8,15 @@ All files are JSON, and are written when their part is complete:
 ``NAME.json``
     The proof that a step is finished: ``value`` is its result; ``fault_count`` and ``faults`` are the faults that it found.
     The proof of a file task is named by the task, and also has ``key``, everything that the result depends on; ``outputs``,
-    the sizes of the files that the task has written; and ``id``, a random number.
+    the sizes of the files that the task has written (null: it wrote none); and ``id``, a random number.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import shutil
-import tempfile
 import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,10 +27,10 @@ from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_watched
 from scrapy_dedupe.tasks.progress import part
-from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, write_whole, writing
+from scrapy_dedupe.tasks.state import StateFolder, reading, write_whole, writing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from typing import TypeAlias
 
     from scrapy_dedupe.tasks.jobs import Jobs
@@ -60,6 +58,10 @@ class FileFacts(NamedTuple):
     modified_ns: int | None = None
     # Of the inode. A program that replaces a file can preserve its modification time, but not this.
     changed_ns: int | None = None
+
+    def has_changed(self, now: FileFacts) -> bool:
+        """Whether the file was changed or replaced. Other permissions, or another hard link, do not count."""
+        return self[:-1] != now[:-1]
 
 
 def facts_of(file: ReadableFile) -> FileFacts:
@@ -110,11 +112,8 @@ class Job:
         return None if list(self.files) == list(now.files) else "its files had another order"
 
     def changed_file(self, now: Mapping[str, FileFacts]) -> str | None:
-        """The name of the first file in *now* that has been changed or replaced; None if there is none.
-
-        Changes of the inode only, such as another hard link or other permissions, do not count.
-        """
-        return next((name for name, facts in now.items() if facts[:-1] != self.files[name][:-1]), None)
+        """The name of the first file in *now* that has been changed or replaced; None if there is none."""
+        return next((name for name, facts in now.items() if self.files[name].has_changed(facts)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,15 +235,17 @@ class WorkFolder(StateFolder):
         options and version; a task with a remote file is always run. Faults are added to *faults* as by `step`, in the order
         of the tasks. Raises ArchiveError if a file has changed while it was read.
         """
-        keys = {task.path: _key(task) for task in tasks}
+        before = {task.path: facts_of(task.file) for task in tasks}
         sizes = {task.path: size_of(task.file) for task in tasks}
         outcomes: dict[Path, Outcome] = {}
         with part(watch, title, sum(sizes.values())):
             left = []
             for task in tasks:
-                known = _known(task, keys[task.path])
+                known = _known(task, before[task.path])
                 if known is None:
-                    _proof(task).unlink(missing_ok=True)
+                    with writing(task.path):
+                        task.path.parent.mkdir(parents=True, exist_ok=True)
+                        _proof(task).unlink(missing_ok=True)
                     left.append(task)
                 else:
                     outcomes[task.path] = known
@@ -252,9 +253,9 @@ class WorkFolder(StateFolder):
             for task, outcome in run_tasks(
                 function, left, jobs, watch, lambda task: sizes[task.path], keep_going=faults.keep_going
             ):
-                if _key(task) != keys[task.path]:
+                if before[task.path].has_changed(facts_of(task.file)):
                     raise self.changed(task.name)
-                _store(task, keys[task.path], outcome)
+                _store(task, before[task.path], outcome)
                 outcomes[task.path] = outcome
         for task in tasks:
             faults.replay(outcomes[task.path].fault_count, outcomes[task.path].faults)
@@ -277,58 +278,6 @@ class WorkFolder(StateFolder):
         return ArchiveError(
             f"{self.path} holds other unfinished work: {difference}. Repeat that command to finish it, or {self._restart}."
         )
-
-
-@contextlib.contextmanager
-def work_folder(output: Path) -> Iterator[WorkFolder]:
-    """An empty work folder next to *output*; for ``-`` in the system's temporary folder. It is removed at the end.
-
-    Its name is derived from that of the output, so that the next run removes what a killed run has left. Raises
-    ArchiveError if another process works on the same output, or if the folder cannot be created.
-    """
-    with left_folder(output) as work:
-        work.clear(keep=frozenset({LOCK}))
-        yield work
-
-
-@contextlib.contextmanager
-def left_folder(output: Path) -> Iterator[WorkFolder]:
-    """Like `work_folder`, but keeps the files of an earlier run."""
-    with contextlib.ExitStack() as stack:
-        if str(output) == "-":
-            with writing(Path(tempfile.gettempdir())):
-                path = Path(
-                    stack.enter_context(tempfile.TemporaryDirectory(prefix="scrapy-dedupe-")), ".work"
-                )
-        else:
-            path = output.with_name(f".{output.name}.work")
-        work = stack.enter_context(WorkFolder(path))
-        stack.callback(work.remove_at_end)
-        yield work
-
-
-def parts_folder(output: Path) -> WorkFolder:
-    """The work folder of a job that writes the file *output*, and that continues after a kill."""
-    return WorkFolder(output.with_name(f"{output.name}.parts"), restart="run the command again")
-
-
-def check_output(output: Path, *, may_exist: bool, choices: str) -> None:
-    """Raise ArchiveError if a job with a `parts_folder` cannot write the file *output*, or must not replace it.
-
-    *choices* says what the user can do about an existing file.
-    """
-    if not output.parent.is_dir():
-        raise ArchiveError(
-            f"{output} cannot be written: the folder {output.parent} does not exist. Create it, or choose another."
-        )
-    if output.is_dir():
-        raise ArchiveError(f"{output} is a folder. Name a file.")
-    if output.exists() and not may_exist:
-        work = parts_folder(output)
-        if work.is_left:  # by a run that was killed just before it removed this folder
-            with work:
-                work.remove()
-        raise ArchiveError(f"{output} already exists. Name another output, {choices}.")
 
 
 def run_tasks(
@@ -370,21 +319,19 @@ def _proof(task: FileTask) -> Path:
     return Path(f"{task.path}.json")
 
 
-def _key(task: FileTask) -> dict[str, Any]:
-    file = facts_of(task.file)
-    key = {"name": task.name, "file": file, "depends_on": task.depends_on, "version": __version__}
+def _key(task: FileTask, facts: FileFacts) -> Any:
+    key = {"name": task.name, "file": facts, "depends_on": task.depends_on, "version": __version__}
     # As it is read back: without tuples.
-    found: dict[str, Any] = json.loads(json.dumps(key))
-    return found
+    return json.loads(json.dumps(key))
 
 
-def _known(task: FileTask, key: dict[str, Any]) -> Outcome | None:
-    """The outcome of an earlier run of a task with this key."""
-    if FileFacts(*key["file"]).inode is None:
+def _known(task: FileTask, facts: FileFacts) -> Outcome | None:
+    """The outcome of an earlier run of a task; None if its file or options have changed."""
+    if facts.inode is None:
         return None  # a change of a remote file could not be seen
     try:
         stored = json.loads(_proof(task).read_bytes())
-        if stored["key"] == key and stored["outputs"] == _output_sizes(task):
+        if stored["key"] == _key(task, facts) and stored["outputs"] == _output_sizes(task):
             return Outcome.from_json(stored)
     except (OSError, ValueError, KeyError, TypeError):
         # An unusable result is made again.
@@ -392,10 +339,11 @@ def _known(task: FileTask, key: dict[str, Any]) -> Outcome | None:
     return None
 
 
-def _store(task: FileTask, key: dict[str, Any], outcome: Outcome) -> None:
-    stored = {"key": key, "outputs": _output_sizes(task), "id": uuid.uuid4().hex, **outcome.to_json()}
-    write_whole(_proof(task), (json.dumps(stored, indent=1) + "\n").encode())
+def _store(task: FileTask, facts: FileFacts, outcome: Outcome) -> None:
+    proof = {"key": _key(task, facts), "outputs": _output_sizes(task), "id": uuid.uuid4().hex}
+    write_whole(_proof(task), (json.dumps(proof | outcome.to_json(), indent=1) + "\n").encode())
 
 
-def _output_sizes(task: FileTask) -> list[int]:
-    return [path.stat().st_size for path in task.outputs]
+def _output_sizes(task: FileTask) -> list[int | None]:
+    # A task may find that there is nothing to write.
+    return [path.stat().st_size if path.exists() else None for path in task.outputs]

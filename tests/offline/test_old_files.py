@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from offline.archive_pairs import Archive, archive, deduplicated
+from offline.old_facts import old_records
 
 from scrapy_dedupe.offline.evidence import algorithms_of
-from scrapy_dedupe.offline.old_files import OldFile, old_records
+from scrapy_dedupe.offline.old_files import OldFile
 from scrapy_dedupe.offline.side_by_side import key_of, keys_from
 from scrapy_dedupe.warc.bodies import payload_digests
 from scrapy_dedupe.warc.reading import read_records

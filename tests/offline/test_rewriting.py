@@ -13,11 +13,11 @@ import pytest
 from offline.planted import Planting, record_id, text
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
-from scrapy_dedupe.offline import rewriting, row_scan
+from scrapy_dedupe.offline import rewriting
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.places import Places
-from scrapy_dedupe.offline.record_ids import revisit_id
+from scrapy_dedupe.offline.revisits import revisit_id
 from scrapy_dedupe.offline.rewriting import RewriteOptions, Rewritten, rewrite
 from scrapy_dedupe.warc.reading import read_records
 
@@ -321,8 +321,8 @@ def test_what_verification_finds_keeps_all_files_from_their_names(
 ) -> None:
     renewed = rewriting.rewrite_file
 
-    def spoil(task: Any) -> Any:
-        renewal = renewed(task)
+    def spoil(task: Any, *others: Any) -> Any:
+        renewal = renewed(task, *others)
         data = bytearray(task.target.read_bytes())
         data[len(data) // 2] ^= 1
         task.target.write_bytes(data)
@@ -349,7 +349,7 @@ def test_work_that_was_cut_goes_on_and_is_not_done_twice(
             run(two_files, tmp_path / "out")
     with monkeypatch.context() as patch:
         patch.setattr(rewriting, "rewrite_file", cut)
-        patch.setattr(row_scan, "make_rows", cut)
+        patch.setattr(rewriting, "make_rows", cut)
         report = run(two_files, tmp_path / "out")
 
     run(two_files, tmp_path / "whole")
@@ -359,7 +359,7 @@ def test_work_that_was_cut_goes_on_and_is_not_done_twice(
 
 
 @pytest.mark.parametrize("change", ["size", "time"])
-@pytest.mark.parametrize(("module", "step"), [(row_scan, "make_rows"), (rewriting, "rewrite_file")])
+@pytest.mark.parametrize(("module", "step"), [(rewriting, "make_rows"), (rewriting, "rewrite_file")])
 def test_an_input_that_changes_meanwhile_is_refused_by_name(
     two_files: Path,
     tmp_path: Path,
@@ -444,9 +444,9 @@ def test_other_work_in_the_folder_is_not_gone_on_with(
         with pytest.raises(KeyboardInterrupt):
             run(two_files, tmp_path / "out")
 
-    with pytest.raises(ArchiveError, match="holds unfinished work"):
+    with pytest.raises(ArchiveError, match="holds other unfinished work"):
         run(two_files, tmp_path / "out", eligibility=Eligibility(min_size=1))
-    with pytest.raises(ArchiveError, match="holds unfinished work"):
+    with pytest.raises(ArchiveError, match="holds other unfinished work"):
         run(two_files, tmp_path / "out", lines=manifest(two_files)[:1])
 
 

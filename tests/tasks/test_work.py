@@ -12,7 +12,7 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.tasks import work
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
-from scrapy_dedupe.tasks.work import Job, WorkFolder, facts_of, left_folder, size_of, work_folder
+from scrapy_dedupe.tasks.work import Job, WorkFolder, facts_of, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -234,23 +234,6 @@ def test_work_of_another_version_is_refused(tmp_path: Path, stored: object) -> N
             ArchiveError, match=r"started by version .*, or remove the folder to start again\."
         ):
             folder.job()
-
-
-def test_a_folder_for_temporary_files_is_empty_and_removed_at_the_end(tmp_path: Path) -> None:
-    with left_folder(tmp_path / "out") as folder, pytest.raises(ZeroDivisionError):  # noqa: PT012
-        (folder.path / "left").write_text("")
-        with work_folder(tmp_path / "other") as other:
-            assert [path.name for path in other.path.iterdir()] == ["lock"]
-            raise ZeroDivisionError
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_for_standard_output_is_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with work_folder(Path("-")) as folder:
-        assert tmp_path not in folder.path.parents
-    assert not folder.path.parent.exists()
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_size_of_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:

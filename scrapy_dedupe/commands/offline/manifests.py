@@ -26,7 +26,7 @@ from scrapy_dedupe.offline.splitting import split_by_count, split_by_size
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
-from scrapy_dedupe.tasks.work import work_folder
+from scrapy_dedupe.tasks.outputs import work_folder
 
 from . import HASH, PATHS_MAP, ROOT, continues, left_files
 from .engines import ENGINES, jobs_of
