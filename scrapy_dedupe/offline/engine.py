@@ -57,7 +57,7 @@ def open_engine(
         raise refused(f"DuckDB says: {_reason(str(error))}") from error
 
 
-@lru_cache(1)
+@lru_cache(None)  # the one of the parent process must not be closed in a fork
 def _reader(process: int) -> Any:
     """A DuckDB for all queries of this process that need no tables, since it takes longer to open than a small query."""
     return _connected("", MEMORY_LIMIT, THREADS)

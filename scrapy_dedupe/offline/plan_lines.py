@@ -1,4 +1,4 @@
-"""The numbered lines from which the plan is made: ``lines.parquet``, from manifests or from rows (`row_numbering`).
+"""The numbered lines from which the plan is made: ``lines.parquet``, from manifests or from rows.
 
 Columns: line (number in the order of the manifests, from 1), file, offset, length, label and value (the digest), listed_key (the
 digest for comparison), extension (distinguishes different payloads with equal digests), copy (number among the records
@@ -9,9 +9,10 @@ several times has its first line only.
 The metadata has ``files``, a list of `PlannedFile`, and ``marks``, a hash of the lines of manifests. The file depends only on
 the manifests or rows, and does not change after it gets its name.
 
-A line of a manifest may not match the row of its record: a URI or date may be written in another form, or the record may be
-of another type. The record of such a line is read (`check_lines`), and so are all records of lines in a remote file that is
-only read.
+Lines from rows are numbered here. Records have the same payload if both digests and the size are equal. The digests are
+independent: two different payloads would have to collide in the digest of the manifest and in BLAKE2b-256. The extensions and
+copy numbers equal the result of `collisions` and `ordering.number`, if all such payloads have equal bytes: extensions in the
+order of the first record, by time, file and offset; a record that must not replace another one has an extension of its own.
 """
 
 from __future__ import annotations
@@ -19,38 +20,32 @@ from __future__ import annotations
 import hashlib
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from scrapy_dedupe.errors import DamagedInput, UsageError
+from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.engine import open_engine, rows_of
+from scrapy_dedupe.offline.collisions import CollisionCounts
+from scrapy_dedupe.offline.engine import checked, open_engine, rows_of, source
+from scrapy_dedupe.offline.manifest import LineWriter, ManifestLine
 from scrapy_dedupe.offline.reference_changes import digest_key
-from scrapy_dedupe.offline.row_scan import RowScan
 from scrapy_dedupe.offline.rows import (
+    COLUMNS,
     PURPOSE,
-    RecordRow,
-    RowsTask,
     copy_to,
     create_table,
     insert_rows,
     read_about,
     refused,
 )
-from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.state import writing
-from scrapy_dedupe.warc.bodies import payload_digests
-from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from scrapy_dedupe.offline.eligibility import Eligibility
-    from scrapy_dedupe.offline.manifest import ManifestLine
-    from scrapy_dedupe.offline.places import Places
+    from scrapy_dedupe.tasks.faults import Faults
 
 LINES_FILE: Final = "lines.parquet"
 
@@ -102,6 +97,50 @@ _USED: Final = """
 CREATE TABLE used AS SELECT DISTINCT original FROM referred WHERE copy > 1 AND line <= {main} AND original IS NOT NULL
 """
 
+_PLACED: Final = """
+CREATE TABLE placed AS SELECT r.file, r."offset", r.length, r.target_uri AS uri, r.target_date AS date, r.{algorithm} AS value,
+    r.blake2b, r.size_bytes, r.is_alone,
+    row_number() OVER (PARTITION BY r.{algorithm} ORDER BY r.moment, f.name, r."offset") AS place,
+    count(*) OVER (PARTITION BY r.{algorithm}) AS lines
+FROM row r JOIN file f ON f.file = r.file WHERE r.is_listed
+"""
+_PAYLOADS: Final = """
+CREATE TABLE payload AS SELECT * EXCLUDE (blake2b, size_bytes),
+    min(place) OVER (
+        PARTITION BY value, blake2b, size_bytes, CASE WHEN is_alone AND lines > 1 THEN place ELSE 0 END
+    ) AS first
+FROM placed
+"""
+_NUMBERED: Final = """
+CREATE TABLE numbered AS SELECT *,
+    row_number() OVER (ORDER BY value, first, place) AS line,
+    dense_rank() OVER (PARTITION BY value ORDER BY first) AS extension,
+    row_number() OVER (PARTITION BY value, first ORDER BY place) AS copy,
+    count(*) OVER (PARTITION BY value, first) AS copies
+FROM payload
+"""
+_LINES_OF_ROWS: Final = """
+CREATE TABLE line AS SELECT n.line, n.file, n."offset", n.length, '{algorithm}' AS label, n.value, {key} AS listed_key,
+    n.extension, n.copy, n.uri, n.date, o.uri AS refers_uri, o.date AS refers_date, o.line AS original,
+    CASE WHEN n.copy > 1 THEN 2 WHEN n.copies > 1 THEN 1 ELSE 0 END AS role
+FROM numbered n LEFT JOIN numbered o ON n.copy > 1 AND o.value = n.value AND o.first = n.first AND o.copy = 1
+"""
+_COUNTS: Final = """
+SELECT count(*), count(DISTINCT CASE WHEN lines > 1 THEN value END), count(CASE WHEN lines > 1 THEN 1 END), (
+    SELECT count(*) FROM (
+        SELECT value FROM payload WHERE lines > 1 AND NOT is_alone GROUP BY value HAVING count(DISTINCT first) > 1
+    )
+), count(CASE WHEN lines > 1 AND is_alone THEN 1 END) FROM payload
+"""
+_LINES: Final = """
+SELECT file, "offset", length, uri, date, label, value, extension, copy, refers_uri, refers_date FROM read_parquet({source})
+ORDER BY line
+"""
+_IN_FILES: Final = """
+SELECT file, "offset", length, target_uri, target_date, '{algorithm}' AS label, {algorithm} FROM row WHERE is_listed
+ORDER BY file, "offset"
+"""
+
 
 class PlannedFile(NamedTuple):
     """A file of the plan.
@@ -130,7 +169,7 @@ def write_lines(
     Raises UsageError for manifests without copy numbers or with digests of decoded payloads, DamagedInput for
     contradictory manifests (unless *faults* is set to keep going), ArchiveError if the disk is full.
     """
-    with lines_file(folder) as (engine, write):
+    with _lines_file(folder) as (engine, write):
         create_table(engine, "listed", _LISTED)
         marks = hashlib.blake2b()
         # Whether each file is rewritten in this run, and whether in this or another one.
@@ -157,6 +196,73 @@ def write_lines(
         write(listed, marks.hexdigest())
 
 
+def number_rows(folder: Path, rows: Mapping[str, Path], algorithm: str) -> CollisionCounts:
+    """Make ``lines.parquet`` from the rows of files, by their names; *algorithm* is the digest of the lines.
+
+    Raises ArchiveError if the disk is full.
+    """
+    with _lines_file(folder) as (engine, write):
+        view_rows(engine, dict(enumerate(rows.values(), 1)))
+        columns = {"file": "BIGINT", "name": "BLOB"}
+        create_table(engine, "file", columns)
+        names = (name.encode("utf-8", "surrogateescape") for name in rows)
+        insert_rows(engine, "file", columns, enumerate(names, 1))
+        engine.execute(_PLACED.format(algorithm=algorithm))
+        engine.execute(_PAYLOADS)
+        engine.execute("DROP TABLE placed")
+        (counts,) = engine.execute(_COUNTS).fetchall()
+        engine.execute(_NUMBERED)
+        engine.execute("DROP TABLE payload")
+        key = f"'{algorithm}:' || lower(hex(n.value))"
+        if algorithm == "sha1":  # compared in Base32
+            key = "sha1_key(n.value)"
+            engine.create_function("sha1_key", _sha1_key, ["BLOB"], "VARCHAR")
+        engine.execute(_LINES_OF_ROWS.format(algorithm=algorithm, key=key))
+        write(dict.fromkeys(rows, (True, True)), "")
+    return CollisionCounts(*counts)
+
+
+def list_lines(folder: Path, manifest: Path) -> None:
+    """Write the lines in ``lines.parquet`` as a numbered manifest. Raises ArchiveError if the disk is full."""
+    files, _ = read_notes(folder)
+    with open_engine(PURPOSE, lambda text: refused(manifest, text)) as engine:
+        names = {file.id: file.name for file in files}
+        _write_manifest(
+            engine, _LINES.format(source=source(folder / LINES_FILE)), names, manifest, columns=10
+        )
+
+
+def list_rows(rows: Mapping[str, Path], algorithm: str, manifest: Path) -> None:
+    """Write the manifest of six columns of the files with these names and rows. Raises ArchiveError if the disk is full."""
+    with open_engine(PURPOSE, lambda text: refused(manifest, text), manifest.parent / "scratch") as engine:
+        view_rows(engine, dict(enumerate(rows.values())))
+        query = _IN_FILES.format(algorithm=algorithm)
+        _write_manifest(engine, query, dict(enumerate(rows)), manifest, columns=6)
+
+
+def _write_manifest(
+    engine: Any, query: str, names: Mapping[int, str], manifest: Path, *, columns: int
+) -> None:
+    with LineWriter(manifest, columns=columns, force=True) as writer:
+        for file, offset, length, uri, date, label, value, *numbers in rows_of(engine.execute(query)):
+            if numbers and numbers[2] is not None:
+                numbers[2] = bytes_text(numbers[2])
+            digest = f"{label}:{value.hex()}"
+            writer.write(ManifestLine(names[file], offset, length, bytes_text(uri), date, digest, *numbers))
+
+
+def view_rows(engine: Any, rows: Mapping[int, Path]) -> None:
+    """Create the view ``row``, the rows of files with the column file, and the table ``row_file`` with these numbers."""
+    places = [(checked(path), number) for number, path in rows.items()]
+    create_table(engine, "row_file", {"path": "VARCHAR", "file": "BIGINT"})
+    insert_rows(engine, "row_file", {"path": "VARCHAR", "file": "BIGINT"}, places)
+    names = ", ".join(f'r."{name}"' for name in COLUMNS)
+    engine.execute(
+        f"CREATE VIEW row AS SELECT f.file, {names} FROM read_parquet([{', '.join(map(source, rows.values()))}],"  # noqa: S608
+        " filename = true) r JOIN row_file f ON f.path = r.filename"
+    )
+
+
 def read_notes(folder: Path) -> tuple[list[PlannedFile], str]:
     """The files of the plan, in the order in which the manifests first name them, and the hash of the lines."""
     path = folder / LINES_FILE
@@ -174,7 +280,7 @@ def marks_of(lines: Iterable[ManifestLine], originals: Iterable[ManifestLine]) -
 
 
 @contextmanager
-def lines_file(folder: Path) -> Iterator[tuple[Any, Any]]:
+def _lines_file(folder: Path) -> Iterator[tuple[Any, Any]]:
     """DuckDB, and a function that writes its table ``line`` with these files (whether each is rewritten, now and ever)."""
     path, scratch = folder / LINES_FILE, folder / "scratch"
     with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
@@ -256,6 +362,10 @@ def bytes_text(data: bytes) -> str:
     return bytes(data).decode("utf-8", "surrogatepass")
 
 
+def _sha1_key(value: bytes) -> str | None:
+    return digest_key(f"sha1:{bytes(value).hex()}")
+
+
 def _numbered(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:
     for line in lines:
         if line.copy is None:
@@ -277,62 +387,3 @@ def _numbered(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:
 
 def _originals(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:
     return (line for line in _numbered(lines) if line.copy is not None and line.copy <= _MOST_ORIGINALS)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckTask:
-    """Numbered lines of one file. For a dry run, the heads of all records are kept."""
-
-    places: Places
-    eligibility: Eligibility
-    lines: tuple[tuple[int, ManifestLine], ...]
-    keep_going: bool
-    is_dry_run: bool
-
-
-def check_lines(task: CheckTask) -> tuple[list[tuple[Any, ...]], int, tuple[Fault, ...]]:
-    """The rows of the lines, each after the number of its line; the number of faults, and the first of them.
-
-    The row of a line that differs from its record has the reason ``damaged``. Raises ArchiveError, and DamagedInput for
-    the first fault unless set to keep going.
-    """
-    faults = Faults(keep_going=task.keep_going)
-    rows: list[tuple[Any, ...]] = []
-    for number, line in task.lines:
-        try:
-            row = _row(task, line)
-        except DamagedInput as error:
-            place = f"{task.places.file(line.file)}, offset {line.offset}"
-            faults.add(place, str(error).removeprefix(f"{place}: "))
-            row = RecordRow(
-                line.offset, line.length, "response", reason="damaged", unfit="damaged", is_chunked=False
-            )
-        rows.append((number, *row))
-    return rows, faults.count, tuple(faults.first)
-
-
-def _row(task: CheckTask, line: ManifestLine) -> RecordRow:
-    record = task.places.record(line)
-    algorithm, _, value = line.digest.partition(":")
-    (digest,) = payload_digests(record, (algorithm,))
-    if digest.hex != value:
-        raise DamagedInput(
-            f"{record.path}, offset {line.offset}: the manifest does not match the file: the digest of the payload"
-            " differs. Create the manifest again with warcsum --recompute."
-        )
-    with record.path.open("rb") as file:
-        file.seek(record.offset)
-        is_gzip = file.read(2) == GZIP_MAGIC[:2]
-    scan = RowScan(
-        RowsTask(
-            record.path,
-            line.file,
-            Path(),
-            task.eligibility,
-            (algorithm,),
-            False,
-            task.is_dry_run,
-        ),
-        Faults(keep_going=task.keep_going),
-    )
-    return scan.captured(record, {algorithm: digest})._replace(is_gzip=is_gzip)

@@ -179,7 +179,7 @@ def run_in_order(
 
 
 def thread_count(jobs: Jobs) -> int:
-    """The number of threads for work in this process: as many as jobs, or one per core beside other workers."""
+    """The number of threads for work in this process: as many as jobs, or one per core with other workers."""
     return job_count(jobs if isinstance(jobs, int) else 0)
 
 
