@@ -362,11 +362,12 @@ def _stray_faults(old: Head, new: Head) -> list[str]:
         for field in dict.fromkeys(new.fields)
         if field not in known
         and _UNUSUAL.search(field[1])
-        and (_CONTROL.search(field[1]) or _decoded(field[1]).strip() != _decoded(field[1]))
+        and (_CONTROL.search(field[1]) or decoded(field[1]).strip() != decoded(field[1]))
     ]
 
 
-def _decoded(value: bytes) -> str:
+def decoded(value: bytes) -> str:
+    """A value as text: in UTF-8 or, if it is not valid, in Latin-1."""
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:

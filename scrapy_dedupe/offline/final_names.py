@@ -41,7 +41,10 @@ class SourceFiles:
 
     def check_unchanged(self, names: Iterable[str] | None = None) -> None:
         """Raise ArchiveError for the first of *names* (None: all) that has changed since the job began."""
-        now = {name: facts_of(self.files[name]) for name in (self.files if names is None else names)}
+        now = {
+            name: facts_of(self.files[name], asks_server=True)
+            for name in (self.files if names is None else names)
+        }
         if (changed := self.job.changed_file(now)) is not None:
             raise self.work.changed(changed)
 
@@ -58,7 +61,7 @@ def begin(
 
     Raises ArchiveError if the folder has another job or, unless files *may_be_replaced* already, if one has changed.
     """
-    now = Job(options, {name: facts_of(file) for name, file in files.items()}, notes)
+    now = Job(options, {name: facts_of(file, asks_server=True) for name, file in files.items()}, notes)
     before = work.job()
     if before is None:
         work.begin(now)

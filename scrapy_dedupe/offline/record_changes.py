@@ -15,6 +15,7 @@ from scrapy_dedupe.offline.changes import (
     PAYLOAD_DIGEST,
     concurrent_changes,
     conversion_faults,
+    decoded,
     digest_like,
     end_faults,
     foreign_restoration_faults,
@@ -247,7 +248,9 @@ class ChangeReader:
                 faults.append("it is compressed, but was not" if is_gzip else "it is no longer compressed")
         self._report(kind, before, after, faults)
         for was, value in concurrent_changes(old, new):
-            self._writer.add_link("WARC-Concurrent-To", _text(was), _text(value), before.offset, after.offset)
+            self._writer.add_link(
+                "WARC-Concurrent-To", decoded(was), decoded(value), before.offset, after.offset
+            )
         if after.type != "revisit" and before.type != "revisit":
             was_named, named = before.refers_to, after.refers_to
             if was_named or named:
@@ -349,10 +352,3 @@ def _same_date(one: str | None, other: str | None) -> bool:
         return bool(one and other and parse_date(one) == parse_date(other))
     except ValueError:
         return False
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return value.decode("latin-1")

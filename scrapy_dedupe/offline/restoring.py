@@ -182,15 +182,15 @@ class _Restoration:
         if before is not None and before.options == now.options:
             self._facts = before.files
             self._made = (work.read_json(f"{_VERIFIED}.json") or {"value": {}})["value"]
-        if not self._facts or not self._is_current():
+        continues = bool(self._facts) and self._is_current()
+        if not continues:
             self.forget()
             self._refuse_existing(self._all_outputs)
             work.clear(keep=frozenset({LOCK}))
             self._facts = now.files
-            scan = self._search()
+        scan = RestorationScan(**work.step("searched", self._searched, self._faults))
+        if not continues:
             work.begin(now)
-        else:
-            scan = self._search()
         with open_plan(self._plan, "rw") as plan:
             self._make_records(plan)
             leave_unrestored(plan, scan, [given.name for given in self._files], self._faults)
@@ -246,24 +246,14 @@ class _Restoration:
                     f"{one.final} already exists. Choose another folder, or replace it with --force."
                 )
 
-    def _search(self) -> RestorationScan:
-        """Step 1."""
-
-        def searched(faults: Faults) -> dict[str, Any]:
-            self._plan.unlink(missing_ok=True)
-            with open_plan(self._plan, "rwc") as plan:
-                return asdict(
-                    search(
-                        plan,
-                        self._inputs,
-                        self._others,
-                        all_writers=self._options.all_writers,
-                        faults=faults,
-                        watch=self._watch,
-                    )
-                )
-
-        return RestorationScan(**self._work.step("searched", searched, self._faults))
+    def _searched(self, faults: Faults) -> dict[str, Any]:
+        """Step 1. Return the values of a `RestorationScan`."""
+        all_writers, watch = self._options.all_writers, self._watch
+        with open_plan(self._plan, "rwc") as plan:
+            scan = search(
+                plan, self._inputs, self._others, all_writers=all_writers, faults=faults, watch=watch
+            )
+        return asdict(scan)
 
     def _make_records(self, plan: sqlite3.Connection) -> None:
         """Step 2: the first candidates of all revisits, then the second ones of those that have no original yet, and so on."""

@@ -384,10 +384,9 @@ class _Walk:
                 self._add_evidence(record, BEFORE, None, digests)
             return
         while (found := self._record_before()) is not None:
-            record, digests = found
-            self._report_missing(key_of(record))
-            self._add_evidence(record, BEFORE, None, digests)
-            self._at_before = record.offset + record.length
+            self._report_missing(key_of(found[0]))
+            self._add_evidence(found[0], BEFORE, None, found[1])
+            self._at_before = found[0].offset + found[0].length
         if missing := max(0, self._before.size_bytes - self._at_before):
             self._report("bytes", self._at_before, self._after.size_bytes, f"{missing} bytes are missing")
 

@@ -138,10 +138,11 @@ def run_steps(
     if not inputs:
         raise UsageError("None of the files can be read as WARC or ARC.")
     for given in inputs:
-        if given.is_member or not isinstance(given.file, Path):
-            where = "in a container" if given.is_member else "remote"
+        if given.is_member:
+            raise UsageError(f"{given.name} is in a container and cannot be rewritten. Extract it first.")
+        if options.in_place and not isinstance(given.file, Path):
             raise UsageError(
-                f"{given.name} is {where} and cannot be rewritten. Download or extract it first."
+                f"{given.name} is remote and cannot be replaced. Write to a folder with -o, or download it first."
             )
     with _work_folder(inputs, output, options) as work:
         require_engine(PURPOSE, work)

@@ -100,7 +100,7 @@ def _begin(state: StateFolder, target: Target, inputs: Sequence[Input], options:
         "version": __version__,
         "url": shown(target.url),
         "options": options.to_json(),
-        "inputs": [[given.name, *facts_of(given.file)] for given in inputs],
+        "inputs": [[given.name, *facts_of(given.file, asks_server=True)] for given in inputs],
     }
     earlier = None if options.force else state.read_json(JOB)
     if earlier is None:

@@ -28,6 +28,7 @@ from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_watched
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import StateFolder, reading, write_whole, writing
+from scrapy_dedupe.warc.remote import RemoteFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -49,13 +50,14 @@ _FORMAT: Final = 1
 class FileFacts(NamedTuple):
     """The location of a file, and values that change if the file, or the container of a member, is replaced or changed.
 
-    Only ``place`` is known of a remote file.
+    Of a remote file, only ``place`` is known, or also ``size_bytes`` and ``version``, what its server says of its version.
     """
 
     place: str
     size_bytes: int | None = None
     inode: int | None = None
     modified_ns: int | None = None
+    version: str | None = None
     # Of the inode. A program that replaces a file can preserve its modification time, but not this.
     changed_ns: int | None = None
 
@@ -64,15 +66,18 @@ class FileFacts(NamedTuple):
         return self[:-1] != now[:-1]
 
 
-def facts_of(file: ReadableFile) -> FileFacts:
-    """The facts about a file. Raises ArchiveError if it cannot be read."""
+def facts_of(file: ReadableFile, *, asks_server: bool = False) -> FileFacts:
+    """The facts about a file; *asks_server*: also those about a remote one. Raises ArchiveError if it cannot be read."""
+    if asks_server and isinstance(file, RemoteFile):
+        size_bytes, version = file.version()
+        return FileFacts(str(file), size_bytes, version=version)
     here = file if isinstance(file, Path) else getattr(file, "container", None)
     place = os.path.realpath(file) if isinstance(file, Path) else str(file)
     if not isinstance(here, Path):
         return FileFacts(place)
     with reading(here):
         found = here.stat()
-    return FileFacts(place, found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+    return FileFacts(place, found.st_size, found.st_ino, found.st_mtime_ns, changed_ns=found.st_ctime_ns)
 
 
 def size_of(file: ReadableFile) -> int:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _SECRET = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 _QUERY = re.compile(r"[?#]")
 _BUFFER_BYTES = 1 << 16
+# What drivers tell about a file that changes with it.
+_CHANGING = ("ETag", "LastModified", "etag", "last_modified", "updated", "md5Hash", "mtime")
 
 
 def place_file(place: str) -> ReadableFile:
@@ -126,6 +128,19 @@ class RemoteFile:
         """Return a reader that only goes forward, in one request if the protocol allows that."""
         # No driver of another protocol is known to work without ranges.
         return self._opened(**({"block_size": 0} if self._is_http else {}))
+
+    def version(self) -> tuple[int, str]:
+        """The size, 0 if it is unknown, and a text that changes with the file if the server reports changes.
+
+        Raises the exceptions of `open`.
+        """
+        with self.driver_errors():
+            import fsspec
+
+            system, path = fsspec.core.url_to_fs(self.url)
+            system.invalidate_cache()
+            facts = system.info(path)
+        return int(facts.get("size") or 0), " ".join(str(facts[name]) for name in _CHANGING if name in facts)
 
     def __str__(self) -> str:
         return self.url

@@ -466,6 +466,25 @@ def test_a_former_field_of_another_program_stays_in_a_record_that_is_pointed_bac
     assert [name for name, _ in revisit.headers if name.startswith("Former-")] == ["Former-WARC-Record-ID"]
 
 
+@pytest.mark.parametrize(("number", "body", "repointed"), [(2, BODY, 0), (9, OTHER, 1)])
+def test_a_reference_by_uri_and_date_to_a_revisit_that_is_not_restored_stays(
+    number: int, body: bytes, repointed: int, tmp_path: Path
+) -> None:
+    former = (
+        b"Former-WARC-Refers-To-Target-URI: " + Page(number, b"").uri,
+        b"Former-WARC-Refers-To-Date: 2020-01-01T00:00:0%d.000Z" % number,
+    )
+    records = [
+        revisit_made_here(2),
+        response(Page(9, OTHER)),
+        foreign(Page(3, b""), sha1(body), *former),
+    ]
+    write_file(tmp_path / "in" / "a.warc.gz", records)
+    result = run(tmp_path / "in", output=tmp_path / "out", keep_going=True)
+    assert (result.restored, result.repointed, result.fault_count) == (0, repointed, 1)
+    assert same(tmp_path / "in", tmp_path / "out") == (not repointed)
+
+
 def test_records_with_ids_that_are_no_ascii_are_what_they_were(tmp_path: Path) -> None:
     first: list[bytes] = []
     changed: list[bytes] = []

@@ -80,6 +80,10 @@ def unavailable(task: Task) -> None:
     raise ArchiveError(f"{task.name} is not available.")
 
 
+def never_rewritten(task: Any) -> None:
+    raise ArchiveError(f"{task.target} cannot be written: no space is left.")
+
+
 def damaged_or_slow(task: Task) -> None:
     if task.name == "damaged":
         with (task.folder / "tries").open("a") as file:

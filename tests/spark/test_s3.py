@@ -13,6 +13,7 @@ from offline.planted import SITE, Copy, Planting, text
 from spark import odd_tasks
 
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.offline import rewriting
 from scrapy_dedupe.spark import uploads
 
 if TYPE_CHECKING:
@@ -110,6 +111,28 @@ def test_new_files_are_uploaded_and_the_work_is_removed(s3: Any, folder: Path) -
     assert again.code == 3
     assert "s3://archive/clean is not empty: it has a.warc.gz." in again.sentences
     assert dedupe(folder, "s3://archive/clean", "--force").code == 0
+
+
+def test_files_in_s3_are_deduplicated_to_s3(s3: Any, urls: list[str], folder: Path) -> None:
+    words = ("dedupe", *urls, "-o", "s3://archive/clean", "--work", "work", *ENGINE)
+    called = done(folder, *words)
+    assert "size before" in called.out
+    found = objects_in(s3, "s3://archive/clean")
+    for name in ("a.warc.gz", "b c.warc.gz"):
+        assert found[name] == (folder / "near" / name).read_bytes()
+
+
+def test_a_file_in_s3_that_changes_meanwhile_is_named(
+    s3: Any, urls: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(rewriting, "rewrite_file", odd_tasks.never_rewritten)
+        assert call(folder, "dedupe", *urls, "-o", "out", *ENGINE).code == 3
+    s3.pipe(urls[0], s3.cat(urls[0]) + s3.cat(urls[1]))
+    called = call(folder, "dedupe", *urls, "-o", "out", *ENGINE)
+    assert called.code == 3
+    assert f"{urls[0]} has changed since this work began." in called.sentences
+    assert [name for name in snapshot(folder / "out") if not name.startswith(".dedupe/")] == []
 
 
 def test_the_same_command_continues_an_upload(s3: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

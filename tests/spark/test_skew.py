@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-import gzip
+import hashlib
 import json
-import shutil
 import time
+import uuid
 from collections import defaultdict
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from offline.calling import done
-from offline.outputs import snapshot
-from offline.planted import record_id, text
 
 from scrapy_dedupe import spark
+from scrapy_dedupe.offline.digests import FileSums
+from scrapy_dedupe.offline.eligibility import Eligibility
+from scrapy_dedupe.offline.ordering import moment
+from scrapy_dedupe.offline.places import Places
+from scrapy_dedupe.offline.plan import PlanTask, make_plan, read_slice, slice_folder
+from scrapy_dedupe.offline.plan_lines import number_rows, read_notes
+from scrapy_dedupe.offline.reference_changes import date_key
+from scrapy_dedupe.offline.rows import RecordRow, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from scrapy_dedupe.offline.plan import Slice
+    from scrapy_dedupe.tasks.jobs import Jobs
+
 pytestmark = pytest.mark.exhaustive
 
 COPIES = 100_000
 FILES = 20
-ENGINE = ("--engine", "spark")
+DIGEST = "sha1:" + 32 * "A"
 # The rows of all copies have about 20 MB when they are sent to other tasks.
 MOST_BYTES = 9 << 20
 
@@ -49,34 +59,43 @@ def session_settings(log: Path) -> Iterator[dict[str, str]]:
     SparkContext.setSystemProperty("spark.eventLog.enabled", "false")
 
 
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One page, captured 100,000 times at different moments, each with its request, and a revisit in each file."""
-    folder = tmp_path_factory.mktemp("archive")
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 1200\r\n\r\n"
-    block = head + text("page", 1_200)
-    asked = b"GET / HTTP/1.1\r\nHost: one.example\r\n\r\n"
-    for file in range(FILES):
-        with (folder / f"{file:02}.warc.gz").open("wb") as stream:
-            for number in range(file * COPIES // FILES, (file + 1) * COPIES // FILES):
-                stream.write(stored("response", f"{number}", number, block))
-                linked = b"WARC-Concurrent-To: " + record_id(f"{number}") + b"\r\n"
-                stream.write(stored("request", f"{number}?", number, asked, linked))
-    return folder
-
-
-def stored(kind: str, label: str, second: int, block: bytes, more: bytes = b"") -> bytes:
-    minutes, seconds = divmod(second, 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    fields = (
-        b"WARC/1.1\r\nWARC-Type: %s\r\nWARC-Record-ID: %s\r\nWARC-Date: 2020-01-%02dT%02d:%02d:%02dZ\r\n"
-        b"WARC-Target-URI: http://one.example/\r\nContent-Type: application/http; msgtype=%s\r\n%sContent-Length: %d\r\n\r\n"
-    ) % (
-        *(kind.encode(), record_id(label), days + 1, hours, minutes, seconds),
-        *(kind.encode(), more, len(block)),
-    )
-    return gzip.compress(fields + block + b"\r\n\r\n", 1, mtime=0)
+def copies(file: int) -> Iterator[RecordRow]:
+    """The rows of some captures of one page at different moments, each with its request, and of a revisit."""
+    page = hashlib.sha256(b"page").digest()
+    uri, offset = b"http://one.example/", 0
+    for number in range(file * COPIES // FILES, (file + 1) * COPIES // FILES):
+        own = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, str(number))}".encode()
+        date = datetime(2020, 1, 1, tzinfo=UTC) + timedelta(seconds=number)
+        text = date.strftime("%Y-%m-%dT%H:%M:%SZ")
+        yield RecordRow(
+            offset,
+            1_000,
+            "response",
+            id=b"<%s>" % own,
+            id_key=own,
+            uri=uri,
+            date=text.encode(),
+            date_key=date_key(text),
+            digest=DIGEST.encode(),
+            digest_key=DIGEST,
+            concurrent_to=None,
+            stored=hashlib.sha256(own).digest(),
+            is_gzip=True,
+            is_listed=True,
+            target_uri=uri,
+            target_date=text,
+            moment=moment(text),
+            sha256=page,
+            blake2b=page,
+            size_bytes=5_000,
+            is_alone=False,
+            is_chunked=False,
+            mime="text/html",
+            heads_bytes=500,
+        )
+        yield RecordRow(offset + 1_000, 300, "request", id_key=own[::-1], concurrent_to=[own], is_gzip=True)
+        offset += 1_300
+    yield RecordRow(offset, 500, "revisit", uri=uri, digest=DIGEST.encode(), digest_key=DIGEST, is_gzip=True)
 
 
 def read_bytes(log: Path) -> dict[str, list[int]]:
@@ -97,32 +116,36 @@ def read_bytes(log: Path) -> dict[str, list[int]]:
     return found
 
 
-def test_the_plan_divides_the_copies(
-    session: Any, log: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def slices(folder: Path, jobs: Jobs, rows: dict[str, Path]) -> list[Slice]:
+    """The parts of the plan for all files, and that every other copy becomes a revisit."""
+    folder.mkdir()
+    number_rows(folder, rows, "sha256")
+    planned, _ = read_notes(folder)
+    by_number = {file.id: rows[file.name] for file in planned}
+    task = PlanTask(folder, planned, by_number, Places(), Eligibility(), False, False, jobs)
+    assert make_plan(task).converted == COPIES - 1
+    found = [read_slice(slice_folder(folder, file.id)) for file in planned]
+    for part in found:
+        part.standing.sort(key=repr)
+    return found
+
+
+def test_the_plan_divides_the_copies_of_one_payload(
+    session: Any, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark.SparkWorkers, "least_join_bytes", 0)
+    rows = {f"{file:02}.warc.gz": tmp_path / f"{file:02}.parquet" for file in range(FILES)}
+    for file, path in enumerate(rows.values()):
+        write_rows(path, copies(file), lambda: {"sums": asdict(FileSums())})
     session.conf.set("spark.sql.shuffle.partitions", "16")
-    # Small tables would be sent to all tasks.
+    # Otherwise a small table is sent to all tasks, which needs no division.
     session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-    done(tmp_path, "dedupe", archive, "-o", "near", "--jobs", "2")
-    done(tmp_path, "dedupe", archive, "-o", "far", *ENGINE)
-    new = [
-        {name: data for name, data in snapshot(tmp_path / folder).items() if not name.endswith("report.json")}
-        for folder in ("near", "far")
-    ]
-    assert new[0] == new[1]
+    monkeypatch.setattr(spark.SparkWorkers, "least_join_bytes", 0)
+    far = slices(tmp_path / "far", spark.SparkWorkers(session), rows)
+    assert far == slices(tmp_path / "near", 1, rows)
+    assert sum(len(part.changes) for part in far) == 2 * COPIES - 2 + FILES
     assert session.conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes", None) is None
     stages = read_bytes(log)
-    assert max(sum(sizes) for sizes in stages.values()) > 2 * MOST_BYTES
-    assert max(max(sizes) for sizes in stages.values()) < MOST_BYTES
-    shutil.rmtree(tmp_path)
-
-
-def test_the_comparison_of_bytes_divides_the_copies(
-    session: Any, log: Path, archive: Path, tmp_path: Path
-) -> None:
-    done(tmp_path, "warcsum", archive, "-o", "sums.txt")
-    done(tmp_path, "warccollres", "sums.txt", "--proc", "-o", "near.txt")
-    done(tmp_path, "warccollres", "sums.txt", "--proc", "-o", "far.txt", *ENGINE)
-    assert (tmp_path / "far.txt").read_bytes() == (tmp_path / "near.txt").read_bytes()
-    assert max(map(len, read_bytes(log).values())) >= 10
+    most = {stage: max(sizes) for stage, sizes in stages.items()}
+    print({stage: (sum(sizes), most[stage], len(sizes)) for stage, sizes in stages.items()})
+    assert max(map(sum, stages.values())) > 2 * MOST_BYTES
+    assert max(most.values()) < MOST_BYTES
