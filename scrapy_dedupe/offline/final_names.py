@@ -100,10 +100,10 @@ class NewFiles:
 
     def check(self) -> None:
         """Raise ArchiveError if a new file cannot get its final name."""
+        own = {_identity(file): name for name, file in self.files.items()}
+        read = {_identity(file): name for name, file in self.others.items()}
         if self.output is None:
-            if len({*map(_identity, self.files.values()), *map(_identity, self.others.values())}) < len(
-                self.files
-            ) + len(self.others):
+            if len(own | read) < len(self.files) + len(self.others):
                 raise ArchiveError(
                     "One of the files has two names, by a link, and cannot be replaced under only one of them. Remove one"
                     " name from the manifests."
@@ -112,16 +112,15 @@ class NewFiles:
                 prove_writable(folder, "The new files")
             return
         prove_writable(self.output, "The new files")
-        # The rewritten file would refer to itself, under a name that is not in the new archive.
-        read = {_identity(file): name for name, file in self.others.items()}
-        for name, file in self.files.items():
-            if other := read.get(_identity(file)):
+        for identity, name in own.items():
+            # The rewritten file would refer to itself, under a name that is not in the new archive.
+            if identity in read:
                 raise ArchiveError(
-                    f"{name} and {other} are the same file, by a link. Remove one name from the manifests, or write both."
+                    f"{name} and {read[identity]} are the same file, by a link. Remove one name from the manifests, or write"
+                    " both."
                 )
-        known = {*read, *map(_identity, self.files.values())}
         for name in self.files:
-            if os.path.realpath(self.final(name)) in known:
+            if os.path.realpath(self.final(name)) in own | read:
                 raise ArchiveError(
                     f"{self.final(name)} is one of the files to be read. Choose another folder, or replace the files with"
                     " --in-place."
