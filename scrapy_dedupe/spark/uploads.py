@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, SettingError, UsageError
-from scrapy_dedupe.offline.final_names import fact_of
 from scrapy_dedupe.offline.inputs import STATE_FOLDER
 from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, run_steps
 from scrapy_dedupe.tasks.jobs import run_jobs
