@@ -246,11 +246,12 @@ distinct_hashes(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "distinct_hashes: the size is not allowed, or the array is too short");
         goto end;
     }
-    codes = padded <= PY_SSIZE_T_MAX / 4 ? PyMem_Calloc((size_t)padded, 4) : NULL;
+    codes = padded <= PY_SSIZE_T_MAX / 4 ? PyMem_Malloc(4 * (size_t)padded) : NULL;
     if (codes == NULL) {
         PyErr_NoMemory();
         goto end;
     }
+    memset(codes + length, 0, 4 * (size_t)(padded - length));
     if (PyUnicode_AsUCS4(text, codes, padded, 0) == NULL)
         goto end;
     BEGIN_LOOPS(4 * count)

@@ -133,7 +133,9 @@ def read_page(page: Page, canonicalizer: str) -> PageReading:
 
 def text_digest(namespace: str, canonical_text: str) -> bytes:
     """The key of a canonical text; *namespace* is the name and version of the canonicaliser."""
-    return sha256(f"{namespace}\0{canonical_text}".encode()).digest()[:16]
+    hashed = sha256(f"{namespace}\0".encode())
+    hashed.update(canonical_text.encode())
+    return hashed.digest()[:16]
 
 
 def host_of(url: str) -> str:

@@ -82,8 +82,8 @@ def left_out(
 ) -> tuple[int, tuple[str, ...]]:
     """The WARC and ARC files in the folders among *words* that `find_inputs` skips, with the options as there.
 
-    First the number of those in subfolders, 0 if *recursive* is set. Then those that a crawl has open, or did not close: they
-    may grow. Files among *inputs* are not counted.
+    First the number of files in subfolders, 0 if *recursive* is set. Then the files that a crawl has open, or did not close,
+    and that may grow. Files among *inputs* are not counted.
     """
     known = {os.path.realpath(str(given.file)) for given in inputs if not is_url(given.name)}
     below: set[str] = set()
