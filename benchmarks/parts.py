@@ -68,7 +68,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
         (template.TemplateGuard, name) for name in ("classify", "is_shared", "count")
     ],
     "rows, of template and rest": [(signature, "rows_of"), (signature, "rows_of_parts")],
-    "band hashes, by hashlib": [(signature, "band_hashes")],
+    "band hashes": [(signature, "band_hashes")],
     "store": [],  # the methods of the store that is open
     "rest of the verdict": [(Judge, "read"), (Judge, "recall"), (Judge, "decide"), (Judge, "settle")],
     "copy of the exchange": [(responses, "capture_of")],

@@ -15,7 +15,7 @@ Python 3.11 is used, so one binary serves all later versions.
 #include <string.h>
 
 /* Sync with kernel.py. Increase both with every change of what a function takes or returns. */
-#define KERNEL_VERSION 3
+#define KERNEL_VERSION 4
 
 #if defined(_MSC_VER)
 #define INLINE static __forceinline
@@ -950,6 +950,63 @@ blake2b(uint64_t *digest, Bytes data, Py_ssize_t length)
     compress_block(digest, last, count + length, 1);
 }
 
+/* Bands of signatures: content/signature.py */
+
+#define DIGEST_BYTES 8
+#define MOST_BANDS 0x10000
+
+/* hash_bands(rows, width, bands, namespace, key, first): see `_hash_bands`. */
+static PyObject *
+hash_bands(PyObject *module, PyObject *args)
+{
+    Py_buffer b[3];
+    Py_ssize_t width, bands, first;
+    if (!PyArg_ParseTuple(args, "y*nny*y*n", &b[0], &width, &bands, &b[1], &b[2], &first))
+        return NULL;
+    uint64_t person[2] = {0};
+    unsigned char *message = NULL;
+    PyObject *list = NULL;
+    if (width < 1 || bands < 0 || (bands && b[0].len / bands < width) || b[1].len > (Py_ssize_t)sizeof(person)
+        || first < 0 || first > MOST_BANDS - bands) {
+        PyErr_SetString(PyExc_ValueError, "hash_bands: the rows are too few, or a number is not allowed");
+        goto end;
+    }
+    for (Py_ssize_t i = 0; i < b[1].len; i++)
+        person[i / 8] |= (uint64_t)((Bytes)b[1].buf)[i] << (8 * (i % 8));
+    Py_ssize_t length = width + b[2].len;
+    message = PyMem_Calloc((size_t)length / 128 + 1, 128);
+    if (message == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    if (b[2].len)
+        memcpy(message + width, b[2].buf, (size_t)b[2].len);
+    list = PyList_New(bands);
+    for (Py_ssize_t band = 0; list != NULL && band < bands; band++) {
+        uint64_t state[8];
+        char digest[DIGEST_BYTES];
+        Py_ssize_t at = 0;
+        memcpy(message, (Bytes)b[0].buf + band * width, (size_t)width);
+        memcpy(state, BLAKE2B_START, sizeof(BLAKE2B_START));
+        state[0] ^= 0x01010000 ^ DIGEST_BYTES;
+        state[4] ^= (uint64_t)(first + band); /* the salt */
+        state[6] ^= person[0];
+        state[7] ^= person[1];
+        for (; length - at > 128; at += 128)
+            compress_block(state, message + at, (uint64_t)at + 128, 0);
+        compress_block(state, message + at, (uint64_t)length, 1);
+        for (int i = 0; i < DIGEST_BYTES; i++)
+            digest[i] = (char)(state[0] >> (8 * i));
+        PyObject *bytes = PyBytes_FromStringAndSize(digest, DIGEST_BYTES);
+        if (bytes == NULL || PyList_SetItem(list, band, bytes) < 0)
+            Py_CLEAR(list);
+    }
+end:
+    PyMem_Free(message);
+    release(b, 3);
+    return list;
+}
+
 /* Layers of the URL filter: urls/bloom.py */
 
 #define MOST_HASHES 16 /* of 32 bits in a digest */
@@ -1088,6 +1145,7 @@ static PyMethodDef METHODS[] = {
     {"count_tags", count_tags, METH_VARARGS, NULL},
     {"distinct_hashes", distinct_hashes, METH_VARARGS, NULL},
     {"has_key", (PyCFunction)(void (*)(void))has_key, METH_FASTCALL, NULL},
+    {"hash_bands", hash_bands, METH_VARARGS, NULL},
     {"left_open", left_open, METH_O, NULL},
     {"lower", lower, METH_VARARGS, NULL},
     {"lower_parts", lower_parts, METH_VARARGS, NULL},

@@ -69,6 +69,27 @@ def test_rows(hashes: np.ndarray, num_perm: int, copies: int, data: st.DataObjec
     assert np.array_equal(*found)
 
 
+@given(
+    st.binary(max_size=600),
+    st.integers(1, 300),
+    st.integers(0, 32),
+    st.binary(max_size=16),
+    st.binary(max_size=200),
+    st.integers(0, 0xFF00),
+)
+def test_bands(rows: bytes, width: int, bands: int, namespace: bytes, key: bytes, first: int) -> None:
+    rows *= -(-width * bands // max(len(rows), 1))
+    arguments = (rows or bytes(width * bands), width, bands, namespace, key, first)
+    assert compiled.hash_bands(*arguments) == signature._hash_bands(*arguments)
+
+
+@pytest.mark.parametrize("length", [127, 128, 129, 255, 256, 257, 2_048])
+def test_bands_at_the_ends_of_blocks(length: int) -> None:
+    for key in (b"", b"abc"):
+        arguments = (bytes(range(256)) * 24, length - len(key), 2, b"text/1", key, 7)
+        assert compiled.hash_bands(*arguments) == signature._hash_bands(*arguments)
+
+
 @given(st.lists(hash_arrays, min_size=1, max_size=8), st.integers(0, 255), st.integers(0, 255))
 def test_sketches(pages: list[np.ndarray], needed: int, needed_common: int) -> None:
     found: list[Any] = []
@@ -233,6 +254,9 @@ WRONG_CALLS = {
     ),
     "counters": lambda: compiled.add_page(np.empty(9, np.uint8), np.empty(9, np.uint32)),
     "masks": lambda: compiled.classify(bytes(0x10000), bytes(8), 1, 1, bytearray(2), bytearray(1)),
+    "bands": lambda: compiled.hash_bands(bytes(63), 8, 8, b"", b"", 0),
+    "namespace": lambda: compiled.hash_bands(bytes(64), 8, 8, bytes(17), b"", 0),
+    "first band": lambda: compiled.hash_bands(bytes(64), 8, 8, b"", b"", 0xFFF9),
     "positions": lambda: compiled.simple_tags(b"<p>", [3]),
     "tables": lambda: compiled.count_tags(b"<p>", bytes(9), bytes(8), bytes(16), 9),
 }
@@ -286,6 +310,7 @@ calls = {
     _kernel.left_open: (page.encode(),),
     _kernel.simple_tags: (page.encode(), list(range(4, 1500, 9))),
     _kernel.collapse: ("\\xe9",),
+    _kernel.hash_bands: (bytes(64), 8, 8, b"n", b"k", 0),
 }
 for function, arguments in calls.items():
     wanted = function(*arguments)

@@ -8,6 +8,7 @@ import time
 import tomllib
 from contextlib import closing, suppress
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from crawling import LinkSpider, collecting, crawl, crawl_test
 from hypothesis import given
 from hypothesis import strategies as st
 from rules_site import add_site, text
+from sampling import sampled
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.request import RequestFingerprinter, fingerprint
@@ -127,7 +129,14 @@ async def test_rule_that_is_wrong_for_some_pages_costs_no_page(
 
 
 @crawl_test
-@pytest.mark.parametrize("kind", ["text", "redirect", "no text", "binary"])
+@pytest.mark.parametrize(
+    ("stored", "kind"),
+    sampled(
+        product(["sqlite", "redis"], ["text", "redirect", "no text", "binary"]),
+        [("redis", "text"), ("sqlite", "redirect"), ("redis", "no text"), ("sqlite", "binary")],
+    ),
+    indirect=["stored"],
+)
 async def test_page_with_many_urls_that_a_good_rule_equates_is_not_lost(
     web: WebServer, stored: dict[str, Any], rules: Callable[..., str], kind: str
 ) -> None:

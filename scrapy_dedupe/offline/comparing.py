@@ -34,7 +34,7 @@ from scrapy_dedupe.offline.windows import are_same
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_watched
 from scrapy_dedupe.tasks.progress import part
-from scrapy_dedupe.tasks.state import replay_faults, write_whole, writing
+from scrapy_dedupe.tasks.state import write_whole, writing
 from scrapy_dedupe.warc.bodies import decoded_pieces, has_more_than_payload, payload_pieces
 from scrapy_dedupe.warc.codings import Undecodable
 
@@ -123,7 +123,7 @@ class Pass:
                 pass
         for task in tasks:
             count, first = json.loads(task.file("json").read_bytes())
-            replay_faults(faults, count, [Fault(*fault) for fault in first])
+            faults.replay(count, [Fault(*fault) for fault in first])
 
     def results(self) -> Iterator[bytes]:
         """The results of all tasks, as rows that begin with the number of the line."""

@@ -53,18 +53,18 @@ class OldRecord(NamedTuple):
     """Facts about one record that shares its gzip member with no other.
 
     ``offset`` and ``length`` count stored bytes, the blank lines after the record included (`StoredRecord`). ``stored`` is
-    their digest (`stored_digest`). The other facts are None if they are not known. ``head`` has the bytes of the head with its
-    blank line, ``block_start`` the HTTP head of a response, or the whole block of a short record of another type;
-    ``block_length`` is the length of the block. ``payload_bytes`` and ``payload_sha256`` are size and digest of the stored
-    payload of a response.
+    their digest (`stored_digest`). The other facts are None if they are not known. ``start`` has the head with its blank line,
+    which is ``head_bytes`` long, and after it the HTTP head of a response, or the whole block of a short record of another
+    type; ``block_bytes`` is the length of the block. ``payload_bytes`` and ``payload_sha256`` are size and digest of the
+    stored payload of a response.
     """
 
     offset: int
     length: int
     stored: bytes
-    head: bytes | None = None
-    block_start: bytes | None = None
-    block_length: int | None = None
+    start: bytes | None = None
+    head_bytes: int | None = None
+    block_bytes: int | None = None
     payload_bytes: int | None = None
     payload_sha256: bytes | None = None
 
@@ -86,11 +86,7 @@ class RowFacts:
     def __iter__(self) -> Iterator[OldRecord]:
         query = _QUERY.format(source(self.rows))
         with open_engine("A verification with rows", self._refused) as engine:
-            rows = rows_of(engine.execute(query))
-            for offset, length, stored, start, head_bytes, block_bytes, *payload in rows:
-                head = None if start is None else start[:head_bytes]
-                block = None if start is None else start[head_bytes:]
-                yield OldRecord(offset, length, stored, head, block, block_bytes, *payload)
+            yield from map(OldRecord._make, rows_of(engine.execute(query)))
 
     def _refused(self, text: str) -> ArchiveError:
         return ArchiveError(f"{self.rows} cannot be read: {text}.")
@@ -140,20 +136,22 @@ class OldFile:
         self, facts: OldRecord, file: ReadableFile, offset: int, *, needs_body: bool
     ) -> HashedRecord | None:
         """A record from its facts, at *offset* of *file*; None if they do not suffice."""
-        head, start, block_length = facts.head, facts.block_start, facts.block_length
-        if head is None or start is None or block_length is None:
+        start, head_bytes, block_bytes = facts.start, facts.head_bytes, facts.block_bytes
+        if start is None or head_bytes is None or block_bytes is None:
             return None
-        is_whole = len(start) == block_length
-        if needs_body and not is_whole:
+        kept_bytes = len(start) - head_bytes
+        if needs_body and kept_bytes != block_bytes:
             return None
-        known = known_head(head, self._layouts)
-        if known is None or known[1].end() != len(head):
+        known = known_head(start, self._layouts)
+        if known is None or known[1].end() != head_bytes:
             return None
-        where = (offset, facts.length, 0, len(head), block_length)
-        record = stored_record(file, Frame(False, None, *where, head + start, len(start), known))
-        algorithms = algorithms_of(record)
-        if is_whole or not algorithms:
+        where = (offset, facts.length, 0, head_bytes, block_bytes)
+        record = stored_record(file, Frame(False, None, *where, start, kept_bytes, known))
+        if kept_bytes == block_bytes:
             return _hashed(record)
+        algorithms = algorithms_of(record)
+        if not algorithms:
+            return record, ()
         if algorithms != ("sha256",) or facts.payload_sha256 is None or facts.payload_bytes is None:
             return None
         return record, (BodyDigest(facts.payload_sha256.hex(), facts.payload_bytes),)

@@ -133,13 +133,15 @@ def write_lines(
     with lines_file(folder) as (engine, write):
         create_table(engine, "listed", _LISTED)
         marks = hashlib.blake2b()
-        filler = _Filler(engine)
-        filler.fill(_marked(_numbered(lines), marks), is_output=files is None, is_main=True)
-        main = filler.count
-        for name in filler.matching(files or ()):
-            filler.files.setdefault(name, [True, True])[0] = True
-        filler.fill(_marked(_originals(originals), marks), is_output=False, is_main=False)
-        names = list(filler.files)
+        # Whether each file is rewritten in this run, and whether in this or another one.
+        listed: dict[str, tuple[bool, bool]] = {}
+        main = _insert(engine, _marked(_numbered(lines), marks), listed, (files is None, True), 0)
+        for name in files or ():
+            matches = [] if name in listed else [known for known in listed if fnmatchcase(known, name)]
+            # A name that is not in the manifests may be a file without any response.
+            listed |= dict.fromkeys(matches or [name], (True, True))
+        _insert(engine, _marked(_originals(originals), marks), listed, (False, False), main)
+        names = list(listed)
         for file, offset in rows_of(engine.execute(_REPEATED.format(main=main))):
             place = f"{names[file - 1]}, offset {offset}"
             faults.add(place, "the manifests have several different lines for this record")
@@ -152,7 +154,7 @@ def write_lines(
             )
         engine.execute(_USED.format(main=main))
         engine.execute(_LINES_OF_MANIFESTS.format(main=main))
-        write(filler.files, marks.hexdigest())
+        write(listed, marks.hexdigest())
 
 
 def read_notes(folder: Path) -> tuple[list[PlannedFile], str]:
@@ -178,7 +180,7 @@ def lines_file(folder: Path) -> Iterator[tuple[Any, Any]]:
     with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
         with open_engine(PURPOSE, lambda text: refused(path, text), scratch) as engine:
 
-            def write(files: Mapping[str, Sequence[bool]], marks: str) -> None:
+            def write(files: Mapping[str, tuple[bool, bool]], marks: str) -> None:
                 labels = (
                     "SELECT file, list(DISTINCT label ORDER BY label) FROM line WHERE role > 0 GROUP BY file"
                 )
@@ -206,53 +208,42 @@ def _marked(lines: Iterable[ManifestLine], marks: hashlib.blake2b) -> Iterator[M
         yield line
 
 
-class _Filler:
-    """Inserts lines into the table ``listed``, and numbers the files from 1.
+def _insert(
+    engine: Any,
+    lines: Iterable[ManifestLine],
+    files: dict[str, tuple[bool, bool]],
+    is_rewritten: tuple[bool, bool],
+    count: int,
+) -> int:
+    """Insert lines into the table ``listed`` after *count* others, and add their files; return the number of all."""
+    numbers = {name: number for number, name in enumerate(files, 1)}
 
-    ``files`` has for each name whether the file is rewritten in this run, and whether in this or another one.
-    """
+    def rows() -> Iterator[tuple[Any, ...]]:
+        nonlocal count
+        for line in lines:
+            if line.file not in numbers:
+                files[line.file] = is_rewritten
+                numbers[line.file] = len(files)
+            count += 1
+            label, _, value = line.digest.partition(":")
+            yield (
+                count,
+                numbers[line.file],
+                line.offset,
+                line.length,
+                label,
+                bytes.fromhex(value),
+                digest_key(line.digest) or line.digest,
+                line.extension or 1,
+                line.copy,
+                text_bytes(line.uri),
+                line.date,
+                None if line.refers_to_uri is None else text_bytes(line.refers_to_uri),
+                line.refers_to_date,
+            )
 
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
-        self.files: dict[str, list[bool]] = {}
-        self.count = 0
-
-    def fill(self, lines: Iterable[ManifestLine], *, is_output: bool, is_main: bool) -> None:
-        numbers = {name: number for number, name in enumerate(self.files, 1)}
-
-        def rows() -> Iterator[tuple[Any, ...]]:
-            for line in lines:
-                number = numbers.get(line.file)
-                if number is None:
-                    self.files[line.file] = [is_output, is_main]
-                    number = numbers[line.file] = len(self.files)
-                self.count += 1
-                label, _, value = line.digest.partition(":")
-                yield (
-                    self.count,
-                    number,
-                    line.offset,
-                    line.length,
-                    label,
-                    bytes.fromhex(value),
-                    digest_key(line.digest) or line.digest,
-                    line.extension or 1,
-                    line.copy,
-                    text_bytes(line.uri),
-                    line.date,
-                    None if line.refers_to_uri is None else text_bytes(line.refers_to_uri),
-                    line.refers_to_date,
-                )
-
-        insert_rows(self._engine, "listed", _LISTED, rows())
-
-    def matching(self, names: Iterable[str]) -> Iterator[str]:
-        """Expand patterns to the files of the manifests that they match; the name of a file is not a pattern."""
-        listed = list(self.files)
-        for name in names:
-            matches = [] if name in self.files else [known for known in listed if fnmatchcase(known, name)]
-            # A name that is not in the manifests may be a file without any response.
-            yield from matches or [name]
+    insert_rows(engine, "listed", _LISTED, rows())
+    return count
 
 
 def text_bytes(text: str) -> bytes:
@@ -340,8 +331,8 @@ def _row(task: CheckTask, line: ManifestLine) -> RecordRow:
             task.eligibility,
             (algorithm,),
             False,
-            task.keep_going,
             task.is_dry_run,
-        )
+        ),
+        Faults(keep_going=task.keep_going),
     )
     return scan.captured(record, {algorithm: digest})._replace(is_gzip=is_gzip)

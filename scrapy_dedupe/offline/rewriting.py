@@ -207,7 +207,7 @@ def _work_folder(output: Path, options: RewriteOptions) -> Iterator[WorkFolder]:
         with tempfile.TemporaryDirectory(prefix="dedupe-") as folder, WorkFolder(Path(folder)) as work:
             yield work
         return
-    path = output / STATE_FOLDER / _FOLDER
+    path = rewriting_folder(output)
     try:
         with WorkFolder(path, restart=f"remove {path} and start again") as work:
             try:
@@ -220,6 +220,11 @@ def _work_folder(output: Path, options: RewriteOptions) -> Iterator[WorkFolder]:
         for parent in (path.parent, output):
             with contextlib.suppress(OSError):
                 parent.rmdir()
+
+
+def rewriting_folder(output: Path) -> Path:
+    """The folder for unfinished work of `rewrite`, and for new files of `steps` if its own work is elsewhere."""
+    return output / STATE_FOLDER / _FOLDER
 
 
 def _check_inputs(
@@ -264,6 +269,21 @@ def _explained(error: DamagedInput, new: NewFiles) -> DamagedInput:
     return error
 
 
+def rows_task(
+    work: WorkFolder,
+    options: RewriteOptions,
+    number: int,
+    name: str,
+    file: ReadableFile,
+    algorithms: tuple[str, ...],
+    *,
+    is_summed: bool = False,
+) -> RowsTask:
+    """The task that makes the rows of file *number* in the work folder."""
+    target = work.path / "rows" / f"{number}.parquet"
+    return RowsTask(file, name, target, options.eligibility, algorithms, is_summed, options.dry_run)
+
+
 class Rewriting:
     """The steps of a job that follow its lines, until the new files are verified."""
 
@@ -287,23 +307,14 @@ class Rewriting:
 
     def make_rows(self) -> dict[int, Path]:
         """The rows of all files, by their numbers. Of a remote file that is only read, no rows are made."""
-        options, tasks = self._options, {}
+        tasks = []
         for file in self._files:
             place = self._places.file(file.name)
             if file.is_output or isinstance(place, Path):
-                tasks[file.id] = RowsTask(
-                    place,
-                    file.name,
-                    self._work.path / "rows" / f"{file.id}.parquet",
-                    options.eligibility,
-                    tuple(file.labels) or (SECOND,),
-                    False,
-                    options.keep_going,
-                    options.dry_run,
-                )
-        self._make_folder("rows")
-        self._work.run(make_rows, [*tasks.values()], options.jobs, self._watch, "survey", self._faults)
-        return {number: task.target for number, task in tasks.items()}
+                labels = tuple(file.labels) or (SECOND,)
+                tasks.append(rows_task(self._work, self._options, file.id, file.name, place, labels))
+        self._work.run(make_rows, tasks, self._options.jobs, self._watch, "survey", self._faults)
+        return {int(task.target.stem): task.target for task in tasks}
 
     def tried(self, rows: Mapping[int, Path]) -> Rewritten:
         """The report of a dry run."""
@@ -376,12 +387,14 @@ class Rewriting:
 
     def _rewritten(self) -> dict[str, dict[str, int]]:
         """Write the new files that do not exist yet. Return the counts of each file."""
-        self._make_folder("done")
+        folder = self._work.path / "done"
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
         tasks = [
             RewriteTask(
                 file.name,
                 self._new.files[file.name],
-                self._work.path / "done" / str(file.id),
+                folder / str(file.id),
                 slice_folder(self._work.path, file.id),
                 self._new.waiting(file.name),
             )
@@ -403,7 +416,3 @@ class Rewriting:
             **counts,
             **others,
         )
-
-    def _make_folder(self, name: str) -> None:
-        with writing(self._work.path):
-            (self._work.path / name).mkdir(exist_ok=True)

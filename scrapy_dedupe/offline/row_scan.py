@@ -20,9 +20,7 @@ from scrapy_dedupe.offline.rows import RecordRow, RowsTask, write_rows
 from scrapy_dedupe.offline.usual_rows import UsualRows, keeps_heads, start_of
 from scrapy_dedupe.offline.windows import WindowedFile
 from scrapy_dedupe.tasks.faults import Faults
-from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import reading
-from scrapy_dedupe.tasks.work import run_tasks, size_of
 from scrapy_dedupe.warc.bodies import BodyDigest, BodyHashes, has_more_than_payload, payload_digests
 from scrapy_dedupe.warc.framing import is_gzip_file
 from scrapy_dedupe.warc.raw_heads import raw_head, stored_uri
@@ -30,10 +28,8 @@ from scrapy_dedupe.warc.reading import stored_record
 from scrapy_dedupe.warc.records import can_be_referred_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
-    from scrapy_dedupe.tasks.jobs import Jobs
-    from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.tasks.work import Advance
     from scrapy_dedupe.warc.framing import Damage, Frame
     from scrapy_dedupe.warc.raw_heads import RawHead
@@ -53,34 +49,20 @@ def make_rows(task: RowsTask, faults: Faults, advance: Advance = lambda size_byt
     *advance* is called about every MiB with the number of bytes read. Raises ArchiveError if a file cannot be read or
     written, SettingError if DuckDB is not installed, and the exceptions of `Faults.add`.
     """
-    scan = RowScan(task, advance, faults)
-    write_rows(task.target, scan.rows(), scan.about)
+    scan = RowScan(task, faults, advance)
+    write_rows(task.target, scan.rows())
     return asdict(scan.sums)
-
-
-def make_all_rows(tasks: Sequence[RowsTask], jobs: Jobs, watch: Progress, title: str) -> None:
-    """Make the rows of several files in *jobs* processes; *title* is that of the progress. See `make_rows`."""
-
-    def size(task: RowsTask) -> int:
-        return size_of(task.file)
-
-    keep_going = any(task.keep_going for task in tasks)
-    with part(watch, title, sum(map(size, tasks))):
-        for _ in run_tasks(make_rows, tasks, jobs, watch, size, keep_going=keep_going):
-            pass
 
 
 class RowScan:
     """Makes the rows of one file."""
 
-    def __init__(
-        self, task: RowsTask, advance: Advance = lambda size_bytes: None, faults: Faults | None = None
-    ) -> None:
+    def __init__(self, task: RowsTask, faults: Faults, advance: Advance = lambda size_bytes: None) -> None:
         self._task = task
         self._file = task.file
         self._window: WindowedFile | None = None  # on the file, while all its records are read
         self._advance = advance
-        self._faults = Faults(keep_going=task.keep_going) if faults is None else faults
+        self._faults = faults
         self._digester: Digester | None = None
         self._usual: UsualRows | None = None
         self._long: tuple[Frame, BodyHashes] | None = None
@@ -89,14 +71,8 @@ class RowScan:
 
     @property
     def sums(self) -> FileSums:
-        """The results so far."""
-        if self._task.is_summed and self._digester is not None:
-            return self._digester.sums
-        return FileSums(fault_count=self._faults.count, faults=self._faults.first)
-
-    def about(self) -> dict[str, Any]:
-        """The values for the metadata of the file of rows, after all rows have been made."""
-        return {"sums": asdict(self.sums)}
+        """The results so far, if the records get lines of a manifest."""
+        return self._digester.sums if self._task.is_summed and self._digester is not None else FileSums()
 
     def rows(self) -> Iterator[RecordRow]:
         """Yield the rows in file order."""

@@ -43,7 +43,7 @@ block_bytes          BIGINT   the size of the block; this and ``head_bytes`` are
 ``blake2b`` is BLAKE2b with 32 bytes (RFC 7693), a second digest that is independent of the others. The columns from
 ``target_uri`` to ``heads`` are only set for captures (``response`` and ``resource``). ``stored`` and the last three columns
 are the facts with which a verification need not read the file again (`old_files`). The key ``scrapy-dedupe`` of the Parquet
-metadata holds a JSON object: ``version``, and ``sums`` (`digests.FileSums`).
+metadata holds a JSON object with ``version``.
 
 The file gets its name when it is complete, so its existence proves that the input file was read to its end.
 """
@@ -58,12 +58,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.digests import FileSums
 from scrapy_dedupe.offline.engine import open_engine, quoted, source
 from scrapy_dedupe.tasks.state import writing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from scrapy_dedupe.offline.eligibility import Eligibility
@@ -157,7 +156,6 @@ class RowsTask:
     eligibility: Eligibility
     algorithms: tuple[str, ...]
     is_summed: bool
-    keep_going: bool
     has_heads: bool
 
     @property
@@ -179,8 +177,8 @@ class RowsTask:
         return [VERSION, eligibility, self.algorithms, self.is_summed]
 
 
-def write_rows(path: Path, rows: Iterable[RecordRow], about: Callable[[], Mapping[str, Any]]) -> None:
-    """Write a file of rows; *about* is called after the last row, for the values in the metadata of the file.
+def write_rows(path: Path, rows: Iterable[RecordRow]) -> None:
+    """Write a file of rows.
 
     Raises ArchiveError for system errors, SettingError if DuckDB is not installed, and the exceptions of *rows*.
     """
@@ -189,10 +187,9 @@ def write_rows(path: Path, rows: Iterable[RecordRow], about: Callable[[], Mappin
         with open_engine(PURPOSE, lambda text: refused(path, text), scratch) as engine:
             create_table(engine, "data", COLUMNS)
             insert_rows(engine, "data", COLUMNS, rows)
-            notes = {"version": VERSION, **about()}
             # In the order of the rows. To sort rows with heads would need much memory.
             engine.execute("SET preserve_insertion_order = true")
-            copy_to(engine, "SELECT * FROM data", temporary, notes)
+            copy_to(engine, "SELECT * FROM data", temporary, {"version": VERSION})
         shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -236,18 +233,6 @@ def copy_to(engine: Any, query: str, path: Path, about: Mapping[str, Any]) -> No
     # A group of rows is in memory while it is written, and some rows have long heads.
     options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 8192, KV_METADATA {{'{_KEY}': '{text}'}}"
     engine.execute(f"COPY ({query}) TO {quoted(path)} ({options})")
-
-
-def read_sums(paths: Sequence[Path]) -> list[FileSums]:
-    """The counts and faults of files of rows. Raises ArchiveError for a file of another version."""
-    found = []
-    with open_engine(PURPOSE, lambda text: ArchiveError(f"The rows cannot be read: {text}.")) as engine:
-        for path in paths:
-            about = read_about(engine, path)
-            if about["version"] != VERSION:
-                raise ArchiveError(f"{path} was made by another version. Start again with --force.")
-            found.append(FileSums.from_json(about["sums"]))
-    return found
 
 
 def read_about(engine: Any, path: Path) -> dict[str, Any]:

@@ -88,8 +88,12 @@ class RecordKey(NamedTuple):
 
 def key_of(record: StoredRecord) -> RecordKey:
     """The key of a record."""
-    former = record.get("Former-WARC-Record-ID")
-    return RecordKey(record.type, record.id, former, record.target_uri, record.date, record.offset)
+    former_id = _former_id(record)
+    return RecordKey(record.type, record.id, former_id, record.target_uri, record.date, record.offset)
+
+
+def _former_id(record: StoredRecord) -> str | None:
+    return record.get("Former-WARC-Record-ID")
 
 
 def keys_from(file: ReadableFile, offset: int) -> Iterator[RecordKey]:
@@ -249,8 +253,8 @@ class _Walk:
         if facts is None:
             return False
         # This rules out most of the changed records without computing a digest.
-        stored = self._after.read(at, min(facts.length + len(GZIP_MAGIC), _PIECE))
-        if stored[facts.length :] not in (GZIP_MAGIC, b"WAR", b""):
+        following = self._after.read(at, min(facts.length + len(GZIP_MAGIC), _PIECE))[facts.length :]
+        if following not in (GZIP_MAGIC, b"WAR", b""):
             return False
         if stored_digest(self._after, at, facts.length) != facts.stored:
             return False
@@ -277,10 +281,10 @@ class _Walk:
             self._add_evidence(record, BOTH, self._at_before, digests)
             self._at_before += record.length
             return
-        key = key_of(record)
         partner = self._record_before(needs_body=record.type != "revisit")
-        if partner is None or not key.is_of(key_of(partner[0])):
-            partner = self._find_partner(key, partner)
+        # Mostly the ids show that it is the same record.
+        if partner is None or partner[0].id is None or partner[0].id not in (record.id, _former_id(record)):
+            partner = self._find_partner(key_of(record), partner)
         if partner is None:
             self._add_evidence(record, AFTER, None, digests)
             return
@@ -292,6 +296,8 @@ class _Walk:
 
     def _find_partner(self, key: RecordKey, expected: HashedRecord | None) -> HashedRecord | None:
         """Search the record before that matches a record after, and report the records between; *expected* is the next."""
+        if expected is not None and key.is_of(key_of(expected[0])):
+            return expected
         self._searches += 1
         if expected is None and self._at_before >= self._before.size_bytes:
             self._report("added", None, key.offset, f"there is no such {key.type} record before")
@@ -440,11 +446,9 @@ class _Walk:
             self._writer.add_other(record)
         if sides == BEFORE:
             return
-        for name in (_CONCURRENT_TO, _REFERS_TO):
-            # Most records have none of them.
-            if record.get(name) is not None and (name == _CONCURRENT_TO or record.type != "revisit"):
-                for value in record.get_all(name):
-                    self._writer.add_link(name, value, value, before_offset, record.offset)
+        for name in (_CONCURRENT_TO, _REFERS_TO) if record.type != "revisit" else (_CONCURRENT_TO,):
+            for value in record.get_all(name):
+                self._writer.add_link(name, value, value, before_offset, record.offset)
 
 
 def _without_zeros(file: WindowedFile, offset: int) -> int:

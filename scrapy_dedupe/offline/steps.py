@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -36,10 +35,10 @@ from .inputs import STATE_FOLDER, Input, output_names
 from .manifest import read_lines
 from .places import Places
 from .plan_lines import read_notes, write_lines
-from .rewriting import VERIFIED, RewriteOptions, Rewriting
+from .rewriting import VERIFIED, RewriteOptions, Rewriting, rewriting_folder, rows_task
 from .row_numbering import list_lines, list_rows, number_rows
 from .row_scan import make_rows
-from .rows import PURPOSE, SECOND, RowsTask
+from .rows import PURPOSE, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -149,8 +148,13 @@ def run_steps(
         require_engine(PURPOSE, work)
         if output is not None and not options.dry_run:
             _refuse_output(output, work, options)
-        with WorkFolder(work) as folder, kept_processes(options.jobs) as jobs:
-            return _Steps(inputs, output, replace(options, jobs=jobs), folder, faults, watch).run()
+        with ExitStack() as stack:
+            new = folder = stack.enter_context(WorkFolder(work))
+            if output is not None and options.work is not None and not options.dry_run:
+                # New files are written in the file system of the output.
+                new = stack.enter_context(WorkFolder(rewriting_folder(output)))
+            jobs = stack.enter_context(kept_processes(options.jobs))
+            return _Steps(inputs, output, replace(options, jobs=jobs), folder, new, faults, watch).run()
 
 
 @contextmanager
@@ -187,7 +191,7 @@ def _refuse_output(output: Path, work: Path, options: StepOptions) -> None:
 
 
 class _Steps:
-    """One run, with the state folder locked."""
+    """One run, with the work folder locked, and the folder for new files, which may be another one."""
 
     def __init__(
         self,
@@ -195,6 +199,7 @@ class _Steps:
         output: Path | None,
         options: StepOptions,
         work: WorkFolder,
+        new: WorkFolder,
         faults: Faults,
         watch: Progress,
     ) -> None:
@@ -202,6 +207,7 @@ class _Steps:
         self._output = output
         self._options = options
         self._work = work
+        self._new = new
         self._faults = faults
         self._watch = watch
 
@@ -225,12 +231,11 @@ class _Steps:
             work.write_json(REPORT, asdict(report))
         else:
             report = Deduped.from_json(stored)
-        work.clear(keep=frozenset({MANIFEST, REPORT, EARLIER}), last=(VERIFIED, LOCK, JOB))
-        if self._new_folder().exists():  # of an output outside of the work folder
-            with writing(self._new_folder()):
-                shutil.rmtree(self._new_folder())
+        if self._new is not work:
+            self._new.remove()
             with suppress(OSError):
-                self._new_folder().parent.rmdir()
+                self._new.path.parent.rmdir()
+        work.clear(keep=frozenset({MANIFEST, REPORT, EARLIER}), last=(VERIFIED, LOCK, JOB))
         return report
 
     def _keep_earlier(self) -> None:
@@ -247,17 +252,12 @@ class _Steps:
                 (path / MANIFEST).rename(earlier.with_name(MANIFEST))
             (path / REPORT).rename(earlier)
 
-    def _new_folder(self) -> Path:
-        """The folder for the new files until they get their final names, in the file system of the output."""
-        return (self._work.path if self._output is None else self._output / STATE_FOLDER) / "new"
-
     def _finished(self, sources: SourceFiles) -> Deduped:
         work, output = self._work, self._output
         inputs, arcs = self._converted()
         files = {given.name: given.file for given in inputs}
-        new = NewFiles(
-            files, {}, output_names(files), self._new_folder(), output, sources.job.notes["replaces"]
-        )
+        replaces = sources.job.notes["replaces"]
+        new = NewFiles(files, {}, output_names(files), self._new.path / "new", output, replaces)
         if (verified := work.read_json(VERIFIED)) is None:
             report, changed = self._verified(sources, new, arcs)
             if report.dry_run or report.kept_in is not None:
@@ -350,23 +350,12 @@ class _Steps:
 
     def _rows(self, files: Mapping[str, ReadableFile]) -> tuple[dict[str, Path], int]:
         """The rows of all files, by name, and the number of records with a line."""
-        options = self._options
+        work, options, algorithms = self._work, self._options, (self._options.algorithm, SECOND)
         tasks = [
-            RowsTask(
-                file,
-                name,
-                self._work.path / "rows" / f"{number}.parquet",
-                options.eligibility,
-                (options.algorithm, SECOND),
-                True,
-                self._faults.keep_going,
-                options.dry_run,
-            )
+            rows_task(work, options, number, name, file, algorithms, is_summed=True)
             for number, (name, file) in enumerate(files.items(), 1)
         ]
-        with writing(self._work.path):
-            (self._work.path / "rows").mkdir(exist_ok=True)
-        sums = self._work.run(make_rows, tasks, options.jobs, self._watch, "summing", self._faults)
+        sums = work.run(make_rows, tasks, options.jobs, self._watch, "summing", self._faults)
         return {task.name: task.target for task in tasks}, sum(found["lines"] for found in sums)
 
     def _numbered(self, rows: Mapping[str, Path], places: Places, faults: Faults) -> dict[str, Any]:

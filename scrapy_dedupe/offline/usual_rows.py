@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import re
-from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.offline.digests import Digester
     from scrapy_dedupe.offline.rows import RowsTask
-    from scrapy_dedupe.warc.framing import Frame
+    from scrapy_dedupe.warc.framing import Frame, _Layout
 
 ADDED_BYTES: Final = 2_048
 """More than a revisit adds to the heads of its response and the place of its original: four other ids, and digests."""
@@ -69,7 +68,7 @@ class UsualRows:
         layout, head = frame.head
         form = self._forms.get(layout)
         if form is None:
-            form = self._forms[layout] = _Form(layout.names)
+            form = self._forms[layout] = _Form(layout)
         if not form.is_usual or head.end() - head.start() > _MAX_BYTES:
             return None
         found = form.match(head.string, head.start(), head.end())
@@ -193,27 +192,23 @@ def start_of(frame: Frame) -> dict[str, Any]:
 class _Form:
     """A pattern for heads with the same fields in the same order, and the numbers of its groups; 0: no such field."""
 
-    def __init__(self, names: tuple[str, ...]) -> None:
-        lower = [name.lower() for name in names]
-        counts = Counter(lower)
+    def __init__(self, layout: _Layout) -> None:
+        counts = {name: len(places) for name, places in layout.all_places.items()}
         self.is_usual = (
-            counts["content-length"] == counts["warc-type"] == 1
-            and all(counts[name] <= 1 for name in _ONCE)
-            and not any(name.startswith(_UNUSUAL) for name in lower)
+            counts.get("content-length") == counts.get("warc-type") == 1
+            and all(counts.get(name, 0) <= 1 for name in _ONCE)
+            and not any(name.startswith(_UNUSUAL) for name in counts)
         )
         fields = b"".join(
-            re.escape(name.encode("ascii")) + rb": ([!-~](?:[\t -~]*[!-~])?)\r\n" for name in names
+            re.escape(name.encode("ascii")) + rb": ([!-~](?:[\t -~]*[!-~])?)\r\n" for name in layout.names
         )
         self.match = re.compile(rb"WARC/\d[^\r\n]*\r\n" + fields + rb"\r\n").fullmatch
-        places = {name: place for place, name in enumerate(lower, 1)}
-        self.length = places.get("content-length", 0)
-        self.type = places.get("warc-type", 0)
-        self.id = places.get("warc-record-id", 0)
-        self.uri = places.get("warc-target-uri", 0)
-        self.date = places.get("warc-date", 0)
-        self.digest = places.get("warc-payload-digest", 0)
-        self.content = places.get("content-type", 0)
-        self.concurrent = [place for place, name in enumerate(lower, 1) if name == "warc-concurrent-to"]
+        place = layout.places.get
+        self.length, self.type = place("content-length", 0), place("warc-type", 0)
+        self.id, self.uri = place("warc-record-id", 0), place("warc-target-uri", 0)
+        self.date, self.digest = place("warc-date", 0), place("warc-payload-digest", 0)
+        self.content = place("content-type", 0)
+        self.concurrent = layout.all_places.get("warc-concurrent-to", [])
 
 
 @lru_cache(1_024)

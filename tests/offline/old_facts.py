@@ -32,9 +32,9 @@ def old_records(
             )
             frame, http = record.frame, record.http if record.type == "response" else None
             if record.format == "warc" and (http or frame.block_length <= _SHORT_BYTES):
-                start = frame.kept[: http.length] if http else frame.kept
+                head, start = open_head(window, frame), frame.kept[: http.length] if http else frame.kept
                 facts = facts._replace(
-                    head=open_head(window, frame), block_start=start, block_length=frame.block_length
+                    start=head + start, head_bytes=len(head), block_bytes=frame.block_length
                 )
             if record.format == "warc" and http:
                 sha256 = bytes.fromhex(payload[0].hex)

@@ -157,6 +157,22 @@ def test_a_dry_run_can_leave_its_work_for_the_real_one(folder: Path, monkeypatch
     assert sorted(path.name for path in (folder / "work").iterdir()) == ["manifest.txt", "report.json"]
 
 
+def test_with_another_work_folder_new_files_are_written_below_the_output(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*args: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as context:
+        context.setattr(final_names, "move", die)
+        with pytest.raises(Died):
+            run(folder, work=folder / "work")
+    assert (folder / "out" / ".dedupe" / "warcrefs" / "new" / "a.warc.gz").exists()
+    assert run(folder, work=folder / "work").converted == 1
+    assert not (folder / "out" / ".dedupe").exists()
+    assert sorted(snapshot(folder / "work")) == ["manifest.txt", "report.json"]
+
+
 def test_arc_files_are_made_warc_files_if_that_is_asked_for(folder: Path) -> None:
     done = run(folder, convert_arc=True)
     assert (done.files, done.arcs, done.converted, done.left) == (4, 1, 2, {})
