@@ -1,8 +1,8 @@
 """Candidates of the near layer: the signatures of texts, with the identity of their pages and without templates.
 
-Neither two pages of one template nor two pages whose common text is on many pages of their host (:mod:`.template`) are
-near copies: the whole texts must be similar, and the title, the URL and the rest of the texts must show that it is the
-same page (:mod:`.pages`; :class:`~scrapy_dedupe.stores.base.Signature` has the rule). Bands are therefore hashed
+Two pages of one template are not near copies, nor are two pages whose common text is on many pages of their host
+(:mod:`.template`): the whole texts must be similar, and the title, the URL and the rest of the texts must show that they
+are the same page (:mod:`.pages`; :class:`~scrapy_dedupe.stores.base.Signature` has the rule). Bands are therefore hashed
 together with the title, the words of the URL or its tail. If the title or the words say nothing, bands of the rest
 replace theirs.
 

@@ -171,7 +171,8 @@ def read(kind: str, text: str, canonicalizer: str = "text", utf8: bytes | None =
     """Canonicalise a page with the decoded body *text*.
 
     *kind* is one of :data:`KINDS`; only HTML and XHTML pages can be shells. *utf8* is *text* in UTF-8, if the caller has it.
-    The result can always be encoded as UTF-8: a lone surrogate becomes U+FFFD. Raises :class:`.HostileMarkup`; no text causes another exception.
+    The result can always be encoded as UTF-8: a lone surrogate becomes U+FFFD. Raises :class:`.HostileMarkup`; no text causes
+    another exception.
 
     >>> read("html", "<title>App</title><div id=root></div><noscript>Enable JavaScript.</noscript>")
     Canonical(text='App Enable JavaScript.', is_shell=True, title='App', heading='')

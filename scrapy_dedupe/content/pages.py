@@ -1,4 +1,4 @@
-"""Pages: what is read before a page is compared with others: its text, its key, its names and its identity.
+"""Pages: the text, key, names and identity that are read before a page is compared with others.
 
 The **key** of a text is the first 16 bytes of the SHA-256 of the canonicaliser's name and version and the canonical text.
 
@@ -6,8 +6,8 @@ A page without text, or with text only in its title and ``<noscript>``, is not j
 that JavaScript fills would be copies of each other. The same applies to a page whose markup would take too long to
 parse.
 
-The **identity** is what names a page, apart from its text: its title and its URL. A later version of a page is similar to
-it, and so is another page made from the same template. The texts do not always tell them apart, because two versions may
+The **identity** names a page by its title and its URL. A later version of a page is similar to the page, and so is a
+neighbour, another page made from the same template. Their texts do not always distinguish them, because two versions may
 differ in more words than two neighbours. But a version usually keeps the path of the page, or its title except for a
 version number, while a neighbour has another title and another path.
 

@@ -5,9 +5,9 @@ garbage. The searches take a fifth of the CPU time of a crawl, even without this
 
 - Most objects of the process belong to modules and classes, which exist until the process ends. :func:`gc.freeze` excludes
   them from the search.
-- Python searches the new objects whenever there are 700. Many of them are then in use only because their page is not
-  done. With 5,000, most are gone before they are searched. Older objects are searched more often in relation to that,
-  because responses refer to themselves through their selectors: otherwise many of them would stay in memory.
+- Python searches the new objects whenever there are 700. Many of these objects are still in use, only because their page is
+  not finished. With 5,000, most have been freed before the search. Objects that survive are searched again after fewer
+  searches than by default: responses refer to themselves through their selectors, and would stay in memory otherwise.
 
 Both affect the whole process, so they apply from the start of the first crawl to the end of the last one.
 

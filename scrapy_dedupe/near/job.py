@@ -7,8 +7,8 @@ the last complete step:
     The rows of one input file (`pages`), and the proof that they are complete (`tasks.work`), with its counts; FILE is the
     SHA-256 of its name.
 ``KEY/``
-    The later steps; KEY is a hash of the ids in the proofs of all files. ``originals``, ``documents``, ``texts`` (`joins`),
-    ``signatures-SHARE-ROUND`` (`signing`) and ``decisions-ROUND`` (`deciding`), all Parquet.
+    The Parquet files of the later steps: ``originals``, ``documents``, ``texts`` (`joins`), ``signatures-SHARE-ROUND``
+    (`signing`) and ``decisions-ROUND`` (`deciding`). KEY is a hash of the ids in the proofs of all files.
 """
 
 from __future__ import annotations

@@ -54,8 +54,10 @@ Field = tuple[bytes, bytes]
 
 
 class Order(NamedTuple):
-    """The names of the fields of a head in order, as stored and in lower case, the places of each name in lower case, and names
-    and places of the ``Former-NAME`` fields.
+    """The names of the fields of a head, in order.
+
+    ``titles`` are the names as stored, ``names`` in lower case. ``places`` are the positions of each name in lower case;
+    ``former`` has the names, without the prefix, and the positions of the ``Former-NAME`` fields.
     """
 
     titles: tuple[bytes, ...]
@@ -64,7 +66,7 @@ class Order(NamedTuple):
     former: list[tuple[bytes, int]]
 
 
-# All heads of one program have few orders of fields, so what depends only on the names is computed once for each order.
+# A program writes its heads with few different orders of fields, so each order is computed only once.
 @lru_cache(_KEPT_ORDERS)
 def _order(titles: tuple[bytes | str, ...]) -> Order:
     encoded = tuple([title.encode("ascii") if isinstance(title, str) else title for title in titles])
@@ -166,7 +168,7 @@ def _names_of_revisits(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 @lru_cache(_KEPT_ORDERS)
 def _count_faults(names: tuple[bytes, ...], single: tuple[bytes, ...], least: int) -> list[str]:
-    """Problems of fields that must be in a head once, or with *least* 0 at most once."""
+    """Problems of the fields *single*, which must be in a head exactly once, or at most once if *least* is 0."""
     faults = []
     for name in single:
         count = names.count(name)

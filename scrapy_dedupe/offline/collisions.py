@@ -1,22 +1,29 @@
 """Compare records with the same digest byte by byte, and number their different payloads.
 
 Each different payload of a digest has a number, the extension, from 1 in the order of (date, file, offset) of its first
-record. Records with the same digest and extension have the same payload and may be deduplicated. The only record of a
-digest gets extension 1 and is not read. A record gets an extension that no other record has if it must not replace
-another one (it is truncated or partial, or its chunks are truncated or hold more than the payload), if it cannot be
-read, or if the manifest lists it a second time. Such a record is never treated as a copy. No line is ever dropped.
+record. Records with the same digest and extension have the same payload and may be deduplicated. A record whose digest
+no other record has gets extension 1 and is not read. A record gets an extension that no other record has if it must not
+replace another one (it is truncated or partial, or its chunks are truncated or hold more than the payload), if it cannot
+be read, or if the manifest lists it a second time. Such a record is never treated as a copy. No line is ever dropped.
 
-No file is opened for the records of another one, and each record is read once (twice if it has more than 8 MiB), in two
-passes over the files (`comparing`). The first pass stores the payload of the first record of each digest. The second pass
-compares all other records with it, byte by byte, and stores the payloads that differ. Last, the stored payloads of one
-digest are compared with one another, but only those of the same size and hash, so that ten thousand payloads with one weak
-digest are not all compared with each other. Payloads are equal only if their bytes are.
+Each record is read once (twice if it has more than 8 MiB), file by file, in two passes over the files (`comparing`). The
+first pass stores the payload of the first record of each digest. The second pass compares all other records with it, byte
+by byte, and stores the payloads that differ. Last, the stored payloads of one digest are compared with one another, but
+only if they have the same size and hash: otherwise ten thousand payloads with one weak digest would all be compared with
+each other. Payloads are equal only if their bytes are.
 
-The files in the working folder, each of which is complete if it exists: ``lines.txt``, the manifest in the order of (digest,
-date, file, offset), whose lines are numbered from 0; ``others.rows``, the rows of the second pass in this order, with the
-number of the first line of the digest instead of the place of its payload; and the files of the passes, in ``first/`` and
-``second/``. Memory does not grow with the number of lines or the size of payloads, only with the number of different payloads
-of one digest, and of payloads that are stored for one file.
+The files in the working folder, each of which is complete if it exists:
+
+``lines.txt``
+    The manifest in the order of (digest, date, file, offset). Its lines are numbered from 0.
+``others.rows``
+    The rows of the second pass in this order, with the number of the first line of the digest instead of the place of its
+    payload.
+``first/``, ``second/``
+    The files of the two passes.
+
+Memory does not grow with the number of lines or the size of payloads. It grows only with the number of different payloads
+of one digest, and with the number of payloads that are stored for one file.
 """
 
 from __future__ import annotations
@@ -54,7 +61,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
 
-_FEW_LINES: Final = 1_000  # of one digest, which are sorted in memory
+_FEW_LINES: Final = 1_000  # up to this number, the lines of one digest are sorted in memory
 
 
 @dataclass(slots=True)
@@ -89,7 +96,7 @@ def number_clusters(
     """
     counts = CollisionCounts()
     with StateFolder(state.path / "compared") as work:
-        for left in work.path.glob("sorting-*"):  # by a run that was killed
+        for left in work.path.glob("sorting-*"):  # left by a killed run
             shutil.rmtree(left, ignore_errors=True)
         resolved = resolve_collisions(
             read_lines(sums),
@@ -162,7 +169,7 @@ class _Comparison:
             files.run(self._faults, self._jobs, self._watch, title)
 
     def _first_rows(self) -> Iterator[bytes]:
-        """The first record of each digest that has several. All others are written to a file."""
+        """The rows of the first record of each repeated digest. The rows of all other records are written to a file."""
         with writing(self._others), whole_file.replacing(self._others, suffix=".new") as others:
             for group in self._digests():
                 (first, line), *more = itertools.islice(group, 2)
@@ -174,7 +181,7 @@ class _Comparison:
                     others.write(row_of(line, index, str(first)))
 
     def _unrepeated(self, group: Iterator[tuple[int, ManifestLine]]) -> Iterator[tuple[int, ManifestLine]]:
-        """The lines of one digest without records that were listed before, even by another name of their file."""
+        """The lines of one digest, except records that were listed before, even under another name of their file."""
         # The same record has the same date, so only the records of one date must be remembered.
         for _, same_date in itertools.groupby(group, lambda item: moment(item[1].date)):
             seen: set[tuple[str, int]] = set()
@@ -187,7 +194,7 @@ class _Comparison:
                 seen.add(place)
 
     def _second_rows(self) -> Iterator[bytes]:
-        """All others, with the place of the first payload of their digest."""
+        """The rows of all other records, with the place of the first payload of their digest."""
         results = self._results(self._first)
         with writing(self._others), self._others.open("rb") as others:
             for data in others:
@@ -271,7 +278,7 @@ class _Results:
 
 
 def _plain(line: ManifestLine) -> ManifestLine:
-    """The line with six columns."""
+    """The line without the values of columns 7 to 10."""
     if line.columns == 6:
         return line
     return replace(line, extension=None, copy=None, refers_to_uri=None, refers_to_date=None)

@@ -1,14 +1,19 @@
 """Passes over the files of a manifest, which read payloads and compare them with stored ones, byte by byte.
 
 A pass has one task per file, which reads records in the order of their offsets. A payload is compared with one that an
-earlier pass has stored on disk; a payload that differs, or that has nothing to be compared with, is stored too. The payloads
-that one task stores are different: if size and BLAKE2b hash (RFC 7693) are equal, their bytes are compared.
+earlier pass has stored on disk. A payload that differs from it, or for which no payload is stored, is stored too. A task
+stores each payload once: if the size and the BLAKE2b hash (RFC 7693) of two payloads are equal, their bytes are compared.
 
-The files of a pass, each of which is complete if it exists: ``rows`` has the records in the order of files and offsets: sort
-key, number of the line, place of the payload to compare with, and the line. ``tasks.json`` has the tasks: file, range of
-``rows``, and size of the records. Task N writes ``N.payloads`` (payloads, one after the other), ``N.results`` (number of the
-line, and its result) and ``N.json`` (the number of
-faults, and the first of them), which proves that it is done.
+The files of a pass, each of which is complete if it exists:
+
+``rows``
+    The records in the order of files and offsets: sort key, number of the line, place of the payload to compare with, and
+    the line.
+``tasks.json``
+    The tasks: file, range of ``rows`` in bytes, and size of the records in bytes.
+``N.payloads``, ``N.results``, ``N.json``
+    The files of task N: the stored payloads without separators; the number and the result of each line; the number of
+    faults and the first faults. The last file proves that the task is finished.
 
 The place of a payload is ``PASS/TASK:START:SIZE:HASH``, or ``-`` for none. A result is ``same``, ``alone`` (the record must
 not replace another one), or the place of the stored payload. Columns are separated by tabs.
@@ -86,7 +91,7 @@ class ComparisonTask:
 
 
 class Pass:
-    """A pass over the files of a manifest, in a folder of its own."""
+    """A pass over the files of a manifest. Each pass has its own folder."""
 
     def __init__(self, folder: Path, places: Places) -> None:
         self._folder = folder
@@ -186,14 +191,14 @@ def _result(
     except Undecodable as error:
         faults.add(place, f"the payload cannot be decoded: {error}")
     except (DamagedInput, ArchiveError) as error:
-        # Without the place, if it is the line's own.
+        # Leave out the place at the start of the error if it is the place of this line.
         before, _, reason = str(error).partition(f", offset {line.offset}: ")
         faults.add(place, reason if reason and before.endswith(line.file) else str(error))
     return ALONE
 
 
 class _StoredPayloads:
-    """The payloads that a task stores in *file*, each once; *name* is that of the task in places."""
+    """The payloads that a task stores in *file*, each once; *name* is ``PASS/TASK`` in their places."""
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self._file = file
@@ -202,7 +207,7 @@ class _StoredPayloads:
         self._known: dict[tuple[int, bytes], list[int]] = {}
 
     def place_of(self, pieces: Iterator[bytes]) -> str:
-        """Store a payload, if it has not been stored before."""
+        """The place of a payload, which is stored if this task has not stored it before."""
         start, size, hasher = self._end, 0, blake2b(digest_size=32)
         self._file.seek(start)
         for piece in pieces:
@@ -211,7 +216,7 @@ class _StoredPayloads:
             size += len(piece)
         alike = self._known.setdefault((size, hasher.digest()), [])
         for known in alike:
-            # The next payload overwrites this one.
+            # The payload is already stored; let the next one overwrite this copy.
             if are_same(_part(self._file, known, size), _part(self._file, start, size)):
                 start = known
                 break
@@ -224,7 +229,7 @@ class _StoredPayloads:
 def stored_pieces(folder: Path, place: str) -> Iterator[bytes]:
     """The payload at a place, in pieces. Raises OSError."""
     name, start, size, _ = place.split(":")
-    # Building a Path would take as long as reading a usual payload.
+    # Creating a Path takes as long as reading a payload of usual size.
     with io.FileIO(f"{folder}/{name}.payloads") as file:
         yield from _part(file, int(start), int(size))
 

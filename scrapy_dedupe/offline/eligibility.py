@@ -2,7 +2,7 @@
 
 The rules are the same as in a crawl: only whole bodies of GET responses. Replay programs do not find a POST by its URL
 and may show a revisit of another status as 200, and a part of a body must never replace a whole one.
-`warc.bodies.why_no_original` makes this decision for both.
+`warc.bodies.why_no_original` makes this decision for crawls and for archives.
 """
 
 from __future__ import annotations

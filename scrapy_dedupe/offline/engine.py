@@ -39,7 +39,8 @@ def open_engine(
 ) -> Iterator[Any]:
     """An in-memory DuckDB that uses at most *memory_limit*. Data beyond this limit goes to files in *scratch*.
 
-    Without *scratch*, there must be no tables, and the other options have no effect: the DuckDB is that of the process.
+    Without *scratch*, all callers in a process share one DuckDB, which they must not create tables in, and the options
+    *memory_limit* and *threads* have no effect.
     *purpose* completes the sentence "... needs DuckDB". Raises SettingError if DuckDB is not installed. An error of
     DuckDB, such as a full disk or a damaged file, is raised as the exception that *refused* makes of its text.
     """
@@ -57,7 +58,7 @@ def open_engine(
         raise refused(f"DuckDB says: {_reason(str(error))}") from error
 
 
-@lru_cache(None)  # the one of the parent process must not be closed in a fork
+@lru_cache(None)  # per process: a fork must not close the connection of its parent
 def _reader(process: int) -> Any:
     """A DuckDB for all queries of this process that need no tables, since it takes longer to open than a small query."""
     return _connected("", MEMORY_LIMIT, THREADS)
@@ -80,7 +81,7 @@ def _connected(scratch: str, memory_limit: str, threads: int) -> Any:
     connection.execute("SET enable_progress_bar = false")
     # Prefetching reads up to a megabyte for a column of lists, regardless of the size of the column.
     connection.execute("SET disable_parquet_prefetching = true")
-    # Files are read once; later ones may have the same name.
+    # Each file is read only once, and a later file may have the same name.
     connection.execute("SET enable_external_file_cache = false")
     return connection
 

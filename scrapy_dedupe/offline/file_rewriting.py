@@ -49,9 +49,9 @@ _CANNOT: Final = frozenset(
 )
 _GZIP_FORMAT: Final = 31
 _TEMPORARY: Final = ".part"
-_START_BYTES: Final = 4_096  # of a file, which show its format
+_START_BYTES: Final = 4_096  # enough of a file to detect its format
 _HTTP_HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
-# Most heads are longer than the first number when they are compressed, but not by much.
+# Most compressed heads are slightly longer than the first of these numbers.
 _FEW_BYTES: Final = 512
 _FEWER_BYTES: Final = 128
 _MORE_BYTES: Final = 1 << 18
@@ -60,7 +60,10 @@ _QUICK_BYTES: Final = 1 << 20  # larger records are read in pieces
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """A file to rewrite (a task for `WorkFolder.run`), the folder of its slice, and the new file."""
+    """A file to rewrite, as a task for `WorkFolder.run`.
+
+    ``slice_folder`` has its slice of the plan (`plan`); ``target`` is the path of the new file.
+    """
 
     name: str
     file: ReadableFile
@@ -75,7 +78,7 @@ class RewriteTask:
 
     @property
     def depends_on(self) -> object:
-        """Nothing but the slice, which does not change after it was made."""
+        """None, since the result depends only on the file and its slice, and a slice never changes."""
         return None
 
 
@@ -236,8 +239,8 @@ class RecordFile:
     ) -> None:
         """Write a record: its head including the blank line, and its block of *block_length* bytes.
 
-        A block of up to *at_once_bytes* is compressed as a whole.
-        Raises ArchiveError if the block has another length: then the file that it is read from has changed.
+        A block of up to *at_once_bytes* is compressed as a whole. Raises ArchiveError if the block has another length,
+        because then the file that it is read from has changed.
         """
         pieces = self._whole(head, block, block_length)
         if not self._gzip:
@@ -284,7 +287,7 @@ class RecordFile:
                     begin += count
                     self.size += count
             except OSError as error:
-                # A remote file has no number, and an error without one.
+                # A remote file has no file descriptor, and raises an error without errno.
                 if error.errno not in _CANNOT and error.errno is not None:
                     raise
         return begin

@@ -75,7 +75,7 @@ def begin(
 
 @dataclass(frozen=True, slots=True)
 class NewFiles:
-    """The new files of a run, by the names of the files that are rewritten. *others* are files that are only read.
+    """The new files of a run, by the names of the rewritten files. *others* are files that are only read.
 
     A new file is written to *folder*, with its path of *names*. Then it is moved to *output* or, if this is None, it replaces
     the old file. ``replaces``: existing files in *output* may be replaced.

@@ -2,8 +2,8 @@
 
 A word is a WARC, ARC or WACZ file, a multi-WACZ JSON, a URL, a folder, or a pattern with the wildcards of `glob`. A
 folder means its own WARC and ARC files, or those of its subfolders too. The name of a file is its path as found from
-the word, with ``/`` as separator; a path relative to the working folder stays relative. New files are named relative to the common parent folder of all
-input files.
+the word, with ``/`` as separator; a path relative to the working folder stays relative. New files are named relative to
+the common parent folder of all input files.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ def find_inputs(
 def left_out(
     words: Sequence[str], inputs: Iterable[Input], *, recursive: bool = False, without: Path | None = None
 ) -> tuple[int, tuple[str, ...]]:
-    """The WARC and ARC files in the folders among *words* that `find_inputs` skips, with the options as there.
+    """The WARC and ARC files in the folders among *words* that `find_inputs` skips with the same options.
 
-    First the number of files in subfolders, 0 if *recursive* is set. Then the files that a crawl has open, or did not close,
-    and that may grow. Files among *inputs* are not counted.
+    Returns the number of files in subfolders (0 if *recursive* is set), and the names of the files that a crawl has open or
+    did not close, and that may therefore grow. Files among *inputs* are in neither.
     """
     known = {os.path.realpath(str(given.file)) for given in inputs if not is_url(given.name)}
     below: set[str] = set()
@@ -153,7 +153,10 @@ def refuse_own_file(inputs: Iterable[Input], output: Path) -> None:
 
 
 def refuse_equal_names(inputs: Iterable[Input], where: str, choices: str) -> None:
-    """Raise UsageError for two inputs with one name; *where* the name is used, and *choices* of the user, for the message."""
+    """Raise UsageError for two inputs with the same name.
+
+    The message has *where* the name is used, and the *choices* of the user, one or more sentences.
+    """
     known: dict[str, Input] = {}
     for given in inputs:
         other = known.setdefault(given.name, given)

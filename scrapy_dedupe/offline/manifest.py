@@ -10,7 +10,7 @@ one space; a file has 6, 7 or 10 columns in all its lines::
     a.warc.gz 3901 635 http://a.example/ 2012-04-08T20:13:38Z md5:d41d8cd98f00b204e9800998ecf8427e 1 1 - -
 
 Numbers are decimal; offset and length count stored bytes. The two references of an original are ``-``. For white space in
-names and URIs see `escapes`. Files with the same number of columns can be concatenated.
+names and URIs see `manifest_lines`. Files with the same number of columns can be concatenated.
 
 **JSON lines**: one object for each line, whose keys are the fields of `ManifestLine`; fields that are None are omitted.
 

@@ -9,11 +9,11 @@ digits for each of its UTF-8 bytes; all other characters are written unchanged.
   When read, ``%`` and two hexadecimal digits are that byte; any other percent sign is literal.
 - **URIs** contain percent signs of their own, and the C tools write them unchanged, so ``http://a/b%20c`` must stay
   unchanged. A URI without breaks is written unchanged. A URI with a break is escaped like a file name, and its first
-  character is escaped too, as a mark: ``http://a/b c`` is ``%68ttp://a/b%20c``. So a URI that begins with a percent
-  sign is escaped. Two more kinds of URI are escaped because they would be misread: ``-`` is ``%2D``, and a URI that
-  begins with a percent sign. An empty URI is a single ``%``.
+  character is escaped too, as a mark: ``http://a/b c`` is ``%68ttp://a/b%20c``. So a percent sign at the beginning means
+  that a URI is escaped. Two more kinds of URI are escaped because they would be misread: ``-``, which is written as
+  ``%2D``, and a URI that begins with a percent sign. An empty URI is written as a single ``%``.
 
-Escaping and unescaping returns the same text, for all text that was decoded from bytes.
+Unescaping an escaped text returns the text, if it was decoded from bytes.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _PIECE: Final = 1 << 20
-_LOOK_BYTES: Final = 1 << 12  # at a record of unknown length
+_LOOK_BYTES: Final = 1 << 12  # how much is read of a record of unknown length
 _RECORD_END: Final = b"\r\n\r\n"
 # A file of rows is sorted by offset.
 _QUERY: Final = """
@@ -52,8 +52,8 @@ HashedRecord = tuple["StoredRecord", "Sequence[BodyDigest]"]
 class OldRecord(NamedTuple):
     """Facts about one record that shares its gzip member with no other.
 
-    ``offset`` and ``length`` count stored bytes, the blank lines after the record included (`StoredRecord`). ``stored`` is
-    their digest (`stored_digest`). The other facts are None if they are not known. ``start`` has the head with its blank line,
+    ``offset`` and ``length`` count stored bytes, including the blank lines after the record (`StoredRecord`). ``stored`` is
+    the digest of these bytes (`stored_digest`). The other facts are None if they are not known. ``start`` has the head with its blank line,
     which is ``head_bytes`` long, and after it the HTTP head of a response, or the whole block of a short record of another
     type; ``block_bytes`` is the length of the block. ``payload_bytes`` and ``payload_sha256`` are size and digest of the
     stored payload of a response.
@@ -121,7 +121,7 @@ class OldFile:
     def record_at(self, offset: int, *, needs_body: bool = True) -> HashedRecord | None:
         """The record that begins at *offset*; None if there is none, or if it shares a gzip member with others.
 
-        If it does not need its body, it may have only its heads.
+        Without *needs_body*, the result may have only the heads of the record.
         """
         if (facts := self.facts_at(offset)) is not None:
             found = self.known(facts, self.window, offset, needs_body=needs_body)

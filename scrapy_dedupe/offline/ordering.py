@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.manifest_lines import ManifestLine
 
 MEMORY_BYTES: Final = 32 << 20
-"""The memory for rows that are sorted without files."""
+"""The most memory for rows, in bytes; more rows are sorted with files."""
 MOST_RUNS: Final = 64
 """The most files that are merged at once."""
 
@@ -101,7 +101,7 @@ def moment(date: str) -> str:
 
 
 def sorted_rows(rows: Iterable[bytes], folder: Path) -> Iterator[bytes]:
-    """Sort rows, which end with a line end, by their bytes. See `by_cluster`."""
+    """Sort rows by their bytes; each ends with a line end. *folder* and the exceptions are those of `by_cluster`."""
     held: list[bytes] = []
     held_bytes = 0
     runs: list[Path] = []
@@ -137,7 +137,7 @@ def _cluster_key(line: ManifestLine) -> bytes:
 
 
 def _name_key(name: str) -> bytes:
-    """A text without white space that sorts like the name's bytes, and before a longer name."""
+    """A text without white space that sorts like the bytes of the name; a name sorts before its continuations."""
     # "!" sorts before every unescaped character, so escaped characters sort correctly too.
     return _LOW.sub(lambda found: b"!%c" % (found[0][0] + 0x30), name.encode("utf-8", "surrogateescape"))
 

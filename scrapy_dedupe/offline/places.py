@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 _WACZ_FOLDER = ".wacz/archive/"
 _SHOWN = 3
 _GZIP_START = GZIP_MAGIC[:2]
-_START_BYTES = 1 << 16  # longer than the header line of an ARC record
-_AFTER_BYTES = 64  # of the next record, which show that a record is whole
+_START_BYTES = 1 << 16  # more than the header line of an ARC record
+_AFTER_BYTES = 64  # enough of the next record to see that the record before it is whole
 
 
 class Places:
@@ -110,8 +110,8 @@ class Places:
     def records(self, name: str) -> Iterator[Callable[[ManifestLine], StoredRecord]]:
         """A function that returns the records of lines of one file, as `record` does.
 
-        The file is opened once, and if the lines are in the order of their offsets, no byte of it is read twice; only the
-        blocks of records with more than 4 MiB are.
+        The file is opened once. If the lines are in the order of their offsets, no byte is read twice, except the blocks of
+        records with more than 4 MiB.
         """
         window: WindowedFile | None = None
         with ExitStack() as stack:

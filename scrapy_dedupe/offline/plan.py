@@ -18,8 +18,8 @@ The column ``kind`` says what a row is:
 - ``change``: a record to change, with its offset and length. A copy that becomes a revisit (``is_converted``) has the values
   of its original: ``target_id``, ``target_uri``, ``target_date`` and ``target_digest``. Of any other record, references are
   updated.
-- ``capture``: a record that these references may mean (`reference_changes.MeantRecord`).
-- ``standing``: a capture that does not change, and may be meant too (`reference_changes.Standing`).
+- ``capture``: a changing record that these references may mean (`reference_changes.MeantRecord`).
+- ``standing``: an unchanged capture that these references may mean (`reference_changes.Standing`).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class PlanCounts(NamedTuple):
 
 
 def make_plan(task: PlanTask, faults: Faults) -> PlanCounts:
-    """Make the slices of all files, except in a dry run, which only gets the counts.
+    """Make the slices of all files, and return the counts. A dry run makes no slices.
 
     A line that differs from its record is a fault. Raises ArchiveError, and the exceptions of `Faults.add`.
     """

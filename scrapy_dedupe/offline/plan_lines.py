@@ -1,10 +1,19 @@
 """The numbered lines from which the plan is made: ``lines.parquet``, from manifests or from rows.
 
-Columns: line (number in the order of the manifests, from 1), file, offset, length, label and value (the digest), listed_key (the
-digest for comparison), extension (distinguishes different payloads with equal digests), copy (number among the records
-of one payload; 1: original), uri, date, refers_uri, refers_date, original (the line that a copy refers to) and role (0: no
-duplicates; 1: may be the original of a copy; 2: a copy, which may be the original of another one). A record that is listed
-several times has its first line only.
+The columns are those of a manifest (`manifest_lines.ManifestLine`), with these differences:
+
+line
+    The number of the line in the order of the manifests, from 1. A record that is listed several times has only its first
+    line.
+file
+    The number of the file in ``files``.
+label, value, listed_key
+    The digest: its algorithm, its bytes as stored in the column, and the key by which digests are compared.
+original
+    The line that a copy refers to.
+role
+    0: the record has no duplicates; 1: it may be the original of a copy; 2: it is a copy, which may become the original of
+    another copy.
 
 The metadata has ``files``, a list of `PlannedFile`, and ``marks``, a hash of the lines of manifests. The file depends only on
 the manifests or rows, and does not change after it gets its name.
@@ -252,7 +261,7 @@ def _write_manifest(
 
 
 def view_rows(engine: Any, rows: Mapping[int, Path]) -> None:
-    """Create the view ``row``, the rows of files with the column file, and the table ``row_file`` with these numbers."""
+    """Create the table ``row_file`` with the numbers of files, and the view ``row``: all rows, with the column ``file``."""
     places = [(checked(path), number) for number, path in rows.items()]
     create_table(engine, "row_file", {"path": "VARCHAR", "file": "BIGINT"})
     insert_rows(engine, "row_file", {"path": "VARCHAR", "file": "BIGINT"}, places)
@@ -281,7 +290,10 @@ def marks_of(lines: Iterable[ManifestLine], originals: Iterable[ManifestLine]) -
 
 @contextmanager
 def _lines_file(folder: Path) -> Iterator[tuple[Any, Any]]:
-    """DuckDB, and a function that writes its table ``line`` with these files (whether each is rewritten, now and ever)."""
+    """DuckDB, and a function that writes its table ``line``.
+
+    The function gets the files by name, with two values: whether each is rewritten in this run, and whether in any run.
+    """
     path, scratch = folder / LINES_FILE, folder / "scratch"
     with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
         with open_engine(PURPOSE, lambda text: refused(path, text), scratch) as engine:
@@ -321,7 +333,10 @@ def _insert(
     is_rewritten: tuple[bool, bool],
     count: int,
 ) -> int:
-    """Insert lines into the table ``listed`` after *count* others, and add their files; return the number of all."""
+    """Insert lines into the table ``listed``, numbered after *count* earlier ones, and add their files to *files*.
+
+    Return the number of all lines.
+    """
     numbers = {name: number for number, name in enumerate(files, 1)}
 
     def rows() -> Iterator[tuple[Any, ...]]:

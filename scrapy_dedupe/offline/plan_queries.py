@@ -214,8 +214,8 @@ JOIN file f ON f.file = d.file WHERE d.is_converted AND f.is_output ORDER BY d.l
 """URI, media type and saved bytes of each copy that becomes a revisit in a rewritten file."""
 
 SLICES: Final = [
-    # What a reference with a URI and a digest means: an unchanged record, if there is any; else the first one. Not a window:
-    # Spark sorts all rows of a window in one task.
+    # A reference with a URI and a digest means an unchanged record if there is any, otherwise the first record. This is not a
+    # window function, because Spark sorts all rows of a window in one task.
     """
 CREATE TABLE payload AS SELECT uri, payload_key, min(line) AS line FROM (
     SELECT uri, digest_key AS payload_key, line, is_converted FROM decided

@@ -1,4 +1,4 @@
-"""The bytes of one record of a remote file. Only these are fetched, once, and can be read repeatedly.
+"""The bytes of one record of a remote file. Only these bytes are fetched, once, and they can be read repeatedly.
 
 A range of up to 4 MiB is held in memory; a longer one is written to a temporary file without a name.
 HTTP needs one request on a persistent connection, and the response must be this range: status 206, from its first
@@ -34,7 +34,7 @@ class FileRange:
 
     Readers detect the format of a file by its first bytes, which are not fetched. They get the first bytes of the record
     instead: all gzip members begin alike, and so do all records of a plain file. Raises ArchiveError if the bytes cannot be
-    fetched, SettingError without the driver of the protocol, OSError of the temporary file.
+    fetched, SettingError if the driver of the protocol is not installed, OSError for the temporary file.
     """
 
     def __init__(self, file: RemoteFile | StoredMember, offset: int, length: int) -> None:

@@ -54,8 +54,8 @@ _ONLY_BY_DIGEST = (
 class References:
     """Checks every revisit and every link of the evidence, and replays a sample.
 
-    *files* are the pairs of files in the order of their numbers; *pair_count* of them are not originals. The numbers of
-    `verifying.Verification` are added to *counts*.
+    *files* are the pairs of files in the order of their numbers; the first *pair_count* are in the archives, the others are
+    originals. The counts of `verifying.Verification` are added to *counts*.
     """
 
     def __init__(

@@ -71,7 +71,7 @@ _NO_HEAD: Final = "without an HTTP head"
 _FORMER_OF_OTHERS: Final = "with Former- fields that warcrefs or dedupe did not write"
 _SHARED: Final = "in a gzip member with other records"
 _MOST_CANDIDATES: Final = 8
-_START_BYTES: Final = 4_096  # of a file, which show its format
+_START_BYTES: Final = 4_096  # enough of a file to detect its format
 
 _TABLES: Final = """
 CREATE TABLE revisit (file INTEGER, "offset" INTEGER, length INTEGER, is_gzip INTEGER, reference TEXT,
@@ -131,7 +131,7 @@ def open_plan(path: Path, mode: Literal["rwc", "rw", "ro"] = "ro") -> Iterator[s
 
 @dataclass(slots=True)
 class RestorationScan:
-    """What was found besides the records in the plan.
+    """The findings of `search` that are not in the plan.
 
     ``size_bytes`` is the size of the files to restore. ``left`` counts the revisits of other programs that are not restored,
     by reason; ``not_ours`` counts the records with ``Former-`` fields of other programs, ``not_ours_revisits`` the revisits
@@ -279,8 +279,8 @@ def leave_unrestored(
 ) -> None:
     """Leave the revisits unchanged whose original was not found, and the records that refer to one of them.
 
-    For a revisit of this project, and one whose original is not the right one, this is a fault. *names* are those of the
-    files.
+    This is a fault if the revisit was made by this project, or if an original was found but is not the right one. *names* are
+    the names of the files.
     """
     plan.execute("BEGIN")
     plan.execute("DELETE FROM lost")
@@ -378,7 +378,7 @@ class Output:
 
     @property
     def waiting(self) -> Path:
-        """Its path until all files are verified. Readers do not accept its name as an archive in a folder."""
+        """The path of the file until all files are verified. Its name is not that of an archive, so readers skip it."""
         return self.plan.parent / "new" / f"{self.number}{'.gz' if '.gz' in self.source.suffixes else ''}"
 
 

@@ -11,8 +11,8 @@ files of the previous step are synced to disk, so a killed run continues where i
 1. the files are read once; ``plan.sqlite`` has the changes (`restored_files`), ``searched.json`` what else was found; then
    ``job.json`` is written;
 2. the originals are read, file by file, and verified; ``made/`` has the records that are restored from them;
-3. the new files are written to ``new/`` and compared with their sources; ``verified.json`` has the facts about them;
-4. they get their final names, and the folder is removed.
+3. the new files are written to ``new/`` and compared with their sources; ``verified.json`` has the facts about the new files;
+4. the new files get their final names, and the folder is removed.
 
 If a source file has changed meanwhile, the work starts again: an output made from an older version of a file is useless, and
 in place it would delete new records. In place, files are replaced one by one: originals do not change, so any mixture of old
@@ -256,7 +256,7 @@ class _Restoration:
         return asdict(scan)
 
     def _make_records(self, plan: sqlite3.Connection) -> None:
-        """Step 2: the first candidates of all revisits, then the second ones of those that have no original yet, and so on."""
+        """Step 2: try the first candidate of each revisit, then the second one if it has no original yet, and so on."""
         ((last,),) = plan.execute("SELECT coalesce(max(rank), -1) FROM candidate")
         for rank in range(last + 1):
             tasks = [

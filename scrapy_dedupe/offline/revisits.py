@@ -62,7 +62,7 @@ _OF_REFERENCES: Final = (
 _MAX_CHANGED_BYTES: Final = MAX_HEAD_BYTES // 3
 
 _NAMESPACE: Final = uuid.UUID("5d8a3a4e-6f0b-4b57-9a53-0c7d41b2f6ce")  # of ids of revisits
-# They compress as badly as a real id and digest.
+# Placeholders that compress no better than a real id and digest.
 _SOME_ID: Final = b"<urn:uuid:7d4f1b0a-93c6-4e5d-8a2f-6b1c9e0d3f58>"
 _SOME_DIGEST: Final = b"sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
 

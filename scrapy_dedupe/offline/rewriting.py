@@ -4,7 +4,7 @@ This is one job in a work folder (`tasks.work`), which continues after a kill: `
 ``OUTPUT/.dedupe/warcrefs``; `steps` begins with files and works in ``OUTPUT/.dedupe``. Its steps and their files:
 
 1. ``lines.parquet``: the numbered lines (`plan_lines`); ``job.json``: the options and the source files;
-2. ``rows/N.parquet``, ``rows/N.json``: the rows of file N (`rows`), and their counts;
+2. ``rows/N.parquet``, ``rows/N.json``: the rows of file N (`rows`), and the proof with their counts;
 3. ``slices/file=N/``, ``plan.json``: the changes to file N, and their counts (`plan`);
 4. ``new/NAME``, ``done/N.json``: the new files, and the number of changes to each (`file_rewriting`);
 5. ``verified.json``: the report, after the new files have been compared with the old files, or with facts about them
@@ -306,7 +306,7 @@ class Rewriting:
         self._faults = faults
 
     def make_rows(self) -> dict[int, Path]:
-        """The rows of all files, by their numbers. Of a remote file that is only read, no rows are made."""
+        """The rows of all files, by number. No rows are made of a remote file that is only read."""
         tasks = []
         for file in self._files:
             place = self._places.file(file.name)

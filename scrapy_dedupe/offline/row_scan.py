@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 CAPTURES: Final = ("response", "resource")
 # Of a longer record, the bytes might have left the window.
 _LONG_BYTES: Final = 1 << 20
-_START_BYTES: Final = 4_096  # of a file, which show its format
+_START_BYTES: Final = 4_096  # enough of a file to detect its format
 _GET: Final = re.compile(rb"\s*GET ", re.IGNORECASE)
 _HEAD_END: Final = (b"\r\n\r\n", b"\n\n")
 
@@ -71,7 +71,7 @@ class RowScan:
 
     @property
     def sums(self) -> FileSums:
-        """The results so far, if the records get lines of a manifest."""
+        """The results so far for the lines of the manifest, if any are made."""
         return self._digester.sums if self._task.is_summed and self._digester is not None else FileSums()
 
     def rows(self) -> Iterator[RecordRow]:

@@ -160,7 +160,7 @@ class RowsTask:
 
     @property
     def path(self) -> Path:
-        """The path of ``target`` without suffix, for the proof of a `WorkFolder`."""
+        """The path of the proof in the `WorkFolder`, without its suffix."""
         return self.target.with_suffix("")
 
     @property
@@ -187,7 +187,7 @@ def write_rows(path: Path, rows: Iterable[RecordRow]) -> None:
         with open_engine(PURPOSE, lambda text: refused(path, text), scratch) as engine:
             create_table(engine, "data", COLUMNS)
             insert_rows(engine, "data", COLUMNS, rows)
-            # In the order of the rows. To sort rows with heads would need much memory.
+            # Keep the order of the rows, since sorting rows with heads would need much memory.
             engine.execute("SET preserve_insertion_order = true")
             copy_to(engine, "SELECT * FROM data", temporary, {"version": VERSION})
         shutil.rmtree(scratch, ignore_errors=True)
@@ -230,7 +230,7 @@ def _array(values: tuple[Any, ...], kind: str) -> Any:
 def copy_to(engine: Any, query: str, path: Path, about: Mapping[str, Any]) -> None:
     """Write the result of a query to a Parquet file with *about* in its metadata."""
     text = json.dumps(about).replace("'", "''")
-    # A group of rows is in memory while it is written, and some rows have long heads.
+    # Small groups: a group is in memory while it is written, and some rows have long heads.
     options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 8192, KV_METADATA {{'{_KEY}': '{text}'}}"
     engine.execute(f"COPY ({query}) TO {quoted(path)} ({options})")
 

@@ -56,7 +56,7 @@ _PIECE: Final = 1 << 20
 _FIRST_BYTES: Final = 1 << 11
 _MOST_SEARCHES: Final = 500
 _AHEAD: Final = 256
-# Of 256 unchanged payloads.
+# The number of unchanged payloads, of 256, that are hashed again.
 _HASHED_AGAIN: Final = 16
 _CONCURRENT_TO, _REFERS_TO = "WARC-Concurrent-To", "WARC-Refers-To"
 # arc2warc writes new records of these types, which are not part of the converted data.
@@ -222,7 +222,7 @@ class _Walk:
                 if self._pass_unchanged():
                     reader = None
                     continue
-                # Also the shortest way to read the records between two unchanged ones.
+                # This is also the fastest way to read the records between two unchanged ones.
                 found = usual_record(self._after, self._at, None, self._layouts)
             if found is not None:
                 reader = None
@@ -238,7 +238,7 @@ class _Walk:
             record, digests = found
             self._counts["records"] += 1
             if not record.length:
-                # It shares a gzip member, whose bytes are compared with the bytes between records.
+                # The record shares a gzip member, whose bytes are compared like the bytes between records.
                 self._counts["unchanged"] += 1
                 self._add_evidence(record, AFTER if self._is_lost else BOTH, record.offset, digests)
                 continue
@@ -248,7 +248,7 @@ class _Walk:
         self._compare_bytes(self._after.size_bytes)
 
     def _pass_unchanged(self) -> bool:
-        """Pass the next record if it has the digest in the facts and can be known from them; return whether it was."""
+        """Skip the next record if its bytes have the digest in the facts, and the facts suffice; return whether it was skipped."""
         at, facts = self._at, self._old.facts_at(self._at_before)
         if facts is None:
             return False
@@ -282,7 +282,7 @@ class _Walk:
             self._at_before += record.length
             return
         partner = self._record_before(needs_body=record.type != "revisit")
-        # Mostly the ids show that it is the same record.
+        # Usually the ids already show that both are the same record.
         if partner is None or partner[0].id is None or partner[0].id not in (record.id, _former_id(record)):
             partner = self._find_partner(key_of(record), partner)
         if partner is None:

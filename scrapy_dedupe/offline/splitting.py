@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.state import StateFolder
 
     Plan: TypeAlias = Callable[[Iterator[int], int, int], Iterator[int]]
-    """Yields the number of the part of each digest, from 0, given the sizes of all, their sum, and their number."""
+    """Yields the number, from 0, of the part of each digest, from the sizes of all digests, their sum, and their number."""
 
 FORMATS: Final = ("text", "jsonl")
 _NUMBER: Final = re.compile(r"[1-9]\d*", re.ASCII)

@@ -1,12 +1,17 @@
 """All steps of the deduplication in one run: digests, comparison, originals, revisits, and verification.
 
 The state folder is ``.dedupe`` in the output folder; in place, in the common parent folder of all inputs. The job in it is
-that of `rewriting`, with other steps before the plan: ``arcs/`` (WARC files converted from ARC files); ``rows/N.parquet``, the
-rows of file N; ``numbered.json``, the counts, after ``lines.parquet`` was made from the rows, and ``manifest.txt`` (the
-manifest of ten columns) from the lines. With ``--compare bytes``, ``sums.txt`` (a manifest of digests) is made from the rows
-and compared with the files of `collisions`, and the lines are made from the manifest. Each file gets its name only when it is
-complete, so the same command continues after a kill. At the end only ``manifest.txt`` and ``report.json`` are kept. If files
-are replaced in place again later, the files of the earlier run are moved to ``earlier/1/``, ``earlier/2/`` and so on.
+that of `rewriting`, with other steps before the plan, whose files are:
+
+- ``arcs/``: WARC files converted from ARC files;
+- ``rows/N.parquet``: the rows of file N;
+- ``lines.parquet``, made from the rows, and ``manifest.txt``, the manifest of ten columns, made from the lines;
+  ``numbered.json`` has their counts and is written last.
+
+With ``--compare bytes``, ``sums.txt``, a manifest of digests, is made from the rows; `collisions` compares its records, and
+the lines are made from the resulting manifest. Each file gets its name only when it is complete, so the same command
+continues after a kill. At the end only ``manifest.txt`` and ``report.json`` are kept. If files are replaced in place again
+later, the files of the earlier run are moved to ``earlier/1/``, ``earlier/2/`` and so on.
 """
 
 from __future__ import annotations
@@ -58,8 +63,8 @@ _ARC_SUFFIX: Final = re.compile(r"\.arc(?=(\.gz)?\Z)", re.IGNORECASE)
 class StepOptions(RewriteOptions):
     """Options of `run_steps`; ``work`` overrides the state folder.
 
-    ``compare`` decides when payloads are the same. ``digest``: the digest, BLAKE2b-256 and the size are equal. ``bytes``:
-    the digest is equal, and then all bytes are. With ``digest``, the verification compares the new files with facts from the
+    ``compare`` decides when payloads are the same. ``digest``: if the digest, BLAKE2b-256 and the size are
+    equal. ``bytes``: if the digest and all bytes are equal. With ``digest``, the verification compares the new files with facts from the
     first reading of the old ones (`old_files`); with ``bytes``, it reads the old files again.
     """
 

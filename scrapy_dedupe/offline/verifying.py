@@ -186,8 +186,8 @@ def pairs_of(before: Path, after: Path) -> list[Pair]:
     """The pairs of two files or two folders, sorted by name; None where a side has no such file.
 
     Files with the same relative path are a pair, and so are an ARC file and a WARC file of the same name. Rewritten files
-    are stored relative to the common parent folder of the old files (`layout`). So if no path matches, the paths before are
-    taken relative to that parent folder. Folders whose names begin with a dot hold unfinished work and are skipped, as are
+    are stored relative to the common parent folder of the old files (`output_names`). So if no path matches, the paths
+    before are taken relative to that parent folder. Folders whose names begin with a dot hold unfinished work and are skipped, as are
     files that are neither WARC nor ARC.
 
     Raises UsageError for a file and a folder, ArchiveError if one of them does not exist.

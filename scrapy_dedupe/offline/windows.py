@@ -27,7 +27,7 @@ _PIECE = 1 << 18
 class WindowedFile:
     """A context manager around the open file *file*, which itself can be opened as a `ReadableFile`.
 
-    Unless it *reads_ahead*, only the bytes that are asked for are read.
+    Unless *reads_ahead* is set, only the requested bytes are read.
     """
 
     def __init__(self, file: ReadableFile, *, reads_ahead: bool = True) -> None:

@@ -3,7 +3,7 @@
 The functions take a classic ``pyspark.sql.SparkSession`` and give the same results, byte for byte, as the ones of
 `scrapy_dedupe.offline` that run on one machine. Each file is read by one task. The driver keeps the state of the work, so
 a run continues after a kill as it does on one machine. All machines must see the files and the output folder at the same
-paths; inputs of `sums` and the output of `dedupe` may also be URLs.
+paths. Inputs of `sums` and the output of `dedupe` may also be URLs.
 """
 
 from __future__ import annotations

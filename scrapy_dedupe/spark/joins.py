@@ -48,7 +48,7 @@ _TYPES: Final = {"BIGINT": "bigint", "VARCHAR": "string", "BLOB": "binary", "BOO
 class SparkJoins:
     """Tables in *session*, with their files in the folder *scratch*. Call `close` at the end.
 
-    Until then, the session has settings that divide the rows of one key over several tasks.
+    Until `close` is called, the session has settings that divide the rows of one key over several tasks.
     """
 
     def __init__(self, session: Any, scratch: Path) -> None:

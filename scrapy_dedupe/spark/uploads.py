@@ -5,7 +5,7 @@ by one task, read back and compared, and recorded. Object stores (S3, GCS, Azure
 no program sees a partial file there. On other servers, such as SFTP, a file is visible while it is uploaded. In both cases,
 ``.dedupe/report.json`` is uploaded last: if it exists, all files are complete.
 
-The folder for the work has, until all files are uploaded:
+Until all files are uploaded, the folder for the work has:
 
 ``job.json``
     the URL, the options and the inputs; it is uploaded first, so that a URL that cannot be written is found before the work
@@ -161,7 +161,7 @@ class Target:
             return system, path.rstrip("/")
 
     def refuse_files(self) -> None:
-        """Raise ArchiveError if the folder has files, unless they only are from a run that did not end."""
+        """Raise ArchiveError if the folder has files, except those of an unfinished run."""
         system, folder = self.opened()
         with _driver_errors(self.url):
             system.invalidate_cache()

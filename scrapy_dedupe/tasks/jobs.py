@@ -88,9 +88,10 @@ def runs_here(jobs: Jobs, task_count: int) -> bool:
 
 @contextmanager
 def kept_processes(jobs: Jobs) -> Iterator[Jobs]:
-    """The same as *jobs*, for several calls of `run_jobs` in the block, which use the same processes.
+    """Keep the processes of *jobs* for several calls of `run_jobs`, to which the result is passed.
 
-    A process imports what it needs only once. An error must leave the block, since tasks may still run until its end.
+    So a process imports its modules only once. Do not catch exceptions of `run_jobs` inside the block: other tasks may
+    still run until the block ends.
     """
     if not isinstance(jobs, int) or job_count(jobs) == 1:
         yield jobs

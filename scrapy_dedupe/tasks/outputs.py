@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def work_folder(output: Path) -> Iterator[WorkFolder]:
-    """An empty work folder next to *output*; for ``-`` in the system's temporary folder. It is removed at the end.
+    """An empty work folder next to *output*, or in the system's temporary folder if *output* is ``-``. It is removed at the end.
 
     Raises ArchiveError if another process works on the same output, or if the folder cannot be created.
     """

@@ -3,7 +3,7 @@
 All files are JSON, and are written when their part is complete:
 
 ``job.json``
-    What the work was begun with (`Job`): ``format`` is the version of these files, ``version`` that of this package,
+    The options and input files with which the work was begun (`Job`): ``format`` is the version of these files, ``version`` that of this package,
     ``options`` and ``notes`` are those of the caller, and ``files`` has the `FileFacts` of the input files by name.
 ``NAME.json``
     The proof that a step is finished: ``value`` is its result; ``fault_count`` and ``faults`` are the faults that it found.
@@ -50,7 +50,8 @@ _FORMAT: Final = 1
 class FileFacts(NamedTuple):
     """The location of a file, and values that change if the file, or the container of a member, is replaced or changed.
 
-    Of a remote file, only ``place`` is known, or also ``size_bytes`` and ``version``, what its server says of its version.
+    Of a remote file, only ``place`` is known, or also ``size_bytes`` and ``version``, a text of the server that changes with
+    the file.
     """
 
     place: str
@@ -58,7 +59,7 @@ class FileFacts(NamedTuple):
     inode: int | None = None
     modified_ns: int | None = None
     version: str | None = None
-    # Of the inode. A program that replaces a file can preserve its modification time, but not this.
+    # The time at which the inode changed. A program that replaces a file can preserve its modification time, but not this.
     changed_ns: int | None = None
 
     def has_changed(self, now: FileFacts) -> bool:
@@ -67,7 +68,10 @@ class FileFacts(NamedTuple):
 
 
 def facts_of(file: ReadableFile, *, asks_server: bool = False) -> FileFacts:
-    """The facts about a file; *asks_server*: also those about a remote one. Raises ArchiveError if it cannot be read."""
+    """The facts about a file. *asks_server*: request the size and version of a remote file from its server.
+
+    Raises ArchiveError if the file cannot be read.
+    """
     here = file if isinstance(file, Path | RemoteFile) else getattr(file, "container", None)
     place = os.path.realpath(file) if isinstance(file, Path) else str(file)
     if asks_server and isinstance(here, RemoteFile):
@@ -90,7 +94,7 @@ def size_of(file: ReadableFile) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a work folder was begun with. All values can be stored as JSON.
+    """The options and input files with which a work folder was begun. All values can be stored as JSON.
 
     ``files`` are the facts about the input files by name, in order. ``notes`` may differ when the work is continued.
     """
@@ -237,8 +241,8 @@ class WorkFolder(StateFolder):
         """The results of *function*, JSON values, in the order of *tasks*; *title* is that of the progress.
 
         The function is called as by `run_tasks`, but only for tasks that no earlier run has finished with the same file,
-        options and version; a task with a remote file is always run if the server does not report changes. Faults are added to *faults* as by `step`, in the order
-        of the tasks. Raises ArchiveError if a file has changed while it was read.
+        options and version. A task with a remote file is always run if the server does not report changes. Faults are added
+        to *faults* as by `step`, in the order of the tasks. Raises ArchiveError if a file has changed while it was read.
         """
         before = {task.path: facts_of(task.file, asks_server=True) for task in tasks}
         sizes = {task.path: size_of(task.file) for task in tasks}
@@ -326,14 +330,14 @@ def _proof(task: FileTask) -> Path:
 
 def _key(task: FileTask, facts: FileFacts) -> Any:
     key = {"name": task.name, "file": facts, "depends_on": task.depends_on, "version": __version__}
-    # As it is read back: without tuples.
+    # Convert tuples to lists, as in a key that is read back.
     return json.loads(json.dumps(key))
 
 
 def _known(task: FileTask, facts: FileFacts) -> Outcome | None:
-    """The outcome of an earlier run of a task; None if its file or options have changed."""
+    """The outcome of an earlier run of a task; None if there is none, or if its file or options have changed."""
     if facts.inode is None and not facts.version:
-        return None  # a change of the remote file could not be seen
+        return None  # a change of the remote file could not be detected
     try:
         stored = json.loads(_proof(task).read_bytes())
         if stored["key"] == _key(task, facts) and stored["outputs"] == _output_sizes(task):

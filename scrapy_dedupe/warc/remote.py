@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SECRET = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 _QUERY = re.compile(r"[?#]")
 _BUFFER_BYTES = 1 << 16
-# What drivers tell about a file that changes with it.
+# Values that drivers report for a file, and that change with the file.
 _CHANGING = ("ETag", "LastModified", "etag", "last_modified", "updated", "md5Hash", "mtime")
 
 
