@@ -1,4 +1,4 @@
-"""DuckDB, which sorts large manifests, and reads and writes Parquet (extra ``archive``)."""
+"""DuckDB, which joins rows, and reads and writes Parquet (extra ``archive``)."""
 
 from __future__ import annotations
 

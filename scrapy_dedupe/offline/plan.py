@@ -18,7 +18,7 @@ The column ``kind`` says what a row is:
 - ``change``: a record to change, with its offset and length. A copy that becomes a revisit (``is_converted``) has the values
   of its original: ``target_id``, ``target_uri``, ``target_date`` and ``target_digest``. Of any other record, references are
   updated.
-- ``capture``: a changing record that these references may mean (`reference_changes.MeantRecord`).
+- ``capture``: a listed record that these references may mean (`reference_changes.MeantRecord`).
 - ``standing``: an unchanged capture that these references may mean (`reference_changes.Standing`).
 """
 

@@ -8,7 +8,9 @@ line
 file
     The number of the file in ``files``.
 label, value, listed_key
-    The digest: its algorithm, its bytes as stored in the column, and the key by which digests are compared.
+    The digest: its label, its bytes, and the text by which digests are compared.
+refers_uri, refers_date
+    The two references of a copy, NULL for an original.
 original
     The line that a copy refers to.
 role
