@@ -12,10 +12,11 @@ Python 3.11 is used, so one binary serves all later versions.
 #include <Python.h>
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Sync with kernel.py. Increase both with every change of what a function takes or returns. */
-#define KERNEL_VERSION 4
+#define KERNEL_VERSION 5
 
 #if defined(_MSC_VER)
 #define INLINE static __forceinline
@@ -1137,6 +1138,65 @@ add_keys(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(added);
 }
 
+/* Fingerprints: live/urls/fingerprints.py */
+
+typedef struct {
+    Bytes start, end;
+} Parameter;
+
+/* The order by name, then by value: '=' is lower than all other characters. */
+static int
+compare_parameters(const void *left, const void *right)
+{
+    Bytes a = ((const Parameter *)left)->start, a_end = ((const Parameter *)left)->end;
+    Bytes b = ((const Parameter *)right)->start, b_end = ((const Parameter *)right)->end;
+    while (a < a_end && b < b_end && *a == *b)
+        a++, b++;
+    int a_rank = a == a_end ? -1 : *a == '=' ? 0 : *a, b_rank = b == b_end ? -1 : *b == '=' ? 0 : *b;
+    return a_rank - b_rank;
+}
+
+/* sorted_query(query): the parameters of a query sorted by name, then by value. */
+static PyObject *
+sorted_query(PyObject *module, PyObject *query)
+{
+    Parameter few[32], *parameters = few;
+    Py_ssize_t length, count = 1;
+    Bytes at = (Bytes)PyUnicode_AsUTF8AndSize(query, &length);
+    if (at == NULL)
+        return NULL;
+    Bytes end = at + length;
+    for (Bytes byte = at; byte < end; byte++)
+        count += *byte == '&';
+    char *sorted = PyMem_Malloc(length + 1);
+    if (count > 32)
+        parameters = PyMem_Calloc(count, sizeof(Parameter));
+    PyObject *result = NULL;
+    if (sorted == NULL || parameters == NULL)
+        PyErr_NoMemory();
+    else {
+        for (Py_ssize_t i = 0; i < count; i++, at++) {
+            parameters[i].start = at;
+            while (at < end && *at != '&')
+                at++;
+            parameters[i].end = at;
+        }
+        qsort(parameters, count, sizeof(Parameter), compare_parameters);
+        char *to = sorted;
+        for (Py_ssize_t i = 0; i < count; i++) {
+            Py_ssize_t size = parameters[i].end - parameters[i].start;
+            memcpy(to, parameters[i].start, size);
+            to += size;
+            *to++ = '&';
+        }
+        result = PyUnicode_DecodeUTF8(sorted, length, NULL);
+    }
+    if (parameters != few)
+        PyMem_Free(parameters);
+    PyMem_Free(sorted);
+    return result;
+}
+
 static PyMethodDef METHODS[] = {
     {"add_key", (PyCFunction)(void (*)(void))add_key, METH_FASTCALL, NULL},
     {"add_keys", (PyCFunction)(void (*)(void))add_keys, METH_FASTCALL, NULL},
@@ -1151,6 +1211,7 @@ static PyMethodDef METHODS[] = {
     {"lower", lower, METH_VARARGS, NULL},
     {"lower_parts", lower_parts, METH_VARARGS, NULL},
     {"simple_tags", simple_tags, METH_VARARGS, NULL},
+    {"sorted_query", sorted_query, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
