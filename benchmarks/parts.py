@@ -50,8 +50,8 @@ DECODING = "decoding (by Scrapy, for the spider too)"
 # The functions of each part, as the callers find them.
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "declared encoding": [(responses, "has_charset")],
-    "SHA-256 of the page as received": [(Judge, "source_of")],
-    "text as UTF-8": [(canonical, "_tree")],
+    "key of the page as received": [(Judge, "source_of"), (responses, "body_digest")],
+    "text as UTF-8": [(canonical, "_tree"), (responses, "utf8_of")],
     "screen": [(markup, "rejection_reason")],
     "parsing, by lexbor": [(markup, "_parse"), (canonical, "parse")],
     "text of the tree": [(canonical, "_tree_text"), (canonical, "_read_html")],
@@ -68,7 +68,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
         (template.TemplateGuard, name) for name in ("classify", "is_shared", "count")
     ],
     "rows, of template and rest": [(signature, "rows_of"), (signature, "rows_of_parts")],
-    "band hashes, by hashlib": [(signature, "band_hashes")],
+    "band hashes": [(signature, "band_hashes")],
     "store": [],  # the methods of the store that is open
     "rest of the verdict": [(Judge, "read"), (Judge, "recall"), (Judge, "decide"), (Judge, "settle")],
     "copy of the exchange": [(responses, "capture_of")],
@@ -142,13 +142,18 @@ def measure(clock: Clock, bodies: list[bytes]) -> list[Counter[str]]:
             response = HtmlResponse(url, body=body, headers=headers, protocol="HTTP/1.1")
             clock.spent = Counter()
             responses.has_charset(response)
-            source = judge.source_of("html", response.encoding, body)
+            capture = responses.capture_of(Request(url), response)
+            source = judge.source_of(
+                "html", response.encoding, responses.body_digest(response, {response: capture})
+            )
             judge.recall([(url, "parts", source)])
             text = decoded(response)
-            reading: PageReading = judge.read(Page(url, text, "parts", source=source))
+            reading: PageReading = judge.read(
+                Page(url, text, "parts", source=source, utf8=responses.utf8_of(response))
+            )
             judged = judge.decide([reading])
             judge.settle([it.capture for it in judged if it.capture is not None])
-            recorder.record(responses.capture_of(Request(url), response))
+            recorder.record(capture)
             found.append(clock.spent)
         recorder.writer.close()
         store.close()

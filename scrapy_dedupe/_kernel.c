@@ -15,7 +15,7 @@ Python 3.11 is used, so one binary serves all later versions.
 #include <string.h>
 
 /* Sync with kernel.py. Increase both with every change of what a function takes or returns. */
-#define KERNEL_VERSION 2
+#define KERNEL_VERSION 4
 
 #if defined(_MSC_VER)
 #define INLINE static __forceinline
@@ -246,11 +246,12 @@ distinct_hashes(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "distinct_hashes: the size is not allowed, or the array is too short");
         goto end;
     }
-    codes = padded <= PY_SSIZE_T_MAX / 4 ? PyMem_Calloc((size_t)padded, 4) : NULL;
+    codes = padded <= PY_SSIZE_T_MAX / 4 ? PyMem_Malloc(4 * (size_t)padded) : NULL;
     if (codes == NULL) {
         PyErr_NoMemory();
         goto end;
     }
+    memset(codes + length, 0, 4 * (size_t)(padded - length));
     if (PyUnicode_AsUCS4(text, codes, padded, 0) == NULL)
         goto end;
     BEGIN_LOOPS(4 * count)
@@ -877,50 +878,278 @@ collapse(PyObject *module, PyObject *text)
     return result;
 }
 
+/* BLAKE2b (RFC 7693) with a digest of 64 bytes and without a key. */
+
+#define ROTATE(x, by) ((x) >> (by) | (x) << (64 - (by)))
+#define MIX(a, b, c, d, x, y)           \
+    a += b + (x), d = ROTATE(d ^ a, 32); \
+    c += d, b = ROTATE(b ^ c, 24);       \
+    a += b + (y), d = ROTATE(d ^ a, 16); \
+    c += d, b = ROTATE(b ^ c, 63);
+#define ROUND(s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15) \
+    MIX(v[0], v[4], v[8], v[12], m[s0], m[s1])                                      \
+    MIX(v[1], v[5], v[9], v[13], m[s2], m[s3])                                      \
+    MIX(v[2], v[6], v[10], v[14], m[s4], m[s5])                                     \
+    MIX(v[3], v[7], v[11], v[15], m[s6], m[s7])                                     \
+    MIX(v[0], v[5], v[10], v[15], m[s8], m[s9])                                     \
+    MIX(v[1], v[6], v[11], v[12], m[s10], m[s11])                                   \
+    MIX(v[2], v[7], v[8], v[13], m[s12], m[s13])                                    \
+    MIX(v[3], v[4], v[9], v[14], m[s14], m[s15])
+
+static const uint64_t BLAKE2B_START[8] = {
+    0x6A09E667F3BCC908u, 0xBB67AE8584CAA73Bu, 0x3C6EF372FE94F82Bu, 0xA54FF53A5F1D36F1u,
+    0x510E527FADE682D1u, 0x9B05688C2B3E6C1Fu, 0x1F83D9ABFB41BD6Bu, 0x5BE0CD19137E2179u,
+};
+
+/* One block of 128 bytes; `count` is the number of bytes up to its end. */
+static void
+compress_block(uint64_t *state, Bytes block, uint64_t count, int is_last)
+{
+    uint64_t m[16], v[16];
+    for (int i = 0; i < 16; i++, block += 8) {
+        m[i] = 0;
+        for (int j = 0; j < 8; j++)
+            m[i] |= (uint64_t)block[j] << (8 * j);
+    }
+    for (int i = 0; i < 8; i++) {
+        v[i] = state[i];
+        v[i + 8] = BLAKE2B_START[i];
+    }
+    v[12] ^= count;
+    if (is_last)
+        v[14] = ~v[14];
+    ROUND(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+    ROUND(14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3)
+    ROUND(11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4)
+    ROUND(7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8)
+    ROUND(9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13)
+    ROUND(2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9)
+    ROUND(12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11)
+    ROUND(13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10)
+    ROUND(6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5)
+    ROUND(10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0)
+    ROUND(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+    ROUND(14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3)
+    for (int i = 0; i < 8; i++)
+        state[i] ^= v[i] ^ v[i + 8];
+}
+
+/* The digest as eight words, of which the first byte is the lowest one. */
+static void
+blake2b(uint64_t *digest, Bytes data, Py_ssize_t length)
+{
+    unsigned char last[128] = {0};
+    uint64_t count = 0;
+    memcpy(digest, BLAKE2B_START, sizeof(BLAKE2B_START));
+    digest[0] ^= 0x01010000 ^ 64;
+    for (; length > 128; length -= 128, data += 128) {
+        count += 128;
+        compress_block(digest, data, count, 0);
+    }
+    if (length)
+        memcpy(last, data, length);
+    compress_block(digest, last, count + length, 1);
+}
+
+/* Bands of signatures: content/signature.py */
+
+#define DIGEST_BYTES 8
+#define MOST_BANDS 0x10000
+
+/* hash_bands(rows, width, bands, namespace, key, first): see `_hash_bands`. */
+static PyObject *
+hash_bands(PyObject *module, PyObject *args)
+{
+    Py_buffer b[3];
+    Py_ssize_t width, bands, first;
+    if (!PyArg_ParseTuple(args, "y*nny*y*n", &b[0], &width, &bands, &b[1], &b[2], &first))
+        return NULL;
+    uint64_t person[2] = {0};
+    unsigned char *message = NULL;
+    PyObject *list = NULL;
+    if (width < 1 || bands < 0 || (bands && b[0].len / bands < width) || b[1].len > (Py_ssize_t)sizeof(person)
+        || first < 0 || first > MOST_BANDS - bands) {
+        PyErr_SetString(PyExc_ValueError, "hash_bands: the rows are too few, or a number is not allowed");
+        goto end;
+    }
+    for (Py_ssize_t i = 0; i < b[1].len; i++)
+        person[i / 8] |= (uint64_t)((Bytes)b[1].buf)[i] << (8 * (i % 8));
+    Py_ssize_t length = width + b[2].len;
+    message = PyMem_Calloc((size_t)length / 128 + 1, 128);
+    if (message == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    if (b[2].len)
+        memcpy(message + width, b[2].buf, (size_t)b[2].len);
+    list = PyList_New(bands);
+    for (Py_ssize_t band = 0; list != NULL && band < bands; band++) {
+        uint64_t state[8];
+        char digest[DIGEST_BYTES];
+        Py_ssize_t at = 0;
+        memcpy(message, (Bytes)b[0].buf + band * width, (size_t)width);
+        memcpy(state, BLAKE2B_START, sizeof(BLAKE2B_START));
+        state[0] ^= 0x01010000 ^ DIGEST_BYTES;
+        state[4] ^= (uint64_t)(first + band); /* the salt */
+        state[6] ^= person[0];
+        state[7] ^= person[1];
+        for (; length - at > 128; at += 128)
+            compress_block(state, message + at, (uint64_t)at + 128, 0);
+        compress_block(state, message + at, (uint64_t)length, 1);
+        for (int i = 0; i < DIGEST_BYTES; i++)
+            digest[i] = (char)(state[0] >> (8 * i));
+        PyObject *bytes = PyBytes_FromStringAndSize(digest, DIGEST_BYTES);
+        if (bytes == NULL || PyList_SetItem(list, band, bytes) < 0)
+            Py_CLEAR(list);
+    }
+end:
+    PyMem_Free(message);
+    release(b, 3);
+    return list;
+}
+
 /* Layers of the URL filter: urls/bloom.py */
 
 #define MOST_HASHES 16 /* of 32 bits in a digest */
 
-/* set_bits(bits, digest, hashes, slice_bits): sets a bit in each slice, and returns whether any was clear. */
-static PyObject *
-set_bits(PyObject *module, PyObject *args)
+typedef struct {
+    Py_buffer buffer;
+    uint32_t hashes, width;
+} Layer;
+
+/* The layer of the arguments bits, hashes and slice_bits; -1 with an exception if they do not match. */
+static int
+open_layer(Layer *layer, PyObject *const *args, int flags)
 {
-    Py_buffer b[2];
-    unsigned int hashes, width;
-    if (!PyArg_ParseTuple(args, "w*y*II", &b[0], &b[1], &hashes, &width))
-        return NULL;
-    if (hashes < 1 || hashes > MOST_HASHES || width < 1 || b[1].len < 4 * (Py_ssize_t)hashes
-        || (uint64_t)b[0].len * 8 < (uint64_t)hashes * width) {
-        release(b, 2);
-        PyErr_SetString(PyExc_ValueError, "set_bits: the arrays do not have the right lengths");
-        return NULL;
+    unsigned long hashes = PyLong_AsUnsignedLong(args[1]), width = PyLong_AsUnsignedLong(args[2]);
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &layer->buffer, flags) < 0)
+        return -1;
+    if (hashes < 1 || hashes > MOST_HASHES || width < 1 || width > UINT32_MAX
+        || (uint64_t)layer->buffer.len * 8 < (uint64_t)hashes * width) {
+        PyBuffer_Release(&layer->buffer);
+        PyErr_SetString(PyExc_ValueError, "a layer of the URL filter does not have the right lengths");
+        return -1;
     }
-    unsigned char *bits = b[0].buf;
-    Bytes word = b[1].buf;
-    uint64_t places[MOST_HASHES];
-    int has_all = 1;
-    for (unsigned int i = 0; i < hashes; i++, word += 4) {
-        uint32_t value = word[0] | (uint32_t)word[1] << 8 | (uint32_t)word[2] << 16 | (uint32_t)word[3] << 24;
-        places[i] = (uint64_t)i * width + value % width;
-        has_all &= bits[places[i] >> 3] >> (places[i] & 7);
+    layer->hashes = (uint32_t)hashes;
+    layer->width = (uint32_t)width;
+    return 0;
+}
+
+/* The digest of a key, as 32-bit words; -1 with an exception if it has no bytes. */
+static int
+find_words(PyObject *key, uint32_t *words)
+{
+    Py_buffer buffer;
+    uint64_t digest[8];
+    if (PyObject_GetBuffer(key, &buffer, PyBUF_SIMPLE) < 0)
+        return -1;
+    blake2b(digest, buffer.buf, buffer.len);
+    PyBuffer_Release(&buffer);
+    for (int i = 0; i < MOST_HASHES; i++)
+        words[i] = (uint32_t)(digest[i / 2] >> 32 * (i % 2));
+    return 0;
+}
+
+/* Whether all bits of a key are set; -1 with an exception. */
+static int
+has_bits(const Layer *layer, PyObject *key)
+{
+    uint32_t words[MOST_HASHES];
+    Bytes bits = layer->buffer.buf;
+    if (find_words(key, words) < 0)
+        return -1;
+    for (uint32_t i = 0; i < layer->hashes; i++) {
+        uint64_t place = (uint64_t)i * layer->width + words[i] % layer->width;
+        if (!(bits[place >> 3] >> (place & 7) & 1))
+            return 0;
     }
-    if (!has_all)
-        for (unsigned int i = 0; i < hashes; i++)
-            bits[places[i] >> 3] |= 1 << (places[i] & 7);
-    release(b, 2);
-    return PyBool_FromLong(!has_all);
+    return 1;
+}
+
+/* Set the bits of a key. Whether any was clear; -1 with an exception. */
+static int
+set_bits(const Layer *layer, PyObject *key)
+{
+    uint32_t words[MOST_HASHES];
+    unsigned char *bits = layer->buffer.buf;
+    int is_new = 0;
+    if (find_words(key, words) < 0)
+        return -1;
+    for (uint32_t i = 0; i < layer->hashes; i++) {
+        uint64_t place = (uint64_t)i * layer->width + words[i] % layer->width;
+        unsigned char bit = 1 << (place & 7);
+        is_new |= !(bits[place >> 3] & bit);
+        bits[place >> 3] |= bit;
+    }
+    return is_new;
+}
+
+static int
+has_arguments(Py_ssize_t count, Py_ssize_t wanted)
+{
+    if (count != wanted)
+        PyErr_Format(PyExc_TypeError, "%zd arguments instead of %zd", count, wanted);
+    return count == wanted;
+}
+
+/* add_key(bits, hashes, slice_bits, key): sets a bit in each slice, and returns whether any was clear. */
+static PyObject *
+add_key(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Layer layer;
+    if (!has_arguments(count, 4) || open_layer(&layer, args, PyBUF_WRITABLE) < 0)
+        return NULL;
+    int is_new = set_bits(&layer, args[3]);
+    PyBuffer_Release(&layer.buffer);
+    return is_new < 0 ? NULL : PyBool_FromLong(is_new);
+}
+
+/* has_key(bits, hashes, slice_bits, key): whether the bits of the key are set. */
+static PyObject *
+has_key(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Layer layer;
+    if (!has_arguments(count, 4) || open_layer(&layer, args, PyBUF_SIMPLE) < 0)
+        return NULL;
+    int has_all = has_bits(&layer, args[3]);
+    PyBuffer_Release(&layer.buffer);
+    return has_all < 0 ? NULL : PyBool_FromLong(has_all);
+}
+
+/* add_keys(bits, hashes, slice_bits, keys, unless): the number of keys in the list `keys` that were new and have been added;
+0 if the key `unless` or the first one was not new: then none is added. */
+static PyObject *
+add_keys(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    Layer layer;
+    if (!has_arguments(count, 5) || open_layer(&layer, args, PyBUF_WRITABLE) < 0)
+        return NULL;
+    Py_ssize_t added = 0, length = PyList_Size(args[3]);
+    int is_known = has_bits(&layer, args[4]);
+    if (length >= 0 && is_known == 0)
+        for (Py_ssize_t i = 0; i < length && (i == 0 || added); i++) {
+            int is_new = set_bits(&layer, PyList_GetItem(args[3], i));
+            if (is_new < 0)
+                break;
+            added += is_new;
+        }
+    PyBuffer_Release(&layer.buffer);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(added);
 }
 
 static PyMethodDef METHODS[] = {
+    {"add_key", (PyCFunction)(void (*)(void))add_key, METH_FASTCALL, NULL},
+    {"add_keys", (PyCFunction)(void (*)(void))add_keys, METH_FASTCALL, NULL},
     {"add_page", add_page, METH_VARARGS, NULL},
     {"classify", classify, METH_VARARGS, NULL},
     {"collapse", collapse, METH_O, NULL},
     {"count_tags", count_tags, METH_VARARGS, NULL},
     {"distinct_hashes", distinct_hashes, METH_VARARGS, NULL},
+    {"has_key", (PyCFunction)(void (*)(void))has_key, METH_FASTCALL, NULL},
+    {"hash_bands", hash_bands, METH_VARARGS, NULL},
     {"left_open", left_open, METH_O, NULL},
     {"lower", lower, METH_VARARGS, NULL},
     {"lower_parts", lower_parts, METH_VARARGS, NULL},
-    {"set_bits", set_bits, METH_VARARGS, NULL},
     {"simple_tags", simple_tags, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -64,6 +64,9 @@ class UrlFilter(Protocol):
     def add(self, fingerprint: bytes) -> bool:
         """Record the fingerprint; True if its request may be made."""
 
+    def add_all_unless(self, known: bytes, fingerprints: list[bytes]) -> bool:
+        """Record fingerprints, unless *known* or the first of them was recorded; True if they are recorded now."""
+
     def add_start(self, fingerprint: bytes) -> None:
         """Record the fingerprint of a request that is not filtered, and allow one redirect to it."""
 

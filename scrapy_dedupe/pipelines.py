@@ -211,7 +211,7 @@ class WarcPipeline:
             return
         try:
             # Copy everything: HttpCompressionMiddleware changes the headers of this object later.
-            capture = capture_of(request, response)
+            capture = self._session.captures[response] = capture_of(request, response)
             if self._settings.scope == "items":
                 self._captures[request] = capture
             else:

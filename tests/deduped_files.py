@@ -8,8 +8,13 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.offline.record_ids import revisit_id
-from scrapy_dedupe.offline.revisits import RevisitTarget, as_revisit, record_bytes, with_concurrent
+from scrapy_dedupe.offline.revisits import (
+    RevisitTarget,
+    as_revisit,
+    record_bytes,
+    revisit_id,
+    with_concurrent,
+)
 from scrapy_dedupe.warc.raw_heads import raw_head
 from scrapy_dedupe.warc.reading import read_records
 

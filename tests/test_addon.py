@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 import warnings
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ import scrapy
 from archives import files_of
 from crawling import LinkSpider, collecting, crawl, crawl_test
 from programs import run_program
+from sampling import sampled
 from scrapy.core.scheduler import Scheduler
 from scrapy.dupefilters import RFPDupeFilter
 from scrapy.settings import Settings, default_settings
@@ -262,7 +264,14 @@ def test_scrapy_finds_the_classes_by_their_names() -> None:
 
 
 @crawl_test
-@pytest.mark.parametrize("name", ["новости", "新闻", "..", "{}", "100% {news}", "-"])
+@pytest.mark.parametrize(
+    ("stored", "name"),
+    sampled(
+        product(["sqlite", "redis"], ["новости", "新闻", "..", "{}", "100% {news}", "-"]),
+        [("sqlite", "новости"), ("redis", ".."), ("redis", "{}"), ("sqlite", "100% {news}")],
+    ),
+    indirect=["stored"],
+)
 async def test_a_spider_may_have_any_name(
     name: str, web: WebServer, stored: dict[str, Any], tmp_path: Path
 ) -> None:

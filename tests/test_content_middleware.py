@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import gc
 import gzip
 import logging
@@ -12,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import scrapy
 from crawling import LinkSpider, collecting, crawl, crawl_test
+from hypothesis import given
+from hypothesis import strategies as st
 from scrapy.exceptions import IgnoreRequest
+from scrapy.http import HtmlResponse
 from scrapy.utils.defer import maybe_deferred_to_future
 
 from scrapy_dedupe.content import Judge, Page, Verdict
 from scrapy_dedupe.downloadermiddlewares import ContentDedupeMiddleware, DuplicateContent
+from scrapy_dedupe.live.responses import utf8_of
 from scrapy_dedupe.signals import content_judged
 from scrapy_dedupe.stores.sqlite_content import SqliteContent
 
@@ -108,6 +113,42 @@ async def test_a_second_crawl_finds_the_texts_of_the_first(web: WebServer, alone
     assert kinds(first) == {"/a": "unique", "/b": "unique"}
     assert kinds(second) == {"/a": "unchanged", "/b": "unique"}
     assert second.spider.responses["/a"].meta["dedupe"].original_crawl == "first"
+
+
+@crawl_test
+@pytest.mark.parametrize("is_coded", [False, True])
+async def test_a_page_is_known_by_its_bytes_with_and_without_an_archive(
+    web: WebServer, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, is_coded: bool
+) -> None:
+    if is_coded:
+        web.page("/a", gzip.compress(LONG.encode()), headers=[("Content-Encoding", "gzip")])
+    else:
+        web.page("/a", LONG)
+    first = await crawl(Listed, settings, base=web.url(""), paths="/a")
+    assert kinds(first) == {"/a": "unique"}
+
+    def fail(*args: object) -> None:
+        raise AssertionError("The text of the page is read.")
+
+    monkeypatch.setattr("scrapy_dedupe.content.pages.read", fail)
+    for has_archive in (False, True):
+        again = settings | {"DEDUPE_WARC_ENABLED": has_archive}
+        assert kinds(await crawl(Listed, again, base=web.url(""), paths="/a")) == {"/a": "unchanged"}
+
+
+@given(
+    st.binary() | st.text().map(lambda text: text.encode("utf-8", "surrogatepass")),
+    st.sampled_from([b"", codecs.BOM_UTF8, codecs.BOM_UTF16_LE]),
+    st.sampled_from(["text/html", "text/html; charset=utf-8", "text/html; charset=latin-1"]),
+)
+def test_a_body_is_taken_for_the_text_in_utf_8_only_if_it_is(body: bytes, mark: bytes, declared: str) -> None:
+    response = HtmlResponse("http://a.example/", body=mark + body, headers={"Content-Type": declared})
+    assert utf8_of(response) in (None, response.text.encode())
+
+
+def test_the_body_of_a_utf_8_page_is_its_text() -> None:
+    body = "<meta charset=utf-8><p>Käse".encode()
+    assert utf8_of(HtmlResponse("http://a.example/", body=body)) is body
 
 
 @crawl_test

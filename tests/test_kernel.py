@@ -69,6 +69,27 @@ def test_rows(hashes: np.ndarray, num_perm: int, copies: int, data: st.DataObjec
     assert np.array_equal(*found)
 
 
+@given(
+    st.binary(max_size=600),
+    st.integers(1, 300),
+    st.integers(0, 32),
+    st.binary(max_size=16),
+    st.binary(max_size=200),
+    st.integers(0, 0xFF00),
+)
+def test_bands(rows: bytes, width: int, bands: int, namespace: bytes, key: bytes, first: int) -> None:
+    rows *= -(-width * bands // max(len(rows), 1))
+    arguments = (rows or bytes(width * bands), width, bands, namespace, key, first)
+    assert compiled.hash_bands(*arguments) == signature._hash_bands(*arguments)
+
+
+@pytest.mark.parametrize("length", [127, 128, 129, 255, 256, 257, 2_048])
+def test_bands_at_the_ends_of_blocks(length: int) -> None:
+    for key in (b"", b"abc"):
+        arguments = (bytes(range(256)) * 24, length - len(key), 2, b"text/1", key, 7)
+        assert compiled.hash_bands(*arguments) == signature._hash_bands(*arguments)
+
+
 @given(st.lists(hash_arrays, min_size=1, max_size=8), st.integers(0, 255), st.integers(0, 255))
 def test_sketches(pages: list[np.ndarray], needed: int, needed_common: int) -> None:
     found: list[Any] = []
@@ -171,21 +192,60 @@ def test_characters_that_nfc_is_not_asked_for_are_never_changed_by_it() -> None:
             assert character not in seconds, hex(ord(character))
 
 
-@given(st.lists(st.binary(), max_size=300), st.integers(1, 300), st.sampled_from([1e-6, 0.01, 0.5]))
-def test_bits_of_url_filters(fingerprints: list[bytes], capacity: int, error_rate: float) -> None:
+def url_filters(
+    capacity: int, error_rate: float
+) -> tuple[bloom.GrowingBloomFilter, bloom.GrowingBloomFilter]:
+    """Two equal filters, of which the first uses the Python code."""
     one, other = (bloom.GrowingBloomFilter(capacity, error_rate) for _ in range(2))
-    one._newest.set_bits = None  # the Python code
-    for fingerprint in fingerprints * 2:
-        assert other.add(fingerprint) is one.add(fingerprint)
+    one._newest.add_key = one._newest.has_key = one._newest.add_keys = None
+    return one, other
+
+
+def assert_equal(one: bloom.GrowingBloomFilter, other: bloom.GrowingBloomFilter) -> None:
     assert other._newest.bitarray == one._newest.bitarray
     assert [layer.count for layer in other._layers] == [layer.count for layer in one._layers]
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["add", "in", "add_all_unless"]),
+            st.lists(st.binary(max_size=2) | st.binary(), min_size=2, max_size=5),
+        ),
+        max_size=100,
+    ),
+    st.integers(1, 300),
+    st.sampled_from([1e-6, 0.01, 0.5]),
+)
+def test_bits_of_url_filters(calls: list[tuple[str, list[bytes]]], capacity: int, error_rate: float) -> None:
+    one, other = url_filters(capacity, error_rate)
+    for name, (first, *rest) in calls * 2:
+        if name == "add":
+            assert other.add(first) is one.add(first)
+        elif name == "in":
+            assert (first in other) is (first in one)
+        else:
+            assert other.add_all_unless(first, rest) is one.add_all_unless(first, rest)
+    assert_equal(one, other)
+
+
+def test_bits_of_long_fingerprints() -> None:
+    """A block of BLAKE2b has 128 bytes."""
+    one, other = url_filters(1_000, 1e-6)
+    for length in [*range(600), 65_535]:
+        fingerprint = bytes(range(256)) * 256
+        assert fingerprint[:length] not in other
+        assert other.add(fingerprint[:length]) is one.add(fingerprint[:length]) is True
+        assert fingerprint[:length] in other
+    assert_equal(one, other)
+
+
 WRONG_CALLS = {
-    "bits": lambda: compiled.set_bits(bytearray(9), bytes(64), 15, 5),
-    "digest": lambda: compiled.set_bits(bytearray(10), bytes(59), 15, 5),
-    "hashes": lambda: compiled.set_bits(bytearray(99), bytes(68), 17, 5),
-    "slices": lambda: compiled.set_bits(bytearray(99), bytes(64), 15, 0),
+    "bits": lambda: compiled.add_key(bytearray(9), 15, 5, b""),
+    "hashes": lambda: compiled.has_key(bytearray(99), 17, 5, b""),
+    "no hashes": lambda: compiled.has_key(bytearray(99), 0, 5, b""),
+    "slices": lambda: compiled.add_keys(bytearray(99), 15, 0, [b""], b""),
+    "wide slices": lambda: compiled.add_keys(bytearray(99), 15, 1 << 32, [b""], b""),
     "size": lambda: compiled.distinct_hashes("text", 65, np.empty(9, np.uint32)),
     "room": lambda: compiled.distinct_hashes("text" * 9, 7, np.empty(29, np.uint32)),
     "rows": lambda: compiled.lower(*(np.empty(number, np.uint32) for number in (16, 9, 16, 15))),
@@ -194,6 +254,9 @@ WRONG_CALLS = {
     ),
     "counters": lambda: compiled.add_page(np.empty(9, np.uint8), np.empty(9, np.uint32)),
     "masks": lambda: compiled.classify(bytes(0x10000), bytes(8), 1, 1, bytearray(2), bytearray(1)),
+    "bands": lambda: compiled.hash_bands(bytes(63), 8, 8, b"", b"", 0),
+    "namespace": lambda: compiled.hash_bands(bytes(64), 8, 8, bytes(17), b"", 0),
+    "first band": lambda: compiled.hash_bands(bytes(64), 8, 8, b"", b"", 0xFFF9),
     "positions": lambda: compiled.simple_tags(b"<p>", [3]),
     "tables": lambda: compiled.count_tags(b"<p>", bytes(9), bytes(8), bytes(16), 9),
 }
@@ -203,6 +266,26 @@ WRONG_CALLS = {
 def test_arrays_of_wrong_lengths_are_refused(call: Any) -> None:
     with pytest.raises(ValueError, match=r"not allowed|differ|lengths|have to be|not in the page"):
         call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda bits: compiled.add_key(bits, 15, 5),
+        lambda bits: compiled.add_key(bytes(bits), 15, 5, b"a"),
+        lambda bits: compiled.add_key(bits, 15, "5", b"a"),
+        lambda bits: compiled.add_key(bits, 15, 5, "a"),
+        lambda bits: compiled.has_key(bits, 15, 5, None),
+        lambda bits: compiled.add_keys(bits, 15, 5, [b"a"], "b"),
+        lambda bits: compiled.add_keys(bits, 15, 5, ["a"], b"b"),
+        lambda bits: compiled.add_keys(bits, 15, 5, b"a", b"b"),
+    ],
+)
+def test_arguments_of_wrong_types_are_refused(call: Any) -> None:
+    bits = bytearray(10)
+    with pytest.raises((TypeError, BufferError, SystemError)):
+        call(bits)
+    assert not any(bits)
 
 
 def test_failures_to_allocate_memory_are_reported() -> None:
@@ -227,6 +310,7 @@ calls = {
     _kernel.left_open: (page.encode(),),
     _kernel.simple_tags: (page.encode(), list(range(4, 1500, 9))),
     _kernel.collapse: ("\\xe9",),
+    _kernel.hash_bands: (bytes(64), 8, 8, b"n", b"k", 0),
 }
 for function, arguments in calls.items():
     wanted = function(*arguments)

@@ -8,6 +8,7 @@ import time
 import tomllib
 from contextlib import closing, suppress
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from crawling import LinkSpider, collecting, crawl, crawl_test
 from hypothesis import given
 from hypothesis import strategies as st
 from rules_site import add_site, text
+from sampling import sampled
 from scrapy import Request
 from scrapy.exceptions import CloseSpider
 from scrapy.utils.request import RequestFingerprinter, fingerprint
@@ -25,6 +27,7 @@ from webserver import Page
 from scrapy_dedupe.errors import StoreUnavailable
 from scrapy_dedupe.live.urls.fingerprints import USUAL_URL, Fingerprints, usual_fingerprint
 from scrapy_dedupe.urls.rule_records import HeldRequest, RuleRecords
+from scrapy_dedupe.urls.rules import UrlRule, UrlRules
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
 if TYPE_CHECKING:
@@ -126,7 +129,14 @@ async def test_rule_that_is_wrong_for_some_pages_costs_no_page(
 
 
 @crawl_test
-@pytest.mark.parametrize("kind", ["text", "redirect", "no text", "binary"])
+@pytest.mark.parametrize(
+    ("stored", "kind"),
+    sampled(
+        product(["sqlite", "redis"], ["text", "redirect", "no text", "binary"]),
+        [("redis", "text"), ("sqlite", "redirect"), ("redis", "no text"), ("sqlite", "binary")],
+    ),
+    indirect=["stored"],
+)
 async def test_page_with_many_urls_that_a_good_rule_equates_is_not_lost(
     web: WebServer, stored: dict[str, Any], rules: Callable[..., str], kind: str
 ) -> None:
@@ -482,9 +492,48 @@ def test_fingerprints_of_urls_with_fewer_parameters_are_those_of_the_configured_
     kept = "&".join(rng.sample(parameters, rng.randint(0, len(parameters))))
     url = f"{start}?{kept}{mark}{fragment}" if kept else f"{start}{mark}{fragment}"
     expected = configured.fingerprint(request.replace(url=url))
-    assert found.with_less_query(request, url) == expected
+    assert found.of_identity(request, url) == expected
     found.of(request)
-    assert found.with_less_query(request, url) == expected
+    assert found.of_identity(request, url) == expected
+
+
+NAMES = ["a", "b", "Z", "0", "-"]
+RULES = [
+    *(UrlRule("ignore-parameter", "*", name) for name in NAMES),
+    *(UrlRule("keep-last-value", "*", name) for name in NAMES),
+    UrlRule("host-alias", "a.org", "b.org"),
+    UrlRule("ignore-scheme", "*"),
+    UrlRule("lowercase-path", "*"),
+    UrlRule("trailing-slash", "*"),
+    UrlRule("remove-segment", "*", "a"),
+    UrlRule("ignore-empty-parameters", "*"),
+    UrlRule("ignore-repeated-parameters", "*"),
+    UrlRule("sort-parameters", "*"),
+]
+
+
+@given(
+    st.builds(
+        lambda path, query, end: Request(f"http://a.org/{path}?{query}{end}"),
+        st.text("aZ/.", max_size=6),
+        st.lists(st.builds("{}={}".format, st.sampled_from(NAMES), st.sampled_from(["", "0", "%20"]))).map(
+            "&".join
+        ),
+        st.sampled_from(["", "", "#", "#?a=0"]),
+    ),
+    st.lists(st.sampled_from(RULES), min_size=1, unique=True),
+    st.sampled_from(["scrapy.utils.request.RequestFingerprinter", OwnFingerprinter]),
+)
+def test_fingerprints_of_identities_are_those_of_the_configured_fingerprinter(
+    request: Request, rules: list[UrlRule], fingerprinter: Any
+) -> None:
+    crawler = get_crawler(settings_dict={"REQUEST_FINGERPRINTER_CLASS": fingerprinter})
+    found = Fingerprints(crawler)
+    configured = crawler.request_fingerprinter
+    assert configured is not None
+    found.of(request)
+    identity, _ = UrlRules(rules).identity(request.url)
+    assert found.of_identity(request, identity) == configured.fingerprint(request.replace(url=identity))
 
 
 @crawl_test

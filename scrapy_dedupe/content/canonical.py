@@ -167,17 +167,17 @@ class Canonical:
     heading: str = ""
 
 
-def read(kind: str, text: str, canonicalizer: str = "text") -> Canonical:
+def read(kind: str, text: str, canonicalizer: str = "text", utf8: bytes | None = None) -> Canonical:
     """Canonicalise a page with the decoded body *text*.
 
-    *kind* is one of :data:`KINDS`; only HTML and XHTML pages can be shells. The result can always be encoded as
-    UTF-8: a lone surrogate becomes U+FFFD. Raises :class:`.HostileMarkup`; no text causes another exception.
+    *kind* is one of :data:`KINDS`; only HTML and XHTML pages can be shells. *utf8* is *text* in UTF-8, if the caller has it.
+    The result can always be encoded as UTF-8: a lone surrogate becomes U+FFFD. Raises :class:`.HostileMarkup`; no text causes another exception.
 
     >>> read("html", "<title>App</title><div id=root></div><noscript>Enable JavaScript.</noscript>")
     Canonical(text='App Enable JavaScript.', is_shell=True, title='App', heading='')
     """
     if kind in _PARSED and canonicalizer != "raw":
-        return _read_html(kind, text, canonicalizer == "html")
+        return _read_html(kind, text, canonicalizer == "html", utf8)
     text = _without_surrogates(text)
     if canonicalizer == "raw":
         is_shell = len(text) <= _LONGEST_SHELL and kind in _PARSED and _is_shell(_tree(kind, text))
@@ -187,8 +187,8 @@ def read(kind: str, text: str, canonicalizer: str = "text") -> Canonical:
     return Canonical(_clean(text), False)
 
 
-def _read_html(kind: str, text: str, with_links: bool) -> Canonical:
-    tree = _tree(kind, text)
+def _read_html(kind: str, text: str, with_links: bool, utf8: bytes | None) -> Canonical:
+    tree = _tree(kind, text, utf8)
     names: dict[int, str] = {}
     result = _clean(_tree_text(tree, with_links, names))
     title, heading = (_clean(names.get(tag_id, "")[:_LONGEST_TITLE]) for tag_id in _NAME_IDS)
@@ -259,9 +259,11 @@ def title_of(html: str) -> str | None:
     return title[:_LONGEST_TITLE] or None
 
 
-def _tree(kind: str, text: str) -> LexborHTMLParser:
+def _tree(kind: str, text: str, utf8: bytes | None = None) -> LexborHTMLParser:
     if kind == "xhtml":
         text = _xhtml_as_html(text)
+    elif utf8 is not None:
+        return parse(utf8)
     try:
         source = text.encode()
     except UnicodeEncodeError:
@@ -275,9 +277,13 @@ def _tree_text(tree: LexborHTMLParser, with_links: bool, names: dict[int, str]) 
     if root is None:
         return ""
     wanted = _WANTED | _LINK_IDS.keys() if with_links else _WANTED
-    # The list is necessary: the tree must not change during traversal.
-    for node in [node for node in root.traverse() if node.tag_id in wanted]:
+    removed: list[LexborNode] = []
+    # The traversal also visits the text nodes that are inserted. A list of all nodes would be slower: so many objects start
+    # Python's garbage collection.
+    for node in root.traverse():
         tag_id = node.tag_id
+        if tag_id not in wanted:
+            continue
         if tag_id in _BOX_IDS:
             _insert_before(node, " ")
             _insert_after(node, " ")
@@ -289,9 +295,12 @@ def _tree_text(tree: LexborHTMLParser, with_links: bool, names: dict[int, str]) 
             _insert_before(node, " ")
             _insert_after(node, " ")
         elif tag_id in _REMOVED_IDS:
-            node.decompose(recursive=False)
+            # Removing it now would end the traversal.
+            removed.append(node)
         if with_links and tag_id in _LINK_IDS:
             _insert_before(node, _links_of(node))
+    for node in removed:
+        node.decompose(recursive=False)
     return root.text(separator="")
 
 

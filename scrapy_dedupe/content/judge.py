@@ -191,9 +191,12 @@ class Judge:
         self._took("canonical", time.perf_counter() - start, 1)
         return reading
 
-    def source_of(self, kind: str, encoding: str, body: bytes) -> bytes:
-        """The key of an undecoded page: of everything that its canonical text depends on."""
-        return sha256(f"{self._namespace}\0{kind}\0{encoding}\0".encode() + body).digest()[:16]
+    def source_of(self, kind: str, encoding: str, body_digest: bytes) -> bytes:
+        """The key of an undecoded page: of everything that its canonical text depends on.
+
+        ``body_digest`` is the SHA-256 of its body.
+        """
+        return sha256(f"{self._namespace}\0{kind}\0{encoding}\0".encode() + body_digest).digest()[:16]
 
     def recall(self, pages: Sequence[tuple[str, str, bytes]]) -> list[Judgement | None]:
         """Return the verdict on each page whose text is known by its source, without reading the text; otherwise None.

@@ -42,7 +42,7 @@ import struct
 import time
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
-from typing import Final
+from typing import AnyStr, Final
 from urllib.parse import unquote
 
 from scrapy_dedupe.stores.base import SeenText
@@ -86,7 +86,8 @@ class Page:
     """A page to judge: its decoded body, its kind (one of :data:`.canonical.KINDS`), and its origin.
 
     ``mime`` is its content type, ``seen_ms`` the time of the capture in milliseconds since the epoch (UTC). ``source`` is
-    the key of the undecoded page (:meth:`.Judge.source_of`), with which :meth:`.Judge.recall` finds the text again.
+    the key of the undecoded page (:meth:`.Judge.source_of`), with which :meth:`.Judge.recall` finds the text again. ``utf8``
+    is ``text`` in UTF-8, None if the caller does not have it.
     """
 
     url: str
@@ -96,6 +97,7 @@ class Page:
     mime: str = "text/html"
     seen_ms: int | None = None
     source: bytes = b""
+    utf8: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class PageReading:
 def read_page(page: Page, canonicalizer: str) -> PageReading:
     """Canonicalise *page*. The reason for not judging it is ``markup`` or ``no text``."""
     try:
-        canonical = read(page.kind, page.text, canonicalizer)
+        canonical = read(page.kind, page.text, canonicalizer, page.utf8)
     except HostileMarkup:
         return PageReading(reason="markup")
     if not canonical.text or canonical.is_shell or canonical.text.isspace():
@@ -131,7 +133,9 @@ def read_page(page: Page, canonicalizer: str) -> PageReading:
 
 def text_digest(namespace: str, canonical_text: str) -> bytes:
     """The key of a canonical text; *namespace* is the name and version of the canonicaliser."""
-    return sha256(f"{namespace}\0{canonical_text}".encode()).digest()[:16]
+    hashed = sha256(f"{namespace}\0".encode())
+    hashed.update(canonical_text.encode())
+    return hashed.digest()[:16]
 
 
 def host_of(url: str) -> str:
@@ -264,11 +268,13 @@ def _words_in(text: str, name: str, values: list[str]) -> tuple[list[str], list[
     missing = in_name | {word for word in in_values if not _always_counts(word)}
     # Most words are in the title.
     for part in (text[:_BEGINNING].rpartition(" ")[0], text):
-        if not missing:
-            break
+        # Many names are numbers, which can be found in the text as it is.
+        missing = {word for word in missing if not (_is_number(word) and _has_word(part, word))}
+        if all(map(_is_number, missing)):
+            continue
         # Lowering only ASCII letters takes a quarter of the time.
         encoded = part.encode().lower()
-        missing = {word for word in missing if not _has_word(encoded, word)}
+        missing = {word for word in missing if _is_number(word) or not _has_lowered(encoded, word)}
     in_name -= missing
     if _DATE.fullmatch(name) or ("/" in name and in_name):
         in_name = {name}
@@ -289,17 +295,24 @@ def _always_counts(word: str) -> bool:
     return (len(word) <= _SMALL_DIGITS and word.isdigit()) or bool(_DATE.fullmatch(word))
 
 
-def _has_word(text: bytes, word: str) -> bool:
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit()
+
+
+def _has_lowered(text: bytes, word: str) -> bool:
     if not word.isascii():
         # Not all scripts separate words.
         return any(form.encode().lower() in text for form in (word, word.capitalize(), word.upper()))
-    wanted = word.encode()
-    place = text.find(wanted)
+    return _has_word(text, word.encode())
+
+
+def _has_word(text: AnyStr, word: AnyStr) -> bool:
+    place = text.find(word)
     for _ in range(_MOST_TRIES):
         if place < 0:
             return False
-        end = place + len(wanted)
-        if not (text[place - 1 : place].isalnum() or text[end : end + 1].isalnum()):
+        end = place + len(word)
+        if not any(it.isascii() and it.isalnum() for it in (text[place - 1 : place], text[end : end + 1])):
             return True
-        place = text.find(wanted, end)
+        place = text.find(word, end)
     return False

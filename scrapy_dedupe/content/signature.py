@@ -177,16 +177,10 @@ def band_hashes(
     Equal bands of texts in different namespaces have different hashes; a namespace has at most 16 bytes in UTF-8.
     Rows after the last band are not used.
     """
-    data = rows.astype("<u4").tobytes()
-    width = 4 * banding.rows
-    if len(data) < width * banding.bands:
+    if len(rows) < banding.bands * banding.rows:
         raise ValueError(f"{banding.bands} bands of {banding.rows} rows do not fit into {len(rows)} rows.")
-    hashes = []
-    for band in range(banding.bands):
-        hashed = _empty_band(namespace, first + band).copy()
-        hashed.update(data[width * band : width * (band + 1)] + key)
-        hashes.append(hashed.digest())
-    return hashes
+    data = rows.astype("<u4", copy=False).tobytes()
+    return hash_bands(data, 4 * banding.rows, banding.bands, namespace.encode(), key, first)
 
 
 def as_minhash(rows: Hashes) -> MinHash:
@@ -222,12 +216,6 @@ def min_equal(threshold: float, num_perm: int = ROWS) -> int:
     (109, 128, 218)
     """
     return next((equal for equal in range(num_perm) if similarity(equal, num_perm) >= threshold), num_perm)
-
-
-@cache
-def _empty_band(namespace: str, number: int) -> blake2b:
-    # Copying a hash takes half the time of creating it.
-    return blake2b(digest_size=8, salt=number.to_bytes(2, "little"), person=namespace.encode())
 
 
 @cache
@@ -291,6 +279,23 @@ def _lower_parts(
     np.minimum(rare, whole, out=whole)
 
 
+def _hash_bands(data: bytes, width: int, bands: int, namespace: bytes, key: bytes, first: int) -> list[bytes]:
+    """The hash of each band of *width* bytes, followed by *key*. *first* is the number of the first band."""
+    hashes = []
+    for band in range(bands):
+        hashed = _empty_band(namespace, first + band).copy()
+        hashed.update(data[width * band : width * (band + 1)] + key)
+        hashes.append(hashed.digest())
+    return hashes
+
+
+@cache
+def _empty_band(namespace: bytes, number: int) -> blake2b:
+    # Copying a hash takes half the time of creating it.
+    return blake2b(digest_size=8, salt=number.to_bytes(2, "little"), person=namespace)
+
+
+hash_bands: Final = kernel.function("hash_bands", _hash_bands)
 distinct_hashes: Final = kernel.function("distinct_hashes", _distinct_hashes)
 lower: Final = kernel.function("lower", _lower)
 lower_parts: Final = kernel.function("lower_parts", _lower_parts)

@@ -6,9 +6,11 @@ of the installed Scrapy: the detection of encodings differs between releases of 
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import Request, Spider, version_info
@@ -31,7 +33,7 @@ from scrapy_dedupe.warc.codings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from scrapy.settings import BaseSettings
 
@@ -193,6 +195,22 @@ def has_charset(response: TextResponse) -> bool:
     content_type = response.headers.get(b"Content-Type")
     declared = None if content_type is None else content_type.decode("latin-1")
     return next(declared_encodings(declared, response.body), None) is None
+
+
+def utf8_of(response: TextResponse) -> bytes | None:
+    """Return the body of a page if the text of the page has the same form in UTF-8, otherwise None."""
+    body = response.body
+    # A byte order mark is not part of the text, and invalid bytes become U+FFFD.
+    is_same = response.encoding == "utf-8" and not body.startswith(BOM_UTF8) and "\ufffd" not in response.text
+    return body if is_same else None
+
+
+def body_digest(response: Response, captures: Mapping[Response, Capture]) -> bytes:
+    """Return the SHA-256 of the body. It is computed once if *captures* has the exchange with the same body."""
+    capture = captures.get(response)
+    if capture is None or capture.body is not response.body:
+        return sha256(response.body).digest()
+    return bytes.fromhex(capture.payload_digest())
 
 
 class PageReader:

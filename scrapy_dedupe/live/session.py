@@ -10,6 +10,7 @@ import logging
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from scrapy import signals
 
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
 
     from scrapy import Request
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
 
     from scrapy_dedupe.crawls.captured_records import RecentExchanges
+    from scrapy_dedupe.warc.capture import Capture
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,6 +72,8 @@ class Session:
         self.is_spoiled = False
         self._started = datetime.now(UTC).replace(microsecond=0)
         self.loop = EventLoop()
+        # The exchanges as they are recorded, by their responses. Filled by the archive layer.
+        self.captures: WeakKeyDictionary[Response, Capture] = WeakKeyDictionary()
         # Waits for the record of a request and sets its meta["warc"]. Set by the archive layer.
         self.set_warc_meta: Callable[[Request], Awaitable[None]] | None = None
         self.live = LiveFigures()

@@ -4,34 +4,31 @@ Until the result is complete, the files are in ``OUTPUT.parts/``. A run that is 
 the last complete step:
 
 ``FILE.pages.parquet``, ``FILE.captures.parquet``, ``FILE.json``
-    The rows of one input file (`pages`); FILE is the SHA-256 of its name. The JSON file, which is written last, has the
-    ``counts``; ``key``, everything that the rows depend on: the name, place, size, times and inode of the file, the options,
-    and the version of this package; and ``id``, a random number. A file with another key is read again.
+    The rows of one input file (`pages`), and the proof that they are complete (`tasks.work`), with its counts; FILE is the
+    SHA-256 of its name.
 ``KEY/``
-    The later steps; KEY is a hash of the ids of all files. ``originals``, ``documents``, ``texts`` (`joins`),
+    The later steps; KEY is a hash of the ids in the proofs of all files. ``originals``, ``documents``, ``texts`` (`joins`),
     ``signatures-SHARE-ROUND`` (`signing`) and ``decisions-ROUND`` (`deciding`), all Parquet.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import uuid
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy_dedupe import __version__
-from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.offline.engine import require_engine
-from scrapy_dedupe.offline.inputs import refuse_own_file
-from scrapy_dedupe.offline.summing import change_of
+from scrapy_dedupe.offline.inputs import Input, refuse_equal_names, refuse_own_file
 from scrapy_dedupe.tasks.faults import KEPT, Fault, Faults
-from scrapy_dedupe.tasks.jobs import run_jobs, runs_here, thread_count
+from scrapy_dedupe.tasks.jobs import run_jobs, thread_count
+from scrapy_dedupe.tasks.outputs import check_output, parts_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
-from scrapy_dedupe.tasks.state import StateFolder, replay_faults, write_whole, writing
+from scrapy_dedupe.tasks.state import writing
+from scrapy_dedupe.tasks.work import proof_id
 
 from .joins import (
     FORMATS,
@@ -49,11 +46,12 @@ from .signing import EarlierRound, shares_to_sign_again, sign_texts
 from .tables import PURPOSE, joining
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from scrapy_dedupe.offline.inputs import Input
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.tasks.work import Advance
+    from scrapy_dedupe.warc.sources import ReadableFile
 
 # The memory of the joins; what needs more goes to temporary files.
 _MEMORY_LIMIT: Final = "1GB"
@@ -120,18 +118,23 @@ def find_near_copies(
     SettingError if DuckDB is not installed; DamagedInput for the first fault, unless ``keep_going`` is set.
     """
     faults = faults or Faults(keep_going=options.keep_going)
-    _check_names(inputs)
+    if options.format not in FORMATS:
+        raise UsageError(f"The format {options.format!r} is unknown. Allowed: {', '.join(FORMATS)}.")
+    inputs = [Input(storable(given.name), given.file) for given in inputs]
+    refuse_equal_names(inputs, "in the result", "Rename one.")
     refuse_own_file(inputs, output)
-    _check_output(output, options)
-    require_engine(PURPOSE, _parts_folder(output))
-    with StateFolder(_parts_folder(output)) as state:
-        parts = [_part(state.path, given, options) for given in inputs]
-        counts = _read_all(parts, options, watch)
+    check_output(output, may_exist=options.force, choices="or replace it with --force")
+    require_engine(PURPOSE, parts_folder(output).path)
+    with parts_folder(output) as work:
+        tasks = [
+            _ReadTask(given.name, given.file, work.task_path(given.name), options.pages) for given in inputs
+        ]
+        read = work.run(_read_file, tasks, options.jobs, watch, "reading", faults)
+        counts = [FileCounts.from_json(value) for value in read]
         total = Counter[str]()
         for its in counts:
             total.update(its.skipped)
-            replay_faults(faults, its.fault_count, its.faults)
-        joined = _Joined(state.path, parts, options, watch)
+        joined = _Joined(work.path, tasks, options, watch)
         found = joined.run(output)
         in_rows = sum(its.documents for its in counts)
         documents = sum(found[kind] for kind in ("unique", "unchanged", "exact", "near"))
@@ -139,8 +142,8 @@ def find_near_copies(
             total["revisit"] = in_rows - documents
         done = NearCopies(
             output=str(output),
-            files=len(parts),
-            size_bytes=sum(it.key["size"] for it in parts),
+            files=len(tasks),
+            size_bytes=sum(given.size_bytes for given in inputs),
             documents=documents,
             revisits=sum(its.revisits for its in counts) - total["revisit"],
             skipped=dict(sorted(total.items())),
@@ -149,120 +152,48 @@ def find_near_copies(
             faults=tuple(faults.first),
             **found,
         )
-        state.remove()
+        work.remove()
     return done
 
 
 @dataclass(frozen=True, slots=True)
-class _FileTask:
-    """An input file and the files with its rows. ``path`` is theirs without suffix."""
+class _ReadTask:
+    """An input file to read; its rows go to files whose names begin with *path*."""
 
-    given: Input
+    name: str
+    file: ReadableFile
     path: Path
-    key: dict[str, Any]
     options: PageOptions
-    keep_going: bool
 
     @property
     def rows(self) -> FileRows:
-        name, file = storable(self.given.name), self.given.file
-        return FileRows(name, file, Path(f"{self.path}.pages.parquet"), Path(f"{self.path}.captures.parquet"))
+        return FileRows(self.name, self.file, *self.outputs)
 
     @property
-    def proof(self) -> Path:
-        return Path(f"{self.path}.json")
+    def outputs(self) -> tuple[Path, Path]:
+        return Path(f"{self.path}.pages.parquet"), Path(f"{self.path}.captures.parquet")
+
+    @property
+    def depends_on(self) -> object:
+        options = self.options
+        return [asdict(options.judge), options.max_bytes, sorted(options.mimes)]
 
 
-def _part(folder: Path, given: Input, options: NearJobOptions) -> _FileTask:
-    file, pages = given.file, options.pages
-    name = hashlib.sha256(given.name.encode("utf-8", "surrogateescape")).hexdigest()
-    key = {
-        "name": given.name,
-        "place": str(file.absolute() if isinstance(file, Path) else file),
-        "size": given.size_bytes,
-        "changed": change_of(file),
-        "judge": asdict(pages.judge),
-        "max_bytes": pages.max_bytes,
-        "mimes": sorted(pages.mimes),
-        "keep_going": options.keep_going,
-        "version": __version__,
-    }
-    return _FileTask(given, folder / name, key, pages, options.keep_going)
-
-
-def _read_all(parts: Sequence[_FileTask], options: NearJobOptions, watch: Progress) -> list[FileCounts]:
-    """Read the files that were not read yet. Return the counts of all, in the order of *parts*."""
-    counts: dict[Path, FileCounts] = {}
-    with part(watch, "reading", sum(it.key["size"] for it in parts)):
-        left = []
-        for it in parts:
-            if (known := _known(it)) is None:
-                left.append(it)
-            else:
-                counts[it.path] = known
-                watch.advance(it.key["size"])
-        in_process = runs_here(options.jobs, len(left))
-        if not in_process:
-            # Largest first, so that no single process runs long after the others.
-            left.sort(key=lambda it: -it.key["size"])
-        reached = 0
-
-        def advance(size_bytes: int) -> None:
-            nonlocal reached
-            reached += size_bytes
-            watch.advance(size_bytes)
-
-        function = partial(_read_part, advance=advance) if in_process else _read_part
-        for it, found in run_jobs(function, left, options.jobs):
-            counts[it.path] = found
-            watch.advance(max(0, it.key["size"] - reached))
-            reached = 0
-    return [counts[it.path] for it in parts]
-
-
-def _known(it: _FileTask) -> FileCounts | None:
-    """The result of an earlier run for this file, if the file and the options are the same."""
-    if it.key["changed"] is None:
-        return None
-    try:
-        value = json.loads(it.proof.read_bytes())
-        if value["key"] == it.key and it.rows.pages.is_file() and it.rows.captures.is_file():
-            return FileCounts.from_json(value["counts"])
-    except (OSError, ValueError, KeyError, TypeError):
-        # An unusable result is made again.
-        return None
-    return None
-
-
-def _read_part(it: _FileTask, advance: Callable[[int], None] = lambda size_bytes: None) -> FileCounts:
-    it.proof.unlink(missing_ok=True)
-    rows = it.rows
-    counts = read_file(
-        it.given.name,
-        rows.file,
-        rows.pages,
-        rows.captures,
-        it.options,
-        keep_going=it.keep_going,
-        advance=advance,
-    )
-    if change_of(rows.file) != it.key["changed"]:
-        raise ArchiveError(f"{rows.file} has changed while it was read. Run the command again.")
-    proof = {"key": it.key, "counts": asdict(counts), "id": uuid.uuid4().hex}
-    write_whole(it.proof, json.dumps(proof, indent=1).encode())
-    return counts
+def _read_file(task: _ReadTask, faults: Faults, advance: Advance) -> object:
+    counts = read_file(task.name, task.file, *task.outputs, task.options, faults=faults, advance=advance)
+    return asdict(counts)
 
 
 class _Joined:
     """The steps after all files were read."""
 
     def __init__(
-        self, folder: Path, parts: Sequence[_FileTask], options: NearJobOptions, watch: Progress
+        self, folder: Path, tasks: Sequence[_ReadTask], options: NearJobOptions, watch: Progress
     ) -> None:
-        self._files = [it.rows for it in parts]
+        self._files = [task.rows for task in tasks]
         self._options = options
         self._watch = watch
-        ids = sorted(json.loads(it.proof.read_bytes())["id"] for it in parts)
+        ids = sorted(map(proof_id, tasks))
         self._folder = folder / hashlib.sha256("".join(ids).encode()).hexdigest()[:32]
 
     def run(self, output: Path) -> dict[str, Any]:
@@ -339,35 +270,3 @@ class _SigningTask:
 
 def _sign_share(texts: Path, options: PageOptions, task: _SigningTask) -> None:
     sign_texts(texts, task.share, task.path, options.judge, task.earlier)
-
-
-def _parts_folder(output: Path) -> Path:
-    return output.with_name(f"{output.name}.parts")
-
-
-def _check_names(inputs: Sequence[Input]) -> None:
-    places: dict[str, Input] = {}
-    for given in inputs:
-        other = places.setdefault(storable(given.name), given)
-        if other is not given:
-            raise UsageError(
-                f"{given.file} and {other.file} both have the name {given.name} in the result. Rename one."
-            )
-
-
-def _check_output(output: Path, options: NearJobOptions) -> None:
-    """Raise an error if *output* cannot be written or must not be replaced, before its parts folder is made."""
-    if options.format not in FORMATS:
-        raise UsageError(f"The format {options.format!r} is unknown. Allowed: {', '.join(FORMATS)}.")
-    if not output.parent.is_dir():
-        raise ArchiveError(
-            f"{output} cannot be written: the folder {output.parent} does not exist. Create it, or choose another."
-        )
-    if output.is_dir():
-        raise ArchiveError(f"{output} is a folder. Name a file.")
-    if output.exists() and not options.force:
-        state = StateFolder(_parts_folder(output))
-        if state.is_left:  # by a run that was killed just before it removed this folder
-            with state:
-                state.remove()
-        raise ArchiveError(f"{output} already exists. Name another output, or replace it with --force.")

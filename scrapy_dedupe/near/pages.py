@@ -144,14 +144,11 @@ class FileCounts:
     revisits: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     named: list[Fault] = field(default_factory=list)
-    fault_count: int = 0
-    faults: list[Fault] = field(default_factory=list)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> FileCounts:
         """The counts from the JSON form of `asdict`."""
-        faults = {name: [Fault(**fault) for fault in value[name]] for name in ("named", "faults")}
-        return cls(**{**value, **faults})
+        return cls(**{**value, "named": [Fault(**fault) for fault in value["named"]]})
 
 
 def read_file(
@@ -161,15 +158,14 @@ def read_file(
     captures: Path,
     options: PageOptions,
     *,
-    keep_going: bool = False,
+    faults: Faults,
     advance: Callable[[int], None] = lambda size_bytes: None,
 ) -> FileCounts:
     """Write the rows of *file*, called *name* in them, to the new files *pages* and *captures*.
 
-    *advance* is called with the number of stored bytes that were read. Raises ArchiveError for a system error, and
-    DamagedInput for the first damaged place unless *keep_going* is set.
+    *advance* is called with the number of stored bytes that were read. Damaged places are added to *faults*, which belongs
+    to this file only. Raises ArchiveError for a system error, and the exceptions of `Faults.add`.
     """
-    faults = Faults(keep_going=keep_going)
     with (
         reading(file),
         RowsWriter(captures, CAPTURES) as captures_writer,
@@ -196,7 +192,6 @@ def read_file(
                     pages_writer.write(row)
     counts = reader.counts
     counts.skipped, counts.named = dict(reader.skipped), reader.named.first
-    counts.fault_count, counts.faults = faults.count, faults.first
     return counts
 
 

@@ -16,25 +16,26 @@ new file gets its final name only after this comparison.
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import re
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote_from_bytes
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
-from scrapy_dedupe.warc.bodies import payload_digest
+from scrapy_dedupe.tasks.state import reading
+from scrapy_dedupe.warc.bodies import hasher_of, payload_digest
 from scrapy_dedupe.warc.capture import parse_digest
-from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.framing import open_block, open_head
 from scrapy_dedupe.warc.reading import read_records
 from scrapy_dedupe.warc.remote import shown
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 from .file_rewriting import RecordFile
+from .manifest_lines import is_date
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -123,8 +124,8 @@ def convert_arc(
         if faults.count == began:
             faults.add(shown(str(source)), "it has no ARC record with a date")
         return None
-    counts = dict.fromkeys(("response", "resource", "metadata"), 0)
-    with RecordFile(output, gzip=_is_gzip(source) if options.gzip is None else options.gzip) as target:
+    counts = Counter[str]()
+    with RecordFile(output, gzip=is_gzip(source) if options.gzip is None else options.gzip) as target:
         info = _warcinfo(source, output, date, options)
         info_id = record_id(source.name, "warcinfo")
         target.write(*info)
@@ -136,9 +137,13 @@ def convert_arc(
                 watch.advance(capture.record.offset - reported)
                 reported = capture.record.offset
         target.finish(check=lambda path: _refuse_difference(source, path, date))
-    return Conversion(
-        counts["response"], counts["resource"], counts["metadata"], _size(source), output.stat().st_size
-    )
+    return _conversion(counts, source, output)
+
+
+def is_gzip(source: ReadableFile) -> bool:
+    """Whether a file begins as gzip. Raises ArchiveError if it cannot be read."""
+    with reading(source), source.open("rb") as file:
+        return file.read(2) == GZIP_MAGIC[:2]
 
 
 def warc_name(name: str, *, gzip: bool) -> str:
@@ -157,13 +162,11 @@ def record_id(name: str, place: str) -> str:
 
 
 def _found(source: ReadableFile, output: Path, faults: Faults) -> Conversion:
-    counts = dict.fromkeys(("response", "resource", "metadata"), 0)
     try:
         first = next(read_records(output), None)
         if first is None or first.id != record_id(source.name, "warcinfo") or first.date is None:
             raise DamagedInput("it was made from a different file")
-        for capture in _captures(source, first.date, faults):
-            counts[capture.type] += 1
+        counts = Counter(capture.type for capture in _captures(source, first.date, faults))
         _refuse_difference(source, output, first.date)
     except DamagedInput as error:
         if not faults.keep_going and faults.count:
@@ -171,13 +174,21 @@ def _found(source: ReadableFile, output: Path, faults: Faults) -> Conversion:
         raise ArchiveError(
             f"{output} already exists ({error}). Choose another folder, or replace it with --force."
         ) from error
+    return _conversion(counts, source, output, was_there=True)
+
+
+def _conversion(
+    counts: Counter[str], source: ReadableFile, output: Path, *, was_there: bool = False
+) -> Conversion:
+    with source.open("rb") as file:
+        size_bytes = file.seek(0, 2)
     return Conversion(
         counts["response"],
         counts["resource"],
         counts["metadata"],
-        _size(source),
+        size_bytes,
         output.stat().st_size,
-        was_there=True,
+        was_there,
     )
 
 
@@ -187,7 +198,7 @@ def _first_date(source: ReadableFile, faults: Faults) -> str | None:
         if record.format != "arc":
             faults.add(shown(str(source)), "it already holds WARC records; there is nothing to convert")
             return None
-        if record.date and _is_date(record.date):
+        if record.date and is_date(record.date):
             return record.date
     return None
 
@@ -205,7 +216,7 @@ def _captures(source: ReadableFile, first_date: str, faults: Faults | None) -> I
             yield _Capture(record, "metadata", uri, first_date)
             continue
         date = record.date or ""
-        if not _is_date(date):
+        if not is_date(date):
             if faults is not None:
                 faults.add(_place(record), f"the date {record.get('archive-date')!r} is invalid")
             continue
@@ -214,10 +225,8 @@ def _captures(source: ReadableFile, first_date: str, faults: Faults | None) -> I
 
 
 def _arc_records(source: ReadableFile, on_damage: Callable[[Damage], None]) -> Iterator[StoredRecord]:
-    try:
+    with reading(source):
         yield from read_records(source, on_damage=on_damage)
-    except OSError as error:
-        raise ArchiveError(f"{shown(str(source))} cannot be read: {error.strerror or error}.") from error
 
 
 def _warcinfo(
@@ -235,7 +244,7 @@ def _warcinfo(
         ("WARC-Record-ID", record_id(source.name, "warcinfo")),
         ("WARC-Date", date),
         ("WARC-Filename", _one_line(output.name)),
-        ("WARC-Block-Digest", _digest_text(options.algorithm, [block])),
+        ("WARC-Block-Digest", _as_text(options.algorithm, _digest([block], options.algorithm))),
         ("Content-Type", "application/warc-fields"),
     )
     return _head(fields, len(block)), [block], len(block)
@@ -256,8 +265,10 @@ def _record(capture: _Capture, name: str, info_id: str, algorithm: str) -> tuple
         fields.append(("WARC-Refers-To", info_id))
     elif address := _address(record.get("ip-address")):
         fields.append(("WARC-IP-Address", address))
-    length = frame.block_length + (len(_line_before(record)) if capture.type == "metadata" else 0)
-    block_digest = _digest_text(algorithm, _block(capture))
+    length = frame.block_length + (
+        len(open_head(record.path, record.frame)) if capture.type == "metadata" else 0
+    )
+    block_digest = _as_text(algorithm, _digest(_block(capture), algorithm))
     if capture.type == "response":
         payload = payload_digest(record, algorithm)
         if payload.size_bytes:
@@ -277,20 +288,16 @@ def _head(fields: Fields, length: int) -> bytes:
 def _block(capture: _Capture) -> Iterator[bytes]:
     record = capture.record
     if capture.type == "metadata":
-        yield _line_before(record)
+        yield open_head(record.path, record.frame)
     if len(record.frame.kept) == record.frame.block_length:
         yield record.frame.kept
     else:
         yield from open_block(record.path, record.frame)
 
 
-def _line_before(record: StoredRecord) -> bytes:
-    return open_head(record.path, record.frame)
-
-
 def _uri(record: StoredRecord) -> str:
     """The URL, with the bytes percent-encoded that a URI must not contain."""
-    line, text = _line_before(record), record.target_uri or ""
+    line, text = open_head(record.path, record.frame), record.target_uri or ""
     # A line that is not UTF-8 is decoded as Latin-1. The line cannot be split at spaces here: both the URL and the media
     # type may contain them, so only the reader knows where the URL ends.
     url = text.encode("utf-8")
@@ -327,52 +334,26 @@ def _refuse_difference(source: ReadableFile, path: Path, first_date: str) -> Non
 
 
 def _line_of_arc(capture: _Capture) -> _Line:
-    block = _hex(_block(capture))
+    block = _digest(_block(capture)).hex()
     payload = payload_digest(capture.record).hex if capture.type == "response" else block
     return _Line(capture.type, capture.uri, capture.date, payload, block)
 
 
 def _line_of_warc(record: StoredRecord) -> _Line:
-    payload = payload_digest(record).hex
-    return _Line(
-        record.type, record.target_uri, record.date, payload, _hex(open_block(record.path, record.frame))
-    )
+    block = _digest(open_block(record.path, record.frame)).hex()
+    return _Line(record.type, record.target_uri, record.date, payload_digest(record).hex, block)
 
 
-def _hex(pieces: Iterable[bytes]) -> str:
-    hasher = hashlib.sha256()
+def _digest(pieces: Iterable[bytes], algorithm: str = "sha256") -> bytes:
+    hasher = hasher_of(algorithm)
     for piece in pieces:
         hasher.update(piece)
-    return hasher.hexdigest()
+    found: bytes = hasher.digest()
+    return found
 
 
-def _digest_text(algorithm: str, pieces: Iterable[bytes]) -> str:
-    hasher = hashlib.new(algorithm, usedforsecurity=False)
-    for piece in pieces:
-        hasher.update(piece)
-    return _as_text(algorithm, hasher.digest())
-
-
-def _as_text(algorithm: str, raw: bytes) -> str:
-    return str(parse_digest(f"{algorithm}:{raw.hex()}"))
-
-
-def _is_date(text: str) -> bool:
-    try:
-        parse_date(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_gzip(source: ReadableFile) -> bool:
-    with source.open("rb") as file:
-        return file.read(2) == GZIP_MAGIC[:2]
-
-
-def _size(source: ReadableFile) -> int:
-    with source.open("rb") as file:
-        return file.seek(0, 2)
+def _as_text(algorithm: str, digest: bytes) -> str:
+    return str(parse_digest(f"{algorithm}:{digest.hex()}"))
 
 
 def _one_line(text: str) -> str:

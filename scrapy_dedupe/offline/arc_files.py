@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.tasks.faults import Fault, Faults
-from scrapy_dedupe.tasks.jobs import run_jobs
-from scrapy_dedupe.tasks.progress import NoProgress
-from scrapy_dedupe.warc.sources import GZIP_MAGIC
+from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
+from scrapy_dedupe.tasks.work import run_tasks, size_of
 
-from .arc_conversion import Conversion, ConversionOptions, convert_arc, warc_name
+from .arc_conversion import Conversion, ConversionOptions, convert_arc, is_gzip, warc_name
 from .file_rewriting import remove_parts
-from .inputs import find_inputs
-from .layout import output_names
+from .inputs import find_inputs, output_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path, PurePosixPath
 
     from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.tasks.work import Advance
     from scrapy_dedupe.warc.sources import ReadableFile
 
     from .inputs import Input
@@ -50,14 +49,6 @@ class _Task:
     source: ReadableFile
     output: Path
     options: ConversionOptions
-    keep_going: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    conversion: Conversion | None
-    fault_count: int
-    faults: tuple[Fault, ...]
 
 
 def convert_files(
@@ -83,24 +74,23 @@ def convert_files(
             "None of the files is an ARC file (*.arc, *.arc.gz). Name them, or search folders with -r."
         )
     tasks = [
-        _Task(given.file, output, options, keep_going)
+        _Task(given.file, output, options)
         for given, output in zip(chosen, _outputs(chosen, folder, options), strict=True)
     ]
     done: list[Conversion] = []
-    sizes = {given.file: given.size_bytes for given in chosen}
-    watch.begin("converting", sum(sizes.values()))
-    results = run_jobs(_convert, tasks, jobs)
-    try:
-        for task, result in results:
-            watch.advance(sizes[task.source])
-            faults.take(result.fault_count, result.faults)
-            if result.conversion is not None:
-                done.append(result.conversion)
-    except BaseException:
-        results.close()  # stops the processes that write parts
-        remove_parts(task.output for task in tasks)
-        raise
-    watch.end()
+    with part(watch, "converting", sum(given.size_bytes for given in chosen)):
+        results = run_tasks(
+            _convert, tasks, jobs, watch, lambda task: size_of(task.source), keep_going=keep_going
+        )
+        try:
+            for _, outcome in results:
+                faults.take(outcome.fault_count, outcome.faults)
+                if outcome.value is not None:
+                    done.append(outcome.value)
+        except BaseException:
+            results.close()  # stops the processes that write parts
+            remove_parts(task.output for task in tasks)
+            raise
     return Converted(
         output=str(folder),
         files=len(done),
@@ -121,7 +111,7 @@ def _outputs(inputs: Sequence[Input], folder: Path, options: ConversionOptions) 
     for given in inputs:
         if given.is_member:
             raise UsageError(f"{given.name} is inside a container. Extract the file before converting it.")
-        gzip = _is_gzip(given) if options.gzip is None else options.gzip
+        gzip = is_gzip(given.file) if options.gzip is None else options.gzip
         below = names[given.name].with_name(warc_name(names[given.name].name, gzip=gzip))
         if below in taken:
             raise ArchiveError(
@@ -131,17 +121,5 @@ def _outputs(inputs: Sequence[Input], folder: Path, options: ConversionOptions) 
     return [folder / below for below in taken]
 
 
-def _is_gzip(given: Input) -> bool:
-    try:
-        with given.file.open("rb") as file:
-            return file.read(2) == GZIP_MAGIC[:2]
-    except OSError as error:
-        raise ArchiveError(f"{given.name} cannot be read: {error.strerror or error}.") from error
-
-
-def _convert(task: _Task) -> _Done:
-    faults = Faults(keep_going=task.keep_going)
-    conversion = convert_arc(
-        task.source, task.output, options=task.options, faults=faults, watch=NoProgress()
-    )
-    return _Done(conversion, faults.count, tuple(faults.first))
+def _convert(task: _Task, faults: Faults, advance: Advance) -> Conversion | None:
+    return convert_arc(task.source, task.output, options=task.options, faults=faults, watch=NO_PROGRESS)

@@ -10,19 +10,18 @@ field did not exist. `restoring` needs these values to revert the change, so a m
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
 from collections import Counter
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from scrapy_dedupe.warc.bodies import hasher_of
 from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.framing import open_head
 from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from scrapy_dedupe.warc.reading import StoredRecord
 
@@ -37,14 +36,16 @@ _TYPE, _ID = b"warc-type", b"warc-record-id"
 _PROFILE, _TRUNCATED = b"warc-profile", b"warc-truncated"
 _REFERS_TO = (b"warc-refers-to", b"warc-refers-to-target-uri", b"warc-refers-to-date")
 _OF_REVISITS = (_PROFILE, _TRUNCATED, *_REFERS_TO)
+_ONCE = (_TYPE, _ID, _PROFILE, PAYLOAD_DIGEST, *_REFERS_TO[1:])
+_AT_MOST_ONCE = (_REFERS_TO[0], _TRUNCATED, BLOCK_DIGEST)
+_CONVERTED = (_TYPE, _ID, PAYLOAD_DIGEST, BLOCK_DIGEST, _LENGTH, CONCURRENT_TO, *_OF_REVISITS)
 _NONE = b"none"
 _RECORD_END = b"\r\n\r\n"
 _KEPT_ORDERS = 256
 # Values that need a closer look: other than printable ASCII, or with a space at one of the ends.
 _UNUSUAL = re.compile(rb"[^ -~]|\A | \Z")
+_PLAIN = re.compile(rb"(?:[ -~]*\r\n)+")
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f]")
-# A field on one line, the usual case.
-_FIELD = re.compile(rb"^([!-9;-~]+):[ \t]*([^\r\n]*[^ \t\r\n])[ \t]*\r\n", re.MULTILINE)
 _USUAL_DIGEST = re.compile(r"sha1:[A-Z2-7]{32}")
 _RECORD_ID = re.compile(rb"<[^\s<>]+>")
 _HASHED = ("md5", "sha1", "sha256", "sha384", "sha512")
@@ -52,69 +53,99 @@ _HASHED = ("md5", "sha1", "sha256", "sha384", "sha512")
 Field = tuple[bytes, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The version line of a record and its fields in order, as bytes. Folded lines are joined; ``text`` is as stored."""
+class Order(NamedTuple):
+    """The names of the fields of a head in order, as stored and in lower case, the places of each name in lower case, and names
+    and places of the ``Former-NAME`` fields.
+    """
 
-    version: bytes
-    fields: tuple[Field, ...]
-    text: bytes = field(default=b"", repr=False, compare=False)
-    _names: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
-    _values: dict[bytes, list[bytes]] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        names: list[bytes] = []
-        values: dict[bytes, list[bytes]] = {}
-        for name, value in self.fields:
-            lower = name.lower()
-            names.append(lower)
-            values.setdefault(lower, []).append(value)
-        object.__setattr__(self, "_names", tuple(names))
-        object.__setattr__(self, "_values", values)
-
-    def values(self, name: bytes) -> list[bytes]:
-        """All values of a field, given by its lower-case name."""
-        return self._values.get(name, [])
-
-    def value(self, name: bytes) -> bytes | None:
-        """The first value of a field."""
-        values = self._values.get(name)
-        return values[0] if values else None
-
-    def replaced(self, name: bytes, value: bytes | None) -> Head:
-        """The head with a new value for a field, or without the field if *value* is None."""
-        fields = [
-            (field, value if lower == name else old)
-            for lower, (field, old) in zip(self._names, self.fields, strict=True)
-        ]
-        return Head(self.version, tuple((field, new) for field, new in fields if new is not None))
-
-    def names(self) -> tuple[bytes, ...]:
-        """The names of the fields in order, in lower case."""
-        return self._names
-
-    def without(self, names: tuple[bytes, ...]) -> list[Field]:
-        """The fields except those with one of these names and the ``Former-`` fields."""
-        return [self.fields[place] for place in _places_without(self._names, names)]
-
-    def former(self) -> Counter[Field]:
-        """The ``Former-NAME`` fields: a count of each pair of name (without the prefix) and value."""
-        return Counter([(name, self.fields[place][1]) for name, place in _former_places(self._names)])
+    titles: tuple[bytes, ...]
+    names: tuple[bytes, ...]
+    places: dict[bytes, list[int]]
+    former: list[tuple[bytes, int]]
 
 
 # All heads of one program have few orders of fields, so what depends only on the names is computed once for each order.
 @lru_cache(_KEPT_ORDERS)
-def _places_without(names: tuple[bytes, ...], out: tuple[bytes, ...]) -> tuple[int, ...]:
-    return tuple(
-        [place for place, name in enumerate(names) if name not in out and not name.startswith(FORMER)]
-    )
+def _order(titles: tuple[bytes | str, ...]) -> Order:
+    encoded = tuple([title.encode("ascii") if isinstance(title, str) else title for title in titles])
+    names = tuple([title.lower() for title in encoded])
+    places: dict[bytes, list[int]] = {}
+    for place, name in enumerate(names):
+        places.setdefault(name, []).append(place)
+    former = [(name[len(FORMER) :], place) for place, name in enumerate(names) if name.startswith(FORMER)]
+    return Order(encoded, names, places, former)
+
+
+class Head:
+    """The version line of a record and its fields in order, as bytes. Folded lines are joined; `text` is as stored."""
+
+    __slots__ = ("_values", "order", "text", "version")
+
+    def __init__(self, version: bytes, order: Order, values: list[bytes], text: bytes = b"") -> None:
+        self.version = version
+        self.order = order
+        self.text = text
+        self._values = values
+
+    @classmethod
+    def of(cls, version: bytes, fields: Sequence[Field], text: bytes = b"") -> Head:
+        """The head with these fields."""
+        return cls(version, _order(tuple([name for name, _ in fields])), [value for _, value in fields], text)
+
+    def is_like(self, other: Head) -> bool:
+        """Whether both have the same version and fields."""
+        return (self.version, self.order.titles, self._values) == (
+            other.version,
+            other.order.titles,
+            other._values,
+        )
+
+    @property
+    def fields(self) -> list[Field]:
+        """The fields, as pairs of name and value."""
+        return list(zip(self.order.titles, self._values, strict=True))
+
+    @property
+    def names(self) -> tuple[bytes, ...]:
+        """The names of the fields in order, in lower case."""
+        return self.order.names
+
+    def values(self, name: bytes) -> list[bytes]:
+        """All values of a field, given by its lower-case name."""
+        return [self._values[place] for place in self.order.places.get(name, ())]
+
+    def value(self, name: bytes) -> bytes | None:
+        """The first value of a field."""
+        places = self.order.places.get(name)
+        return self._values[places[0]] if places else None
+
+    def text_of(self, name: bytes) -> str | None:
+        """The first value of a field as text."""
+        value = self.value(name)
+        return None if value is None else value.decode("latin-1")
+
+    def replaced(self, name: bytes, value: bytes) -> Head:
+        """The head with a new value for a field."""
+        values = [
+            value if lower == name else old for lower, old in zip(self.names, self._values, strict=True)
+        ]
+        return Head(self.version, self.order, values)
+
+    def without(self, names: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], list[bytes]]:
+        """The names and values of the fields, except those with one of these names and the ``Former-`` fields."""
+        titles, places = _without(self.order.titles, names)
+        return titles, [self._values[place] for place in places]
+
+    def former(self) -> list[Field]:
+        """The ``Former-NAME`` fields, as pairs of name (without the prefix) and value."""
+        return [(name, self._values[place]) for name, place in self.order.former]
 
 
 @lru_cache(_KEPT_ORDERS)
-def _former_places(names: tuple[bytes, ...]) -> tuple[tuple[bytes, int], ...]:
-    return tuple(
-        [(name[len(FORMER) :], place) for place, name in enumerate(names) if name.startswith(FORMER)]
-    )
+def _without(titles: tuple[bytes, ...], out: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], list[int]]:
+    names = [title.lower() for title in titles]
+    places = [place for place, name in enumerate(names) if name not in out and not name.startswith(FORMER)]
+    return tuple([titles[place] for place in places]), places
 
 
 @lru_cache(_KEPT_ORDERS)
@@ -133,34 +164,50 @@ def _names_of_revisits(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys(name for name in names if name in _OF_REVISITS or name.startswith(refused)))
 
 
+@lru_cache(_KEPT_ORDERS)
+def _count_faults(names: tuple[bytes, ...], single: tuple[bytes, ...], least: int) -> list[str]:
+    """Problems of fields that must be in a head once, or with *least* 0 at most once."""
+    faults = []
+    for name in single:
+        count = names.count(name)
+        if count > 1:
+            faults.append(f"{_title(name)} is there {count} times")
+        elif count < least:
+            faults.append(f"{_title(name)} is missing")
+    return faults
+
+
 def head_of(record: StoredRecord) -> Head:
-    """The head of a WARC record. Raises DamagedInput if it has to be read again and is gone."""
+    """The head of a WARC record. Raises DamagedInput if it must be read again and is gone."""
     text = open_head(record.path, record.frame)
-    fields: list[Field] = _FIELD.findall(text)
-    version, *lines = text.split(b"\n")
-    if len(fields) + 2 == len(lines) and text.endswith(b"\r\n\r\n"):
-        return Head(version.rstrip(b" \t\r"), tuple(fields), text)
-    folded: list[tuple[bytes, list[bytes]]] = []
-    for line in lines:
+    version, _, rest = text.partition(b"\n")
+    version = version.rstrip(b" \t\r")
+    if record.frame.head is not None:
+        layout, match = record.frame.head
+        if text.count(b"\r") == len(layout.names) + 2:
+            return Head(
+                version, _order(layout.names), [value.strip(b" \t") for value in match.groups()], text
+            )
+    fields: list[tuple[bytes, list[bytes]]] = []
+    for line in rest.split(b"\n"):
         shown = line.rstrip(b"\r")
-        if shown[:1] in (b" ", b"\t") and folded:
-            folded[-1][1].append(shown.strip(b" \t"))
+        if shown[:1] in (b" ", b"\t") and fields:
+            fields[-1][1].append(shown.strip(b" \t"))
         elif shown:
             name, _, value = shown.partition(b":")
-            folded.append((name.strip(b" \t"), [value.strip(b" \t")]))
-    joined = tuple([(name, b" ".join(filter(None, values))) for name, values in folded])
-    return Head(version.rstrip(b" \t\r"), joined, text)
+            fields.append((name.strip(b" \t"), [value.strip(b" \t")]))
+    return Head.of(version, [(name, b" ".join(filter(None, values))) for name, values in fields], text)
 
 
 def form_faults(head: Head) -> list[str]:
     """Problems in the form of a rewritten head: it must have one line for each field, and lines must end in CRLF."""
-    lines = [head.version, *(b"%b: %b" % pair for pair in head.fields), b"", b""]
+    lines = [head.version, *map(b": ".join, head.fields), b"", b""]
     faults = (
         []
         if b"\r\n".join(lines) == head.text
         else ["its head is not written as `NAME: VALUE` in lines that end in CRLF"]
     )
-    return faults + _count_faults(head, (_LENGTH,), least=1)
+    return faults + _count_faults(head.names, (_LENGTH,), 1)
 
 
 def end_faults(record: StoredRecord, *, is_gzip: bool) -> list[str]:
@@ -172,11 +219,7 @@ def end_faults(record: StoredRecord, *, is_gzip: bool) -> list[str]:
 
 def conversion_faults(response: Head, revisit: Head, block: bytes) -> list[str]:
     """Problems of a revisit that was made from a response; *block* is the revisit's block."""
-    faults = []
-    if revisit.version != response.version:
-        faults.append(f"the version is {_shown(revisit.version)}, but was {_shown(response.version)}")
-    faults += _count_faults(revisit, (_TYPE, _ID, _PROFILE, PAYLOAD_DIGEST, *_REFERS_TO[1:]), least=1)
-    faults += _count_faults(revisit, (_REFERS_TO[0], _TRUNCATED, BLOCK_DIGEST), least=0)
+    faults = _count_faults(revisit.names, _ONCE, 1) + _count_faults(revisit.names, _AT_MOST_ONCE, 0)
     if response.value(_TYPE) != b"response" or revisit.value(_TYPE) != b"revisit":
         faults.append(f"WARC-Type is {_shown(revisit.value(_TYPE))}, but was {_shown(response.value(_TYPE))}")
     if revisit.value(_PROFILE) != IDENTICAL_PAYLOAD.encode():
@@ -191,43 +234,33 @@ def conversion_faults(response: Head, revisit: Head, block: bytes) -> list[str]:
     if (revisit.value(_REFERS_TO[1]) or b"").startswith(b"<"):
         faults.append(f"{_title(_REFERS_TO[1])} is in angle brackets")
     faults += _irrevocable(response)
-    changing = (_TYPE, _ID, PAYLOAD_DIGEST, BLOCK_DIGEST, _LENGTH, CONCURRENT_TO, *_OF_REVISITS)
-    faults += _stray_faults(response, revisit)
-    faults += _rest_faults(response, revisit, changing)
     faults += _block_digest_faults(response.value(BLOCK_DIGEST), revisit.value(BLOCK_DIGEST), block)
-    changed = {_ID: [old_id or _NONE], CONCURRENT_TO: _changed_values(response, revisit, faults)}
+    changed = {_ID: [old_id or _NONE]}
     for name in (PAYLOAD_DIGEST, BLOCK_DIGEST):
         if (old := response.value(name)) != revisit.value(name):
             changed[name] = [_NONE if old is None else old]
-    return faults + _former_faults(response, _without_former(revisit, _REFERS_TO), changed)
+    # A record that already was a revisit has former references, which the response does not have.
+    former = [pair for pair in revisit.former() if pair[0] not in _REFERS_TO]
+    return faults + _kept_faults(response, revisit, _CONVERTED, changed, former)
 
 
 def former_response(revisit: Head) -> Head:
     """The head of the response that a revisit was made from, except Content-Length."""
-    former = dict(list(revisit.former()))
-    fields = []
-    for name, (title, value) in zip(revisit.names(), revisit.fields, strict=True):
+    former = dict(revisit.former())
+    fields: list[Field] = []
+    for name, (title, value) in zip(revisit.names, revisit.fields, strict=True):
         old = b"response" if name == _TYPE else former.get(name, value)
         is_of_revisits = name in _OF_REVISITS or name.startswith(FORMER)
         if not is_of_revisits and (name, old) != (PAYLOAD_DIGEST, _NONE):
             fields.append((title, old))
-    return Head(revisit.version, tuple(fields))
+    return Head.of(revisit.version, fields)
 
 
 def _irrevocable(response: Head) -> list[str]:
     """Fields and values of a response that could not be restored from a revisit."""
-    faults = [f"the response has a field {_title(name)}" for name in _names_of_revisits(response.names())]
+    faults = [f"the response has a field {_title(name)}" for name in _names_of_revisits(response.names)]
     nones = [name for name in (PAYLOAD_DIGEST, BLOCK_DIGEST, CONCURRENT_TO) if _NONE in response.values(name)]
     return faults + [f"{_title(name)} of the response is none" for name in nones]
-
-
-def _without_former(head: Head, names: tuple[bytes, ...]) -> Head:
-    """The head without the former values of *names*, which a record has if it already was a revisit."""
-    former = {FORMER + name for name in names}
-    if former.isdisjoint(head.names()):
-        return head
-    kept = zip(head.names(), head.fields, strict=True)
-    return Head(head.version, tuple(pair for name, pair in kept if name not in former))
 
 
 def foreign_restoration_faults(old: Head, new: Head, block_digest_of_new: str | None) -> list[str]:
@@ -235,9 +268,9 @@ def foreign_restoration_faults(old: Head, new: Head, block_digest_of_new: str | 
 
     A payload digest of chunks that are missing may have been replaced; the caller puts the old one back in *new*.
     """
-    gone = {*_OF_REVISITS, *(name for name in old.names() if name.startswith(_REFERS_TO[0]))}
+    gone = {*_OF_REVISITS, *(name for name in old.names if name.startswith(_REFERS_TO[0]))}
     faults = _rest_faults(old, new, (_TYPE, _LENGTH, BLOCK_DIGEST, b"content-type", *gone))
-    faults += [f"{_title(name)} is still there" for name in new.names() if name in gone]
+    faults += [f"{_title(name)} is still there" for name in new.names if name in gone]
     value = new.value(BLOCK_DIGEST)
     if value is not None and value.decode("latin-1") != block_digest_of_new:
         faults.append("WARC-Block-Digest does not match its block")
@@ -246,14 +279,9 @@ def foreign_restoration_faults(old: Head, new: Head, block_digest_of_new: str | 
 
 def reference_faults(old: Head, new: Head, *, is_revisit: bool) -> list[str]:
     """Problems of a record in which only references may have changed."""
-    faults = []
-    if new.version != old.version:
-        faults.append(f"the version is {_shown(new.version)}, but was {_shown(old.version)}")
     single = (*_REFERS_TO, PAYLOAD_DIGEST) if is_revisit else _REFERS_TO
-    faults += _count_faults(new, single, least=0)
-    faults += _stray_faults(old, new)
-    faults += _rest_faults(old, new, (CONCURRENT_TO, _LENGTH, *single))
-    changed = {CONCURRENT_TO: _changed_values(old, new, faults)}
+    faults = [*_count_faults(new.names, single, 0)]
+    changed = {}
     for name in single:
         was, value = old.value(name), new.value(name)
         if was != value:
@@ -264,7 +292,7 @@ def reference_faults(old: Head, new: Head, *, is_revisit: bool) -> list[str]:
                 faults.append(f"{_title(name)} was not there before")
             if value is not None and value.startswith(b"<") and name == _REFERS_TO[1]:
                 faults.append(f"{_title(name)} is in angle brackets")
-    return faults + _former_faults(old, new, changed)
+    return faults + _kept_faults(old, new, (CONCURRENT_TO, _LENGTH, *single), changed, new.former())
 
 
 def rechunked_faults(old: Head, new: Head, block_digest_of_new: str | None) -> list[str]:
@@ -286,12 +314,16 @@ def rechunked_faults(old: Head, new: Head, block_digest_of_new: str | None) -> l
 
 def is_undone(before: Head, after: Head) -> bool:
     """Whether `restoring` made the change between two heads: former values were removed, and none was added."""
-    had, has = before.former(), after.former()
-    return bool(had and had - has and not has - had)
+    if not before.order.former:
+        return False
+    had, has = Counter(before.former()), Counter(after.former())
+    return bool(had - has and not has - had)
 
 
 def concurrent_changes(old: Head, new: Head) -> list[tuple[bytes, bytes]]:
     """The old and new values of each WARC-Concurrent-To, in order."""
+    if CONCURRENT_TO not in old.order.places:
+        return []
     return list(zip(old.values(CONCURRENT_TO), new.values(CONCURRENT_TO), strict=False))
 
 
@@ -307,7 +339,7 @@ def digest_like(form: str, data: Iterable[bytes]) -> str | None:
         return None
     if label not in _HASHED:
         return None
-    hasher = hashlib.new(label, usedforsecurity=False)
+    hasher = hasher_of(label)
     for piece in data:
         hasher.update(piece)
     prefix, colon, value = form.strip().rpartition(":")
@@ -322,56 +354,67 @@ def digest_like(form: str, data: Iterable[bytes]) -> str | None:
 
 def _stray_faults(old: Head, new: Head) -> list[str]:
     """Added fields with bytes that readers interpret differently."""
+    if _PLAIN.fullmatch(new.text):
+        return []
     known = set(old.fields)
     return [
         f"the field {_shown_field(field)} has control characters or surrounding white space"
         for field in dict.fromkeys(new.fields)
         if field not in known
         and _UNUSUAL.search(field[1])
-        and (_CONTROL.search(field[1]) or _decoded(field[1]).strip() != _decoded(field[1]))
+        and (_CONTROL.search(field[1]) or decoded(field[1]).strip() != decoded(field[1]))
     ]
 
 
-def _decoded(value: bytes) -> str:
+def decoded(value: bytes) -> str:
+    """A value as text: in UTF-8 or, if it is not valid, in Latin-1."""
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:
         return value.decode("latin-1")
 
 
-def _count_faults(head: Head, names: tuple[bytes, ...], *, least: int) -> list[str]:
-    faults = []
-    for name in names:
-        count = len(head.values(name))
-        if count > 1:
-            faults.append(f"{_title(name)} is there {count} times")
-        elif count < least:
-            faults.append(f"{_title(name)} is missing")
-    return faults
-
-
 def _rest_faults(old: Head, new: Head, changing: tuple[bytes, ...]) -> list[str]:
     """Problems in the fields that must not change, and in the order of the fields that both heads have."""
     was, now = old.without(changing), new.without(changing)
     if was != now:
-        lost, came = Counter(was) - Counter(now), Counter(now) - Counter(was)
+        had, has = Counter(zip(*was, strict=True)), Counter(zip(*now, strict=True))
+        lost, came = had - has, has - had
         if not lost and not came:
             return ["the order of its fields changed"]
         faults = [f"the field {_shown_field(field)} is gone or changed" for field in lost]
         return faults + [f"the field {_shown_field(field)} was not there before" for field in came]
-    return [] if _are_in_same_order(old.names(), new.names()) else ["the order of its fields changed"]
+    return [] if _are_in_same_order(old.names, new.names) else ["the order of its fields changed"]
 
 
-def _changed_values(old: Head, new: Head, faults: list[str]) -> list[bytes]:
-    """The old values of each WARC-Concurrent-To that changed."""
+def _kept_faults(
+    old: Head,
+    new: Head,
+    changing: tuple[bytes, ...],
+    changed: dict[bytes, list[bytes]],
+    former: list[Field],
+) -> list[str]:
+    """Problems of what a change must keep: version, other fields, number of links, and old values in ``Former-NAME``.
+
+    The values of the fields *changing* may differ. *changed* has the old values of the fields that differ, besides the links.
+    *former* has the former values in *new*.
+    """
+    faults = []
+    if new.version != old.version:
+        faults.append(f"the version is {_shown(new.version)}, but was {_shown(old.version)}")
+    faults += _stray_faults(old, new) + _rest_faults(old, new, changing)
     if len(old.values(CONCURRENT_TO)) != len(new.values(CONCURRENT_TO)):
         faults.append("a WARC-Concurrent-To is gone, or was added")
-    return [was for was, value in concurrent_changes(old, new) if was != value]
+    changed[CONCURRENT_TO] = [was for was, value in concurrent_changes(old, new) if was != value]
+    return faults + _former_faults(old, former, changed)
 
 
-def _former_faults(old: Head, new: Head, changed: Mapping[bytes, list[bytes]]) -> list[str]:
-    had, has = old.former(), new.former()
-    gone, came = (had - has, has - had) if had else ((), has)
+def _former_faults(old: Head, former: list[Field], changed: Mapping[bytes, list[bytes]]) -> list[str]:
+    wanted = [(name, value) for name, values in changed.items() for value in values]
+    if not old.order.former and sorted(former) == sorted(wanted):
+        return []
+    had, has = Counter(old.former()), Counter(former)
+    gone, came = had - has, has - had
     faults = [f"the field Former-{_shown_field(field)} is gone" for field in gone]
     for name, value in came:
         # For a digest, an empty field is the same as a missing one.

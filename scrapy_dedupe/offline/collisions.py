@@ -6,17 +6,17 @@ digest gets extension 1 and is not read. A record gets an extension that no othe
 another one (it is truncated or partial, or its chunks are truncated or hold more than the payload), if it cannot be
 read, or if the manifest lists it a second time. Such a record is never treated as a copy. No line is ever dropped.
 
-No file is opened for the records of another one, and each record is read once, in two passes over the files (`comparing`).
-The first pass stores the payload of the first record of each digest. The second pass compares all other records with it,
-byte by byte, and stores the payloads that differ. Last, the stored payloads of one digest are compared with one another,
-but only those of the same size and hash, so that ten thousand payloads with one weak digest are not all compared with each
-other. Payloads are equal only if their bytes are.
+No file is opened for the records of another one, and each record is read once (twice if it has more than 8 MiB), in two
+passes over the files (`comparing`). The first pass stores the payload of the first record of each digest. The second pass
+compares all other records with it, byte by byte, and stores the payloads that differ. Last, the stored payloads of one
+digest are compared with one another, but only those of the same size and hash, so that ten thousand payloads with one weak
+digest are not all compared with each other. Payloads are equal only if their bytes are.
 
 The files in the working folder, each of which is complete if it exists: ``lines.txt``, the manifest in the order of (digest,
 date, file, offset), whose lines are numbered from 0; ``others.rows``, the rows of the second pass in this order, with the
 number of the first line of the digest instead of the place of its payload; and the files of the passes, in ``first/`` and
-``second/``. Memory does not grow with the number of lines or the size of payloads, only with the number of
-different payloads of one digest.
+``second/``. Memory does not grow with the number of lines or the size of payloads, only with the number of different payloads
+of one digest, and of payloads that are stored for one file.
 """
 
 from __future__ import annotations
@@ -24,20 +24,17 @@ from __future__ import annotations
 import itertools
 import shutil
 import tempfile
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.comparing import (
     ALONE,
     NO_PAYLOAD,
     SAME,
     Pass,
-    faults_json,
-    replay_json,
     row_of,
     stored_pieces,
 )
@@ -45,20 +42,18 @@ from scrapy_dedupe.offline.manifest import LineWriter, read_lines
 from scrapy_dedupe.offline.ordering import by_cluster, moment, sorted_rows
 from scrapy_dedupe.offline.ordering import number as numbered
 from scrapy_dedupe.offline.windows import are_same
-from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
-from scrapy_dedupe.tasks.state import writing
+from scrapy_dedupe.tasks.state import StateFolder, reading, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from scrapy_dedupe.offline.manifest import ManifestLine
     from scrapy_dedupe.offline.places import Places
+    from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
-    from scrapy_dedupe.tasks.state import StateFolder
 
-_COMPARED: Final = "compared.json"
 _FEW_LINES: Final = 1_000  # of one digest, which are sorted in memory
 
 
@@ -92,28 +87,24 @@ def number_clusters(
     Continues from the results in the state folder. Raises DamagedInput for the first fault, unless *faults* is set to
     keep going; ArchiveError if the disk is full.
     """
-    folder = state.path / "compared"
-    known = state.read_json(_COMPARED)
-    if known is None:
-        own, counts = Faults(keep_going=faults.keep_going), CollisionCounts()
-        with writing(folder):
-            folder.mkdir(exist_ok=True)
-            for left in folder.glob("sorting-*"):  # by a run that was killed
-                shutil.rmtree(left)
-        ordered = by_cluster(read_lines(sums), folder)
+    counts = CollisionCounts()
+    with StateFolder(state.path / "compared") as work:
+        for left in work.path.glob("sorting-*"):  # by a run that was killed
+            shutil.rmtree(left, ignore_errors=True)
         resolved = resolve_collisions(
-            ordered, places, faults=own, watch=watch, jobs=jobs, folder=folder, counts=counts
+            read_lines(sums),
+            places,
+            faults=faults,
+            watch=watch,
+            jobs=jobs,
+            folder=work.path,
+            counts=counts,
         )
         with LineWriter(output, columns=10, force=True) as writer:
-            for line in numbered(resolved, faults=own):
+            for line in numbered(resolved, faults=faults):
                 writer.write(line)
-        known = {"counts": asdict(counts), **faults_json(own)}
-        state.write_json(_COMPARED, known)
-    with writing(folder):
-        if folder.exists():
-            shutil.rmtree(folder)
-    replay_json(faults, known)
-    return CollisionCounts(**known["counts"])
+        work.remove()
+    return counts
 
 
 def resolve_collisions(
@@ -128,27 +119,21 @@ def resolve_collisions(
 ) -> Iterator[ManifestLine]:
     """Yield the lines with their extension, in order of cluster, without their values about copies.
 
-    *lines* must be in the order of (digest, date, file, offset); their extensions are ignored. The working folder is
-    *folder* (default: one in the system's temporary folder). It needs space for the manifest, and for one payload of each
-    digest that several records have; files that an earlier run for the same lines has left there are used. The results are
-    added to *counts*.
+    The *lines* may be in any order; their extensions are ignored. The working folder is *folder* (default: one in the
+    system's temporary folder). It needs space for the manifest, and for one payload of each digest that several records
+    have; files that an earlier run for the same lines has left there are used. The results are added to *counts*.
 
-    Raises DamagedInput for the first fault, unless *faults* is set to keep going; always if the lines are not sorted.
-    ArchiveError if the disk is full.
+    Raises DamagedInput for the first fault, unless *faults* is set to keep going; ArchiveError if the disk is full.
     """
-    with _working_folder(folder) as work:
-        comparison = _Comparison(work, places, faults, watch, jobs)
+    with (
+        tempfile.TemporaryDirectory(prefix="scrapy-dedupe-")
+        if folder is None
+        else nullcontext(folder) as work
+    ):
+        comparison = _Comparison(Path(work), places, faults, watch, jobs)
         comparison.run(lines)
-        yield from comparison.resolved(CollisionCounts() if counts is None else counts)
-
-
-@contextmanager
-def _working_folder(folder: Path | None) -> Iterator[Path]:
-    if folder is not None:
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="scrapy-dedupe-") as name:
-        yield Path(name)
+        with reading(work):
+            yield from comparison.resolved(CollisionCounts() if counts is None else counts)
 
 
 class _Comparison:
@@ -160,13 +145,13 @@ class _Comparison:
         self._jobs = jobs
         self._lines = folder / "lines.txt"
         self._others = folder / "others.rows"
-        self._first, self._second = Pass(folder / "first"), Pass(folder / "second")
+        self._first, self._second = Pass(folder / "first", places), Pass(folder / "second", places)
 
     def run(self, lines: Iterable[ManifestLine]) -> None:
         """Do what an earlier run has not done, up to the last result."""
         if not self._lines.exists():
             with part(self._watch, "sorting", 0), LineWriter(self._lines, columns=6) as writer:
-                for line in _in_order(lines):
+                for line in by_cluster(map(_plain, lines), self._folder):
                     writer.write(line)
         for files, rows, title in (
             (self._first, self._first_rows, "reading payloads"),
@@ -174,7 +159,7 @@ class _Comparison:
         ):
             if not files.is_prepared:
                 files.prepare(rows())
-            files.run(self._places, self._faults, self._jobs, self._watch, title)
+            files.run(self._faults, self._jobs, self._watch, title)
 
     def _first_rows(self) -> Iterator[bytes]:
         """The first record of each digest that has several. All others are written to a file."""
@@ -184,13 +169,22 @@ class _Comparison:
                 if not more:
                     continue
                 yield row_of(line, first, NO_PAYLOAD)
-                repetitions = _Repetitions(self._places)
-                repetitions.is_repeated(line)
-                for index, line in itertools.chain(more, group):
-                    if not repetitions.is_repeated(line):
-                        others.write(row_of(line, index, str(first)))
-                    elif not self._faults.keep_going:
-                        self._faults.add(*_repeated(line))
+                lines = self._unrepeated(itertools.chain([(first, line)], more, group))
+                for index, line in itertools.islice(lines, 1, None):
+                    others.write(row_of(line, index, str(first)))
+
+    def _unrepeated(self, group: Iterator[tuple[int, ManifestLine]]) -> Iterator[tuple[int, ManifestLine]]:
+        """The lines of one digest without records that were listed before, even by another name of their file."""
+        # The same record has the same date, so only the records of one date must be remembered.
+        for _, same_date in itertools.groupby(group, lambda item: moment(item[1].date)):
+            seen: set[tuple[str, int]] = set()
+            for index, line in same_date:
+                place = self._places.identity(line.file), line.offset
+                if place not in seen:
+                    yield index, line
+                elif not self._faults.keep_going:
+                    self._faults.add(*_repeated(line))
+                seen.add(place)
 
     def _second_rows(self) -> Iterator[bytes]:
         """All others, with the place of the first payload of their digest."""
@@ -276,37 +270,11 @@ class _Results:
         return self._result if self._index == index else None
 
 
-class _Repetitions:
-    """Finds records that were listed before, even by another name of their file: no record is a copy of itself."""
-
-    def __init__(self, places: Places) -> None:
-        self._places = places
-        self._date = ""
-        self._seen: set[tuple[str, int]] = set()
-
-    def is_repeated(self, line: ManifestLine) -> bool:
-        # The same record has the same date, so only the records of one date must be remembered.
-        date = moment(line.date)
-        if date != self._date:
-            self._date = date
-            self._seen.clear()
-        place = self._places.identity(line.file), line.offset
-        if place in self._seen:
-            return True
-        self._seen.add(place)
-        return False
-
-
-def _in_order(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:
-    previous = ""
-    for line in lines:
-        # Two groups of one digest would both begin with extension 1, and different records would be treated as copies.
-        if line.digest < previous:
-            raise DamagedInput(
-                f"The manifest is not sorted: the digest {line.digest} comes after {previous}."
-            )
-        previous = line.digest
-        yield line
+def _plain(line: ManifestLine) -> ManifestLine:
+    """The line with six columns."""
+    if line.columns == 6:
+        return line
+    return replace(line, extension=None, copy=None, refers_to_uri=None, refers_to_date=None)
 
 
 def _repeated(line: ManifestLine) -> tuple[str, str]:

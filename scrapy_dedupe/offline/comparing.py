@@ -7,7 +7,8 @@ that one task stores are different: if size and BLAKE2b hash (RFC 7693) are equa
 The files of a pass, each of which is complete if it exists: ``rows`` has the records in the order of files and offsets: sort
 key, number of the line, place of the payload to compare with, and the line. ``tasks.json`` has the tasks: file, range of
 ``rows``, and size of the records. Task N writes ``N.payloads`` (payloads, one after the other), ``N.results`` (number of the
-line, and its result) and ``N.json`` (the faults), which proves that it is done.
+line, and its result) and ``N.json`` (the number of
+faults, and the first of them), which proves that it is done.
 
 The place of a payload is ``PASS/TASK:START:SIZE:HASH``, or ``-`` for none. A result is ``same``, ``alone`` (the record must
 not replace another one), or the place of the stored payload. Columns are separated by tabs.
@@ -15,13 +16,15 @@ not replace another one), or the place of the stored payload. Columns are separa
 
 from __future__ import annotations
 
+import errno
+import io
 import itertools
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from operator import attrgetter
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
@@ -31,7 +34,7 @@ from scrapy_dedupe.offline.windows import are_same
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_watched
 from scrapy_dedupe.tasks.progress import part
-from scrapy_dedupe.tasks.state import replay_faults, write_whole, writing
+from scrapy_dedupe.tasks.state import write_whole, writing
 from scrapy_dedupe.warc.bodies import decoded_pieces, has_more_than_payload, payload_pieces
 from scrapy_dedupe.warc.codings import Undecodable
 
@@ -59,10 +62,11 @@ def row_of(line: ManifestLine, number: int, payload: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class FileTask:
+class ComparisonTask:
     """The records of one file: the rows in the bytes from *start* to *end* of the rows in *folder*."""
 
     folder: Path
+    places: Places
     number: int
     name: str
     start: int
@@ -84,8 +88,9 @@ class FileTask:
 class Pass:
     """A pass over the files of a manifest, in a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, places: Places) -> None:
         self._folder = folder
+        self._places = places
         self._plan = folder / "tasks.json"
 
     @property
@@ -108,16 +113,17 @@ class Pass:
                     tasks.append((file_of(name.decode()), start, file.tell(), size_bytes))
             whole_file.replace(self._plan, json.dumps(tasks).encode(), suffix=".new")
 
-    def run(self, places: Places, faults: Faults, jobs: Jobs, watch: Progress, title: str) -> None:
+    def run(self, faults: Faults, jobs: Jobs, watch: Progress, title: str) -> None:
         """Run the tasks that have no results yet, and add the faults of all of them to *faults*."""
         tasks = self._tasks()
         left = [task for task in tasks if not task.file("json").exists()]
-        function = partial(_read_payloads, places=places, keep_going=faults.keep_going)
+        function = partial(_read_payloads, keep_going=faults.keep_going)
         with part(watch, title, sum(task.size_bytes for task in left)):
             for _ in run_watched(function, left, jobs, watch, attrgetter("size_bytes")):
                 pass
         for task in tasks:
-            replay_json(faults, json.loads(task.file("json").read_bytes()))
+            count, first = json.loads(task.file("json").read_bytes())
+            faults.replay(count, [Fault(*fault) for fault in first])
 
     def results(self) -> Iterator[bytes]:
         """The results of all tasks, as rows that begin with the number of the line."""
@@ -125,15 +131,17 @@ class Pass:
             with task.file("results").open("rb") as file:
                 yield from file
 
-    def _tasks(self) -> list[FileTask]:
+    def _tasks(self) -> list[ComparisonTask]:
         planned = json.loads(self._plan.read_bytes())
-        return [FileTask(self._folder, number, *values) for number, values in enumerate(planned)]
+        return [
+            ComparisonTask(self._folder, self._places.only(name), number, name, *values)
+            for number, (name, *values) in enumerate(planned)
+        ]
 
 
 def _read_payloads(
-    task: FileTask,
+    task: ComparisonTask,
     *,
-    places: Places,
     keep_going: bool,
     advance: Callable[[int], None] = lambda size_bytes: None,
 ) -> None:
@@ -145,14 +153,15 @@ def _read_payloads(
         whole_file.replacing_from(payloads, suffix=".new") as temporary,
         temporary.open("w+b") as file,
         whole_file.replacing(results, suffix=".new") as table,
-        places.records(task.name) as record_of,
+        task.places.records(task.name) as record_of,
     ):
         stored = _StoredPayloads(file, f"{task.folder.name}/{task.number}")
         for number, payload, line in task.rows():
             result = _result(line, payload, record_of, stored, task.folder.parent, faults)
             table.write(f"{number}\t{result}\n".encode())
             advance(line.length)
-    write_whole(task.file("json"), json.dumps(faults_json(faults)).encode())
+    first = [(fault.place, fault.reason) for fault in faults.first]
+    write_whole(task.file("json"), json.dumps([faults.count, first]).encode())
 
 
 def _result(
@@ -213,26 +222,19 @@ class _StoredPayloads:
 
 
 def stored_pieces(folder: Path, place: str) -> Iterator[bytes]:
-    """The payload at a place, in pieces."""
+    """The payload at a place, in pieces. Raises OSError."""
     name, start, size, _ = place.split(":")
-    with (folder / f"{name}.payloads").open("rb", buffering=0) as file:
+    # Building a Path would take as long as reading a usual payload.
+    with io.FileIO(f"{folder}/{name}.payloads") as file:
         yield from _part(file, int(start), int(size))
 
 
-def _part(file: IO[bytes], start: int, size: int) -> Iterator[bytes]:
+def _part(file: IO[bytes] | io.FileIO, start: int, size: int) -> Iterator[bytes]:
     while size:
         # Another reader may have moved the position.
         file.seek(start)
         piece = file.read(min(size, _PIECE_BYTES))
         if not piece:
-            return
+            raise OSError(errno.EIO, f"{file.name} is too short")
         yield piece
         start, size = start + len(piece), size - len(piece)
-
-
-def faults_json(faults: Faults) -> dict[str, Any]:
-    return {"fault_count": faults.count, "faults": [asdict(fault) for fault in faults.first]}
-
-
-def replay_json(faults: Faults, known: dict[str, Any]) -> None:
-    replay_faults(faults, known["fault_count"], [Fault(**fault) for fault in known["faults"]])

@@ -32,8 +32,7 @@ from scrapy_dedupe.warc.codings import Undecodable, codings_of
 from scrapy_dedupe.warc.framing import frames
 from scrapy_dedupe.warc.reading import KEPT_BYTES, bare_uri, says_http, stored_record
 
-from .manifest import DECODED, ManifestLine
-from .manifest_lines import is_date, is_usual_name, is_usual_uri, why_unwritable
+from .manifest_lines import DECODED, ManifestLine, is_date, is_usual_name, is_usual_uri, why_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -54,7 +53,7 @@ _PROGRESS_BYTES = 1 << 20
 class DigestOptions:
     """How records are digested.
 
-    ``algorithm`` is one of `manifest.ALGORITHMS`. ``recompute``: ignore stored digests. ``verify``: compute stored
+    ``algorithm`` is one of `manifest_lines.ALGORITHMS`. ``recompute``: ignore stored digests. ``verify``: compute stored
     digests again and compare them. ``skip_empty``: write no line for an empty payload. ``resources``: include
     ``resource`` records. ``decoded``: digest the payload without its content coding.
     """
@@ -92,11 +91,9 @@ class FileSums:
     unverifiable: int = 0
     mismatch_count: int = 0
     mismatches: list[Fault] = field(default_factory=list)
-    fault_count: int = 0
-    faults: list[Fault] = field(default_factory=list)
 
     def add(self, other: FileSums) -> None:
-        """Add the counters and mismatches of another file, but not its faults."""
+        """Add the counters and mismatches of another file."""
         for name in COUNTED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.mismatch_count += other.mismatch_count
@@ -105,8 +102,7 @@ class FileSums:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> FileSums:
         """The inverse of ``dataclasses.asdict``."""
-        lists = {name: [Fault(**item) for item in value[name]] for name in ("mismatches", "faults")}
-        return cls(**{**value, **lists})
+        return cls(**{**value, "mismatches": [Fault(**item) for item in value["mismatches"]]})
 
 
 class Digester:
@@ -124,21 +120,15 @@ class Digester:
         faults: Faults,
         advance: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
-        self._sums = FileSums()
+        self.sums = FileSums()
         self._file = file
         self._name = name
         self._options = options
         self._faults = faults
         self._advance = advance
-        self._shared = 0
+        self._has_shared_member = False
         self._is_usual_name = is_usual_name(name)
         self._is_usual = not (options.verify or options.decoded)
-
-    @property
-    def sums(self) -> FileSums:
-        """The results so far."""
-        self._sums.fault_count, self._sums.faults = self._faults.count, self._faults.first
-        return self._sums
 
     def lines(self) -> Iterator[ManifestLine]:
         """Yield the lines in file order. Raises ArchiveError if the file cannot be read."""
@@ -178,37 +168,27 @@ class Digester:
     def line(self, frame: Frame, digest: str | None = None) -> ManifestLine | None:
         """The line of a record; None if it gets none. *digest*: the digest of its payload, if it is known."""
         kind = "arc" if frame.is_arc else (frame.first("warc-type") or "").lower()
-        if kind == "response":
-            if self._is_usual and frame.member and (line := self._usual_line(frame, digest)) is not None:
-                return line if self._is_writable(line) else None
-        elif kind == "request":
+        if kind == "request":
             return None
-        record = stored_record(self._file, frame)
-        if not self._is_wanted(record):
+        line = None
+        if kind == "response" and self._is_usual and frame.member:
+            line = self._usual_line(frame, digest)
+        if line is None:
+            record = stored_record(self._file, frame)
+            line = self._line(record, digest) if self._is_wanted(record) else None
+        if line is None:
             return None
-        if not record.length:
-            self._shared += 1
-            self._report_shared_member(record, self._shared)
+        if (reason := why_unwritable(line)) is not None:
+            self._add_fault(frame, f"a manifest cannot hold its line: {reason}")
             return None
-        line = self._line(record, digest)
-        return line if line is not None and self._is_writable(line) else None
+        self.sums.lines += 1
+        return line
 
     def count_usual(self, uri: str, date: str) -> bool:
         """Count the line of a record without making it; False if a manifest might not be able to hold it."""
         is_usual = self._is_usual_name and is_usual_uri(uri) and is_date(date)
-        self._sums.lines += is_usual
+        self.sums.lines += is_usual
         return is_usual
-
-    def _is_writable(self, line: ManifestLine) -> bool:
-        """Count a line. A line that a manifest cannot hold is reported as a fault of its record."""
-        reason = why_unwritable(line)
-        if reason is None:
-            self._sums.lines += 1
-        else:
-            self._faults.add(
-                f"{self._file}, offset {line.offset}", f"a manifest cannot hold its line: {reason}"
-            )
-        return reason is None
 
     def _usual_line(self, frame: Frame, digest: str | None) -> ManifestLine | None:
         """The line of an ordinary response; None if the frame does not suffice for it."""
@@ -223,38 +203,38 @@ class Digester:
             if not body:
                 return None
             digest = f"{options.algorithm}:{hasher_of(options.algorithm, body).hexdigest()}"
-            self._sums.computed += 1
-            self._sums.hashed_bytes += len(body)
+            self.sums.computed += 1
+            self.sums.hashed_bytes += len(body)
         return ManifestLine(self._name, frame.offset, frame.length, uri, date, digest)
 
     def _is_wanted(self, record: StoredRecord) -> bool:
         if record.type == "response":
             has_status = record.http_status is not None
-            self._sums.headless += not has_status
+            self.sums.headless += not has_status
             return has_status
         return self._options.resources and record.type == "resource"
 
-    def _report_shared_member(self, record: StoredRecord, count: int) -> None:
-        # Every record of such a file has this fault; report only the first.
-        if count == 1:
-            self._add_fault(
-                record,
-                "one gzip member holds several records, so that they cannot be reached by offset; recompress the file,"
-                " for example with warcio recompress",
-            )
-
     def _line(self, record: StoredRecord, digest: str | None) -> ManifestLine | None:
+        frame = record.frame
+        if not record.length:
+            # Every record of such a file has this fault; report only the first.
+            if not self._has_shared_member:
+                self._add_fault(
+                    frame,
+                    "one gzip member holds several records, so that they cannot be reached by offset; recompress the file,"
+                    " for example with warcio recompress",
+                )
+            self._has_shared_member = True
+            return None
         if not record.target_uri or not record.date:
-            self._add_fault(record, "the record has no WARC-Target-URI or no WARC-Date")
+            self._add_fault(frame, "the record has no WARC-Target-URI or no WARC-Date")
             return None
         if not is_date(record.date):
-            self._add_fault(
-                record,
-                f"{record.date[:80]!r} is not a valid WARC-Date, which is in UTC and ends in Z",
-            )
+            reason = f"{record.date[:80]!r} is not a valid WARC-Date, which is in UTC and ends in Z"
+            self._add_fault(frame, reason)
             return None
         if self._options.skip_empty and not any(payload_pieces(record)):
-            self._sums.empty += 1
+            self.sums.empty += 1
             return None
         digest = digest or self._digest(record)
         if digest is None:
@@ -272,42 +252,41 @@ class Digester:
         if not options.decoded:
             is_trusted = not (options.recompute or options.verify or _says_chunked(record))
             if is_trusted and stored is not None and stored.label == options.algorithm:
-                self._sums.stored += 1
+                self.sums.stored += 1
                 return f"{options.label}:{_hex(stored)}"
             if options.algorithm in computed:
-                self._sums.computed += 1
+                self.sums.computed += 1
                 return f"{options.label}:{computed[options.algorithm]}"
         try:
             body = payload_digest(record, options.algorithm, decoded=options.decoded)
         except Undecodable as error:
-            self._add_fault(record, f"the body cannot be decoded: {error}")
+            self._add_fault(record.frame, f"the body cannot be decoded: {error}")
             return None
-        self._sums.computed += 1
-        self._sums.hashed_bytes += body.size_bytes
+        self.sums.computed += 1
+        self.sums.hashed_bytes += body.size_bytes
         return f"{options.label}:{body.hex}"
 
     def _verified(self, record: StoredRecord, stored: Digest) -> dict[str, str]:
         """Compare a stored digest; return the digests that were computed for the comparison."""
         if stored.label not in hashlib.algorithms_available:
-            self._sums.unverifiable += 1
+            self.sums.unverifiable += 1
             return {}
         computed, size = _digests(payload_pieces(record), {stored.label, self._options.algorithm})
-        self._sums.hashed_bytes += size
-        self._sums.verified += 1
+        self.sums.hashed_bytes += size
+        self.sums.verified += 1
         if computed[stored.label] != _hex(stored):
-            self._sums.mismatch_count += 1
-            if len(self._sums.mismatches) < _KEPT:
+            self.sums.mismatch_count += 1
+            if len(self.sums.mismatches) < _KEPT:
                 hint = _mismatch_hint(record, stored)
                 reason = f"WARC-Payload-Digest is {stored}, the payload has {stored.label}:{computed[stored.label]}"
-                self._sums.mismatches.append(Fault(_place(self._file, record), reason + hint))
+                self.sums.mismatches.append(Fault(self._place(record.frame), reason + hint))
         return computed
 
-    def _add_fault(self, record: StoredRecord, reason: str) -> None:
-        self._faults.add(_place(self._file, record), reason)
+    def _place(self, frame: Frame) -> str:
+        return f"{self._file}, offset {frame.offset}"
 
-
-def _place(file: ReadableFile, record: StoredRecord) -> str:
-    return f"{file}, offset {record.offset}"
+    def _add_fault(self, frame: Frame, reason: str) -> None:
+        self._faults.add(self._place(frame), reason)
 
 
 def _digests(pieces: Iterable[bytes], algorithms: set[str]) -> tuple[dict[str, str], int]:
@@ -321,7 +300,7 @@ def _digests(pieces: Iterable[bytes], algorithms: set[str]) -> tuple[dict[str, s
 
 
 def _mismatch_hint(record: StoredRecord, stored: Digest) -> str:
-    """Which other bytes of the record match a digest: those that some programs use as the payload."""
+    """A hint if the digest is that of other bytes of the record, which some programs use as the payload."""
     if _says_chunked(record):
         found, stored_bytes = _digests(body_pieces(record), {stored.label})
         if found[stored.label] == _hex(stored):

@@ -80,11 +80,6 @@ class Eligibility:
         return "empty" if size_bytes == 0 else None
 
 
-def is_whole(record: StoredRecord) -> bool:
-    """The same value as `StoredRecord.is_whole`."""
-    return record.is_whole
-
-
 @dataclass(frozen=True, slots=True)
 class Saving:
     """The bytes that the copies of one host or media type save as revisits."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 import re
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import SettingError, UsageError
@@ -35,33 +37,52 @@ def open_engine(
     memory_limit: str = MEMORY_LIMIT,
     threads: int = THREADS,
 ) -> Iterator[Any]:
-    """An in-memory DuckDB that uses at most *memory_limit*. Data beyond this limit goes to files in *scratch*, if given.
+    """An in-memory DuckDB that uses at most *memory_limit*. Data beyond this limit goes to files in *scratch*.
 
+    Without *scratch*, there must be no tables, and the other options have no effect: the DuckDB is that of the process.
     *purpose* completes the sentence "... needs DuckDB". Raises SettingError if DuckDB is not installed. An error of
     DuckDB, such as a full disk or a damaged file, is raised as the exception that *refused* makes of its text.
     """
     duckdb = _imported(purpose)
-    config: dict[str, Any] = {
-        "memory_limit": memory_limit,
-        "threads": threads,
-        "temp_directory": "" if scratch is None else checked(scratch),
-        "max_temp_directory_size": "-1",  # limited only by the disk
-        "preserve_insertion_order": scratch is None,  # with scratch, tables are sorted anyway
-        # Download nothing, and read nothing from the user's home.
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-    }
     try:
-        connection = duckdb.connect(":memory:", config=config)
+        if scratch is None:
+            connection = _reader(os.getpid()).cursor()
+        else:
+            connection = _connected(checked(scratch), memory_limit, threads)
         try:
-            connection.execute("SET enable_progress_bar = false")
-            # Prefetching reads up to a megabyte for a column of lists, regardless of the size of the column.
-            connection.execute("SET disable_parquet_prefetching = true")
             yield connection
         finally:
             connection.close()
     except duckdb.Error as error:
         raise refused(f"DuckDB says: {_reason(str(error))}") from error
+
+
+@lru_cache(None)  # the one of the parent process must not be closed in a fork
+def _reader(process: int) -> Any:
+    """A DuckDB for all queries of this process that need no tables, since it takes longer to open than a small query."""
+    return _connected("", MEMORY_LIMIT, THREADS)
+
+
+def _connected(scratch: str, memory_limit: str, threads: int) -> Any:
+    import duckdb
+
+    config: dict[str, Any] = {
+        "memory_limit": memory_limit,
+        "threads": threads,
+        "temp_directory": scratch,
+        "max_temp_directory_size": "-1",  # limited only by the disk
+        "preserve_insertion_order": not scratch,  # with scratch, tables are sorted anyway
+        # Download nothing, and read nothing from the user's home.
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
+    connection = duckdb.connect(":memory:", config=config)
+    connection.execute("SET enable_progress_bar = false")
+    # Prefetching reads up to a megabyte for a column of lists, regardless of the size of the column.
+    connection.execute("SET disable_parquet_prefetching = true")
+    # Files are read once; later ones may have the same name.
+    connection.execute("SET enable_external_file_cache = false")
+    return connection
 
 
 def require_engine(purpose: str, folder: Path) -> None:

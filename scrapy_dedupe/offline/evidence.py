@@ -1,4 +1,4 @@
-"""Facts about both versions of an archive, on disk: payloads by place and id, revisits, and references.
+"""Facts about both versions of an archive, on disk: payloads by place and id, revisits, and references; and differences.
 
 Each pair of compared files has one SQLite file without indexes, written by the process that reads the pair
 (`EvidenceWriter`). They are merged into one file with indexes (`Evidence`). The files are deleted after the
@@ -13,22 +13,22 @@ such as a 304. ``sides`` has bit 1 if the capture is in the archive before, bit 
 numbers the files: 2n and 2n + 1 are the files of pair n before and after.
 
 ``revisits``: a revisit before (``b_`` columns), after (``a_``) or on both sides. ``sha`` is the required payload, NULL if
-only the reference identifies it. ``own_id`` is its record id after, ``own_former`` its former id according to the record.
-``position`` distinguishes records that share a gzip member.
+only the reference identifies it. ``position`` distinguishes records that share a gzip member. ``new_id`` is the record id
+after, ``former_id`` its former id according to the record. If a response became a revisit (``change`` is CONVERTED), or a
+revisit became a response, the row is also in the view ``renamed``, and ``old_id`` is the record id before.
 
 ``links``: the ids in WARC-Concurrent-To or WARC-Refers-To of other records, before (``old``) and after (``new``); with
 field ``place``, references by URI and date that changed.
-
-``renamed``: ids before and after of responses that became revisits (``change`` is CONVERTED), and of revisits that
-became responses.
 
 ``others``: the ids of all records that are neither captures nor revisits.
 """
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
@@ -44,8 +44,8 @@ from scrapy_dedupe.warc.references import (
     can_be_original,
     digest_key,
     has_payload,
+    is_unmodified,
     milliseconds,
-    reference_of,
     uri_key,
 )
 
@@ -63,6 +63,21 @@ UNCHANGED, CONVERTED, REPOINTED, UNDONE = range(4)
 
 PAYLOAD_TYPES = ("response", "resource")
 
+KEPT_FINDINGS = 1_000
+
+KINDS = {
+    "file": "files that are missing or were added",
+    "missing": "records that are gone",
+    "added": "records that were added or moved",
+    "bytes": "bytes between records that differ",
+    "changed": "records that changed in a way that is not allowed",
+    "converted": "revisits that were made incorrectly",
+    "restored": "responses that were restored incorrectly",
+    "reference": "references that lead to another record than before",
+    "replay": "revisits that do not replay",
+}
+"""The kinds of findings, with their descriptions."""
+
 _BATCH_ROWS = 5_000
 _MOST_HELD = 1_000
 _KEPT_ANSWERS = 1_024
@@ -70,9 +85,9 @@ _ALIKE = "sha, digest, text, whole, chunked, page"
 _INDEXES = (
     "CREATE INDEX by_place ON captures (place, id, sha, sides)",
     "CREATE INDEX by_id ON captures (id) WHERE id IS NOT NULL",
-    "CREATE INDEX by_own_id ON revisits (own_id)",
-    "CREATE INDEX by_old ON renamed (old, new)",
-    "CREATE INDEX by_new ON renamed (new)",
+    "CREATE INDEX by_new_id ON revisits (new_id)",
+    "CREATE INDEX by_old_id ON revisits (old_id) WHERE old_id IS NOT NULL",
+    "CREATE VIEW renamed AS SELECT * FROM revisits WHERE change = 1 OR (change = 3 AND a_uri IS NULL)",
     "CREATE TABLE ambiguous (place PRIMARY KEY) WITHOUT ROWID",
     (
         "INSERT INTO ambiguous SELECT place FROM captures WHERE sides & 2 AND place IS NOT NULL"
@@ -90,14 +105,47 @@ _IS_CLEAR = (
 # of the record, only its old id is known: in the originals, which have the pairs from the given number on.
 _IS_NEW_ID = (
     "field <> 'place' AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2 AND file = 2 * l.pair + 1)"
-    " AND CASE WHEN EXISTS (SELECT 1 FROM renamed r WHERE r.old = l.old AND r.new = l.new) THEN"
-    " EXISTS (SELECT 1 FROM renamed r WHERE r.old = l.old AND r.new = l.new AND r.pair = l.pair)"
+    " AND CASE WHEN EXISTS (SELECT 1 FROM renamed WHERE old_id = l.old AND new_id = l.new) THEN"
+    " EXISTS (SELECT 1 FROM renamed WHERE old_id = l.old AND new_id = l.new AND pair = l.pair)"
     " OR NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2)"
     " ELSE EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2)"
     " AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2 AND file < 2 * ?)"
     " AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.new)"
-    " AND NOT EXISTS (SELECT 1 FROM revisits WHERE own_id = l.new) AND l.new NOT IN (SELECT id FROM others) END"
+    " AND NOT EXISTS (SELECT 1 FROM revisits WHERE new_id = l.new) AND l.new NOT IN (SELECT id FROM others) END"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A difference. A place is ``FILE, offset N`` or only a file; None if that side has no such record or file."""
+
+    kind: str
+    before: str | None
+    after: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        places = " -> ".join(place for place in (self.before, self.after) if place)
+        return f"{places}: {self.reason}"
+
+
+class Findings:
+    """Counts differences, and keeps the first `KEPT_FINDINGS`."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[Difference] = []
+
+    def add(self, kind: str, before: str | None, after: str | None, reason: str) -> None:
+        """Add a difference of one of `KINDS`."""
+        self.count += 1
+        if len(self.first) < KEPT_FINDINGS:
+            self.first.append(Difference(kind, before, after, reason))
+
+    def take(self, other: Findings) -> None:
+        """Add the differences that another process found."""
+        self.count += other.count
+        self.first += other.first[: KEPT_FINDINGS - len(self.first)]
 
 
 class ReferenceRow(NamedTuple):
@@ -168,10 +216,9 @@ class RevisitRow(NamedTuple):
 
 _TABLES = {
     "captures": f"uri, sides, {', '.join(Held._fields)}",
-    "revisits": "pair, change, b_offset, a_offset, sha, own_id, own_former, b_position, "
+    "revisits": "pair, change, b_offset, b_position, a_offset, sha, old_id, new_id, former_id, "
     + ", ".join(f"{side}_{name}" for side in "ba" for name in ReferenceRow._fields),
     "links": "pair, b_offset, a_offset, field, old, new",
-    "renamed": "pair, b_offset, a_offset, change, old, new",
     "others": "id",
 }
 
@@ -200,19 +247,19 @@ def place_of_key(key: bytes, second: int) -> bytes:
 
 def row_of(revisit: StoredRecord) -> ReferenceRow:
     """The reference of a revisit."""
-    named = reference_of(revisit)
-    target = named.uri
+    record_id, date, http = revisit.refers_to, revisit.refers_to_date, revisit.http
+    target = (revisit.refers_to_uri or "").strip()
     return ReferenceRow(
-        hashed_id(named.id),
-        is_bare(revisit.refers_to),
-        hashed_place(target, revisit.refers_to_date),
-        revisit.refers_to_date,
+        hashed_id(record_id),
+        is_bare(record_id),
+        hashed_place(target, date),
+        date,
         uri_key(target) if target else None,
-        uri_key(named.own_uri),
+        uri_key(revisit.target_uri or ""),
         revisit.date,
         stored_digest(revisit),
-        int(named.is_unmodified),
-        int(revisit.http is not None and not revisit.http.is_chunked),
+        int(is_unmodified(revisit)),
+        int(http is not None and not http.is_chunked),
     )
 
 
@@ -290,13 +337,17 @@ class EvidenceWriter:
             row_of(record) if record and record.type == "revisit" else (None,) * len(ReferenceRow._fields)
             for record in (before, after)
         ]
-        own_id = own_former = None
-        if after and after.type == "revisit":
-            own_id, own_former = hashed_id(after.id), hashed_id(after.get("Former-WARC-Record-ID"))
+        old_id = new_id = former_id = None
+        if after:
+            new_id = hashed_id(after.id)
+            former_id = hashed_id(after.get("Former-WARC-Record-ID"))
+            if before and before.type != after.type:
+                # A record of an ARC file has no id; the conversion to WARC gave it one.
+                old_id = hashed_id(before.id) if before.format != "arc" else former_id
         before_offset = before.offset if before_offset is None and before else before_offset
         row = (
-            self._pair, change, before_offset, after.offset if after else None, sha,
-            own_id, own_former, _position(before), *references[0], *references[1],
+            self._pair, change, before_offset, _position(before), after.offset if after else None, sha,
+            old_id, new_id, former_id, *references[0], *references[1],
         )  # fmt: skip
         self._add("revisits", row)
 
@@ -304,19 +355,16 @@ class EvidenceWriter:
         self, field: str, old: str | None, new: str | None, before_offset: int | None, after_offset: int
     ) -> None:
         """Add a field that refers to another record, with its old and new value."""
-        self._add("links", (self._pair, before_offset, after_offset, field, hashed_id(old), hashed_id(new)))
+        was = hashed_id(old)
+        now = was if new == old else hashed_id(new)
+        self._add("links", (self._pair, before_offset, after_offset, field, was, now))
 
     def add_place(self, before: StoredRecord, after: StoredRecord) -> None:
         """Add the URI and date that a record other than a revisit refers to, if they changed."""
-        old, new = (hashed_place(record.refers_to_uri, record.refers_to_date) for record in (before, after))
-        if (before.refers_to_uri, before.refers_to_date) != (after.refers_to_uri, after.refers_to_date):
-            self._add("links", (self._pair, before.offset, after.offset, "place", old, new))
-
-    def add_renamed(self, change: int, before: StoredRecord, after: StoredRecord) -> None:
-        """Add the id of a record before and after. For an ARC record, the revisit names the former id."""
-        old = before.id if before.format != "arc" else after.get("Former-WARC-Record-ID")
-        row = (self._pair, before.offset, after.offset, change, hashed_id(old), hashed_id(after.id))
-        self._add("renamed", row)
+        was, now = ((record.refers_to_uri, record.refers_to_date) for record in (before, after))
+        if was != now:
+            row = (self._pair, before.offset, after.offset, "place", hashed_place(*was), hashed_place(*now))
+            self._add("links", row)
 
     def add_other(self, record: StoredRecord) -> None:
         """Add the id of a record that is neither a capture nor a revisit."""
@@ -374,7 +422,7 @@ class Evidence:
     def revisits(self) -> Iterator[RevisitRow]:
         """All revisits, in the order of the files."""
         for row in self._rows(f"SELECT {_IS_CLEAR}, r.* FROM revisits r ORDER BY rowid"):  # noqa: S608 - a constant
-            is_clear, pair, change, before_offset, after_offset, sha, _, _, _, *references = row
+            is_clear, pair, change, before_offset, _, after_offset, sha, _, _, _, *references = row
             size = len(ReferenceRow._fields)
             before, after = references[:size], references[size:]
             yield RevisitRow(
@@ -383,25 +431,16 @@ class Evidence:
                 ReferenceRow(*after) if after[5] is not None else None,
             )  # fmt: skip
 
-    def converted_count(self) -> int:
-        """How many responses became revisits."""
-        return int(next(self._rows("SELECT count(*) FROM revisits WHERE change = ?", (CONVERTED,)))[0])
-
-    def converted_places(self, numbers: Iterable[int]) -> Iterator[tuple[int, int, int | None, int]]:
-        """Pair, offset and position before, and offset after, of the converted records with these numbers, from 0."""
-        wanted = iter(sorted(numbers))
-        number = next(wanted, None)
+    def sample(self, size: int, seed: int) -> list[tuple[int, int, int | None, int]]:
+        """Pair, offset and position before, and offset after, of at most *size* random responses that became revisits."""
+        ((count,),) = self._rows("SELECT count(*) FROM revisits WHERE change = ?", (CONVERTED,))
+        chosen = set(random.Random(seed).sample(range(count), min(size, count)))  # noqa: S311 - not for cryptography
         columns = "pair, b_offset, b_position, a_offset"
         rows = self._rows(f"SELECT {columns} FROM revisits WHERE change = ? ORDER BY rowid", (CONVERTED,))  # noqa: S608 - constant names
-        for index, row in enumerate(rows):
-            if number is None:
-                return
-            if index == number:
-                yield row
-                number = next(wanted, None)
+        return [row for number, row in enumerate(rows) if number in chosen] if chosen else []
 
     def captures(self, where: str, alike: str, side: int, *keys: object) -> tuple[Held, ...]:
-        """The captures of a side that match an SQL condition; those that are equal in the columns *alike* only once."""
+        """The captures of a side that match an SQL condition. Captures that are equal in the columns *alike* are returned once."""
         if where.startswith(("digest", "uri")) and not self._has_digests:
             # Only revisits with a missing or wrong date need these indexes.
             with _as_archive_errors(self._path):
@@ -422,11 +461,11 @@ class Evidence:
         Revisits of records that shared an id may share an id too, regardless of when they were made.
         """
         yield from self._rows(
-            "SELECT pair, b_offset, a_offset FROM renamed r WHERE change = ? AND new IS NOT NULL AND ("
-            " EXISTS (SELECT 1 FROM captures WHERE id = r.new)"
-            " OR EXISTS (SELECT 1 FROM revisits WHERE own_id = r.new AND own_former IS NOT r.old)"
-            " OR EXISTS (SELECT 1 FROM renamed WHERE new = r.new AND old IS NOT r.old)"
-            " OR new IN (SELECT id FROM others)) ORDER BY rowid",
+            "SELECT pair, b_offset, a_offset FROM revisits r WHERE change = ? AND new_id IS NOT NULL AND ("
+            " EXISTS (SELECT 1 FROM captures WHERE id = r.new_id)"
+            " OR EXISTS (SELECT 1 FROM revisits WHERE new_id = r.new_id AND former_id IS NOT r.old_id)"
+            " OR EXISTS (SELECT 1 FROM renamed WHERE new_id = r.new_id AND old_id IS NOT r.old_id)"
+            " OR new_id IN (SELECT id FROM others)) ORDER BY rowid",
             (CONVERTED,),
         )
 
@@ -447,9 +486,9 @@ class Evidence:
         """Pair, offsets and field of each link to an id that a record had before but no record has after."""
         yield from self._rows(
             "SELECT links.pair, links.b_offset, links.a_offset, field FROM links"
-            " WHERE field <> 'place' AND new IN (SELECT old FROM renamed)"
+            " WHERE field <> 'place' AND EXISTS (SELECT 1 FROM renamed WHERE old_id = links.new)"
             " AND NOT EXISTS (SELECT 1 FROM captures WHERE captures.id = links.new AND sides & ?)"
-            " AND NOT EXISTS (SELECT 1 FROM revisits WHERE own_id = links.new) ORDER BY links.rowid",
+            " AND NOT EXISTS (SELECT 1 FROM revisits WHERE new_id = links.new) ORDER BY links.rowid",
             (AFTER,),
         )
 
@@ -477,7 +516,7 @@ class Side(Captures[bytes, Held]):
         return self._find("place = ?", f"date, id IS NULL, {_ALIKE}", place)
 
     def named(self, record_id: bytes) -> tuple[Held, ...]:
-        """The captures with a record id, including those that cannot be originals."""
+        """The captures with a record id, also if they cannot be originals."""
         return self._find("id = ?", f"place, date, bare, {_ALIKE}", record_id)
 
     def of_digest(self, digest: str, uri: bytes | None) -> tuple[Held, ...]:

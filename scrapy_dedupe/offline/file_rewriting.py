@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from zlib_ng import zlib_ng
@@ -19,20 +21,23 @@ from zlib_ng import zlib_ng
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.plan import read_slice
-from scrapy_dedupe.offline.record_parts import START_BYTES, RecordParts, is_gzip_file
 from scrapy_dedupe.offline.reference_changes import ReferenceChanges
 from scrapy_dedupe.offline.revisits import RECORD_END, as_revisit
 from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL, gzip_member
-from scrapy_dedupe.warc.framing import open_block
+from scrapy_dedupe.warc.framing import is_gzip_file, open_block
+from scrapy_dedupe.warc.raw_heads import parsed_head, raw_head
+from scrapy_dedupe.warc.reading import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from io import FileIO
-    from pathlib import Path
+    from io import BufferedReader, FileIO
     from types import TracebackType
     from typing import Self
 
+    from scrapy_dedupe.tasks.faults import Faults
+    from scrapy_dedupe.tasks.work import Advance
+    from scrapy_dedupe.warc.raw_heads import RawHead
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -44,37 +49,48 @@ _CANNOT: Final = frozenset(
 )
 _GZIP_FORMAT: Final = 31
 _TEMPORARY: Final = ".part"
+_START_BYTES: Final = 4_096  # of a file, which show its format
+_HTTP_HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
+# Most heads are longer than the first number when they are compressed, but not by much.
+_FEW_BYTES: Final = 512
+_FEWER_BYTES: Final = 128
+_MORE_BYTES: Final = 1 << 18
+_QUICK_BYTES: Final = 1 << 20  # larger records are read in pieces
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """A file to rewrite: its number in the plan, its path or URL, the folder of its slice, and the new file."""
+    """A file to rewrite (a task for `WorkFolder.run`), the folder of its slice, and the new file."""
 
-    number: int
+    name: str
     file: ReadableFile
+    path: Path
     slice_folder: Path
     target: Path
 
+    @property
+    def outputs(self) -> tuple[Path, ...]:
+        """The file that the task writes."""
+        return (self.target,)
 
-@dataclass(frozen=True, slots=True)
-class FileRewrite:
-    """The result for one file."""
-
-    converted: int
-    repointed: int
-    old_bytes: int
-    new_bytes: int
+    @property
+    def depends_on(self) -> object:
+        """Nothing but the slice, which does not change after it was made."""
+        return None
 
 
-def rewrite_file(task: RewriteTask) -> FileRewrite:
-    """Rewrite a file. It gets its name when it is complete and synced to disk. Raises ArchiveError, DamagedInput."""
+def rewrite_file(task: RewriteTask, faults: Faults, advance: Advance) -> dict[str, int]:
+    """Rewrite a file. It gets its name when it is complete and synced to disk. Raises ArchiveError, DamagedInput.
+
+    Return the numbers of records that were ``converted`` and ``repointed``, and the sizes ``old_bytes`` and ``new_bytes``.
+    """
     plan = read_slice(task.slice_folder)
     references = ReferenceChanges(plan.captures, plan.standing)
     converted = repointed = copied = 0
     with reading(task.file), task.file.open("rb") as stream:
         old_bytes = stream.seek(0, os.SEEK_END)
         stream.seek(0)
-        is_gzip = is_gzip_file(task.file, stream.read(START_BYTES))
+        is_gzip = is_gzip_file(task.file, stream.read(_START_BYTES))
         parts = RecordParts(task.file, stream, is_gzip=is_gzip)
         with RecordFile(task.target, gzip=is_gzip) as output:
             for offset, length, target in plan.changes:
@@ -99,7 +115,86 @@ def rewrite_file(task: RewriteTask) -> FileRewrite:
                 copied = offset + length
             output.copy(stream, copied, old_bytes)
             output.finish()
-    return FileRewrite(converted, repointed, old_bytes, output.size)
+    return {
+        "converted": converted,
+        "repointed": repointed,
+        "old_bytes": old_bytes,
+        "new_bytes": output.size,
+    }
+
+
+class RecordParts:
+    """Reads parts of records of an open file at known places. Raises DamagedInput and OSError.
+
+    Most records are gzip members or uncompressed records in the standard form, and few of their bytes are read. `framing`
+    reads all others.
+    """
+
+    def __init__(self, file: ReadableFile, stream: BufferedReader, *, is_gzip: bool) -> None:
+        self._file = file
+        self._stream = stream
+        self._is_gzip = is_gzip
+        self._fd = stream.fileno() if isinstance(file, Path) and hasattr(os, "pread") else -1
+
+    def heads(self, offset: int, length: int) -> tuple[RawHead, bytes]:
+        """The WARC head of a response and its HTTP head with the blank line. Few other bytes are read."""
+        start = b""
+        for piece in self._pieces(offset, min(length, _MORE_BYTES)):
+            start += piece
+            end = start.find(RECORD_END) + 4
+            if end < 4 or (found := _HTTP_HEAD_END.search(start, end)) is None:
+                continue
+            if (head := parsed_head(start[:end])) is not None:
+                return head, start[end : found.end()]
+            break
+        record = read_record(self._file, offset)
+        assert record.http is not None
+        return raw_head(record), record.frame.kept[: record.http.length]
+
+    def record(self, offset: int, length: int) -> tuple[RawHead, bytes | StoredRecord]:
+        """The head of a record, and its block; for a large or unusual record, the record instead of its block."""
+        if length <= _QUICK_BYTES:
+            head, rest = self._split(self._whole(offset, length))
+            if head is not None and rest.endswith(RECORD_END):
+                size = head.get(b"Content-Length") or b""
+                if size.isdigit() and int(size) == len(rest) - 4:
+                    return head, rest[:-4]
+        record = read_record(self._file, offset)
+        return raw_head(record), record
+
+    def _whole(self, offset: int, length: int) -> bytes:
+        """A record of at most `_QUICK_BYTES`, decompressed; empty if it is damaged or larger."""
+        data = self._at(offset, length)
+        if not self._is_gzip:
+            return data
+        member = zlib_ng.decompressobj(31)
+        try:
+            whole = member.decompress(data, _QUICK_BYTES)
+        except zlib_ng.error:  # type: ignore[misc]
+            return b""
+        return whole if member.eof else b""
+
+    def _pieces(self, offset: int, length: int) -> Iterator[bytes]:
+        """The first bytes of a record, decompressed, until its stored bytes end or are damaged."""
+        member = zlib_ng.decompressobj(31) if self._is_gzip else None
+        end, size = offset + length, _FEW_BYTES
+        while data := self._at(offset, min(size, end - offset)):
+            offset, size = offset + len(data), _FEWER_BYTES
+            try:
+                yield data if member is None else member.decompress(data)
+            except zlib_ng.error:  # type: ignore[misc]
+                return
+
+    @staticmethod
+    def _split(start: bytes) -> tuple[RawHead | None, bytes]:
+        end = start.find(RECORD_END) + 4
+        return (None, b"") if end < 4 else (parsed_head(start[:end]), start[end:])
+
+    def _at(self, offset: int, size: int) -> bytes:
+        if self._fd >= 0:
+            return os.pread(self._fd, size, offset)
+        self._stream.seek(offset)
+        return self._stream.read(size)
 
 
 class RecordFile:
@@ -213,21 +308,26 @@ class RecordFile:
         )
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        with self._as_archive_errors():
-            while view:
-                view = view[self._file.write(view) :]
         self.size += len(data)
+        try:
+            while data:
+                written = self._file.write(data)
+                data = data[written:] if written < len(data) else b""
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     @contextlib.contextmanager
     def _as_archive_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise ArchiveError(
-                f"{self.path} cannot be written: {error.strerror or error}. Check the free space and the permissions, or"
-                " choose another place."
-            ) from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> ArchiveError:
+        return ArchiveError(
+            f"{self.path} cannot be written: {error.strerror or error}. Check the free space and the permissions, or choose"
+            " another place."
+        )
 
 
 def remove_parts(paths: Iterable[Path]) -> None:

@@ -12,22 +12,20 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.tasks.state import reading, writing
+from scrapy_dedupe.tasks.work import Job, facts_of
 from scrapy_dedupe.warc.files import prove_writable
-from scrapy_dedupe.warc.remote import RemoteFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from scrapy_dedupe.tasks.work import FileFacts, WorkFolder
     from scrapy_dedupe.warc.sources import ReadableFile
-
-Fact = list[object]
-"""Name, path, size, modification time and inode of a file, as a list that JSON can store; of a remote file, name and URL."""
 
 _ARCHIVE_NAME: Final = re.compile(r".*\.w?arc(\.gz)?", re.IGNORECASE | re.DOTALL)
 _MOST_UNLISTED: Final = 1_000
@@ -35,37 +33,44 @@ _MOST_UNLISTED: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SourceFiles:
-    """The files that a run reads, by name, and their facts when the work began.
+    """The files that a job reads, by name. They must not change until the end of the job."""
 
-    ``replaces``: existing files in the output may be replaced. ``remedy`` is the advice if a file has changed.
-    """
-
+    work: WorkFolder
+    job: Job
     files: Mapping[str, ReadableFile]
-    facts: Mapping[str, Fact]
-    replaces: bool
-    remedy: str
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of all local files when the work began."""
-        return sum(int(str(fact[2])) for fact in self.facts.values() if len(fact) > 2)
 
     def check_unchanged(self, names: Iterable[str] | None = None) -> None:
-        """Raise ArchiveError for the first of *names* (None: all) that has changed since the work began."""
-        for name in self.facts if names is None else names:
-            if fact_of(name, self.files[name]) != self.facts[name]:
-                raise ArchiveError(f"{name} has changed since this work began. {self.remedy}")
+        """Raise ArchiveError for the first of *names* (None: all) that has changed since the job began."""
+        now = {
+            name: facts_of(self.files[name], asks_server=True)
+            for name in (self.files if names is None else names)
+        }
+        if (changed := self.job.changed_file(now)) is not None:
+            raise self.work.changed(changed)
 
 
-def fact_of(name: str, file: ReadableFile) -> Fact:
-    """The facts of a file. Raises ArchiveError if it cannot be read."""
-    if isinstance(file, RemoteFile):
-        return [name, file.url, *file.version()]
-    if not isinstance(file, Path):
-        return [name, str(file)]
-    with reading(file):
-        stat = file.stat()
-    return [name, os.path.realpath(file), stat.st_size, stat.st_mtime_ns, stat.st_ino]
+def begin(
+    work: WorkFolder,
+    options: Mapping[str, Any],
+    files: Mapping[str, ReadableFile],
+    notes: Mapping[str, Any],
+    *,
+    may_be_replaced: bool,
+) -> SourceFiles:
+    """Begin a job that reads *files*, or continue it; *options* and *notes* are those of `Job`.
+
+    Raises ArchiveError if the folder has another job or, unless files *may_be_replaced* already, if one has changed.
+    """
+    now = Job(options, {name: facts_of(file, asks_server=True) for name, file in files.items()}, notes)
+    before = work.job()
+    if before is None:
+        work.begin(now)
+    else:
+        work.check_same(before, now, with_changes=False)
+    sources = SourceFiles(work, before or now, files)
+    if not may_be_replaced:
+        sources.check_unchanged()
+    return sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +100,10 @@ class NewFiles:
 
     def check(self) -> None:
         """Raise ArchiveError if a new file cannot get its final name."""
+        own = {_identity(file): name for name, file in self.files.items()}
+        read = {_identity(file): name for name, file in self.others.items()}
         if self.output is None:
-            if len({*map(_identity, self.files.values()), *map(_identity, self.others.values())}) < len(
-                self.files
-            ) + len(self.others):
+            if len(own | read) < len(self.files) + len(self.others):
                 raise ArchiveError(
                     "One of the files has two names, by a link, and cannot be replaced under only one of them. Remove one"
                     " name from the manifests."
@@ -107,16 +112,15 @@ class NewFiles:
                 prove_writable(folder, "The new files")
             return
         prove_writable(self.output, "The new files")
-        # The rewritten file would refer to itself, under a name that is not in the new archive.
-        read = {_identity(file): name for name, file in self.others.items()}
-        for name, file in self.files.items():
-            if other := read.get(_identity(file)):
+        for identity, name in own.items():
+            # The rewritten file would refer to itself, under a name that is not in the new archive.
+            if identity in read:
                 raise ArchiveError(
-                    f"{name} and {other} are the same file, by a link. Remove one name from the manifests, or write both."
+                    f"{name} and {read[identity]} are the same file, by a link. Remove one name from the manifests, or write"
+                    " both."
                 )
-        known = {*read, *map(_identity, self.files.values())}
         for name in self.files:
-            if os.path.realpath(self.final(name)) in known:
+            if os.path.realpath(self.final(name)) in own | read:
                 raise ArchiveError(
                     f"{self.final(name)} is one of the files to be read. Choose another folder, or replace the files with"
                     " --in-place."
@@ -128,12 +132,12 @@ class NewFiles:
 
         Raises ArchiveError if a source file has changed.
         """
-        unchanged = set(sources.facts)
+        unchanged = set(sources.files)
         waiting = []
         for name in changed:
             new = self.waiting(name)
             if self.output is None:
-                if new.exists() and _is_replaced(new, self.final(name), sources.facts[name]):
+                if new.exists() and _is_replaced(new, self.final(name), sources.job.files[name]):
                     with writing(new):
                         new.unlink()
                 if not new.exists():
@@ -141,7 +145,7 @@ class NewFiles:
                     unchanged.remove(name)
             if new.exists():
                 waiting.append(name)
-        sources.check_unchanged(name for name in sources.facts if name in unchanged)
+        sources.check_unchanged(name for name in sources.files if name in unchanged)
         for name in waiting:
             if self.output is None:
                 sources.check_unchanged([name])
@@ -203,9 +207,10 @@ def replace(new: Path, old: Path) -> None:
             sync_folder(old.parent)
 
 
-def _is_replaced(new: Path, old: Path, fact: Fact) -> bool:
+def _is_replaced(new: Path, old: Path, before: FileFacts) -> bool:
     """Whether *old* has already been replaced: across file systems, a run can be killed before it removes *new*."""
-    return fact_of(str(fact[0]), old) != fact and str(old) == fact[1] and filecmp.cmp(new, old, shallow=False)
+    now = facts_of(old)
+    return now.place == before.place and now[:-1] != before[:-1] and filecmp.cmp(new, old, shallow=False)
 
 
 def _identity(file: ReadableFile) -> str:

@@ -1,26 +1,26 @@
-"""Find the input files that a command names, and the names of these files in manifests.
+"""The input files that a command names, the names of these files in manifests, and the names of new files.
 
 A word is a WARC, ARC or WACZ file, a multi-WACZ JSON, a URL, a folder, or a pattern with the wildcards of `glob`. A
 folder means its own WARC and ARC files, or those of its subfolders too. The name of a file is its path as found from
-the word, with ``/`` as separator; a path relative to the working folder stays relative.
+the word, with ``/`` as separator; a path relative to the working folder stays relative. New files are named relative to the common parent folder of all
+input files.
 """
 
 from __future__ import annotations
 
 import glob
 import os
+import posixpath
 import re
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
-from scrapy_dedupe.tasks.state import reading
+from scrapy_dedupe.tasks.work import size_of
 from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.files import OPEN_SUFFIX
 from scrapy_dedupe.warc.remote import is_url, place_file
-
-from .layout import output_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.sources import ReadableFile
 
 STATE_FOLDER = ".dedupe"
-"""The folder with the state of a run of all steps. Nothing in it is an input."""
+"""The folder for unfinished work. Nothing in it is an input, and no output file may be in it."""
 
 # Other compressions than gzip cannot be read, but such files must be reported.
 _ARCHIVE_NAME = re.compile(r".+\.w?arc(\.(gz|zst|bz2|xz|lz4))?", re.IGNORECASE | re.DOTALL)
@@ -46,10 +46,7 @@ class Input:
     @property
     def size_bytes(self) -> int:
         """The stored size; 0 if it is unknown without reading the file."""
-        if isinstance(self.file, Path):
-            with reading(self.file):
-                return self.file.stat().st_size
-        return int(getattr(self.file, "size_bytes", 0))
+        return size_of(self.file)
 
     @property
     def is_member(self) -> bool:
@@ -80,36 +77,56 @@ def find_inputs(
     return list(found.values())
 
 
-def left_below(words: Sequence[str], inputs: Iterable[Input], without: Path | None = None) -> int:
-    """The number of WARC and ARC files below the folders among *words* that are not among *inputs*.
-
-    These are the files that `find_inputs` skips without ``recursive``; *without* has the same meaning as there.
-    """
-    known = {os.path.realpath(str(given.file)) for given in inputs if not is_url(given.name)}
-    left: set[str] = set()
-    for word in words:
-        for name in () if is_url(word) else _matches(word):
-            # Unreadable folders are reported when their files are read.
-            files = _files_below(Path(name), True, without, is_strict=False) if Path(name).is_dir() else ()
-            left.update(map(os.path.realpath, files))
-    return len(left - known)
-
-
-def left_open(
+def left_out(
     words: Sequence[str], inputs: Iterable[Input], *, recursive: bool = False, without: Path | None = None
-) -> tuple[str, ...]:
-    """The WARC and ARC files in the folders among *words* that a crawl has open, or did not close.
+) -> tuple[int, tuple[str, ...]]:
+    """The WARC and ARC files in the folders among *words* that `find_inputs` skips, with the options as there.
 
-    A folder does not include them, since they may grow. Files among *inputs* are left out. *recursive* and *without* are as in
-    `find_inputs`.
+    First the number of files in subfolders, 0 if *recursive* is set. Then the files that a crawl has open, or did not close,
+    and that may grow. Files among *inputs* are not counted.
     """
     known = {os.path.realpath(str(given.file)) for given in inputs if not is_url(given.name)}
-    left: dict[str, str] = {}
-    for word in words:
-        for name in () if is_url(word) else _matches(word):
-            for path in _open_files(Path(name), recursive, without) if Path(name).is_dir() else ():
-                left.setdefault(os.path.realpath(path), Path(path).as_posix())
-    return tuple(name for place, name in left.items() if place not in known)
+    below: set[str] = set()
+    are_open: dict[str, str] = {}
+    folders = [Path(name) for word in words if not is_url(word) for name in _matches(word)]
+    for folder in filter(Path.is_dir, folders):
+        if not recursive:
+            # Unreadable folders are reported when their files are read.
+            below.update(map(os.path.realpath, _files_below(folder, True, without, is_strict=False)))
+        for path in _open_files(folder, recursive, without):
+            are_open.setdefault(os.path.realpath(path), Path(path).as_posix())
+    return len(below - known), tuple(name for place, name in are_open.items() if place not in known)
+
+
+def output_names(names: Iterable[str]) -> dict[str, PurePosixPath]:
+    """The path of each new file, relative to the output folder.
+
+    If some names lead out of the working folder, or if only some are absolute, all are made absolute first. Raises
+    ArchiveError if two files would have the same path.
+
+    >>> output_names(["in/2019/a.warc.gz", "in/2020/a.warc.gz"])["in/2019/a.warc.gz"]
+    PurePosixPath('2019/a.warc.gz')
+    """
+    names = list(dict.fromkeys(names))
+    parts = {name: _parts(name) for name in names}
+    common = _common(parts.values())
+    if any(".." in steps[common:] or steps[common] == "/" for steps in parts.values()):
+        parts = {name: _parts(name if is_url(name) else Path(name).absolute().as_posix()) for name in names}
+        common = _common(parts.values())
+    found: dict[PurePosixPath, str] = {}
+    for name, steps in parts.items():
+        below = PurePosixPath(*[step for step in steps[common:] if step != "/"])
+        if below in found:
+            raise ArchiveError(
+                f"{found[below]} and {name} would both be written to {below}. Write them in two runs, or use one name for each"
+                " file in the manifests."
+            )
+        if below.parts[0] == STATE_FOLDER:
+            raise ArchiveError(
+                f"{name} cannot be written: {STATE_FOLDER} is reserved for unfinished work. Rename the file."
+            )
+        found[below] = name
+    return {name: below for below, name in found.items()}
 
 
 def refuse_own_folder(inputs: Iterable[Input], output: Path) -> None:
@@ -133,6 +150,17 @@ def refuse_own_file(inputs: Iterable[Input], output: Path) -> None:
         file = getattr(given.file, "container", given.file)
         if isinstance(file, Path) and file.exists() and output.samefile(file):
             raise ArchiveError(f"{output} is one of the files to read. Name another output.")
+
+
+def refuse_equal_names(inputs: Iterable[Input], where: str, choices: str) -> None:
+    """Raise UsageError for two inputs with one name; *where* the name is used, and *choices* of the user, for the message."""
+    known: dict[str, Input] = {}
+    for given in inputs:
+        other = known.setdefault(given.name, given)
+        if other is not given:
+            raise UsageError(
+                f"{given.file} and {other.file} both have the name {given.name} {where}. {choices}"
+            )
 
 
 def relative_to(inputs: Iterable[Input], base: Path) -> list[Input]:
@@ -245,3 +273,17 @@ def _inputs_in(place: str) -> Iterator[Input]:
             yield Input(name + where[len(absolute) :], member)
         else:  # a member of a multi-WACZ JSON
             yield Input(where if is_url(where) else PurePath(where).as_posix(), member)
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    return PurePosixPath(posixpath.normpath(name)).parts
+
+
+def _common(all_parts: Iterable[tuple[str, ...]]) -> int:
+    """The number of leading folders that all have in common."""
+    folders = [parts[:-1] for parts in all_parts]
+    if not folders:
+        return 0
+    first, last = min(folders), max(folders)
+    pairs = zip(first, last, strict=False)
+    return next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(first), len(last)))

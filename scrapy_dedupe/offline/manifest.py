@@ -35,14 +35,11 @@ from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.locks import open_locked
 from scrapy_dedupe.offline.engine import CSV_BUFFER_BYTES, open_engine, rows_of
 from scrapy_dedupe.offline.manifest_lines import (
-    ALGORITHMS,
     COLUMNS,
-    DECODED,
     MAX_LINE_BYTES,
     NAMES,
     NUMBERS,
     ManifestLine,
-    digest_of,
     json_line,
     parse_json_line,
     parse_text_line,
@@ -57,22 +54,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = [
-    "ALGORITHMS",
-    "COLUMNS",
-    "DECODED",
-    "FORMATS",
-    "MAX_LINE_BYTES",
-    "LineWriter",
-    "ManifestLine",
-    "digest_of",
-    "json_line",
-    "parse_json_line",
-    "parse_text_line",
-    "read_all",
-    "read_lines",
-    "text_line",
-]
+__all__ = ["FORMATS", "LineWriter", "ManifestLine", "read_all", "read_lines", "refuse_existing"]
 
 FORMATS: Final = ("text", "jsonl", "parquet")
 _PARQUET_MAGIC: Final = b"PAR1"
@@ -118,7 +100,6 @@ class LineWriter:
         self.path = path
         self.columns = columns
         self.format = format
-        self.count = 0
         self._force = force
         self._to_stdout = str(path) == "-"
         if self._to_stdout and format == "parquet":
@@ -161,7 +142,6 @@ class LineWriter:
             raise
         except OSError as error:
             raise self._refused(error) from error
-        self.count += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import re
+import sys
 import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.manifest_lines import ManifestLine
 
 MEMORY_BYTES: Final = 32 << 20
-"""The most bytes of rows that are sorted in memory."""
+"""The memory for rows that are sorted without files."""
 MOST_RUNS: Final = 64
 """The most files that are merged at once."""
 
@@ -55,11 +56,6 @@ def by_place(lines: Iterable[ManifestLine], folder: Path) -> Iterator[ManifestLi
     return _sorted(lines, folder, place_key)
 
 
-def clusters(lines: Iterable[ManifestLine]) -> Iterator[tuple[tuple[str, int], Iterator[ManifestLine]]]:
-    """Group lines that are sorted by cluster. Iterate the lines of a cluster before requesting the next one."""
-    return itertools.groupby(lines, key=lambda line: line.cluster)
-
-
 def number(lines: Iterable[ManifestLine], *, faults: Faults | None = None) -> Iterator[ManifestLine]:
     """Choose the original of each cluster and number its copies (columns 8 to 10 of a manifest).
 
@@ -69,7 +65,7 @@ def number(lines: Iterable[ManifestLine], *, faults: Faults | None = None) -> It
     second line is a fault and is left out, since the record would become a copy of itself.
     """
     faults = Faults() if faults is None else faults
-    for _, cluster in clusters(lines):
+    for _, cluster in itertools.groupby(lines, lambda line: line.cluster):
         copy = 0
         original: ManifestLine | None = None
         before: tuple[str, int] | None = None
@@ -112,7 +108,7 @@ def sorted_rows(rows: Iterable[bytes], folder: Path) -> Iterator[bytes]:
     with ExitStack() as stack:
         for row in rows:
             held.append(row)
-            held_bytes += len(row)
+            held_bytes += sys.getsizeof(row)
             if held_bytes > MEMORY_BYTES:
                 scratch = runs[0].parent if runs else stack.enter_context(_scratch(folder))
                 runs.append(_written(scratch / str(len(runs)), sorted(held), folder))

@@ -70,6 +70,12 @@ class Places:
     def __reduce__(self) -> tuple[Callable[..., Places], tuple[_Roots, _Paths]]:
         return _places, (self.roots, self.paths)
 
+    def only(self, name: str) -> Places:
+        """The places of one file. A task that is sent to another process need not contain the whole path map."""
+        if not self._map:
+            return self
+        return _places(self.roots, {name: self._map[name]} if name in self._map else None)
+
     def file(self, name: str) -> ReadableFile:
         """The file with this name in a manifest. Raises ArchiveError if there is none, or more than one."""
         return self._cached(name)
@@ -118,7 +124,7 @@ class Places:
 
             def record_of(line: ManifestLine) -> StoredRecord:
                 if window is not None and line.length <= HELD_BYTES:
-                    # Outside of the whole file, a line that does not match is not always told from damage.
+                    # `record` reads the file again, and finds out whether it is damaged or does not match the line.
                     with suppress(DamagedInput, OSError):
                         data = window.read(line.offset, line.length + _AFTER_BYTES)
                         return _read(HeldFile(data, str(file), line.offset), line)
@@ -244,9 +250,10 @@ def _read(file: ReadableFile, line: ManifestLine) -> StoredRecord:
         raise _mismatch(
             file, line.offset, "no record begins at this offset, or its first bytes are damaged"
         ) from error
-    if record.format == "arc" and not _is_of(record, line):
-        record = _in_version_2(record)
     wrong = _difference(record, line)
+    if wrong is not None and record.format == "arc":
+        record = _in_version_2(record)
+        wrong = _difference(record, line)
     if wrong is None:
         return record
     raise _mismatch(record.path, record.offset, wrong)
@@ -267,10 +274,6 @@ def _mismatch(file: ReadableFile, offset: int, wrong: str) -> DamagedInput:
         f"{file}, offset {offset}: the manifest does not match the file: {wrong}. Create the manifest again with warcsum,"
         " or name the right file with --root or --paths."
     )
-
-
-def _is_of(record: StoredRecord, line: ManifestLine) -> bool:
-    return _is_uri(record.target_uri or "", line.uri) and _is_date(record.date or "", line.date)
 
 
 def _difference(record: StoredRecord, line: ManifestLine) -> str | None:

@@ -8,6 +8,10 @@ The original of a copy is the earliest record of its payload, by the copy number
 refer to: it is eligible (`eligibility`), and its URL, date, id and digest can be read back unchanged. A copy that is
 stored without transfer chunks needs an original without them, since a replay program would show the chunks.
 
+A line of a manifest may not match the row of its record: a URI or date may be written in another form, or the record may be
+of another type. The record of such a line is read (`check_lines`), and so are all records of lines in a remote file that is
+only read.
+
 A slice is a folder ``slices/file=N/`` of Parquet files, where N is the number of the file; a file without changes has none.
 The column ``kind`` says what a row is:
 
@@ -22,28 +26,39 @@ from __future__ import annotations
 
 import shutil
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
-from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline import plan_queries as queries
 from scrapy_dedupe.offline.eligibility import Savings, add_up
 from scrapy_dedupe.offline.engine import open_engine, quoted, rows_of, source
 from scrapy_dedupe.offline.manifest import ManifestLine
-from scrapy_dedupe.offline.plan_lines import LINES_FILE, CheckTask, check_lines, view_rows
+from scrapy_dedupe.offline.plan_lines import LINES_FILE, bytes_text, view_rows
 from scrapy_dedupe.offline.reference_changes import MeantRecord, Standing
 from scrapy_dedupe.offline.revisits import RevisitTarget, revisit_bytes
-from scrapy_dedupe.offline.row_scan import ADDED_BYTES
-from scrapy_dedupe.offline.rows import COLUMNS, PURPOSE, create_table, insert_rows, refused
+from scrapy_dedupe.offline.row_scan import RowScan
+from scrapy_dedupe.offline.rows import (
+    COLUMNS,
+    PURPOSE,
+    RecordRow,
+    RowsTask,
+    create_table,
+    insert_rows,
+    refused,
+)
+from scrapy_dedupe.offline.usual_rows import ADDED_BYTES
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.state import writing
+from scrapy_dedupe.warc.bodies import payload_digests
+from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from scrapy_dedupe.offline.eligibility import Eligibility
     from scrapy_dedupe.offline.places import Places
@@ -77,34 +92,23 @@ class PlanTask:
     jobs: Jobs
 
 
-@dataclass(frozen=True, slots=True)
-class PlanCounts:
-    """What the plan will change. ``left`` counts the unchanged copies by reason, a key of `eligibility.LEFT`."""
+class PlanCounts(NamedTuple):
+    """What the plan changes. ``left`` counts the unchanged copies by reason, a key of `eligibility.LEFT`.
 
-    converted: int
+    ``savings`` is only filled in a dry run.
+    """
+
     left: dict[str, int]
-    fault_count: int = 0
-    faults: tuple[Fault, ...] = ()
-    savings: Savings = field(default_factory=Savings)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> PlanCounts:
-        """The inverse of `to_json`."""
-        return cls(**{**value, "faults": tuple(Fault(**fault) for fault in value["faults"])})
-
-    def to_json(self) -> dict[str, Any]:
-        """All values except the savings, which only a dry run needs."""
-        return {name: value for name, value in asdict(self).items() if name != "savings"}
+    savings: Savings
 
 
-def make_plan(task: PlanTask) -> PlanCounts:
+def make_plan(task: PlanTask, faults: Faults) -> PlanCounts:
     """Make the slices of all files, except in a dry run, which only gets the counts.
 
-    Raises ArchiveError, and DamagedInput for the first line that differs from its record unless set to keep going.
+    A line that differs from its record is a fault. Raises ArchiveError, and the exceptions of `Faults.add`.
     """
     slices, scratch = task.folder / _SLICES, task.folder / "scratch"
     made = slices.with_name(f"{_SLICES}.new")
-    faults = Faults(keep_going=task.keep_going)
     with writing(slices):
         for left in (scratch, slices, made):  # of a run that was killed
             shutil.rmtree(left, ignore_errors=True)
@@ -129,16 +133,13 @@ def _joined(task: PlanTask, joins: Joins, slices: Path, faults: Faults) -> PlanC
     all_copies = "TRUE" if task.is_dry_run else "FALSE"
     joins.add_sizes(queries.SMALL_COPIES.format(added=ADDED_BYTES, all_copies=all_copies))
     joins.run(statement.format(added=ADDED_BYTES) for statement in queries.OUTCOMES)
-    ((converted,),) = joins.fetch(queries.CONVERTED)
     left = dict(joins.fetch(queries.LEFT_COPIES))
-    savings = Savings()
     if task.is_dry_run:
         saved = joins.fetch(queries.SAVED)
-        savings = add_up((bytes(uri).decode("utf-8", "surrogatepass"), *others) for uri, *others in saved)
-    else:
-        joins.run(queries.SLICES)
-        joins.write_by_file(queries.SLICE_ROWS, slices)
-    return PlanCounts(converted, left, faults.count, tuple(faults.first), savings)
+        return PlanCounts(left, add_up((bytes_text(uri), *others) for uri, *others in saved))
+    joins.run(queries.SLICES)
+    joins.write_by_file(queries.SLICE_ROWS, slices)
+    return PlanCounts(left, Savings())
 
 
 def _check_lines(task: PlanTask, joins: Joins, faults: Faults) -> None:
@@ -146,8 +147,7 @@ def _check_lines(task: PlanTask, joins: Joins, faults: Faults) -> None:
     lines: dict[int, list[tuple[int, ManifestLine]]] = {}
     names = {file.id: file.name for file in task.files}
     for number, file, offset, length, uri, date, label, value in joins.fetch(queries.UNMATCHED):
-        text = bytes(uri).decode("utf-8", "surrogatepass")
-        line = ManifestLine(names[file], offset, length, text, date, f"{label}:{value.hex()}")
+        line = ManifestLine(names[file], offset, length, bytes_text(uri), date, f"{label}:{value.hex()}")
         lines.setdefault(file, []).append((number, line))
     tasks = [
         CheckTask(task.places, task.eligibility, tuple(some), task.keep_going, task.is_dry_run)
@@ -161,6 +161,65 @@ def _check_lines(task: PlanTask, joins: Joins, faults: Faults) -> None:
     for file, offset in joins.fetch(queries.NO_RECORD):
         place = task.places.file(names[file])
         faults.add(f"{place}, offset {offset}", "no record begins at the offset in the manifest")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTask:
+    """Numbered lines of one file. For a dry run, the heads of all records are kept."""
+
+    places: Places
+    eligibility: Eligibility
+    lines: tuple[tuple[int, ManifestLine], ...]
+    keep_going: bool
+    is_dry_run: bool
+
+
+def check_lines(task: CheckTask) -> tuple[list[tuple[Any, ...]], int, tuple[Fault, ...]]:
+    """The rows of the lines, each after the number of its line; the number of faults, and the first of them.
+
+    The row of a line that differs from its record has the reason ``damaged``. Raises ArchiveError, and DamagedInput for
+    the first fault unless set to keep going.
+    """
+    faults = Faults(keep_going=task.keep_going)
+    rows: list[tuple[Any, ...]] = []
+    for number, line in task.lines:
+        try:
+            row = _row(task, line)
+        except DamagedInput as error:
+            place = f"{task.places.file(line.file)}, offset {line.offset}"
+            faults.add(place, str(error).removeprefix(f"{place}: "))
+            row = RecordRow(
+                line.offset, line.length, "response", reason="damaged", unfit="damaged", is_chunked=False
+            )
+        rows.append((number, *row))
+    return rows, faults.count, tuple(faults.first)
+
+
+def _row(task: CheckTask, line: ManifestLine) -> RecordRow:
+    record = task.places.record(line)
+    algorithm, _, value = line.digest.partition(":")
+    (digest,) = payload_digests(record, (algorithm,))
+    if digest.hex != value:
+        raise DamagedInput(
+            f"{record.path}, offset {line.offset}: the manifest does not match the file: the digest of the payload"
+            " differs. Create the manifest again with warcsum --recompute."
+        )
+    with record.path.open("rb") as file:
+        file.seek(record.offset)
+        is_gzip = file.read(2) == GZIP_MAGIC[:2]
+    scan = RowScan(
+        RowsTask(
+            record.path,
+            line.file,
+            Path(),
+            task.eligibility,
+            (algorithm,),
+            False,
+            task.is_dry_run,
+        ),
+        Faults(keep_going=task.keep_going),
+    )
+    return scan.captured(record, {algorithm: digest})._replace(is_gzip=is_gzip)
 
 
 class PlannedChange(NamedTuple):
@@ -287,7 +346,9 @@ class LocalJoins:
         return rows_of(self._engine.execute(query))
 
     def write_by_file(self, query: str, folder: Path) -> None:
-        self._engine.execute(f"COPY ({query}) TO {quoted(folder)} (FORMAT parquet, PARTITION_BY (file))")
+        self._engine.execute(
+            f"COPY ({query}) TO {quoted(folder)} (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (file))"
+        )
 
 
 def size_of(row: Sequence[Any]) -> tuple[int, int]:

@@ -9,15 +9,10 @@ several times has its first line only.
 The metadata has ``files``, a list of `PlannedFile`, and ``marks``, a hash of the lines of manifests. The file depends only on
 the manifests or rows, and does not change after it gets its name.
 
-Lines from rows are numbered here (`number_rows`). Records have the same payload if both digests and the size are equal. The
-digests are independent: two different payloads would have to collide in the digest of the manifest and in BLAKE2b-256. The
-extensions and copy numbers equal the result of `collisions` and `numbering`, if all such payloads have equal bytes:
-extensions in the order of the first record, by time, file and offset; a record that must not replace another one has an
-extension of its own.
-
-A line of a manifest may not match the row of its record: a URI or date may be written in another form, or the record may be
-of another type. The record of such a line is read (`check_lines`), and so are all records of lines in a remote file that is
-only read.
+Lines from rows are numbered here. Records have the same payload if both digests and the size are equal. The digests are
+independent: two different payloads would have to collide in the digest of the manifest and in BLAKE2b-256. The extensions and
+copy numbers equal the result of `collisions` and `ordering.number`, if all such payloads have equal bytes: extensions in the
+order of the first record, by time, file and offset; a record that must not replace another one has an extension of its own.
 """
 
 from __future__ import annotations
@@ -25,39 +20,32 @@ from __future__ import annotations
 import hashlib
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.collisions import CollisionCounts
 from scrapy_dedupe.offline.engine import checked, open_engine, rows_of, source
 from scrapy_dedupe.offline.manifest import LineWriter, ManifestLine
 from scrapy_dedupe.offline.reference_changes import digest_key
-from scrapy_dedupe.offline.row_scan import RowScan, RowsTask
 from scrapy_dedupe.offline.rows import (
     COLUMNS,
     PURPOSE,
-    RecordRow,
     copy_to,
     create_table,
     insert_rows,
     read_about,
     refused,
 )
-from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.state import writing
-from scrapy_dedupe.warc.bodies import payload_digests
-from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from scrapy_dedupe.offline.eligibility import Eligibility
-    from scrapy_dedupe.offline.places import Places
+    from scrapy_dedupe.tasks.faults import Faults
 
 LINES_FILE: Final = "lines.parquet"
 
@@ -144,9 +132,14 @@ SELECT count(*), count(DISTINCT CASE WHEN lines > 1 THEN value END), count(CASE 
     )
 ), count(CASE WHEN lines > 1 AND is_alone THEN 1 END) FROM payload
 """
-_LINE_VALUES: Final = (
-    'file, "offset", length, uri, date, label, value, extension, copy, refers_uri, refers_date'
-)
+_LINES: Final = """
+SELECT file, "offset", length, uri, date, label, value, extension, copy, refers_uri, refers_date FROM read_parquet({source})
+ORDER BY line
+"""
+_IN_FILES: Final = """
+SELECT file, "offset", length, target_uri, target_date, '{algorithm}' AS label, {algorithm} FROM row WHERE is_listed
+ORDER BY file, "offset"
+"""
 
 
 class PlannedFile(NamedTuple):
@@ -179,13 +172,15 @@ def write_lines(
     with _lines_file(folder) as (engine, write):
         create_table(engine, "listed", _LISTED)
         marks = hashlib.blake2b()
-        filler = _Filler(engine)
-        filler.fill(_marked(_numbered(lines), marks), is_output=files is None, is_main=True)
-        main = filler.count
-        for name in filler.matching(files or ()):
-            filler.files.setdefault(name, [True, True])[0] = True
-        filler.fill(_marked(_originals(originals), marks), is_output=False, is_main=False)
-        names = list(filler.files)
+        # Whether each file is rewritten in this run, and whether in this or another one.
+        listed: dict[str, tuple[bool, bool]] = {}
+        main = _insert(engine, _marked(_numbered(lines), marks), listed, (files is None, True), 0)
+        for name in files or ():
+            matches = [] if name in listed else [known for known in listed if fnmatchcase(known, name)]
+            # A name that is not in the manifests may be a file without any response.
+            listed |= dict.fromkeys(matches or [name], (True, True))
+        _insert(engine, _marked(_originals(originals), marks), listed, (False, False), main)
+        names = list(listed)
         for file, offset in rows_of(engine.execute(_REPEATED.format(main=main))):
             place = f"{names[file - 1]}, offset {offset}"
             faults.add(place, "the manifests have several different lines for this record")
@@ -198,7 +193,7 @@ def write_lines(
             )
         engine.execute(_USED.format(main=main))
         engine.execute(_LINES_OF_MANIFESTS.format(main=main))
-        write(filler.files, marks.hexdigest())
+        write(listed, marks.hexdigest())
 
 
 def number_rows(folder: Path, rows: Mapping[str, Path], algorithm: str) -> CollisionCounts:
@@ -229,28 +224,31 @@ def number_rows(folder: Path, rows: Mapping[str, Path], algorithm: str) -> Colli
 
 def list_lines(folder: Path, manifest: Path) -> None:
     """Write the lines in ``lines.parquet`` as a numbered manifest. Raises ArchiveError if the disk is full."""
-    path = folder / LINES_FILE
-    names = {file.id: file.name for file in read_notes(folder)[0]}
-    with (
-        LineWriter(manifest, columns=10, force=True) as writer,
-        open_engine(PURPOSE, lambda text: ArchiveError(f"{path} cannot be read: {text}.")) as engine,
-    ):
-        query = f"SELECT {_LINE_VALUES} FROM read_parquet({source(path)}) ORDER BY line"  # noqa: S608 - constant names
-        for file, offset, length, uri, date, label, value, *numbers, refers_uri, refers_date in rows_of(
-            engine.execute(query)
-        ):
-            line = ManifestLine(
-                names[file],
-                offset,
-                length,
-                bytes_text(uri),
-                date,
-                f"{label}:{value.hex()}",
-                *numbers,
-                None if refers_uri is None else bytes_text(refers_uri),
-                refers_date,
-            )
-            writer.write(line)
+    files, _ = read_notes(folder)
+    with open_engine(PURPOSE, lambda text: refused(manifest, text)) as engine:
+        names = {file.id: file.name for file in files}
+        _write_manifest(
+            engine, _LINES.format(source=source(folder / LINES_FILE)), names, manifest, columns=10
+        )
+
+
+def list_rows(rows: Mapping[str, Path], algorithm: str, manifest: Path) -> None:
+    """Write the manifest of six columns of the files with these names and rows. Raises ArchiveError if the disk is full."""
+    with open_engine(PURPOSE, lambda text: refused(manifest, text), manifest.parent / "scratch") as engine:
+        view_rows(engine, dict(enumerate(rows.values())))
+        query = _IN_FILES.format(algorithm=algorithm)
+        _write_manifest(engine, query, dict(enumerate(rows)), manifest, columns=6)
+
+
+def _write_manifest(
+    engine: Any, query: str, names: Mapping[int, str], manifest: Path, *, columns: int
+) -> None:
+    with LineWriter(manifest, columns=columns, force=True) as writer:
+        for file, offset, length, uri, date, label, value, *numbers in rows_of(engine.execute(query)):
+            if numbers and numbers[2] is not None:
+                numbers[2] = bytes_text(numbers[2])
+            digest = f"{label}:{value.hex()}"
+            writer.write(ManifestLine(names[file], offset, length, bytes_text(uri), date, digest, *numbers))
 
 
 def view_rows(engine: Any, rows: Mapping[int, Path]) -> None:
@@ -288,7 +286,7 @@ def _lines_file(folder: Path) -> Iterator[tuple[Any, Any]]:
     with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
         with open_engine(PURPOSE, lambda text: refused(path, text), scratch) as engine:
 
-            def write(files: Mapping[str, Sequence[bool]], marks: str) -> None:
+            def write(files: Mapping[str, tuple[bool, bool]], marks: str) -> None:
                 labels = (
                     "SELECT file, list(DISTINCT label ORDER BY label) FROM line WHERE role > 0 GROUP BY file"
                 )
@@ -316,53 +314,42 @@ def _marked(lines: Iterable[ManifestLine], marks: hashlib.blake2b) -> Iterator[M
         yield line
 
 
-class _Filler:
-    """Inserts lines into the table ``listed``, and numbers the files from 1.
+def _insert(
+    engine: Any,
+    lines: Iterable[ManifestLine],
+    files: dict[str, tuple[bool, bool]],
+    is_rewritten: tuple[bool, bool],
+    count: int,
+) -> int:
+    """Insert lines into the table ``listed`` after *count* others, and add their files; return the number of all."""
+    numbers = {name: number for number, name in enumerate(files, 1)}
 
-    ``files`` has for each name whether the file is rewritten in this run, and whether in this or another one.
-    """
+    def rows() -> Iterator[tuple[Any, ...]]:
+        nonlocal count
+        for line in lines:
+            if line.file not in numbers:
+                files[line.file] = is_rewritten
+                numbers[line.file] = len(files)
+            count += 1
+            label, _, value = line.digest.partition(":")
+            yield (
+                count,
+                numbers[line.file],
+                line.offset,
+                line.length,
+                label,
+                bytes.fromhex(value),
+                digest_key(line.digest) or line.digest,
+                line.extension or 1,
+                line.copy,
+                text_bytes(line.uri),
+                line.date,
+                None if line.refers_to_uri is None else text_bytes(line.refers_to_uri),
+                line.refers_to_date,
+            )
 
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
-        self.files: dict[str, list[bool]] = {}
-        self.count = 0
-
-    def fill(self, lines: Iterable[ManifestLine], *, is_output: bool, is_main: bool) -> None:
-        numbers = {name: number for number, name in enumerate(self.files, 1)}
-
-        def rows() -> Iterator[tuple[Any, ...]]:
-            for line in lines:
-                number = numbers.get(line.file)
-                if number is None:
-                    self.files[line.file] = [is_output, is_main]
-                    number = numbers[line.file] = len(self.files)
-                self.count += 1
-                label, _, value = line.digest.partition(":")
-                yield (
-                    self.count,
-                    number,
-                    line.offset,
-                    line.length,
-                    label,
-                    bytes.fromhex(value),
-                    digest_key(line.digest) or line.digest,
-                    line.extension or 1,
-                    line.copy,
-                    text_bytes(line.uri),
-                    line.date,
-                    None if line.refers_to_uri is None else text_bytes(line.refers_to_uri),
-                    line.refers_to_date,
-                )
-
-        insert_rows(self._engine, "listed", _LISTED, rows())
-
-    def matching(self, names: Iterable[str]) -> Iterator[str]:
-        """Expand patterns to the files of the manifests that they match; the name of a file is not a pattern."""
-        listed = list(self.files)
-        for name in names:
-            matches = [] if name in self.files else [known for known in listed if fnmatchcase(known, name)]
-            # A name that is not in the manifests may be a file without any response.
-            yield from matches or [name]
+    insert_rows(engine, "listed", _LISTED, rows())
+    return count
 
 
 def text_bytes(text: str) -> bytes:
@@ -400,62 +387,3 @@ def _numbered(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:
 
 def _originals(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:
     return (line for line in _numbered(lines) if line.copy is not None and line.copy <= _MOST_ORIGINALS)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckTask:
-    """Numbered lines of one file. For a dry run, the heads of all records are kept."""
-
-    places: Places
-    eligibility: Eligibility
-    lines: tuple[tuple[int, ManifestLine], ...]
-    keep_going: bool
-    is_dry_run: bool
-
-
-def check_lines(task: CheckTask) -> tuple[list[tuple[Any, ...]], int, tuple[Fault, ...]]:
-    """The rows of the lines, each after the number of its line; the number of faults, and the first of them.
-
-    The row of a line that differs from its record has the reason ``damaged``. Raises ArchiveError, and DamagedInput for
-    the first fault unless set to keep going.
-    """
-    faults = Faults(keep_going=task.keep_going)
-    rows: list[tuple[Any, ...]] = []
-    for number, line in task.lines:
-        try:
-            row = _row(task, line)
-        except DamagedInput as error:
-            place = f"{task.places.file(line.file)}, offset {line.offset}"
-            faults.add(place, str(error).removeprefix(f"{place}: "))
-            row = RecordRow(
-                line.offset, line.length, "response", reason="damaged", unfit="damaged", is_chunked=False
-            )
-        rows.append((number, *row))
-    return rows, faults.count, tuple(faults.first)
-
-
-def _row(task: CheckTask, line: ManifestLine) -> RecordRow:
-    record = task.places.record(line)
-    algorithm, _, value = line.digest.partition(":")
-    (digest,) = payload_digests(record, (algorithm,))
-    if digest.hex != value:
-        raise DamagedInput(
-            f"{record.path}, offset {line.offset}: the manifest does not match the file: the digest of the payload"
-            " differs. Create the manifest again with warcsum --recompute."
-        )
-    with record.path.open("rb") as file:
-        file.seek(record.offset)
-        is_gzip = file.read(2) == GZIP_MAGIC[:2]
-    scan = RowScan(
-        RowsTask(
-            record.path,
-            line.file,
-            Path(),
-            task.eligibility,
-            (algorithm,),
-            False,
-            task.keep_going,
-            task.is_dry_run,
-        )
-    )
-    return scan.captured(record, {algorithm: digest})._replace(is_gzip=is_gzip)

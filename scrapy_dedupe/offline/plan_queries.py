@@ -199,8 +199,6 @@ FROM gaining g LEFT JOIN (
 ]
 """Which copies become revisits (``decided``)."""
 
-CONVERTED: Final = "SELECT count(*) FROM decided WHERE is_converted"
-
 LEFT_COPIES: Final = """
 SELECT d.reason, count(*) AS copies FROM decided d JOIN file f ON f.file = d.file
 LEFT JOIN (SELECT DISTINCT original FROM decided WHERE is_converted) o ON o.original = d.line

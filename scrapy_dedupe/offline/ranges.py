@@ -1,6 +1,6 @@
 """The bytes of one record of a remote file. Only these are fetched, once, and can be read repeatedly.
 
-A range of up to 4 MiB is held in memory; a longer one is written to a temporary file that is removed with the object.
+A range of up to 4 MiB is held in memory; a longer one is written to a temporary file without a name.
 HTTP needs one request on a persistent connection, and the response must be this range: status 206, from its first
 byte. For other protocols of fsspec, pieces of 4 MiB are requested.
 """
@@ -8,12 +8,10 @@ byte. For other protocols of fsspec, pieces of 4 MiB are requested.
 from __future__ import annotations
 
 import io
-import os
 import re
 import tempfile
 import weakref
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.remote import RemoteFile, shown
@@ -35,15 +33,21 @@ class FileRange:
     """A part of a remote file, at its original position: offsets are relative to the whole file.
 
     Readers detect the format of a file by its first bytes, which are not fetched. They get the first bytes of the record
-    instead: all gzip members begin alike, and so do all records of a plain file.
+    instead: all gzip members begin alike, and so do all records of a plain file. Raises ArchiveError if the bytes cannot be
+    fetched, SettingError without the driver of the protocol, OSError of the temporary file.
     """
 
     def __init__(self, file: RemoteFile | StoredMember, offset: int, length: int) -> None:
         self._file = file
         self._offset = offset
-        self._store: _Store = _HeldBytes() if length <= HELD_BYTES else _TemporaryFile()
-        remote, start = placed(file)
-        fetch(remote, start + offset, start + offset + length, self._store)
+        store = tempfile.SpooledTemporaryFile(HELD_BYTES)  # noqa: SIM115 - closed with this object
+        weakref.finalize(self, store.close)
+        remote, start = (file, 0) if isinstance(file, RemoteFile) else (file.container, file.offset)
+        assert isinstance(remote, RemoteFile)
+        for piece in _fetched(remote, start + offset, start + offset + length):
+            store.write(piece)
+        self._size = store.tell()
+        self._store = cast("io.BufferedIOBase", store)
 
     @property
     def name(self) -> str:
@@ -57,12 +61,15 @@ class FileRange:
 
     def open(self, mode: Literal["rb"], /) -> io.BufferedReader:
         """Return a seekable reader that ends at the end of the range."""
-        store = self._store.open()
-        size = store.seek(0, os.SEEK_END)
-        return io.BufferedReader(FilePart(store, 0, size, self._offset, _START_BYTES))
+        return io.BufferedReader(_RangeReader(self._store, 0, self._size, self._offset, _START_BYTES))
 
     def __str__(self) -> str:
         return shown(str(self._file))
+
+
+class _RangeReader(FilePart):
+    def close(self) -> None:
+        io.RawIOBase.close(self)  # the temporary file is read repeatedly
 
 
 def is_remote(file: ReadableFile) -> TypeGuard[RemoteFile | StoredMember]:
@@ -73,19 +80,8 @@ def is_remote(file: ReadableFile) -> TypeGuard[RemoteFile | StoredMember]:
     )
 
 
-def placed(file: RemoteFile | StoredMember) -> tuple[RemoteFile, int]:
-    """The remote file that contains a file, and the offset of the file in it."""
-    if isinstance(file, RemoteFile):
-        return file, 0
-    assert isinstance(file.container, RemoteFile)
-    return file.container, file.offset
-
-
-def fetch(file: RemoteFile, start: int, end: int, target: _Target) -> None:
-    """Write the bytes from *start* to *end* of a remote file to *target*, fewer if the file ends earlier.
-
-    Raises ArchiveError if they cannot be fetched, SettingError without the driver of the protocol, OSError of *target*.
-    """
+def _fetched(file: RemoteFile, start: int, end: int) -> Iterator[bytes]:
+    """Yield the bytes from *start* to *end* of a remote file in pieces, fewer if the file ends earlier."""
     with file.driver_errors():
         from fsspec.core import url_to_fs
 
@@ -94,19 +90,18 @@ def fetch(file: RemoteFile, start: int, end: int, target: _Target) -> None:
     fetched = pieces(system, path, start, end)
     missing = end - start
     while True:
-        # Only errors of the driver are errors of the file; errors of the target, such as a full disk, are not.
         try:
             piece = next(fetched, b"")
         except Exception as error:
             raise file.unreadable(error) from error
         if not piece:
             return
-        target.write(piece[:missing])
         missing -= len(piece)
         if missing < 0:
             raise DamagedInput(
                 f"{shown(file.url)}, offset {start}: the server sent more bytes than requested."
             )
+        yield piece
 
 
 def _driver_pieces(system: Any, path: str, start: int, end: int) -> Iterator[bytes]:
@@ -159,37 +154,3 @@ def _end(loop: Any, response: Any) -> None:
     from fsspec.asyn import sync
 
     sync(loop, end)
-
-
-class _Target(Protocol):
-    def write(self, data: bytes, /) -> object: ...
-
-
-class _Store(_Target, Protocol):
-    def open(self) -> io.BufferedIOBase: ...
-
-
-class _HeldBytes:
-    def __init__(self) -> None:
-        self._data = b""
-
-    def write(self, data: bytes, /) -> None:
-        self._data += data
-
-    def open(self) -> io.BufferedIOBase:
-        return io.BytesIO(self._data)
-
-
-class _TemporaryFile:
-    def __init__(self) -> None:
-        number, name = tempfile.mkstemp(prefix="scrapy-dedupe-")
-        os.close(number)
-        self._path = Path(name)
-        weakref.finalize(self, self._path.unlink, missing_ok=True)
-
-    def write(self, data: bytes, /) -> None:
-        with self._path.open("ab") as file:
-            file.write(data)
-
-    def open(self) -> io.BufferedIOBase:
-        return self._path.open("rb")

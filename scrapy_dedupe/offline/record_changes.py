@@ -15,6 +15,7 @@ from scrapy_dedupe.offline.changes import (
     PAYLOAD_DIGEST,
     concurrent_changes,
     conversion_faults,
+    decoded,
     digest_like,
     end_faults,
     foreign_restoration_faults,
@@ -42,11 +43,11 @@ from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.framing import open_block
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterable, Sequence
 
     from scrapy_dedupe.offline.changes import Head
-    from scrapy_dedupe.offline.evidence import EvidenceWriter
-    from scrapy_dedupe.offline.findings import Findings
+    from scrapy_dedupe.offline.evidence import EvidenceWriter, Findings
     from scrapy_dedupe.offline.windows import WindowedFile
     from scrapy_dedupe.warc.bodies import BodyDigest
     from scrapy_dedupe.warc.reading import StoredRecord
@@ -58,13 +59,17 @@ _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"<>
 class ChangeReader:
     """Compares pairs of records whose stored bytes differ, and records differences, evidence and counts."""
 
-    def __init__(self, writer: EvidenceWriter, findings: Findings, counts: dict[str, int]) -> None:
+    def __init__(
+        self,
+        writer: EvidenceWriter,
+        findings: Findings,
+        counts: Counter[str],
+        before: WindowedFile,
+        after: WindowedFile,
+    ) -> None:
         self._writer = writer
         self._findings = findings
         self._counts = counts
-
-    def open(self, before: WindowedFile, after: WindowedFile) -> None:
-        """Set the files that the records come from."""
         self._before, self._after = before, after
         self._is_gzip = before.is_gzip_at(0)
         self._is_like_before = self._is_gzip == after.is_gzip_at(0)
@@ -115,22 +120,18 @@ class ChangeReader:
             self._report("converted", before, after, faults)
             self._read_converted(before, after, payload_digests(before, algorithms_of(before)))
             return True
-        if is_resource:
-            if not _is_same_block(before, after):
-                faults.append("the payload differs")
-        else:
-            if _http_head(before) != _http_head(after):
-                faults.append("the HTTP head differs")
-            if payload_digest(before) != payload_digest(after):
-                faults.append("the payload differs")
+        if not is_resource:
+            faults += _http_faults(before, after)
+        elif not _is_same_block(before, after):
+            faults.append("the payload differs")
         self._report("changed", before, after, faults)
-        self._count("from_arc")
+        self._counts["from_arc"] += 1
         return False
 
     def _read_converted(
         self, capture: StoredRecord, revisit: StoredRecord, payload: Sequence[BodyDigest]
     ) -> None:
-        self._count("converted")
+        self._counts["converted"] += 1
         new, is_arc = head_of(revisit), capture.format == "arc"
         # The response between a capture of an ARC file and a revisit is derived from the revisit.
         old = former_response(new) if is_arc else head_of(capture)
@@ -144,15 +145,14 @@ class ChangeReader:
                 faults.append("its former payload digest does not match the payload in the ARC file")
         self._writer.add_capture(capture, BEFORE, payload)
         self._writer.add_revisit(CONVERTED, capture, revisit, payload=payload)
-        self._writer.add_renamed(CONVERTED, capture, revisit)
         self._finish("converted", capture, revisit, old, new, faults)
 
     def _read_restored(
         self, revisit: StoredRecord, response: StoredRecord, payload: Sequence[BodyDigest]
     ) -> None:
-        self._count("restored")
+        self._counts["restored"] += 1
         old, new = head_of(revisit), head_of(response)
-        if FORMER_ID in old.names():
+        if FORMER_ID in old.names:
             # Check the earlier conversion in the other direction: from the restored response to the revisit.
             was = _with_former_digest(response, old, new)
             if response.http is not None and response.http.is_chunked:
@@ -166,7 +166,6 @@ class ChangeReader:
             faults = _foreign_restoration_faults(revisit, response, old, was)
         self._writer.add_capture(response, AFTER, payload)
         self._writer.add_revisit(UNDONE, revisit, response, payload=payload)
-        self._writer.add_renamed(UNDONE, revisit, response)
         self._finish("restored", revisit, response, old, new, faults)
 
     @staticmethod
@@ -189,11 +188,15 @@ class ChangeReader:
         if _is_same_block(before, after):
             self._read_same_block(before, after, old, new, payload)
             return True
-        faults = self._rechunked_faults(before, after, old, new)
+        if before.type != "response" or before.http is None or not before.http.is_chunked:
+            faults = ["the block differs"]
+        else:
+            was = _with_digest_of_chunks(after, old.value(PAYLOAD_DIGEST), new)
+            faults = _http_faults(before, after) + rechunked_faults(old, was, _block_digest(after, new))
         if faults:
             self._report("changed", before, after, faults)
             return False
-        self._count("rechunked")
+        self._counts["rechunked"] += 1
         # The payload is the same, but only one of the records stores it in chunks.
         self._writer.add_capture(before, BEFORE)
         self._writer.add_capture(after, AFTER, payload)
@@ -205,10 +208,10 @@ class ChangeReader:
     ) -> None:
         """Compare two records whose heads may differ in their references."""
         change, faults = UNCHANGED, []
-        if old == new:
-            self._count("unchanged")
+        if old.is_like(new):
+            self._counts["unchanged"] += 1
         else:
-            self._count("repointed")
+            self._counts["repointed"] += 1
             is_back = is_undone(old, new)
             change = UNDONE if is_back else REPOINTED
             first, second = (new, old) if is_back else (old, new)
@@ -221,21 +224,6 @@ class ChangeReader:
         else:
             self._writer.add_other(after)
         self._finish("changed", before, after, old, new, faults, is_rewritten=old.text != new.text)
-
-    def _rechunked_faults(self, before: StoredRecord, after: StoredRecord, old: Head, new: Head) -> list[str]:
-        if before.type != "response" or before.http is None or not before.http.is_chunked:
-            return ["the block differs"]
-        faults = []
-        if _http_head(before) != _http_head(after):
-            faults.append("the HTTP head differs")
-        if payload_digest(before) != payload_digest(after):
-            faults.append("the payload differs")
-        form = new.value(BLOCK_DIGEST)
-        right = None
-        if form is not None:
-            right = digest_like(form.decode("latin-1"), open_block(after.path, after.frame))
-        was = _with_digest_of_chunks(after, old.value(PAYLOAD_DIGEST), new)
-        return faults + rechunked_faults(old, was, right)
 
     def _finish(
         self,
@@ -260,7 +248,9 @@ class ChangeReader:
                 faults.append("it is compressed, but was not" if is_gzip else "it is no longer compressed")
         self._report(kind, before, after, faults)
         for was, value in concurrent_changes(old, new):
-            self._writer.add_link("WARC-Concurrent-To", _text(was), _text(value), before.offset, after.offset)
+            self._writer.add_link(
+                "WARC-Concurrent-To", decoded(was), decoded(value), before.offset, after.offset
+            )
         if after.type != "revisit" and before.type != "revisit":
             was_named, named = before.refers_to, after.refers_to
             if was_named or named:
@@ -272,21 +262,20 @@ class ChangeReader:
             was, now = (f"{record.path}, offset {record.offset}" for record in (before, after))
             self._findings.add(kind, was, now, fault)
 
-    def _count(self, name: str) -> None:
-        self._counts[name] = self._counts.get(name, 0) + 1
-
 
 def _with_former_digest(response: StoredRecord, old: Head, new: Head) -> Head:
     """The head of a response that was restored without its chunks, with the block digest that it had with them.
 
     Its present block digest must match its present block, otherwise the head is returned unchanged.
     """
-    value = new.value(BLOCK_DIGEST)
     former = next((text for name, text in old.former() if name == BLOCK_DIGEST), None)
-    if value is None or former in (None, value) or response.http is None or not response.http.is_chunked:
+    if former in (None, new.value(BLOCK_DIGEST)) or response.http is None or not response.http.is_chunked:
         return new
-    right = digest_like(value.decode("latin-1"), open_block(response.path, response.frame))
-    return new if right != value.decode("latin-1") else new.replaced(BLOCK_DIGEST, former)
+    return (
+        new.replaced(BLOCK_DIGEST, former)
+        if _block_digest(response, new) == new.text_of(BLOCK_DIGEST)
+        else new
+    )
 
 
 def _with_digest_of_chunks(response: StoredRecord, former: bytes | None, new: Head) -> Head:
@@ -296,7 +285,7 @@ def _with_digest_of_chunks(response: StoredRecord, former: bytes | None, new: He
     head is returned unchanged.
     """
     value = new.value(PAYLOAD_DIGEST)
-    if value is None or former in (None, value) or new.names().count(PAYLOAD_DIGEST) > 1:
+    if value is None or former in (None, value) or new.names.count(PAYLOAD_DIGEST) > 1:
         return new
     right = digest_like(former.decode("latin-1"), payload_pieces(response))
     return new.replaced(PAYLOAD_DIGEST, former) if value.decode("latin-1") == right else new
@@ -306,16 +295,25 @@ def _foreign_restoration_faults(
     revisit: StoredRecord, response: StoredRecord, old: Head, new: Head
 ) -> list[str]:
     """Problems of a response that was restored from a revisit of another program and its original."""
-    value, right = new.value(BLOCK_DIGEST), None
-    if value is not None:
-        right = digest_like(value.decode("latin-1"), open_block(response.path, response.frame))
-    faults = foreign_restoration_faults(old, new, right)
+    faults = foreign_restoration_faults(old, new, _block_digest(response, new))
     old_head, new_head = _http_head(revisit), _http_head(response)
     if not old_head:
         faults.append("the revisit had no HTTP head, so the HTTP head of the response cannot be verified")
     elif not new_head.startswith(old_head) or new_head[len(old_head) :].strip(b"\r\n"):
         faults.append("the HTTP head differs")
     return faults
+
+
+def _http_faults(before: StoredRecord, after: StoredRecord) -> list[str]:
+    """Problems of a record that must have the HTTP head and the payload of another one."""
+    faults = ["the HTTP head differs"] if _http_head(before) != _http_head(after) else []
+    return faults if payload_digest(before) == payload_digest(after) else [*faults, "the payload differs"]
+
+
+def _block_digest(record: StoredRecord, head: Head) -> str | None:
+    """The digest of a block in the notation of the WARC-Block-Digest in *head*; None if that is missing or unknown."""
+    form = head.text_of(BLOCK_DIGEST)
+    return None if form is None else digest_like(form, open_block(record.path, record.frame))
 
 
 def _has_digest(text: bytes, data: Iterable[bytes]) -> bool:
@@ -354,10 +352,3 @@ def _same_date(one: str | None, other: str | None) -> bool:
         return bool(one and other and parse_date(one) == parse_date(other))
     except ValueError:
         return False
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return value.decode("latin-1")

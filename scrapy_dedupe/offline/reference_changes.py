@@ -17,8 +17,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from scrapy_dedupe.offline.record_ids import bare, revisit_id
-from scrapy_dedupe.offline.revisits import pointed_to, with_concurrent
+from scrapy_dedupe.offline.revisits import bare, pointed_to, revisit_id, with_concurrent
 from scrapy_dedupe.warc.capture import parse_digest
 from scrapy_dedupe.warc.dates import parse_date
 

@@ -16,16 +16,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.offline.evidence import AFTER, BEFORE, CONVERTED, UNDONE, Side
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.offline.evidence import AFTER, BEFORE, CONVERTED, UNDONE, Side, hashed_place, row_of
+from scrapy_dedupe.offline.windows import are_same
+from scrapy_dedupe.warc.bodies import payload_pieces
 from scrapy_dedupe.warc.reading import read_record
 from scrapy_dedupe.warc.references import digest_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections import Counter
+    from collections.abc import Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from scrapy_dedupe.offline.evidence import Evidence, Held, ReferenceRow, RevisitRow
-    from scrapy_dedupe.offline.findings import Findings
+    from scrapy_dedupe.offline.evidence import Evidence, Findings, Held, ReferenceRow, RevisitRow
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -49,60 +52,84 @@ _ONLY_BY_DIGEST = (
 
 
 class References:
-    """Checks every revisit and every link of the evidence.
+    """Checks every revisit and every link of the evidence, and replays a sample.
 
-    ``place_of`` returns the text for a place, from the number of a pair, whether the file after is meant, and an
-    offset; ``file_of`` returns the file of a capture by its number. ``pair_count`` is the number of pairs before the
-    pairs of originals. `resolved` counts the revisits in the new archive that lead to a payload. `by_digest` counts the
-    ones that refer to a missing record and can be resolved only by digest. `dangling_before` counts revisits that led
-    nowhere before either. `ambiguous` counts new revisits whose original has the same URI, and a date in the same
-    second, as a record with another payload.
+    *files* are the pairs of files in the order of their numbers; *pair_count* of them are not originals. The numbers of
+    `verifying.Verification` are added to *counts*.
     """
 
     def __init__(
         self,
         evidence: Evidence,
         findings: Findings,
-        place_of: Callable[[int, bool, int | None], str | None],
-        file_of: Callable[[int], ReadableFile],
+        counts: Counter[str],
+        files: Sequence[tuple[ReadableFile | None, ReadableFile | None]],
         pair_count: int,
     ) -> None:
         self._evidence = evidence
         self._findings = findings
-        self._place_of = place_of
-        self._file_of = file_of
-        self._sides = {side: Side(evidence, side, self._read) for side in (BEFORE, AFTER)}
+        self._counts = counts
+        self._files = files
         self._pair_count = pair_count
-        self.resolved = 0
-        self.dangling_before = 0
-        self.by_digest = 0
-        self.ambiguous = 0
+        self._sides = {side: Side(evidence, side, self._read) for side in (BEFORE, AFTER)}
         self.notes: list[str] = []
 
     def check_revisits(self) -> None:
         """Check every revisit after, and every revisit that became a response again."""
         for row in self._evidence.revisits():
             if row.is_clear:
-                self.resolved += 1
+                self._counts["resolved"] += 1
             elif row.after is None:
                 if row.change == UNDONE:
                     self._check_restored(row)
             elif row.change == CONVERTED:
                 self._check_converted(row, row.after)
             elif row.before is None:
-                self.resolved += bool(self._ways(row.after, AFTER))
+                self._counts["resolved"] += bool(self._ways(row.after, AFTER))
             else:
                 self._check_kept(row, row.before, row.after)
 
     def check_links(self) -> None:
         """Check every WARC-Concurrent-To, and the WARC-Refers-To of records other than revisits."""
         for pair, before, after in self._evidence.reused_ids():
-            self._report(pair, before, after, "another record has its new record id too")
+            self._report("reference", pair, before, after, "another record has its new record id too")
         for pair, before, after, field in self._evidence.dangling_links():
-            self._report(pair, before, after, f"{field} refers to a record whose id has changed")
+            self._report("reference", pair, before, after, f"{field} refers to a record whose id has changed")
         for pair, before, after, field, old, new in self._evidence.changed_links(self._pair_count):
             if reason := self._reason_against(field, old, new):
-                self._report(pair, before, after, reason)
+                self._report("reference", pair, before, after, reason)
+
+    def replay(self, sample: int, seed: int) -> None:
+        """Replay *sample* random revisits, or all if there are fewer, as a replay program does."""
+        for pair, before_offset, position, after_offset in self._evidence.sample(sample, seed):
+            self._counts["sample"] += 1
+            try:
+                response = read_record(self._file(2 * pair), before_offset, block_position=position)
+                reason = self._replay(response, read_record(self._file(2 * pair + 1), after_offset))
+            except DamagedInput as error:
+                reason = str(error)
+            if reason is None:
+                self._counts["replayed"] += 1
+            else:
+                self._report("replay", pair, before_offset, after_offset, reason)
+
+    def _replay(self, response: StoredRecord, revisit: StoredRecord) -> str | None:
+        """The reason of a failure, or None."""
+        uri, date = revisit.refers_to_uri, revisit.refers_to_date
+        place = hashed_place(uri, date)
+        if place is None:
+            return "a replay program cannot find its original"
+        if all(held.date != date for held in self._sides[AFTER].at_place(place)):
+            return "a replay program finds no record with the URI and date that it refers to"
+        held = self._sides[AFTER].original(row_of(revisit).named)
+        if held is None:
+            return "a replay program finds no record with its digest and the URI and date that it refers to"
+        original = self._read(held)
+        if (original.target_uri, original.date) != (uri, date) or original.type == "revisit":
+            return f"a replay program finds {original.path}, offset {original.offset}, which it does not refer to"
+        if not are_same(payload_pieces(response), payload_pieces(original)):
+            return f"replayed from {original.path}, offset {original.offset}, its payload differs"
+        return None
 
     def _reason_against(self, field: str, old: bytes | None, new: bytes | None) -> str | None:
         """Why a value of a link that changed to another record is wrong; None if it is right."""
@@ -121,12 +148,12 @@ class References:
         originals = self._originals(row, reference, {row.sha}, is_new_id=True)
         if not originals:
             return
-        self.resolved += 1
+        self._counts["resolved"] += 1
         self._check_digest(row, reference, originals)
         self._check_chunks(row, reference, originals)
         assert reference.place is not None
         if len(_shas(self._sides[AFTER].at_place(reference.place))) > 1:
-            self.ambiguous += 1
+            self._counts["ambiguous"] += 1
             self._note(
                 row, "a record with another payload has the same URI, and a date in the same second, as the original; a program"
                 " that ignores fractions of a second may replay the other payload"
@@ -175,9 +202,9 @@ class References:
                     self._report_row(row, f"{_WAYS[way]} led to a payload before, but no longer leads to it")
                     return
             self._check_chunks(row, after, _of_payload(leads, shas), _of_payload(led, shas))
-            self.resolved += 1
+            self._counts["resolved"] += 1
             if now == {"digest"} and (after.id or after.target):
-                self.by_digest += 1
+                self._counts["by_digest"] += 1
                 self._note(row, _ONLY_BY_DIGEST)
             return
         if row.change == UNDONE:
@@ -190,12 +217,12 @@ class References:
                     row, f"{_WAYS[(wrong or ['place'])[0]]} does not lead to the payload from before"
                 )
                 return
-            self.resolved += 1
+            self._counts["resolved"] += 1
             return
         originals = self._originals(row, after, shas, is_new_id=before.id != after.id)
         if not originals:
             return
-        self.resolved += 1
+        self._counts["resolved"] += 1
         self._check_chunks(row, after, originals, _of_payload(led, _shas(originals)))
         if before.digest is not None or after.digest is not None:
             self._check_digest(row, after, originals)
@@ -211,9 +238,9 @@ class References:
                 self._report_row(row, f"{_WAYS['id']} led to a payload before, but no longer leads to it")
                 return
         if self._ways(after, AFTER):
-            self.resolved += 1
+            self._counts["resolved"] += 1
             return
-        self.dangling_before += 1
+        self._counts["dangling_before"] += 1
         self._note(row, self._why_dangling(after))
 
     def _why_dangling(self, reference: ReferenceRow) -> str:
@@ -238,12 +265,19 @@ class References:
             found += self._sides[side].of_payload(uri, bytes.fromhex(value))
         return found
 
+    def _file(self, number: int) -> ReadableFile:
+        """The file with this number in ``captures.file``."""
+        file = self._files[number // 2][number % 2]
+        if file is None:
+            raise ArchiveError(f"Pair {number // 2} has no such file.")
+        return file
+
     def _read(self, held: Held) -> StoredRecord:
-        return read_record(self._file_of(held.file), held.offset, block_position=held.position)
+        return read_record(self._file(held.file), held.offset, block_position=held.position)
 
     def _note(self, row: RevisitRow, text: str) -> None:
         if len(self.notes) < _KEPT_NOTES:
-            self.notes.append(f"{self._place_of(row.pair, True, row.after_offset)}: {text}")
+            self.notes.append(f"{self._place(2 * row.pair + 1, row.after_offset)}: {text}")
 
     @staticmethod
     def _payloads(ways: dict[str, list[Held]]) -> set[bytes]:
@@ -281,12 +315,8 @@ class References:
         self, row: RevisitRow, held: list[Held], shas: AbstractSet[bytes | None], way: str
     ) -> list[Held]:
         if not held:
-            self._report_row(
-                row,
-                f"{way} refer to no existing response or resource"
-                if way == _WAYS["place"]
-                else f"{way} refers to no existing response or resource",
-            )
+            verb = "refer" if way == _WAYS["place"] else "refers"
+            self._report_row(row, f"{way} {verb} to no existing response or resource")
             return []
         right = [one for one in held if one.sha in shas]
         if not right:
@@ -302,12 +332,15 @@ class References:
         return dict(self._sides[side].ways(reference.named))
 
     def _report_row(self, row: RevisitRow, reason: str) -> None:
-        self._report(row.pair, row.before_offset, row.after_offset, reason)
+        self._report("reference", row.pair, row.before_offset, row.after_offset, reason)
 
-    def _report(self, pair: int, before: int | None, after: int | None, reason: str) -> None:
-        self._findings.add(
-            "reference", self._place_of(pair, False, before), self._place_of(pair, True, after), reason
-        )
+    def _report(self, kind: str, pair: int, before: int | None, after: int | None, reason: str) -> None:
+        self._findings.add(kind, self._place(2 * pair, before), self._place(2 * pair + 1, after), reason)
+
+    def _place(self, number: int, offset: int | None) -> str | None:
+        """The text for a place in findings; None if the file or offset is missing."""
+        file = self._files[number // 2][number % 2]
+        return None if file is None or offset is None else f"{file}, offset {offset}"
 
 
 def _shas(held: Iterable[Held]) -> set[bytes]:

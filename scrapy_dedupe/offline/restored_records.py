@@ -1,11 +1,21 @@
-"""Restore revisits to responses, and verify that a record is the original of a revisit.
+"""Records before a deduplication: their heads, the verification of originals, and responses made from revisits.
 
-A restored record has its former head (`restored_heads`), the revisit's own HTTP head, and the payload of the
-original, which is streamed in bounded memory. If its HTTP head announces chunks, the payload is stored without them,
-or in one chunk if it could be mistaken for chunks itself. Head and payload are guaranteed to be the former ones; a
-digest that does not match after this is computed again, in its algorithm and notation. Many programs compute
-WARC-Payload-Digest from the body with its chunks, which cannot match without them; it is replaced by the digest of
-the payload. A digest of the decoded body is kept, since chunks do not affect it.
+A rewritten record keeps the former value of its field NAME in a field ``Former-NAME: VALUE``; ``none`` means that the
+field did not exist. So the former head can be computed from the present one: every former value is moved back to its field
+(or stays in its place, if the field is gone), ``none`` removes the field, and a revisit loses the fields that only
+revisits have. It loses these regardless of their ``Former-`` values: a response that has such a field is never converted,
+so such a value must come from a time when the record already was a revisit.
+
+Other programs may write such fields too. A record counts as rewritten by this project only if all its ``Former-`` fields
+could come from it: a revisit that was a response has the id that `revisits.revisit_id` computes from its former id, and
+so does a changed WARC-Concurrent-To. A change that cannot be reverted with certainty is not reverted.
+
+A restored record has its former head, the revisit's own HTTP head, and the payload of the original, which is streamed in
+bounded memory. If its HTTP head announces chunks, the payload is stored without them, or in one chunk if it could be
+mistaken for chunks itself. Head and payload are guaranteed to be the former ones; a digest that does not match after this
+is computed again, in its algorithm and notation. Many programs compute WARC-Payload-Digest from the body with its chunks,
+which cannot match without them; it is replaced by the digest of the payload. A digest of the decoded body is kept, since
+chunks do not affect it.
 
 An original is verified by its bytes: by the digest of the revisit, or by the former digest of the revisit's payload
 or block. Programs compute WARC-Payload-Digest from different data, so digests of the body with its chunks and of the
@@ -16,188 +26,214 @@ The digest of a decoded body does not show its content coding. For revisits made
 compared. If the HTTP head of another program's revisit names other codings than the head of its original, the revisit
 gets the payload only if the payload is in these codings, or if the head names none and the digest is of the stored
 bytes.
-
-Originals are read in the order of their files, each once, and the records restored from the originals of one file are
-written to one file in the work folder (`make_records`), from which the new files are assembled (`restored_files`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import groupby
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.tasks.state import reading, writing
-from scrapy_dedupe.warc.bodies import MAX_DECODED_BYTES, decoded_pieces, payload_pieces
+from scrapy_dedupe.offline.revisits import revisit_id
+from scrapy_dedupe.warc.bodies import MAX_DECODED_BYTES, body_pieces, decoded_pieces, payload_pieces
+from scrapy_dedupe.warc.capture import digest_in_form_of
 from scrapy_dedupe.warc.chunks import MAX_CHUNK_LINE
 from scrapy_dedupe.warc.codings import Undecodable, codings_of, decoded_stream
 from scrapy_dedupe.warc.framing import open_block
-from scrapy_dedupe.warc.raw_heads import raw_head
-from scrapy_dedupe.warc.reading import read_record
+from scrapy_dedupe.warc.raw_heads import RawHead, raw_head
+from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD
 from scrapy_dedupe.warc.references import bare_id, milliseconds, reference_of, uri_key
-from scrapy_dedupe.warc.remote import place_file
-
-from .file_rewriting import RecordFile
-from .restoration_plan import Made, RestorationPlan
-from .restored_heads import (
-    BLOCK_DIGEST,
-    PAYLOAD_DIGEST,
-    algorithm_of,
-    as_response,
-    as_response_of_others,
-    digest_of,
-    former,
-    in_form_of,
-    is_own_revisit,
-)
-from .windows import HeldFile, WindowedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator
 
-    from scrapy_dedupe.warc.raw_heads import RawHead
     from scrapy_dedupe.warc.reading import StoredRecord
-    from scrapy_dedupe.warc.sources import ReadableFile
 
-    from .restoration_plan import Candidate
-
-_MADE: Final = "made"
+FORMER: Final = "Former-"
+FORMER_ID: Final = "Former-WARC-Record-ID"
+BLOCK_DIGEST: Final = b"WARC-Block-Digest"
+PAYLOAD_DIGEST: Final = b"WARC-Payload-Digest"
+_FORMER: Final = b"former-"
+_OURS: Final = b"former-warc-"
+_NONE: Final = b"none"
+_FORMER_DIGEST: Final = b"Former-WARC-Payload-Digest"
+_ONLY_IN_REVISITS: Final = (b"warc-profile", b"warc-truncated")
+_REFERENCE: Final = b"warc-refers-to"
+_CONCURRENT: Final = "WARC-Concurrent-To"
+_REFERENCES: Final = ("WARC-Refers-To", "WARC-Refers-To-Target-URI", "WARC-Refers-To-Date")
 _LIKE_A_CHUNK: Final = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*[;\r\n]")
 _CHUNK_END: Final = b"\r\n0\r\n\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class OriginalsTask:
-    """The candidates of one rank in one file, which has this number in the plan."""
-
-    plan: Path
-    rank: int
-    number: int
-    file: ReadableFile
-
-    @property
-    def results(self) -> Path:
-        """The file with the results, one JSON array for each candidate. It exists when all records are made."""
-        return self.plan.parent / _MADE / f"{self.rank}-{self.number}.results"
-
-    @property
-    def made(self) -> Iterator[Made]:
-        """The results."""
-        with reading(self.results), self.results.open("rb") as lines:
-            for line in lines:
-                yield Made(*json.loads(line))
+def is_changed(record: StoredRecord) -> bool:
+    """Whether a record has the former value of any field."""
+    return bool(_former_names(record))
 
 
-def made_path(plan: Path, rank: int, file: int, *, is_gzip: bool) -> Path:
-    """The file with the restored records of a task, as gzip members or uncompressed."""
-    return plan.parent / _MADE / f"{rank}-{file}{'.gz' if is_gzip else ''}"
-
-
-def make_records(task: OriginalsTask) -> None:
-    """Verify the candidates, and write the records that are restored from them.
-
-    Raises ArchiveError, and DamagedInput if an original cannot be read again.
-    """
-    targets: dict[int, RecordFile] = {}
-    with ExitStack() as stack:
-        plan = stack.enter_context(RestorationPlan(task.plan, read_only=True))
-        with reading(task.file):
-            file = stack.enter_context(WindowedFile(task.file))
-        with writing(task.results):
-            task.results.parent.mkdir(exist_ok=True)
-            results = stack.enter_context(whole_file.replacing(task.results, suffix=".new"))
-
-        def target(is_gzip: int) -> RecordFile:
-            if is_gzip not in targets:
-                path = made_path(task.plan, task.rank, task.number, is_gzip=bool(is_gzip))
-                targets[is_gzip] = stack.enter_context(RecordFile(path, gzip=bool(is_gzip)))
-            return targets[is_gzip]
-
-        rows = plan.candidates(task.rank, task.number)
-        by_place = groupby(rows, key=lambda one: (one.offset, one.position))
-        for (offset, position), candidates in by_place:
-            original = OriginalRecord(read_record(file, offset, block_position=position))
-            for candidate in candidates:
-                made = _made(original, candidate, plan, target)
-                with writing(task.results):
-                    results.write(json.dumps(made).encode() + b"\n")
-        for one in targets.values():
-            one.finish()
-
-
-def _made(
-    original: OriginalRecord,
-    candidate: Candidate,
-    plan: RestorationPlan,
-    target_of: Callable[[int], RecordFile],
-) -> Made:
-    place = candidate.revisit_file, candidate.revisit_offset
-    if candidate.record is None:
-        revisit = read_record(place_file(plan.place(candidate.revisit_file)), candidate.revisit_offset)
-    else:
-        revisit = read_record(HeldFile(candidate.record, plan.place(candidate.revisit_file)), 0)
-    if (reason := original.reason_against(revisit)) is not None:
-        return Made(*place, reason, 0, 0)
-    head, pieces, length = restored_record(
-        revisit, original.record, original.size_bytes, is_named=plan.is_named
+def is_own_revisit(record: StoredRecord) -> bool:
+    """Whether a record is a revisit that this project made from a response."""
+    ids = record.get_all(FORMER_ID)
+    return (
+        record.type == "revisit"
+        and record.profile == IDENTICAL_PAYLOAD
+        and record.truncated == "length"
+        and len(ids) == 1
+        and _is_made_of(record.id, ids[0])
     )
-    target = target_of(candidate.is_gzip)
-    begin = target.size
-    target.write(head.to_bytes(length), pieces(), length)
-    return Made(*place, None, begin, target.size - begin)
+
+
+def pointed_fields(record: StoredRecord) -> frozenset[str]:
+    """The fields, in lower case, that this project changed in a record whose original became a revisit.
+
+    Empty if there are none. The record may also have Former- fields of other programs.
+    """
+    names = _former_names(record)
+    fields = [_CONCURRENT] if _has_new_ids(record) else []
+    references = [name for name in _REFERENCES if f"{FORMER}{name}".lower() in names]
+    if record.type == "revisit":
+        if record.refers_to_uri is not None and record.refers_to_date is not None:
+            fields += references
+            if references or names == {_FORMER_DIGEST.decode().lower()}:
+                fields.append(PAYLOAD_DIGEST.decode())
+    elif record.type != "response":
+        # In records other than revisits, no reference field is added.
+        fields += [
+            name for name in references if record.get(name) is not None and former(record, name) is not None
+        ]
+    return frozenset(name.lower() for name in fields if f"{FORMER}{name}".lower() in names)
+
+
+def has_others(record: StoredRecord) -> bool:
+    """Whether a record has Former- fields that this project did not write when it updated references."""
+    return _former_names(record) != {FORMER.lower() + name for name in pointed_fields(record)}
+
+
+def _former_names(record: StoredRecord) -> set[str]:
+    return {name.lower() for name, _ in record.headers if name.lower().startswith(_OURS.decode())}
+
+
+def _has_new_ids(record: StoredRecord) -> bool:
+    """Whether each WARC-Concurrent-To has its former value, or the id of the revisit that replaced the former record."""
+    present, before = record.get_all(_CONCURRENT), record.get_all(FORMER + _CONCURRENT)
+    return (
+        len(present) == len(before)
+        and present != before
+        and all(new == old or _is_made_of(new, old) for new, old in zip(present, before, strict=True))
+    )
+
+
+def _is_made_of(new_id: str | None, old_id: str) -> bool:
+    # Text that is not UTF-8 was decoded as Latin-1.
+    read = (old_id.encode(codec, "replace") for codec in ("utf-8", "latin-1"))
+    return any(revisit_id(one).decode("ascii") == new_id for one in read)
+
+
+def former(record: StoredRecord, name: str) -> str | None:
+    """The former value of a field; None if it did not change or did not exist."""
+    value = record.get(FORMER + name)
+    return None if value == _NONE.decode() else value
+
+
+def pointed_back(head: RawHead, only: frozenset[str] | None = None) -> RawHead:
+    """The head with the former values of its fields, or only of the fields *only*, in lower case."""
+    wanted = None if only is None else {name.encode("ascii") for name in only}
+
+    def is_undone(lower: bytes) -> bool:
+        return lower.startswith(_OURS) and (wanted is None or lower.removeprefix(_FORMER) in wanted)
+
+    changed: dict[bytes, list[bytes]] = {}
+    for name, value in head.fields:
+        if is_undone(name.lower()):
+            changed.setdefault(name.lower().removeprefix(_FORMER), []).append(value)
+    present = {name.lower() for name, _ in head.fields}
+    seen: dict[bytes, int] = {}
+    fields = []
+    for name, value in head.fields:
+        lower = name.lower()
+        if is_undone(lower):
+            if lower.removeprefix(_FORMER) not in present and value != _NONE:
+                fields.append((name[len(_FORMER) :], value))
+            continue
+        values = changed.get(lower, [])
+        index = seen.get(lower, 0)
+        seen[lower] = index + 1
+        before = values[index] if index < len(values) else value
+        if not (before == _NONE and index < len(values)):
+            fields.append((name, before))
+    return RawHead(head.version, tuple(fields))
+
+
+def as_response(head: RawHead) -> RawHead:
+    """The head of the response from which this project made a revisit."""
+    back = pointed_back(head).replaced(b"WARC-Type", b"response")
+    return RawHead(back.version, tuple(pair for pair in back.fields if not _is_of_revisit(pair[0])))
+
+
+def as_response_of_others(head: RawHead) -> RawHead:
+    """The head of a response made from a revisit of another program. Its id and digest do not change.
+
+    ``Former-`` fields of updated references are removed: a later restoration would treat them as changes of a response.
+    """
+    # Its digest is already that of the original, in the original's notation.
+    back = pointed_back(head.without([_FORMER_DIGEST]))
+    fields = []
+    for name, value in back.fields:
+        lower = name.lower()
+        if _is_of_revisit(name):
+            continue
+        if lower == b"warc-type":
+            value = b"response"
+        elif lower == b"content-type" and value.lower().startswith(b"message/http"):
+            value = b"application/http; msgtype=response"
+        fields.append((name, value))
+    return RawHead(head.version, tuple(fields))
+
+
+def _is_of_revisit(name: bytes) -> bool:
+    lower = name.lower()
+    return lower in _ONLY_IN_REVISITS or lower.startswith(_REFERENCE)
 
 
 class OriginalRecord:
-    """A possible original of revisits. Each of its digests is computed only once."""
+    """A possible original of revisits. The size of its payload and each of its digests are computed only once."""
 
     def __init__(self, record: StoredRecord) -> None:
         self.record = record
-        self._digests: dict[tuple[str, str], bytes | None] = {}
-        self._size: int | None = None
+        self._codings = codings_of(record.http_headers)
+        self._has_digest: dict[tuple[str, str], bool] = {}
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         """The length of its payload."""
-        if self._size is None:
-            self._size = sum(map(len, payload_pieces(self.record)))
-        return self._size
+        return sum(map(len, payload_pieces(self.record)))
 
     def reason_against(self, revisit: StoredRecord) -> str | None:
         """Why this is not the original of *revisit*; None if it is verified."""
         wanted = revisit.get("WARC-Payload-Digest")
         texts = [text for text in (wanted, former(revisit, "WARC-Payload-Digest")) if text]
         where = f"{self.record.path}, offset {self.record.offset}"
-        is_sure = (is_own_revisit(revisit) and self._is_named_by(revisit)) or _codings(revisit) == _codings(
-            self.record
-        )
-        if not is_sure and (
-            not self._is_in_codings_of(revisit) or any(self._has(text, "decoded") for text in texts)
-        ):
+        codings = codings_of(revisit.http_headers)
+        is_sure = codings == self._codings or (is_own_revisit(revisit) and self._is_named_by(revisit))
+        if not is_sure and (not self._is_in(codings) or any(map(self._has_decoded, texts))):
             return (
-                f"the content coding in its HTTP head is {_shown(_codings(revisit))}, but {_shown(_codings(self.record))}"
-                f" in its original in {where}"
+                f"the content coding in its HTTP head is {_shown(codings)}, but {_shown(self._codings)} in its original in"
+                f" {where}"
             )
-        if any(self._has(text) for text in texts):
+        if any(map(self._has_body, texts)):
             return None
-        before = former(revisit, "WARC-Block-Digest")
-        if before and revisit.http is not None and self._makes_block(revisit, before):
+        block_digest = former(revisit, "WARC-Block-Digest")
+        if block_digest and _matches(block_digest, RestoredBlock(revisit, self.record, 0).pieces()):
             return None
         if is_sure and wanted and self.record.get("WARC-Payload-Digest") == wanted and self._is_sound():
             return None
         if not wanted:
             # Early versions of warcprox wrote no digest. Then all readers accept the record that the revisit names.
             return None
-        label = algorithm_of(wanted)
-        if label is None:
+        found = digest_in_form_of(wanted, payload_pieces(self.record))
+        if found is None:
             return f"its digest {wanted} has an unknown algorithm"
-        found = in_form_of(wanted, self._digest(label, "payload") or b"").decode("latin-1")
-        return f"its original in {where} has the payload digest {found}, but the revisit has {wanted}"
+        found_text = found.decode("latin-1")
+        return f"its original in {where} has the payload digest {found_text}, but the revisit has {wanted}"
 
     def _is_named_by(self, revisit: StoredRecord) -> bool:
         """Whether *revisit* refers to this record by id or by URI and date, not only by digest."""
@@ -210,51 +246,37 @@ class OriginalRecord:
             and reference.date == milliseconds(record.date)
         )
 
-    def _has(self, text: str, *only: str) -> bool:
-        algorithm = algorithm_of(text)
-        if algorithm is None:
-            return False
-        digests = (self._digest(algorithm, what) for what in only or ("payload", "chunks", "decoded"))
-        return any(raw is not None and _is_same(text, raw) for raw in digests)
-
-    def _is_in_codings_of(self, revisit: StoredRecord) -> bool:
-        """Whether the stored payload has the content codings in the HTTP head of *revisit*."""
+    def _is_in(self, codings: list[str]) -> bool:
+        """Whether the stored payload has these content codings."""
         try:
-            for _ in decoded_stream(payload_pieces(self.record), _codings(revisit), MAX_DECODED_BYTES):
+            for _ in decoded_stream(payload_pieces(self.record), codings, MAX_DECODED_BYTES):
                 pass
         except Undecodable:
             return False
         return True
 
-    def _digest(self, algorithm: str, what: str) -> bytes | None:
-        if (algorithm, what) not in self._digests:
-            pieces = self._pieces(what)
-            try:
-                self._digests[algorithm, what] = None if pieces is None else _raw_digest(algorithm, pieces)
-            except Undecodable:
-                self._digests[algorithm, what] = None
-        return self._digests[algorithm, what]
+    def _has_body(self, digest: str) -> bool:
+        """Whether a digest is of the body: without its transfer chunks, with them, or decoded."""
+        http = self.record.http
+        return (
+            self._has(digest, payload_pieces)
+            or (http is not None and http.is_chunked and self._has(digest, body_pieces))
+            or self._has_decoded(digest)
+        )
 
-    def _pieces(self, what: str) -> Iterator[bytes] | None:
-        record = self.record
-        if what == "payload":
-            return payload_pieces(record)
-        if what == "decoded":
-            return decoded_pieces(record) if _codings(record) else None
-        return _after_head(record) if record.http is not None and record.http.is_chunked else None
-
-    def _makes_block(self, revisit: StoredRecord, digest: str) -> bool:
-        algorithm = algorithm_of(digest)
-        if algorithm is None:
-            return False
-        return _is_same(digest, _raw_digest(algorithm, RestoredBlock(revisit, self.record, 0).pieces()))
+    def _has_decoded(self, digest: str) -> bool:
+        return bool(self._codings) and self._has(digest, decoded_pieces)
 
     def _is_sound(self) -> bool:
+        """Whether the record has a digest of its block, and it is right."""
         digest = self.record.get("WARC-Block-Digest")
-        algorithm = algorithm_of(digest)
-        if digest is None or algorithm is None:
-            return False
-        return _is_same(digest, _raw_digest(algorithm, open_block(self.record.path, self.record.frame)))
+        return digest is not None and self._has(digest, _block_pieces)
+
+    def _has(self, digest: str, pieces_of: Callable[[StoredRecord], Iterator[bytes]]) -> bool:
+        key = digest, pieces_of.__name__
+        if key not in self._has_digest:
+            self._has_digest[key] = _matches(digest, pieces_of(self.record))
+        return self._has_digest[key]
 
 
 class RestoredBlock:
@@ -264,7 +286,6 @@ class RestoredBlock:
         assert revisit.http is not None
         # The HTTP head always fits into the kept bytes, regardless of the size of the block.
         head = revisit.frame.kept[: revisit.http.length]
-        self._revisit = revisit
         self._original = original
         self.is_chunked = revisit.http.is_chunked
         self._head = head if head.endswith((b"\r\n\r\n", b"\n\n")) else head + _blank_line(head)
@@ -281,60 +302,58 @@ class RestoredBlock:
         if self._tail:
             yield self._tail
 
-    def right_payload_digest(self, text: bytes) -> bytes:
-        """The payload digest *text*; if it is of chunks that are missing, the payload's digest in the same notation."""
-        right = digest_of(text, payload_pieces(self._original))
-        if right is None or _is_same_digest(text, right) or self._decodes_to(text):
-            return text
-        return right
-
-    def _decodes_to(self, text: bytes) -> bool:
-        codings = _codings(self._revisit)
-        if not codings:
-            return False
-        decoded = decoded_stream(payload_pieces(self._original), codings, MAX_DECODED_BYTES)
-        try:
-            return _is_same_digest(text, digest_of(text, decoded))
-        except Undecodable:
-            return False
-
 
 def restored_record(
-    revisit: StoredRecord,
-    original: StoredRecord,
-    size_bytes: int,
-    *,
-    is_named: Callable[[str], bool] = lambda _: False,
-) -> tuple[RawHead, Callable[[], Iterator[bytes]], int]:
-    """The head of the restored response, a function that yields its block, and the length of the block.
+    revisit: StoredRecord, original: OriginalRecord, is_named: Callable[[str], bool]
+) -> tuple[RawHead, RestoredBlock]:
+    """The head of the restored response, and its block.
 
-    *size_bytes* is the length of the original's payload. *is_named* returns whether another revisit is identified by a
-    payload digest, which is not changed then. Raises DamagedInput if a record cannot be read again.
+    *is_named* returns whether another revisit is identified by a payload digest, which is not changed then. Raises
+    DamagedInput if a record cannot be read again.
     """
-    block = RestoredBlock(revisit, original, size_bytes)
-    head = raw_head(revisit)
-    if is_own_revisit(revisit):
-        head = as_response(head)
-        # A digest that does not match a block without chunks was wrong before the conversion; keep it.
-        had_chunks = block.is_chunked
-        digest = head.get(BLOCK_DIGEST)
-        if digest is not None and had_chunks:
-            right = digest_of(digest, block.pieces())
+    http = original.record.http
+    block = RestoredBlock(revisit, original.record, original.size_bytes)
+    is_own, had_chunks = is_own_revisit(revisit), block.is_chunked
+    head = as_response(raw_head(revisit)) if is_own else as_response_of_others(raw_head(revisit))
+    digest = head.get(BLOCK_DIGEST)
+    # A digest that does not match a block without chunks was wrong before the conversion; keep it.
+    if digest is not None and (had_chunks or not is_own):
+        right = digest_in_form_of(digest, block.pieces())
+        if is_own:
             # If the digest matches, the block is restored exactly: it never had chunks, only announced them.
-            had_chunks = not _is_same_digest(digest, right)
+            had_chunks = right != digest.strip()
             head = head.replaced(BLOCK_DIGEST, right or digest)
-    else:
-        head = as_response_of_others(head)
-        had_chunks = block.is_chunked or (original.http is not None and original.http.is_chunked)
-        digest = head.get(BLOCK_DIGEST)
-        if digest is not None:
-            right = digest_of(digest, block.pieces())
+        else:
             head = head.without([BLOCK_DIGEST]) if right is None else head.replaced(BLOCK_DIGEST, right)
+    had_chunks = had_chunks or (not is_own and http is not None and http.is_chunked)
     digest = head.get(PAYLOAD_DIGEST)
     # Replay programs search for the original of a revisit by the text of its digest.
     if digest is not None and had_chunks and not is_named(digest.decode("latin-1")):
-        head = head.replaced(PAYLOAD_DIGEST, block.right_payload_digest(digest))
-    return head, block.pieces, block.length
+        head = head.replaced(PAYLOAD_DIGEST, _right_payload_digest(digest, revisit, original.record))
+    return head, block
+
+
+def _right_payload_digest(text: bytes, revisit: StoredRecord, original: StoredRecord) -> bytes:
+    """The payload digest *text*; if it is of chunks that are missing, the payload's digest in the same notation."""
+    right = digest_in_form_of(text, payload_pieces(original))
+    if right is None or right == text.strip():
+        return text
+    codings = codings_of(revisit.http_headers)
+    decoded = decoded_stream(payload_pieces(original), codings, MAX_DECODED_BYTES)
+    return text if codings and _matches(text, decoded) else right
+
+
+def _matches(digest: bytes | str, pieces: Iterable[bytes]) -> bool:
+    """Whether a digest is that of *pieces*; False if they cannot be decoded."""
+    text = digest.encode("latin-1", "replace") if isinstance(digest, str) else digest
+    try:
+        return digest_in_form_of(digest, pieces) == text.strip()
+    except Undecodable:
+        return False
+
+
+def _block_pieces(record: StoredRecord) -> Iterator[bytes]:
+    return open_block(record.path, record.frame)
 
 
 def _first_bytes(record: StoredRecord) -> bytes:
@@ -347,35 +366,8 @@ def _first_bytes(record: StoredRecord) -> bytes:
     return first
 
 
-def _codings(record: StoredRecord) -> list[str]:
-    return codings_of(record.http_headers)
-
-
 def _shown(codings: list[str]) -> str:
     return ", ".join(codings) or "none"
-
-
-def _after_head(record: StoredRecord) -> Iterator[bytes]:
-    skipped = record.http.length if record.http else 0
-    for piece in open_block(record.path, record.frame):
-        if skipped < len(piece):
-            yield piece[skipped:]
-        skipped = max(0, skipped - len(piece))
-
-
-def _raw_digest(algorithm: str, pieces: Iterator[bytes]) -> bytes:
-    hasher = hashlib.new(algorithm, usedforsecurity=False)
-    for piece in pieces:
-        hasher.update(piece)
-    return hasher.digest()
-
-
-def _is_same(text: str, raw: bytes) -> bool:
-    return in_form_of(text, raw) == text.strip().encode("latin-1", "replace")
-
-
-def _is_same_digest(text: bytes, right: bytes | None) -> bool:
-    return right is not None and right == text.strip()
 
 
 def _blank_line(head: bytes) -> bytes:

@@ -1,63 +1,64 @@
 """Restore archives: revisits become responses again, and updated references are reverted.
 
-A revisit that was a response has this in its own fields (`restored_heads`); such fields of other programs are not
+A revisit that was a response has this in its own fields (`restored_records`); such fields of other programs are not
 touched. Its payload is that of its original, which is found by the rules of `warc.references` and must be verified by
-its bytes (`restored_records`). All other bytes of a file are copied unchanged. If a response was not stored in
-chunks, the restored record is identical to the record before deduplication, byte for byte.
+its bytes. All other bytes of a file are copied unchanged. If a response was not stored in chunks, the restored record is
+identical to the record before deduplication, byte for byte.
 
-The work has four steps. Each begins only when the previous step is synced to disk:
+The work is done in the folder ``.restore`` (`tasks.work.WorkFolder`) next to the new files. Each step begins only when the
+files of the previous step are synced to disk, so a killed run continues where it stopped and loses only unfinished files:
 
-1. the files are read once (`restoration_search`), and the changes are stored in a plan (`restoration_plan`);
-2. the originals are read, file by file; each is verified, and the records that are restored from it are written to the
-   work folder;
-3. the files are assembled under temporary names in the folders of their final ones, and compared with their sources;
-4. they get their final names.
+1. the files are read once; ``plan.sqlite`` has the changes (`restored_files`), ``searched.json`` what else was found; then
+   ``job.json`` is written;
+2. the originals are read, file by file, and verified; ``made/`` has the records that are restored from them;
+3. the new files are written to ``new/`` and compared with their sources; ``verified.json`` has the facts about them;
+4. they get their final names, and the folder is removed.
 
-A killed run continues where it stopped and loses only the unfinished files; if a source file has changed, it starts again.
-In place, files are replaced one by one: originals do not change, so any mixture of old and new files is consistent.
+If a source file has changed meanwhile, the work starts again: an output made from an older version of a file is useless, and
+in place it would delete new records. In place, files are replaced one by one: originals do not change, so any mixture of old
+and new files is consistent.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
-from scrapy_dedupe.tasks.faults import Fault, Faults
-from scrapy_dedupe.tasks.jobs import run_jobs
-from scrapy_dedupe.tasks.state import StateFolder
-from scrapy_dedupe.warc.reading import read_record
-
-from .file_rewriting import remove_parts
-from .inputs import Input, find_inputs
-from .restoration_plan import RestorationPlan
-from .restoration_search import NO_ORIGINAL, RestorationScan, search
-from .restored_files import (
+from scrapy_dedupe.offline import final_names
+from scrapy_dedupe.offline.inputs import find_inputs, output_names
+from scrapy_dedupe.offline.restored_files import (
+    OriginalsTask,
     Output,
-    RestorationSources,
-    final_paths,
-    give_final_name,
-    made_by,
-    made_facts,
-    outputs_of,
-    remove_waiting,
+    RestorationScan,
+    add_results,
+    files_with_candidates,
+    leave_unrestored,
+    make_records,
+    open_plan,
+    search,
     write_output,
 )
-from .restored_heads import former
-from .restored_records import OriginalsTask, make_records
-from .verifying import verify
+from scrapy_dedupe.offline.verifying import verify
+from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.jobs import run_jobs
+from scrapy_dedupe.tasks.progress import part
+from scrapy_dedupe.tasks.state import LOCK, writing
+from scrapy_dedupe.tasks.work import JOB, Job, WorkFolder, facts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import sqlite3
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from scrapy_dedupe.offline.inputs import Input
     from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.tasks.work import FileFacts
 
 WORK_FOLDER: Final = ".restore"
-_SEARCHED: Final = "searched"
-_LOCK: Final = "lock"
 _PLAN: Final = "plan.sqlite"
+_VERIFIED: Final = "verified"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +116,43 @@ def restore(
             )
     if not inputs:
         raise UsageError("None of the files can be read as WARC files; there is nothing to restore.")
+    known = {os.path.realpath(given.name) for given in inputs}
     others = find_inputs(originals, faults=faults, recursive=True) if originals else []
-    finals = final_paths(inputs, output)
+    others = [given for given in others if os.path.realpath(given.name) not in known]
+    finals = _final_paths(inputs, output)
     folder = (finals[0].parent if output is None else output) / WORK_FOLDER
-    with StateFolder(folder) as state:
-        work = _Restoration(state, inputs, others, finals, output is None, options, faults, watch)
-        result = work.run()
+    with WorkFolder(folder, restart=f"remove {folder} to start again") as work:
+        restoration = _Restoration(work, inputs, others, finals, output is None, options, faults, watch)
+        try:
+            result = restoration.run()
+        except DamagedInput:
+            restoration.forget()
+            raise
+        finally:
+            if not (folder / JOB).exists():
+                work.remove()  # a later run could not continue from it
     return result if output is None else replace(result, output=str(output))
+
+
+def _final_paths(inputs: Sequence[Input], output: Path | None) -> list[Path]:
+    """The final path of each file. Raises UsageError for a file that would overwrite itself."""
+    if output is None:
+        # Resolve links, so that the target is replaced and not the link.
+        return [Path(given.name).resolve() for given in inputs]
+    names = output_names(given.name for given in inputs)
+    finals = [(output / names[given.name]).absolute() for given in inputs]
+    for given, final in zip(inputs, finals, strict=True):
+        if final.exists() and final.samefile(Path(given.name)):
+            raise UsageError(
+                f"{given.name} would overwrite itself. Choose another folder, or use --in-place."
+            )
+    return finals
 
 
 class _Restoration:
     def __init__(
         self,
-        state: StateFolder,
+        work: WorkFolder,
         inputs: Sequence[Input],
         others: Sequence[Input],
         finals: Sequence[Path],
@@ -136,240 +161,185 @@ class _Restoration:
         faults: Faults,
         watch: Progress,
     ) -> None:
-        self._state = state
+        self._work = work
+        self._plan = work.path / _PLAN
         self._inputs = inputs
-        known = {os.path.realpath(given.name) for given in inputs}
-        self._others = [given for given in others if os.path.realpath(given.name) not in known]
-        self._finals = finals
+        self._others = others
+        self._files = [*inputs, *others]
+        self._all_outputs = [
+            Output(self._plan, number, Path(given.name), final, in_place)
+            for number, (given, final) in enumerate(zip(inputs, finals, strict=True))
+        ]
         self._in_place = in_place
-        self._sources = RestorationSources(inputs, finals, self._others, in_place)
-        self._made: dict[str, list[int]] = {}
         self._options = options
         self._faults = faults
         self._watch = watch
+        self._facts: Mapping[str, FileFacts] = {}  # about all files when they were read
+        self._made: Mapping[str, object] = {}  # facts about verified outputs, by their final paths
 
     def run(self) -> Restored:
-        path = self._state.path / _PLAN
-        stage = self._stage_before(path)
-        if stage is None:
-            if (final := self._blocking_file(self._finals)) is not None:
-                self._state.remove()
-                self._refuse(final)
-            self._state.clear(keep=frozenset({_LOCK}))
-        with RestorationPlan(path) as plan:
-            if stage is not None:
-                faults = tuple(Fault(place, reason) for place, reason in plan.fact("faults"))
-                self._faults = Faults(keep_going=self._options.keep_going)
-                self._faults.take(plan.fact("fault_count"), faults)
-            if stage is None:
-                self._search_or_clear(plan)
-            if stage in (None, _SEARCHED):
-                self._make_records(plan)
-            outputs = [one for one in outputs_of(plan) if one.changes or not self._in_place]
-            if stage != "verified":
-                self._write(outputs)
-                self._verify(plan)
-                self._sources.note_made(plan, outputs)
-                plan.set_fact("stage", "verified")
-                plan.commit()
-            self._give_final_names(plan, [one for one in outputs if one.waiting.exists()])
-            result = self._result(plan)
-        self._state.remove()
+        work, before, now = self._work, self._work.job(), self._job()
+        if before is not None and before.options == now.options:
+            self._facts = before.files
+            self._made = (work.read_json(f"{_VERIFIED}.json") or {"value": {}})["value"]
+        continues = bool(self._facts) and self._is_current()
+        if not continues:
+            self.forget()
+            self._refuse_existing(self._all_outputs)
+            work.clear(keep=frozenset({LOCK}))
+            self._facts = now.files
+        scan = RestorationScan(**work.step("searched", self._searched, self._faults))
+        if not continues:
+            work.begin(now)
+        with open_plan(self._plan, "rw") as plan:
+            self._make_records(plan)
+            leave_unrestored(plan, scan, [given.name for given in self._files], self._faults)
+            ((restored,),) = plan.execute("SELECT count(*) FROM restored")
+            ((repointed,),) = plan.execute("SELECT count(*) FROM pointed")
+            rows = plan.execute("SELECT file FROM restored UNION SELECT file FROM pointed").fetchall()
+        changed = {number for (number,) in rows}
+        outputs = [one for one in self._all_outputs if one.number in changed or not self._in_place]
+        work.step(_VERIFIED, lambda faults: self._verified(outputs, restored), self._faults)
+        self._give_final_names([one for one in outputs if one.waiting.exists()])
+        result = self._result(scan, len(changed), restored, repointed)
+        self.forget()
         return result
 
-    def _stage_before(self, path: Path) -> str | None:
-        """The stage of a killed run with the same options and files; None: start again."""
-        if not path.exists():
-            return None
-        with RestorationPlan(path) as plan:
-            stage: str | None = plan.fact("stage") if plan.fact("call") == self._call() else None
-            if stage is not None and not self._sources.are_current(plan):
-                # The outputs of this run do not block themselves.
-                self._made = made_by(plan)
-                stage = None
-            if stage is None:
-                remove_waiting(plan)
-        return stage
+    def forget(self) -> None:
+        """Make the stored state unusable for a later run, which then starts again."""
+        path = self._work.path / JOB
+        with writing(path):
+            path.unlink(missing_ok=True)
 
-    def _call(self) -> object:
-        options = self._options
-        return [
-            [given.name for given in self._inputs],
-            [given.name for given in self._others],
-            [str(final) for final in self._finals],
-            options.all_writers,
-            options.keep_going,
-        ]
+    def _job(self) -> Job:
+        options: dict[str, object] = {
+            "finals": [str(one.final) for one in self._all_outputs],
+            "files": [given.name for given in self._files],
+            "all_writers": self._options.all_writers,
+            "keep_going": self._options.keep_going,
+        }
+        return Job(options, {given.name: facts_of(given.file) for given in self._files})
 
-    def _blocking_file(self, finals: Sequence[Path]) -> Path | None:
+    def _is_current(self) -> bool:
+        """Whether a killed run can continue: each file is unchanged, or has been replaced by its verified output."""
+        replaced = set()
+        for one in self._all_outputs:
+            made = self._made.get(str(one.final))
+            if made is not None and not one.waiting.exists():
+                if _made_facts(one.final) != made:
+                    return False
+                if self._in_place:
+                    replaced.add(one.source)
+        return self._changed_file(given for given in self._files if given.file not in replaced) is None
+
+    def _changed_file(self, files: Iterable[Input]) -> str | None:
+        """The name of the first file that has changed since it was read; None if there is none."""
+        return next((given.name for given in files if facts_of(given.file) != self._facts[given.name]), None)
+
+    def _refuse_existing(self, outputs: Sequence[Output]) -> None:
+        """Raise ArchiveError if a file has the final name of an output, unless this run has made it."""
         if self._in_place or self._options.force:
-            return None
-        for final in finals:
-            if final.exists() and self._made.get(str(final)) != made_facts(final):
-                return final
-        return None
-
-    @staticmethod
-    def _refuse(final: Path) -> NoReturn:
-        raise ArchiveError(f"{final} already exists. Choose another folder, or replace it with --force.")
-
-    def _give_final_names(self, plan: RestorationPlan, outputs: Sequence[Output]) -> None:
-        # Check again, since a file may have been created during the run. The verified files are kept meanwhile.
-        if (final := self._blocking_file([one.final for one in outputs])) is not None:
-            self._refuse(final)
+            return
         for one in outputs:
-            # Check again, so that records added during the run are not lost.
-            if self._in_place and (name := self._sources.changed(plan, one.number)) is not None:
-                self._give_up(plan)
+            if one.final.exists() and self._made.get(str(one.final)) != _made_facts(one.final):
                 raise ArchiveError(
-                    f"{name} has changed since it was read, and was not replaced. Start again."
+                    f"{one.final} already exists. Choose another folder, or replace it with --force."
                 )
-            give_final_name(one)
 
-    def _search_or_clear(self, plan: RestorationPlan) -> None:
-        try:
-            self._search(plan)
-        except BaseException:  # including KeyboardInterrupt: an incomplete plan is useless
-            self._give_up(plan)
-            raise
+    def _searched(self, faults: Faults) -> dict[str, Any]:
+        """Step 1. Return the values of a `RestorationScan`."""
+        all_writers, watch = self._options.all_writers, self._watch
+        with open_plan(self._plan, "rwc") as plan:
+            scan = search(
+                plan, self._inputs, self._others, all_writers=all_writers, faults=faults, watch=watch
+            )
+        return asdict(scan)
 
-    def _give_up(self, plan: RestorationPlan) -> None:
-        """Remove everything, so that a later run starts again."""
-        remove_waiting(plan)
-        self._state.remove()
-
-    def _search(self, plan: RestorationPlan) -> None:
-        """Read all files once, and store the revisits and their possible originals in the plan."""
-        plan.set_fact("call", self._call())
-        self._sources.note(plan)
-        scan = search(
-            plan,
-            self._inputs,
-            self._others,
-            self._finals,
-            all_writers=self._options.all_writers,
-            faults=self._faults,
-            watch=self._watch,
-        )
-        plan.set_fact("scan", scan.to_json())
-        plan.set_fact("bytes_before", sum(given.size_bytes for given in self._inputs))
-        self._set_stage(plan, _SEARCHED)
-
-    def _make_records(self, plan: RestorationPlan) -> None:
-        """Verify the originals and make the restored records; then decide about the revisits that have no original."""
-        files = [*self._inputs, *self._others]
-        for rank in plan.ranks():
+    def _make_records(self, plan: sqlite3.Connection) -> None:
+        """Step 2: the first candidates of all revisits, then the second ones of those that have no original yet, and so on."""
+        ((last,),) = plan.execute("SELECT coalesce(max(rank), -1) FROM candidate")
+        for rank in range(last + 1):
             tasks = [
-                OriginalsTask(plan.path, rank, number, files[number].file)
-                for number in plan.files_with_candidates(rank)
+                OriginalsTask(self._plan, rank, number, self._files[number].file)
+                for number in files_with_candidates(plan, rank)
             ]
             left = [task for task in tasks if not task.results.exists()]
-            self._watch.begin("restoring records", sum(files[task.number].size_bytes for task in left))
-            for task, _ in run_jobs(make_records, left, self._options.jobs):
-                self._watch.advance(files[task.number].size_bytes)
-            self._watch.end()
-            for task in tasks:
-                plan.take_made(rank, task.number, task.made)
-            plan.commit()
-        scan = RestorationScan(**plan.fact("scan"))
-        try:
-            self._report_unresolved(plan, scan)
-        except DamagedInput:
-            self._give_up(plan)
-            raise
-        plan.set_fact("left", scan.left)
-        plan.set_fact("not_ours", scan.not_ours)
-        others = scan.not_ours_revisits if self._options.all_writers else 0
-        plan.set_fact("left_revisits", sum(scan.left.values()) + others)
-        plan.set_fact("counts", plan.counts())
-        remove_waiting(plan)  # left by a run with other options
-        self._set_stage(plan, "planned")
+            sizes = {task.number: self._files[task.number].size_bytes for task in left}
+            with part(self._watch, "restoring records", sum(sizes.values())):
+                for task, _ in run_jobs(make_records, left, self._options.jobs):
+                    self._watch.advance(sizes[task.number])
+            add_results(plan, tasks)
 
-    def _set_stage(self, plan: RestorationPlan, stage: str) -> None:
-        plan.set_fact("fault_count", self._faults.count)
-        plan.set_fact("faults", [[fault.place, fault.reason] for fault in self._faults.first])
-        plan.set_fact("stage", stage)
-        plan.commit()
-
-    def _report_unresolved(self, plan: RestorationPlan, scan: RestorationScan) -> None:
-        for revisit, reason in plan.unresolved():
-            if reason is None and revisit.former_id is None:
-                scan.left[NO_ORIGINAL] += 1
-                continue
-            where = f"{plan.place(revisit.file)}, offset {revisit.offset}"
-            self._faults.add(
-                where,
-                reason
-                or f"its original {revisit.words} is in none of the files; name the file with --originals",
-            )
-        if plan.leave_unresolved():
-            self._keep_references_to_them(plan)
-
-    def _keep_references_to_them(self, plan: RestorationPlan) -> None:
-        """Leave records unchanged that refer to a revisit that is not restored."""
-        for file, offset in plan.pointed():
-            record = read_record(self._inputs[file].file, offset)
-            uri = former(record, "WARC-Refers-To-Target-URI") or record.refers_to_uri
-            date = former(record, "WARC-Refers-To-Date") or record.refers_to_date
-            ids = [*record.get_all("Former-WARC-Concurrent-To"), former(record, "WARC-Refers-To")]
-            if plan.stays(None, uri, date) or any(plan.stays(one, None, None) for one in ids):
-                plan.remove_change(file, offset)
-
-    def _write(self, outputs: Sequence[Output]) -> None:
-        tasks = [one for one in outputs if not one.waiting.exists()]
-        self._watch.begin("writing", sum(one.size_before for one in tasks))
-        results = run_jobs(write_output, tasks, self._options.jobs)
-        try:
-            for one, _ in results:
-                self._watch.advance(one.size_before)
-        except BaseException:
-            results.close()  # stops the processes that write parts
-            remove_parts(one.waiting for one in tasks)
-            raise
-        self._watch.end()
-
-    def _verify(self, plan: RestorationPlan) -> None:
-        pairs = [
-            (one.source, one.waiting if one.changes or not self._in_place else one.source)
-            for one in outputs_of(plan)
-        ]
+    def _verified(self, outputs: Sequence[Output], restored: int) -> dict[str, object]:
+        """Step 3. Return the facts about the new files by their final paths."""
+        left = [one for one in outputs if not one.waiting.exists()]
+        sizes = {one.number: self._inputs[one.number].size_bytes for one in left}
+        with part(self._watch, "writing", sum(sizes.values())):
+            for one, _ in run_jobs(write_output, left, self._options.jobs):
+                self._watch.advance(sizes[one.number])
+        new = {one.number: one.waiting for one in outputs}
         result = verify(
-            pairs,
+            [(one.source, new.get(one.number, one.source)) for one in self._all_outputs],
             originals=[given.file for given in self._others],
             sample=self._options.sample,
             jobs=self._options.jobs,
-            work=self._state.path / "verify",
+            work=self._work.path / "verify",
             watch=self._watch,
             keep_going=self._options.keep_going,
         )
-        if (name := self._sources.changed(plan)) is not None:
-            self._give_up(plan)
+        if (name := self._changed_file(self._files)) is not None:
+            self.forget()
             raise ArchiveError(f"{name} changed while it was read. No file got its final name; start again.")
-        restored, _ = plan.counts()
-        if not result.findings and result.restored != restored:
-            self._give_up(plan)
-            raise DamagedInput(
-                f"{result.restored} records were restored, but {restored} were planned. No file got its final name."
-            )
         if result.findings:
-            self._give_up(plan)
             more = result.findings_count - 1
             others = f" {more} other {'place is' if more == 1 else 'places are'} wrong too." if more else ""
             raise DamagedInput(f"{result.findings[0]}. No file got its final name.{others}")
+        if result.restored != restored:
+            raise DamagedInput(
+                f"{result.restored} records were restored, but {restored} were planned. No file got its final name."
+            )
+        return {str(one.final): _made_facts(one.waiting) for one in outputs}
 
-    def _result(self, plan: RestorationPlan) -> Restored:
-        every = outputs_of(plan)
-        restored, repointed = plan.fact("counts")
+    def _give_final_names(self, outputs: Sequence[Output]) -> None:
+        # Check again, since a file may have been created during the run. The verified files are kept meanwhile.
+        self._refuse_existing(outputs)
+        for one in outputs:
+            # Check again, so that records added during the run are not lost.
+            if self._in_place and self._changed_file([self._inputs[one.number]]) is not None:
+                self.forget()
+                raise ArchiveError(
+                    f"{one.source} has changed since it was read, and was not replaced. Start again."
+                )
+            give_final_name(one)
+
+    def _result(self, scan: RestorationScan, changed: int, restored: int, repointed: int) -> Restored:
+        others = scan.not_ours_revisits if self._options.all_writers else 0
         return Restored(
-            files=len(every),
-            files_changed=sum(bool(one.changes) for one in every),
+            files=len(self._inputs),
+            files_changed=changed,
             restored=restored,
             repointed=repointed,
-            bytes_before=plan.fact("bytes_before"),
-            bytes_after=sum(one.final.stat().st_size for one in every),
-            left=plan.fact("left"),
-            left_revisits=plan.fact("left_revisits"),
-            not_ours=plan.fact("not_ours"),
+            bytes_before=scan.size_bytes,
+            bytes_after=sum(one.final.stat().st_size for one in self._all_outputs),
+            left=scan.left,
+            left_revisits=sum(scan.left.values()) + others,
+            not_ours=scan.not_ours,
             fault_count=self._faults.count,
             faults=tuple(self._faults.first),
         )
+
+
+def give_final_name(one: Output) -> None:
+    """Move a verified file to its final name; a replaced file keeps its permissions."""
+    if one.is_replaced:
+        final_names.replace(one.waiting, one.final)
+    else:
+        final_names.move(one.waiting, one.final)
+
+
+def _made_facts(path: Path) -> list[object] | None:
+    """The facts about a new file that change when it is written, but not when it is renamed; None if it is gone."""
+    if not path.exists():
+        return None
+    facts = facts_of(path)
+    return [facts.size_bytes, facts.inode, facts.modified_ns]

@@ -19,16 +19,17 @@ project.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import uuid
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.offline.record_ids import bare, revisit_id
-from scrapy_dedupe.offline.record_parts import parsed_head
-from scrapy_dedupe.offline.restored_heads import digest_of
+from scrapy_dedupe.warc.capture import digest_in_form_of
 from scrapy_dedupe.warc.files import gzip_member
 from scrapy_dedupe.warc.framing import open_head
-from scrapy_dedupe.warc.raw_heads import RawHead
+from scrapy_dedupe.warc.raw_heads import RawHead, parsed_head
 from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD, reads_back
 from scrapy_dedupe.warc.sources import MAX_HEAD_BYTES
 
@@ -60,6 +61,7 @@ _OF_REFERENCES: Final = (
 # A Former-NAME field may be added for each field, and a reference may be added.
 _MAX_CHANGED_BYTES: Final = MAX_HEAD_BYTES // 3
 
+_NAMESPACE: Final = uuid.UUID("5d8a3a4e-6f0b-4b57-9a53-0c7d41b2f6ce")  # of ids of revisits
 # They compress as badly as a real id and digest.
 _SOME_ID: Final = b"<urn:uuid:7d4f1b0a-93c6-4e5d-8a2f-6b1c9e0d3f58>"
 _SOME_DIGEST: Final = b"sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
@@ -79,6 +81,34 @@ class RevisitTarget:
     uri: bytes
     date: bytes
     digest: bytes
+
+
+# The records of an exchange refer to the same record, and are next to each other.
+@lru_cache(64)
+def revisit_id(old_id: bytes) -> bytes:
+    """The id of the revisit that replaces a record: UUID version 5 (RFC 9562, section 5.5) of the record's id.
+
+    >>> revisit_id(b"<urn:uuid:0b8b1c1e-4f4e-4b3c-9d6a-3f1a2b3c4d5e>")
+    b'<urn:uuid:a40a39f4-df9d-54e8-a5db-09b1e1a247b8>'
+    """
+    name = hashlib.sha1(_NAMESPACE.bytes + bare(old_id), usedforsecurity=False).digest()
+    return f"<urn:uuid:{uuid.UUID(bytes=name[:16], version=5)}>".encode("ascii")
+
+
+def bare(value: bytes) -> bytes:
+    """An id or URI without surrounding angle brackets, and without the white space that readers strip."""
+    value = value.strip()
+    if not value.isascii():
+        value = _stripped(value)
+    return value[1:-1] if value.startswith(b"<") and value.endswith(b">") else value
+
+
+def _stripped(value: bytes) -> bytes:
+    """A value without surrounding Unicode white space, decoded as readers do."""
+    try:
+        return value.decode("utf-8").strip().encode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1").strip().encode("latin-1")
 
 
 def is_as_written(head: RawHead, stored: bytes) -> bool:
@@ -169,7 +199,7 @@ def as_revisit(head: RawHead, target: RevisitTarget, block: bytes) -> RawHead:
             has_payload_digest = True
             fields += _changed(name, value, target.digest)
         elif lower == _BLOCK_DIGEST:
-            fields += _changed(name, value, digest_of(value, [block]))
+            fields += _changed(name, value, digest_in_form_of(value, [block]))
         else:
             fields.append((name, value))
     fields.append((b"WARC-Profile", IDENTICAL_PAYLOAD.encode("ascii")))

@@ -8,141 +8,89 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import blake2b
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.offline.digests import Digester, DigestOptions, FileSums
 from scrapy_dedupe.offline.ordering import moment
-from scrapy_dedupe.offline.record_ids import bare
-from scrapy_dedupe.offline.record_parts import START_BYTES, head_of, is_gzip_file
 from scrapy_dedupe.offline.reference_changes import date_key, digest_key
-from scrapy_dedupe.offline.revisits import can_change_references, could_be_undone, could_be_written
-from scrapy_dedupe.offline.rows import RecordRow, write_rows
-from scrapy_dedupe.offline.usual_rows import OptionValues, UsualRows, start_of
+from scrapy_dedupe.offline.revisits import bare, can_change_references, could_be_undone, could_be_written
+from scrapy_dedupe.offline.rows import RecordRow, RowsTask, write_rows
+from scrapy_dedupe.offline.usual_rows import UsualRows, keeps_heads, start_of
 from scrapy_dedupe.offline.windows import WindowedFile
 from scrapy_dedupe.tasks.faults import Faults
-from scrapy_dedupe.tasks.jobs import run_watched
 from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.bodies import BodyDigest, BodyHashes, has_more_than_payload, payload_digests
-from scrapy_dedupe.warc.framing import frames
-from scrapy_dedupe.warc.raw_heads import stored_uri
-from scrapy_dedupe.warc.reading import KEPT_BYTES, stored_record
+from scrapy_dedupe.warc.framing import is_gzip_file
+from scrapy_dedupe.warc.raw_heads import raw_head, stored_uri
+from scrapy_dedupe.warc.reading import stored_record
 from scrapy_dedupe.warc.records import can_be_referred_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
-    from scrapy_dedupe.offline.eligibility import Eligibility
-    from scrapy_dedupe.tasks.jobs import Jobs
-    from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.tasks.work import Advance
     from scrapy_dedupe.warc.framing import Damage, Frame
     from scrapy_dedupe.warc.raw_heads import RawHead
     from scrapy_dedupe.warc.reading import StoredRecord
-    from scrapy_dedupe.warc.sources import ReadableFile
 
 CAPTURES: Final = ("response", "resource")
-ADDED_BYTES: Final = 2_048
-"""More than a revisit adds to the heads of its response and the place of its original: four other ids, and digests."""
-
 # Of a longer record, the bytes might have left the window.
 _LONG_BYTES: Final = 1 << 20
+_START_BYTES: Final = 4_096  # of a file, which show its format
 _GET: Final = re.compile(rb"\s*GET ", re.IGNORECASE)
 _HEAD_END: Final = (b"\r\n\r\n", b"\n\n")
-# A reference of this size to the original is expected, when it is decided whether the heads are kept.
-_REFERENCE_BYTES: Final = 1_200
 
 
-@dataclass(frozen=True, slots=True)
-class RowsTask:
-    """A file to read, and the file for its rows.
+def make_rows(task: RowsTask, faults: Faults, advance: Advance = lambda size_bytes: None) -> object:
+    """Make the rows of a file, for `WorkFolder.run`. The result is the JSON form of `FileSums`.
 
-    ``name`` is the name of the file in manifests. ``algorithms`` are the digests of payloads. ``is_summed``: records get lines
-    of a manifest, and everything that `digests` reports as a fault is one; then the first algorithm is that of the
-    manifest. ``has_heads``: the heads of all captures are kept, for a dry run.
+    *advance* is called about every MiB with the number of bytes read. Raises ArchiveError if a file cannot be read or
+    written, SettingError if DuckDB is not installed, and the exceptions of `Faults.add`.
     """
-
-    file: ReadableFile
-    name: str
-    target: Path
-    eligibility: Eligibility
-    algorithms: tuple[str, ...]
-    is_summed: bool
-    keep_going: bool
-    has_heads: bool
-
-
-def make_rows(task: RowsTask, advance: Callable[[int], None] = lambda size_bytes: None) -> FileSums:
-    """Make the rows of a file. *advance* is called about every MiB with the number of bytes read.
-
-    Raises ArchiveError if a file cannot be read or written, SettingError if DuckDB is not installed, and DamagedInput for
-    the first fault unless ``keep_going`` is set.
-    """
-    scan = RowScan(task, advance)
-    write_rows(task.target, scan.rows(), scan.about)
-    return scan.sums
-
-
-def make_all_rows(tasks: Sequence[RowsTask], jobs: Jobs, watch: Progress, title: str) -> None:
-    """Make the rows of several files in *jobs* processes; *title* is that of the progress. See `make_rows`."""
-    watch.begin(title, sum(map(_size, tasks)))
-    for _ in run_watched(make_rows, tasks, jobs, watch, _size):
-        pass
-    watch.end()
-
-
-def _size(task: RowsTask) -> int:
-    if not isinstance(task.file, Path):
-        return 0
-    with reading(task.file):
-        return task.file.stat().st_size
+    scan = RowScan(task, faults, advance)
+    write_rows(task.target, scan.rows())
+    return asdict(scan.sums)
 
 
 class RowScan:
     """Makes the rows of one file."""
 
-    def __init__(self, task: RowsTask, advance: Callable[[int], None] = lambda size_bytes: None) -> None:
+    def __init__(self, task: RowsTask, faults: Faults, advance: Advance = lambda size_bytes: None) -> None:
         self._task = task
         self._file = task.file
         self._window: WindowedFile | None = None  # on the file, while all its records are read
         self._advance = advance
-        self._faults = Faults(keep_going=task.keep_going)
+        self._faults = faults
         self._digester: Digester | None = None
-        self._usual = UsualRows(task.algorithms, self._judged)
-        self._statuses: dict[int, tuple[str | None, bool]] = {}
+        self._usual: UsualRows | None = None
         self._long: tuple[Frame, BodyHashes] | None = None
         self._is_gzip = False
         self._is_lost = False  # what follows is copied unchanged
 
     @property
     def sums(self) -> FileSums:
-        """The results so far."""
-        if self._digester is not None:
-            return self._digester.sums
-        return FileSums(fault_count=self._faults.count, faults=self._faults.first)
-
-    def about(self) -> dict[str, Any]:
-        """The values for the metadata of the file of rows, after all rows have been made."""
-        return {"sums": asdict(self.sums)}
+        """The results so far, if the records get lines of a manifest."""
+        return self._digester.sums if self._task.is_summed and self._digester is not None else FileSums()
 
     def rows(self) -> Iterator[RecordRow]:
         """Yield the rows in file order."""
         task = self._task
         with reading(task.file):
             self._file = self._window = WindowedFile(task.file)
-        if task.is_summed:
-            self._digester = Digester(
-                self._window,
-                task.name,
-                DigestOptions(algorithm=task.algorithms[0], recompute=True),
-                faults=self._faults,
-                advance=self._advance,
-            )
+        self._digester = Digester(
+            self._window,
+            task.name,
+            DigestOptions(algorithm=task.algorithms[0], recompute=True),
+            faults=self._faults if task.is_summed else Faults(keep_going=True),
+            advance=self._advance,
+        )
         with self._window as window:
             with reading(task.file):
-                self._is_gzip = is_gzip_file(window, window.read(0, START_BYTES))
-            for frame in self._frames():
+                self._is_gzip = is_gzip_file(window, window.read(0, _START_BYTES))
+            self._usual = UsualRows(task, self._digester, is_gzip=self._is_gzip)
+            for frame in self._digester.frames(self._met_damage, self._on_long_block):
                 row = self.row(frame)
                 yield row._replace(stored=self._stored(row.offset, row.length))
 
@@ -152,18 +100,6 @@ class RowScan:
             return None
         assert self._window is not None
         return blake2b(self._window.read(offset, length), digest_size=32).digest()
-
-    def _frames(self) -> Iterator[Frame]:
-        if self._digester is not None:
-            yield from self._digester.frames(self._met_damage, self._on_long_block)
-            return
-        with reading(self._file):
-            yield from frames(
-                self._file,
-                kept_bytes=KEPT_BYTES,
-                on_damage=self._copied_damage,
-                on_long_block=self._on_long_block,
-            )
 
     def _on_long_block(self, frame: Frame) -> Callable[[bytes], object] | None:
         """Hash a long body while it is read. Chunks are removed later, when the whole body is known."""
@@ -180,43 +116,16 @@ class RowScan:
 
     def _met_damage(self, damage: Damage) -> None:
         self._is_lost = not self._is_gzip
-
-    def _copied_damage(self, damage: Damage) -> None:
-        self._met_damage(damage)
-        self._faults.add(
-            f"{damage.path}, offset {damage.offset}",
-            f"{damage.reason} ({damage.length} bytes are copied unchanged)",
-        )
+        if not self._task.is_summed:
+            self._faults.add(
+                f"{damage.path}, offset {damage.offset}",
+                f"{damage.reason} ({damage.length} bytes are copied unchanged)",
+            )
 
     def row(self, frame: Frame) -> RecordRow:
         """The row of a record."""
-        row = None if self._is_lost else self._usual.row(frame, is_gzip=self._is_gzip)
+        row = None if self._is_lost or self._usual is None else self._usual.row(frame)
         return self.unusual_row(frame) if row is None else row
-
-    def _judged(
-        self, frame: Frame, status: int, uri: str, date: str, digest: bytes, size_bytes: int, heads_bytes: int
-    ) -> OptionValues:
-        """How the options apply to a usual response."""
-        reason, is_whole = self._of_status(status, frame)
-        is_listed = False
-        if self._digester is not None:
-            is_listed = self._digester.count_usual(uri, date)
-            if not is_listed:
-                text = f"{self._task.algorithms[0]}:{digest.hex()}"
-                is_listed = self._digester.line(frame, text) is not None
-        return OptionValues(
-            reason or self._task.eligibility.reason_of_size(size_bytes),
-            is_whole,
-            is_listed,
-            self._keeps_heads(heads_bytes, frame.length),
-        )
-
-    def _of_status(self, status: int, frame: Frame) -> tuple[str | None, bool]:
-        """Why a usual response with this status is not eligible, regardless of its size, and whether it is whole."""
-        if status not in self._statuses:
-            record = stored_record(self._file, frame)
-            self._statuses[status] = (self._task.eligibility.reason_against(record), record.is_whole)
-        return self._statuses[status]
 
     def unusual_row(self, frame: Frame) -> RecordRow:
         """The row of a record of any form."""
@@ -225,12 +134,12 @@ class RowScan:
         if record.type == "response" and record.length and record.http_status is not None:
             digests = self._digests(frame, record)
         line = None
-        if self._digester is not None:
+        if self._task.is_summed and self._digester is not None:
             algorithm = self._task.algorithms[0]
             line = self._digester.line(frame, f"{algorithm}:{digests[algorithm].hex}" if digests else None)
         if record.type in CAPTURES and record.length:
             return self.captured(record, digests, is_listed=line is not None)
-        return self._described(record, None if frame.is_arc else head_of(record))
+        return self._described(record, None if frame.is_arc else raw_head(record))
 
     def _digests(self, frame: Frame, record: StoredRecord) -> dict[str, BodyDigest]:
         names = self._algorithms_for(record)
@@ -288,7 +197,7 @@ class RowScan:
         self, record: StoredRecord, digests: Mapping[str, BodyDigest], *, is_listed: bool = False
     ) -> RecordRow:
         """The row of a response or resource; *digests*: of its payload, by algorithm."""
-        head = None if record.format == "arc" else head_of(record)
+        head = None if record.format == "arc" else raw_head(record)
         row = self._described(record, head)
         values: dict[str, Any] = {
             "target_uri": (record.target_uri or "").encode("utf-8", "surrogatepass"),
@@ -334,10 +243,6 @@ class RowScan:
             values |= self._sizes(record, head)
         return row._replace(**values)
 
-    def _keeps_heads(self, heads_bytes: int, length: int) -> bool:
-        """Whether a revisit might not be smaller than its record, so that its size must be computed from the heads."""
-        return self._task.has_heads or heads_bytes + ADDED_BYTES + _REFERENCE_BYTES >= length
-
     def _sizes(self, record: StoredRecord, head: RawHead | None) -> dict[str, Any]:
         """The values from which the size of a revisit is estimated."""
         assert record.http is not None
@@ -348,7 +253,7 @@ class RowScan:
         return {
             "heads_bytes": heads_bytes,
             "mime": _mime(record),
-            "heads": start if self._keeps_heads(heads_bytes, record.length) else None,
+            "heads": start if keeps_heads(self._task, heads_bytes, record.length) else None,
             "start": start,
             "head_bytes": record.frame.block_position,
             "block_bytes": block_bytes,

@@ -43,7 +43,7 @@ block_bytes          BIGINT   the size of the block; this and ``head_bytes`` are
 ``blake2b`` is BLAKE2b with 32 bytes (RFC 7693), a second digest that is independent of the others. The columns from
 ``target_uri`` to ``heads`` are only set for captures (``response`` and ``resource``). ``stored`` and the last three columns
 are the facts with which a verification need not read the file again (`old_files`). The key ``scrapy-dedupe`` of the Parquet
-metadata holds a JSON object: ``version``, and ``sums`` (`digests.FileSums`).
+metadata holds a JSON object with ``version``.
 
 The file gets its name when it is complete, so its existence proves that the input file was read to its end.
 """
@@ -52,64 +52,26 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.digests import FileSums
 from scrapy_dedupe.offline.engine import open_engine, quoted, source
 from scrapy_dedupe.tasks.state import writing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
+
+    from scrapy_dedupe.offline.eligibility import Eligibility
+    from scrapy_dedupe.warc.sources import ReadableFile
 
 VERSION: Final = 2
 PURPOSE: Final = "Deduplicating an archive"
 SECOND: Final = "blake2b"
 """The name of the second digest, as a column and for `warc.bodies.hasher_of`."""
-
-COLUMNS: Final = {
-    "offset": "BIGINT",
-    "length": "BIGINT",
-    "kind": "VARCHAR",
-    "id": "BLOB",
-    "id_key": "BLOB",
-    "uri": "BLOB",
-    "date": "BLOB",
-    "date_key": "VARCHAR",
-    "digest": "BLOB",
-    "digest_key": "VARCHAR",
-    "concurrent_to": "BLOB[]",
-    "refers_to": "BLOB[]",
-    "refers_uris": "BLOB[]",
-    "refers_date_key": "VARCHAR",
-    "stored": "BLOB",
-    "is_gzip": "BOOLEAN",
-    "is_fixed": "BOOLEAN",
-    "is_other_method": "BOOLEAN",
-    "is_listed": "BOOLEAN",
-    "target_uri": "BLOB",
-    "target_date": "VARCHAR",
-    "moment": "VARCHAR",
-    "md5": "BLOB",
-    "sha1": "BLOB",
-    "sha256": "BLOB",
-    "sha512": "BLOB",
-    "blake2b": "BLOB",
-    "size_bytes": "BIGINT",
-    "is_alone": "BOOLEAN",
-    "reason": "VARCHAR",
-    "unfit": "VARCHAR",
-    "is_chunked": "BOOLEAN",
-    "mime": "VARCHAR",
-    "heads_bytes": "BIGINT",
-    "heads": "BLOB",
-    "start": "BLOB",
-    "head_bytes": "BIGINT",
-    "block_bytes": "BIGINT",
-}
 
 _KEY: Final = "scrapy-dedupe"
 _BATCH: Final = 8_192
@@ -158,8 +120,65 @@ class RecordRow(NamedTuple):
     block_bytes: int | None = None
 
 
-def write_rows(path: Path, rows: Iterable[RecordRow], about: Callable[[], Mapping[str, Any]]) -> None:
-    """Write a file of rows; *about* is called after the last row, for the values in the metadata of the file.
+_TYPES: Final = {
+    "BIGINT": ("offset", "length", "size_bytes", "heads_bytes", "head_bytes", "block_bytes"),
+    "BLOB[]": ("concurrent_to", "refers_to", "refers_uris"),
+    "BOOLEAN": ("is_gzip", "is_fixed", "is_other_method", "is_listed", "is_alone", "is_chunked"),
+    "VARCHAR": (
+        "kind",
+        "date_key",
+        "digest_key",
+        "refers_date_key",
+        "target_date",
+        "moment",
+        "reason",
+        "unfit",
+        "mime",
+    ),
+}
+_TYPE_OF: Final = {name: kind for kind, names in _TYPES.items() for name in names}
+COLUMNS: Final = {name: _TYPE_OF.get(name, "BLOB") for name in RecordRow._fields}
+"""The columns of a file of rows, and their types."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsTask:
+    """A file to read, and the file for its rows.
+
+    ``name`` is the name of the file in manifests. ``algorithms`` are the digests of payloads. ``is_summed``: records get lines
+    of a manifest, and everything that `digests` reports as a fault is one; then the first algorithm is that of the
+    manifest. ``has_heads``: the heads of all captures are kept, for a dry run.
+    """
+
+    file: ReadableFile
+    name: str
+    target: Path
+    eligibility: Eligibility
+    algorithms: tuple[str, ...]
+    is_summed: bool
+    has_heads: bool
+
+    @property
+    def path(self) -> Path:
+        """The path of ``target`` without suffix, for the proof of a `WorkFolder`."""
+        return self.target.with_suffix("")
+
+    @property
+    def outputs(self) -> tuple[Path, ...]:
+        """The files that the task writes."""
+        return (self.target,)
+
+    @property
+    def depends_on(self) -> object:
+        """What the rows depend on besides the file, as a JSON value."""
+        statuses = self.eligibility.statuses
+        eligibility = [self.eligibility.min_size, statuses and sorted(statuses)]
+        # Without all heads, a dry run is only less exact.
+        return [VERSION, eligibility, self.algorithms, self.is_summed]
+
+
+def write_rows(path: Path, rows: Iterable[RecordRow]) -> None:
+    """Write a file of rows.
 
     Raises ArchiveError for system errors, SettingError if DuckDB is not installed, and the exceptions of *rows*.
     """
@@ -168,10 +187,9 @@ def write_rows(path: Path, rows: Iterable[RecordRow], about: Callable[[], Mappin
         with open_engine(PURPOSE, lambda text: refused(path, text), scratch) as engine:
             create_table(engine, "data", COLUMNS)
             insert_rows(engine, "data", COLUMNS, rows)
-            notes = {"version": VERSION, **about()}
             # In the order of the rows. To sort rows with heads would need much memory.
             engine.execute("SET preserve_insertion_order = true")
-            copy_to(engine, "SELECT * FROM data", temporary, notes)
+            copy_to(engine, "SELECT * FROM data", temporary, {"version": VERSION})
         shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -215,18 +233,6 @@ def copy_to(engine: Any, query: str, path: Path, about: Mapping[str, Any]) -> No
     # A group of rows is in memory while it is written, and some rows have long heads.
     options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 8192, KV_METADATA {{'{_KEY}': '{text}'}}"
     engine.execute(f"COPY ({query}) TO {quoted(path)} ({options})")
-
-
-def read_sums(paths: Sequence[Path]) -> list[FileSums]:
-    """The counts and faults of files of rows. Raises ArchiveError for a file of another version."""
-    found = []
-    with open_engine(PURPOSE, lambda text: ArchiveError(f"The rows cannot be read: {text}.")) as engine:
-        for path in paths:
-            about = read_about(engine, path)
-            if about["version"] != VERSION:
-                raise ArchiveError(f"{path} was made by another version. Start again with --force.")
-            found.append(FileSums.from_json(about["sums"]))
-    return found
 
 
 def read_about(engine: Any, path: Path) -> dict[str, Any]:

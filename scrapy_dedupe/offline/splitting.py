@@ -16,16 +16,16 @@ from typing import IO, TYPE_CHECKING, Final
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.files.whole_file import put_in_place, sync
-from scrapy_dedupe.offline.manifest import json_line, text_line
+from scrapy_dedupe.offline.manifest_lines import json_line, text_line
 from scrapy_dedupe.offline.ordering import by_cluster
-from scrapy_dedupe.offline.work_folder import left_folder
+from scrapy_dedupe.tasks.outputs import left_folder
 from scrapy_dedupe.tasks.state import LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import TypeAlias
 
-    from scrapy_dedupe.offline.manifest import ManifestLine
+    from scrapy_dedupe.offline.manifest_lines import ManifestLine
     from scrapy_dedupe.tasks.state import StateFolder
 
     Plan: TypeAlias = Callable[[Iterator[int], int, int], Iterator[int]]

@@ -13,43 +13,43 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, UsageError
-from scrapy_dedupe.tasks.faults import Fault, Faults
-from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, replay_faults, writing
+from scrapy_dedupe.tasks.faults import Fault
+from scrapy_dedupe.tasks.jobs import kept_processes
+from scrapy_dedupe.tasks.progress import part
+from scrapy_dedupe.tasks.state import LOCK, reading, writing
+from scrapy_dedupe.tasks.work import JOB, WorkFolder
 from scrapy_dedupe.warc.reading import read_records
 
 from .arc_conversion import ConversionOptions, convert_arc
 from .collisions import number_clusters
 from .engine import require_engine
-from .final_names import NewFiles
-from .inputs import STATE_FOLDER, Input
-from .layout import output_names
+from .final_names import NewFiles, begin
+from .inputs import STATE_FOLDER, Input, output_names
 from .manifest import read_lines
 from .places import Places
-from .plan_lines import list_lines, number_rows, read_notes, write_lines
-from .rewriting import JOB, VERIFIED, VERSION, RewriteOptions, Rewriting, begin, made_rows
-from .row_numbering import list_rows
-from .row_scan import RowsTask
+from .plan_lines import list_lines, list_rows, number_rows, read_notes, write_lines
+from .rewriting import VERIFIED, RewriteOptions, Rewriting, rewriting_folder, rows_task
+from .row_scan import make_rows
 from .rows import PURPOSE, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.warc.sources import ReadableFile
 
-    from .digests import FileSums
     from .eligibility import Savings
     from .final_names import SourceFiles
 
-NUMBERED, MANIFEST, REPORT, EARLIER = "numbered.json", "manifest.txt", "report.json", "earlier"
+MANIFEST, REPORT, EARLIER = "manifest.txt", "report.json", "earlier"
 
 _ARC_SUFFIX: Final = re.compile(r"\.arc(?=(\.gz)?\Z)", re.IGNORECASE)
 
@@ -60,7 +60,7 @@ class StepOptions(RewriteOptions):
 
     ``compare`` decides when payloads are the same. ``digest``: the digest, BLAKE2b-256 and the size are equal. ``bytes``:
     the digest is equal, and then all bytes are. With ``digest``, the verification compares the new files with facts from the
-    first reading of the old ones (`row_facts`); with ``bytes``, it reads the old files again.
+    first reading of the old ones (`old_files`); with ``bytes``, it reads the old files again.
     """
 
     algorithm: str = "sha256"
@@ -148,8 +148,13 @@ def run_steps(
         require_engine(PURPOSE, work)
         if output is not None and not options.dry_run:
             _refuse_output(output, work, options)
-        with StateFolder(work) as state:
-            return _Steps(inputs, output, options, state, faults, watch).run()
+        with ExitStack() as stack:
+            new = folder = stack.enter_context(WorkFolder(work))
+            if output is not None and options.work is not None and not options.dry_run:
+                # New files are written in the file system of the output.
+                new = stack.enter_context(WorkFolder(rewriting_folder(output)))
+            jobs = stack.enter_context(kept_processes(options.jobs))
+            return _Steps(inputs, output, replace(options, jobs=jobs), folder, new, faults, watch).run()
 
 
 @contextmanager
@@ -186,58 +191,56 @@ def _refuse_output(output: Path, work: Path, options: StepOptions) -> None:
 
 
 class _Steps:
-    """One run, with the state folder locked."""
+    """One run, with the work folder locked, and the folder for new files, which may be another one."""
 
     def __init__(
         self,
         inputs: Sequence[Input],
         output: Path | None,
         options: StepOptions,
-        state: StateFolder,
+        work: WorkFolder,
+        new: WorkFolder,
         faults: Faults,
         watch: Progress,
     ) -> None:
         self._inputs = inputs
         self._output = output
         self._options = options
-        self._state = state
+        self._work = work
+        self._new = new
         self._faults = faults
         self._watch = watch
 
     def run(self) -> Deduped:
-        state, options = self._state, self._options
-        if options.force or not (state.path / JOB).exists():
+        work, options = self._work, self._options
+        if options.force or not (work.path / JOB).exists():
             if options.in_place:
                 self._keep_earlier()
-            state.clear(keep=frozenset({LOCK, EARLIER} if options.in_place else {LOCK}), last=(JOB,))
+            work.clear(keep=frozenset({LOCK, EARLIER} if options.in_place else {LOCK}), last=(JOB,))
         sources = begin(
-            state,
-            f"{__version__}, format {VERSION}",
+            work,
             options.to_json(),
             {given.name: given.file for given in self._inputs},
-            replaces=options.force,
-            fresh="start again with --force",
-            remedy="Start again with --force.",
-            may_be_replaced=(VERIFIED, REPORT),
+            {"replaces": options.force},
+            may_be_replaced=any((work.path / name).exists() for name in (VERIFIED, REPORT)),
         )
-        if (stored := state.read_json(REPORT)) is not None:
-            report = Deduped.from_json(stored)
-        else:
-            report = self._report(sources)
+        if (stored := work.read_json(REPORT)) is None:
+            report = self._finished(sources)
             if report.dry_run or report.kept_in is not None:
                 return report
-            state.write_json(REPORT, asdict(report))
-        state.clear(keep=frozenset({MANIFEST, REPORT, EARLIER}), last=(VERIFIED, LOCK, JOB))
-        if self._new_folder().exists():  # of an output outside of the state folder
-            with writing(self._new_folder()):
-                shutil.rmtree(self._new_folder())
+            work.write_json(REPORT, asdict(report))
+        else:
+            report = Deduped.from_json(stored)
+        if self._new is not work:
+            self._new.remove()
             with suppress(OSError):
-                self._new_folder().parent.rmdir()
+                self._new.path.parent.rmdir()
+        work.clear(keep=frozenset({MANIFEST, REPORT, EARLIER}), last=(VERIFIED, LOCK, JOB))
         return report
 
     def _keep_earlier(self) -> None:
         """Move the files of a finished run aside: the files that its manifest lists will be replaced again."""
-        path, number = self._state.path, 1
+        path, number = self._work.path, 1
         if not (path / REPORT).exists():
             return
         # The report is moved last, so if it exists, the manifest does too.
@@ -249,57 +252,42 @@ class _Steps:
                 (path / MANIFEST).rename(earlier.with_name(MANIFEST))
             (path / REPORT).rename(earlier)
 
-    def _new_folder(self) -> Path:
-        """The folder for the new files until they get their final names, in the file system of the output."""
-        return (self._state.path if self._output is None else self._output / STATE_FOLDER) / "new"
-
-    def _report(self, sources: SourceFiles) -> Deduped:
-        options, state, output = self._options, self._state, self._output
+    def _finished(self, sources: SourceFiles) -> Deduped:
+        work, output = self._work, self._output
         inputs, arcs = self._converted()
         files = {given.name: given.file for given in inputs}
-        new = NewFiles(files, {}, output_names(files), self._new_folder(), output, sources.replaces)
-        if not (options.dry_run or (state.path / VERIFIED).exists()):
+        replaces = sources.job.notes["replaces"]
+        new = NewFiles(files, {}, output_names(files), self._new.path / "new", output, replaces)
+        if (verified := work.read_json(VERIFIED)) is None:
+            report, changed = self._verified(sources, new, arcs)
+            if report.dry_run or report.kept_in is not None:
+                return report
+            verified = {"report": asdict(report), "changed": changed}
+            work.write_json(VERIFIED, verified)
+        new.move(verified["changed"], sources)
+        return Deduped.from_json(verified["report"])
+
+    def _verified(self, sources: SourceFiles, new: NewFiles, arcs: int) -> tuple[Deduped, list[str]]:
+        """The report, and the names of the files that change."""
+        options, work, output, files = self._options, self._work, self._output, new.files
+        if not options.dry_run:
             new.check()
         places = Places(paths={name: str(file) for name, file in files.items()})
-        rows, sums = self._rows(inputs)
-        counts = self._numbered(rows, places)
-        planned, _ = read_notes(state.path)
-        rewriting = Rewriting(state, places, planned, new, options, self._watch, self._faults)
+        rows, records = self._rows(files)
+        counts = work.step("numbered", lambda faults: self._numbered(rows, places, faults), self._faults)
+        planned, _ = read_notes(work.path)
+        rewriting = Rewriting(work, places, planned, new, options, self._watch, self._faults)
         by_number = {file.id: rows[file.name] for file in planned}
+        changed: list[str] = []
         if options.dry_run:
             done = rewriting.tried(by_number)
         else:
-            done = rewriting.finished(sources, by_number, trusts_rows=options.compare == "digest")
-        paths = (
-            ()
-            if options.dry_run
-            else tuple(str(new.final(name) if output else files[name]) for name in files)
-        )
-        seen = done.verification
-        return Deduped(
-            output=str(output or (state.path.parent if state.path.name == STATE_FOLDER else state.path)),
-            in_place=options.in_place,
-            dry_run=options.dry_run,
-            files=len(inputs),
-            arcs=arcs,
-            records=sum(found.lines for found in sums),
-            clusters=counts["digests"],
-            collisions=counts["collisions"],
-            converted=done.converted,
-            repointed=done.repointed,
-            left=dict(done.left),
-            # Files converted from ARC had another size before.
-            old_bytes=sources.size_bytes,
-            new_bytes=done.new_bytes,
-            savings=done.savings if options.dry_run else None,
-            kept_in=done.kept_in,
-            fault_count=done.faults_count,
-            faults=done.faults,
-            paths=paths,
-            state=None if options.dry_run else str(state.path),
-            **{}
-            if seen is None
-            else {
+            trusts_rows = options.compare == "digest"
+            done, changed = rewriting.verified(sources, by_number, trusts_rows=trusts_rows)
+        paths = [] if options.dry_run else [new.final(name) if output else files[name] for name in files]
+        verified: dict[str, Any] = {}
+        if (seen := done.verification) is not None:
+            verified = {
                 "verified": seen.records,
                 "resolved": seen.resolved,
                 "by_digest": seen.by_digest,
@@ -307,92 +295,86 @@ class _Steps:
                 "replayed": seen.replayed,
                 "findings_count": seen.findings_count,
                 "findings": tuple(map(str, seen.findings)),
-            },
+            }
+        report = Deduped(
+            output=str(output or (work.path.parent if work.path.name == STATE_FOLDER else work.path)),
+            in_place=options.in_place,
+            dry_run=options.dry_run,
+            files=len(files),
+            arcs=arcs,
+            records=records,
+            clusters=counts["digests"],
+            collisions=counts["collisions"],
+            converted=done.converted,
+            repointed=done.repointed,
+            left=dict(done.left),
+            # Files converted from ARC had another size before.
+            old_bytes=sum(fact.size_bytes or 0 for fact in sources.job.files.values()),
+            new_bytes=done.new_bytes,
+            savings=done.savings if options.dry_run else None,
+            kept_in=done.kept_in,
+            fault_count=done.faults_count,
+            faults=done.faults,
+            paths=tuple(map(str, paths)),
+            state=None if options.dry_run else str(work.path),
+            **verified,
         )
+        return report, changed
 
     def _converted(self) -> tuple[list[Input], int]:
         """The inputs, with ARC files replaced by converted WARC files if requested, and the number of these."""
         if not self._options.convert_arc:
             return list(self._inputs), 0
         inputs, count = [], 0
-        self._watch.begin("converting", 0)
-        for number, given in enumerate(self._inputs):
-            converted = self._converted_one(number, given) if _is_arc(given) else None
-            inputs.append(converted or given)
-            count += converted is not None
-        self._watch.end()
+        with part(self._watch, "converting", 0):
+            for number, given in enumerate(self._inputs):
+                converted = self._converted_one(number, given) if _is_arc(given) else None
+                inputs.append(converted or given)
+                count += converted is not None
         return inputs, count
 
     def _converted_one(self, number: int, given: Input) -> Input | None:
-        state, result_name = self._state, f"arcs/{number}.json"
         name = _ARC_SUFFIX.sub(".warc", given.name)
         name = name if name != given.name else f"{name}.warc"
-        path = state.path / "arcs" / str(number) / PurePosixPath(name).name
+        path = self._work.path / "arcs" / str(number) / PurePosixPath(name).name
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        result = state.read_json(result_name)
-        if result is None:
-            own = Faults(keep_going=self._faults.keep_going)
+
+        def convert(faults: Faults) -> bool:
             options = ConversionOptions(algorithm="sha256")
-            found = convert_arc(given.file, path, options=options, faults=own, watch=self._watch)
-            result = {
-                "is_converted": found is not None,
-                "fault_count": own.count,
-                "faults": [asdict(fault) for fault in own.first],
-            }
-            state.write_json(result_name, result)
-        replay_faults(self._faults, result["fault_count"], [Fault(**fault) for fault in result["faults"]])
-        return Input(name, path) if result["is_converted"] else None
-
-    def _rows(self, inputs: Sequence[Input]) -> tuple[dict[str, Path], list[FileSums]]:
-        """The rows of all files, by name, with their counts."""
-        options = self._options
-        tasks = [
-            RowsTask(
-                given.file,
-                given.name,
-                self._state.path / "rows" / f"{number}.parquet",
-                options.eligibility,
-                (options.algorithm, SECOND),
-                True,
-                self._faults.keep_going,
-                options.dry_run,
+            return (
+                convert_arc(given.file, path, options=options, faults=faults, watch=self._watch) is not None
             )
-            for number, given in enumerate(inputs, 1)
-        ]
-        sums = made_rows(tasks, options.jobs, self._watch, "summing", self._faults)
-        return {task.name: task.target for task in tasks}, sums
 
-    def _numbered(self, rows: Mapping[str, Path], places: Places) -> dict[str, Any]:
-        """Make the lines and the manifest, if this has not been done; return the stored counts."""
-        state, options = self._state, self._options
-        result: dict[str, Any] | None = state.read_json(NUMBERED)
-        if result is None:
-            own = Faults(keep_going=self._faults.keep_going)
-            manifest = state.path / MANIFEST
-            if options.compare == "bytes":
-                if not (state.path / "sums.txt").exists():
-                    list_rows(rows, options.algorithm, state.path / "sums.txt")
-                counts = number_clusters(
-                    state.path / "sums.txt",
-                    manifest,
-                    places,
-                    state,
-                    faults=own,
-                    watch=self._watch,
-                    jobs=options.jobs,
-                )
-                write_lines(state.path, read_lines(manifest), (), list(rows), own)
-            else:
-                self._watch.begin("comparing", 0)
-                counts = number_rows(state.path, rows, options.algorithm)
-                list_lines(state.path, manifest)
-                self._watch.end()
-            faults = [asdict(fault) for fault in own.first]
-            result = asdict(counts) | {"fault_count": own.count, "faults": faults}
-            state.write_json(NUMBERED, result)
-        replay_faults(self._faults, result["fault_count"], [Fault(**fault) for fault in result["faults"]])
-        return result
+        return Input(name, path) if self._work.step(f"arcs/{number}", convert, self._faults) else None
+
+    def _rows(self, files: Mapping[str, ReadableFile]) -> tuple[dict[str, Path], int]:
+        """The rows of all files, by name, and the number of records with a line."""
+        work, options, algorithms = self._work, self._options, (self._options.algorithm, SECOND)
+        tasks = [
+            rows_task(work, options, number, name, file, algorithms, is_summed=True)
+            for number, (name, file) in enumerate(files.items(), 1)
+        ]
+        sums = work.run(make_rows, tasks, options.jobs, self._watch, "summing", self._faults)
+        return {task.name: task.target for task in tasks}, sum(found["lines"] for found in sums)
+
+    def _numbered(self, rows: Mapping[str, Path], places: Places, faults: Faults) -> dict[str, Any]:
+        """Make the lines and the manifest; return the counts of the comparison."""
+        work, options = self._work, self._options
+        manifest = work.path / MANIFEST
+        if options.compare == "bytes":
+            sums = work.path / "sums.txt"
+            if not sums.exists():
+                list_rows(rows, options.algorithm, sums)
+            counts = number_clusters(
+                sums, manifest, places, work, faults=faults, watch=self._watch, jobs=options.jobs
+            )
+            write_lines(work.path, read_lines(manifest), (), list(rows), faults)
+        else:
+            with part(self._watch, "comparing", 0):
+                counts = number_rows(work.path, rows, options.algorithm)
+                list_lines(work.path, manifest)
+        return asdict(counts)
 
 
 def _is_arc(given: Input) -> bool:

@@ -1,40 +1,37 @@
 """Make a manifest of digests from files.
 
 Files are processed independently, in any process. The lines of the manifest are in the order of the files, and of the
-offsets within each file. Until the manifest is complete, the result of each file is kept in ``OUTPUT.parts/``: a run that
-is started again after a kill only processes the remaining files. A part has two files, named by the SHA-256 of the name of
-the input: ``.txt`` has the lines, as in a text manifest with six columns; ``.json``, which is written last, has ``sums``
-(the counts) and ``key``, everything that the lines depend on: the file's name, place, size, times and inode, the options,
-and the version of this package. A part with another key is made again.
+offsets within each file. Until the manifest is complete, the result of each file is kept in ``OUTPUT.parts/`` (`tasks.work`):
+a run that is started again after a kill only processes the remaining files. The result of a file is its lines, as in a text
+manifest with six columns, and its counts (`FileSums`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, DedupeError, UsageError
 from scrapy_dedupe.files.whole_file import put_in_place
 from scrapy_dedupe.tasks.faults import Fault, Faults
-from scrapy_dedupe.tasks.jobs import run_watched
+from scrapy_dedupe.tasks.outputs import check_output, parts_folder
 from scrapy_dedupe.tasks.progress import NoProgress
-from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, replay_faults, write_whole, writing
+from scrapy_dedupe.tasks.state import LOCK, writing
 from scrapy_dedupe.warc.remote import is_url
 
 from .digests import COUNTED, Digester, DigestOptions, FileSums
-from .inputs import refuse_own_file
+from .inputs import refuse_equal_names, refuse_own_file
 from .manifest import LineWriter, read_lines, refuse_existing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.tasks.work import Advance, WorkFolder
+    from scrapy_dedupe.warc.sources import ReadableFile
 
     from .inputs import Input
     from .manifest import ManifestLine
@@ -103,44 +100,49 @@ def sum_files(
     """
     watch = watch or NoProgress()
     faults = faults or Faults(keep_going=options.keep_going)
-    _check_names(inputs)
+    if str(output) == "-":
+        raise UsageError(
+            "warcsum keeps its state in a folder next to the manifest. Name a file for the manifest."
+        )
+    refuse_equal_names(inputs, "in the manifest", "Rename one, or make separate manifests.")
     refuse_own_file(inputs, output)
-    _check_output(output, options)
-    with StateFolder(_parts_folder(output)) as state:
+    may_exist = options.append or options.force
+    check_output(output, may_exist=may_exist, choices="extend it with --append, or replace it with --force")
+    with parts_folder(output) as work:
         # Check after locking: another process may have added files until now.
         is_added_to = options.append and output.exists()
-        listed = _listed(output, options, state) if is_added_to else frozenset()
+        listed = _listed(output, options, work) if is_added_to else frozenset()
         known = _in_manifest(inputs, listed)
         new = [given for given in inputs if given.name not in known]
-        parts = [_part(state.path, given, options) for given in new]
+        tasks = [
+            _SumTask(given.name, given.file, work.task_path(given.name), options.digests) for given in new
+        ]
         total = FileSums()
-        sums = _sum_parts(parts, options, watch)
-        for part in parts:
-            total.add(sums[part.path])
-            replay_faults(faults, sums[part.path].fault_count, sums[part.path].faults)
+        for sums in work.run(_sum_file, tasks, options.jobs, watch, "summing", faults):
+            total.add(FileSums.from_json(sums))
         file_format = options.format or (_format_of(output) if is_added_to else "text")
         # In the state folder, so that a killed run leaves no other file.
-        whole = state.path / "manifest"
+        whole = work.path / "manifest"
         with LineWriter(whole, columns=COLUMNS, format=file_format, force=True) as writer:
             if is_added_to:
                 _write(writer, read_lines(output))
-            for part in parts:
-                _write(writer, read_lines(part.lines))
+            for task in tasks:
+                _write(writer, read_lines(task.lines))
         with writing(output):
-            refuse_existing(output, force=options.force or options.append)
+            refuse_existing(output, force=may_exist)
             put_in_place(whole, output)
         done = Sums(
             output=str(output),
             files=len(new),
             listed=tuple(known),
-            size_bytes=sum(part.key["size"] for part in parts),
+            size_bytes=sum(given.size_bytes for given in new),
             mismatches=tuple(total.mismatches),
             fault_count=faults.count,
             faults=tuple(faults.first),
             **{name: getattr(total, name) for name in _FIGURES},
         )
         before_end(done)
-        state.remove()
+        work.remove()
     return done
 
 
@@ -148,87 +150,32 @@ _FIGURES = (*COUNTED, "mismatch_count")
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    given: Input
+class _SumTask:
+    """A file to sum; its lines go to ``PATH.txt``."""
+
+    name: str
+    file: ReadableFile
     path: Path
-    """The path of its two files, without suffix."""
-    key: dict[str, Any]
     options: DigestOptions
-    keep_going: bool
 
     @property
     def lines(self) -> Path:
         return self.path.with_suffix(".txt")
 
+    @property
+    def outputs(self) -> tuple[Path, ...]:
+        return (self.lines,)
 
-def _part(folder: Path, given: Input, options: SumOptions) -> _Part:
-    file = given.file
-    name = hashlib.sha256(given.name.encode("utf-8", "surrogateescape")).hexdigest()
-    key = {
-        "name": given.name,
-        "place": str(file.absolute() if isinstance(file, Path) else file),
-        "size": given.size_bytes,
-        "changed": change_of(file),
-        "options": asdict(options.digests),
-        "version": __version__,
-    }
-    return _Part(given, folder / name, key, options.digests, options.keep_going)
+    @property
+    def depends_on(self) -> object:
+        return asdict(self.options)
 
 
-def change_of(file: object) -> list[int] | None:
-    """Values that change if a file, or the container of a member, is replaced or changed; None for a remote file, which
-    is always processed again.
-    """
-    here = file if isinstance(file, Path) else getattr(file, "container", None)
-    if not isinstance(here, Path):
-        return None
-    with reading(here):
-        found = here.stat()
-    # A program that replaces the file can preserve its modification time.
-    return [found.st_ino, found.st_mtime_ns, found.st_ctime_ns]
-
-
-def _sum_parts(parts: Sequence[_Part], options: SumOptions, watch: Progress) -> dict[Path, FileSums]:
-    sums: dict[Path, FileSums] = {}
-    watch.begin("summing", sum(part.key["size"] for part in parts))
-    left = []
-    for part in parts:
-        known = _known(part)
-        if known is None:
-            left.append(part)
-        else:
-            sums[part.path] = known
-            watch.advance(part.key["size"])
-    for part, found in run_watched(_sum_part, left, options.jobs, watch, lambda part: part.key["size"]):
-        sums[part.path] = found
-    watch.end()
-    return sums
-
-
-def _known(part: _Part) -> FileSums | None:
-    """The result of an earlier run for this file, if the file and the options are the same."""
-    if part.key["changed"] is None:
-        return None
-    try:
-        value = json.loads(part.path.with_suffix(".json").read_bytes())
-        if value["key"] == part.key and part.lines.is_file():
-            return FileSums.from_json(value["sums"])
-    except (OSError, ValueError, KeyError, TypeError):
-        # An unusable result is made again.
-        return None
-    return None
-
-
-def _sum_part(part: _Part, advance: Callable[[int], None] = lambda size_bytes: None) -> FileSums:
-    summary = part.path.with_suffix(".json")
-    summary.unlink(missing_ok=True)
-    faults = Faults(keep_going=part.keep_going)
-    digester = Digester(part.given.file, part.given.name, part.options, faults=faults, advance=advance)
-    with LineWriter(part.lines, columns=COLUMNS, force=True) as writer:
-        for line in digester.lines():
-            writer.write(line)
-    write_whole(summary, json.dumps({"key": part.key, "sums": asdict(digester.sums)}, indent=1).encode())
-    return digester.sums
+def _sum_file(task: _SumTask, faults: Faults, advance: Advance) -> object:
+    digester = Digester(task.file, task.name, task.options, faults=faults, advance=advance)
+    with LineWriter(task.lines, columns=COLUMNS, force=True) as writer:
+        _write(writer, digester.lines())
+    return asdict(digester.sums)
 
 
 def _write(writer: LineWriter, lines: Iterable[ManifestLine]) -> None:
@@ -236,52 +183,14 @@ def _write(writer: LineWriter, lines: Iterable[ManifestLine]) -> None:
         writer.write(line)
 
 
-def _parts_folder(output: Path) -> Path:
-    return output.with_name(f"{output.name}.parts")
-
-
-def _check_names(inputs: Sequence[Input]) -> None:
-    places: dict[str, Input] = {}
-    for given in inputs:
-        other = places.setdefault(given.name, given)
-        if other is not given:
-            raise UsageError(
-                f"{given.file} and {other.file} both have the name {given.name} in the manifest. Rename one, or make separate"
-                " manifests."
-            )
-
-
-def _check_output(output: Path, options: SumOptions) -> None:
-    """Raise an error if *output* cannot be written or must not be replaced, before its parts folder is made."""
-    if str(output) == "-":
-        raise UsageError(
-            "warcsum keeps its state in a folder next to the manifest. Name a file for the manifest."
-        )
-    if not output.parent.is_dir():
-        raise ArchiveError(
-            f"{output} cannot be written: the folder {output.parent} does not exist. Create it, or choose another."
-        )
-    if not output.exists():
-        return
-    refuse_existing(output, force=True)
-    if not (options.append or options.force):
-        parts = StateFolder(_parts_folder(output))
-        if parts.is_left:  # by a run that was killed just before it removed this folder
-            with parts:
-                parts.remove()
-        raise ArchiveError(
-            f"{output} already exists. Name another output, extend it with --append, or replace it with --force."
-        )
-
-
-def _listed(output: Path, options: SumOptions, state: StateFolder) -> frozenset[str]:
+def _listed(output: Path, options: SumOptions, work: WorkFolder) -> frozenset[str]:
     """The files that a manifest lists."""
     try:
         return frozenset(_files_of(output, options))
     except DedupeError:
         # Nothing was done, so leave no state folder.
-        if all(path.name == LOCK for path in state.path.iterdir()):
-            state.remove()
+        if all(path.name == LOCK for path in work.path.iterdir()):
+            work.remove()
         raise
 
 

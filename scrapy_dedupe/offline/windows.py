@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -27,19 +27,11 @@ _PIECE = 1 << 18
 class WindowedFile:
     """A context manager around the open file *file*, which itself can be opened as a `ReadableFile`.
 
-    *on_forget* is called with the offset and the bytes that are about to be dropped from the window. Unless it
-    *reads_ahead*, only the bytes that are asked for are read.
+    Unless it *reads_ahead*, only the bytes that are asked for are read.
     """
 
-    def __init__(
-        self,
-        file: ReadableFile,
-        *,
-        on_forget: Callable[[int, bytes], None] | None = None,
-        reads_ahead: bool = True,
-    ) -> None:
+    def __init__(self, file: ReadableFile, *, reads_ahead: bool = True) -> None:
         self._file = file
-        self._on_forget = on_forget
         self._piece = _PIECE if reads_ahead else 1
         # The window is the buffer.
         self._raw = file.open("rb").detach()
@@ -110,8 +102,6 @@ class WindowedFile:
     def _forget_before(self, offset: int) -> None:
         """Drop the pieces that end at *offset* or before."""
         while self._pieces and self._start + len(self._pieces[0]) <= offset:
-            if self._on_forget is not None:
-                self._on_forget(self._start, self._pieces[0])
             self._start += len(self._pieces.pop(0))
             self._starts.pop(0)
 

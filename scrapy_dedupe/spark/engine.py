@@ -13,8 +13,8 @@ from scrapy_dedupe.offline.rewriting import rewrite as rewrite_files
 from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
 from scrapy_dedupe.offline.verifying import verify as verify_pairs
-from scrapy_dedupe.offline.work_folder import left_folder
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.outputs import left_folder
 from scrapy_dedupe.tasks.progress import NoProgress
 
 from .uploads import dedupe_to_url
@@ -28,12 +28,11 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.collisions import CollisionCounts
     from scrapy_dedupe.offline.inputs import Input
     from scrapy_dedupe.offline.manifest import ManifestLine
-    from scrapy_dedupe.offline.pairing import Pair
     from scrapy_dedupe.offline.places import Places
     from scrapy_dedupe.offline.rewriting import Rewritten
     from scrapy_dedupe.offline.steps import Deduped
     from scrapy_dedupe.offline.summing import Sums
-    from scrapy_dedupe.offline.verifying import Verification
+    from scrapy_dedupe.offline.verifying import Pair, Verification
 
 
 def sums(

@@ -25,13 +25,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, DedupeError, SettingError, UsageError
-from scrapy_dedupe.offline.final_names import fact_of
 from scrapy_dedupe.offline.inputs import STATE_FOLDER
-from scrapy_dedupe.offline.rewriting import JOB
 from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, run_steps
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, writing
+from scrapy_dedupe.tasks.work import JOB, facts_of
 from scrapy_dedupe.warc.remote import shown
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def _begin(state: StateFolder, target: Target, inputs: Sequence[Input], options:
         "version": __version__,
         "url": shown(target.url),
         "options": options.to_json(),
-        "inputs": [fact_of(given.name, given.file) for given in inputs],
+        "inputs": [[given.name, *facts_of(given.file, asks_server=True)] for given in inputs],
     }
     earlier = state.read_json(JOB)
     if earlier is None and (others := {path.name for path in state.path.iterdir()} - {LOCK}):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from scrapy_dedupe.errors import DamagedInput
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scrapy_dedupe.warc.framing import Damage
 
 KEPT = 1_000
@@ -54,6 +56,14 @@ class Faults:
     def add_damage(self, damage: Damage) -> None:
         """Record damage that a reader of WARC files reports. Raises the exceptions of `add`."""
         self.add(f"{damage.path}, offset {damage.offset}", f"{damage.reason} ({damage.length} bytes skipped)")
+
+    def replay(self, count: int, first: Sequence[Fault]) -> None:
+        """Add the faults of an earlier run or another process. Raises the exceptions of `add`."""
+        if self.keep_going:
+            self.take(count, tuple(first))
+            return
+        for fault in first:
+            self.add(fault.place, fault.reason)
 
     def take(self, count: int, first: tuple[Fault, ...]) -> None:
         """Add the faults that another process has collected."""

@@ -20,7 +20,6 @@ import threading
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
-from functools import partial
 from itertools import chain, islice
 from multiprocessing import connection, get_context
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -71,18 +70,47 @@ def run_jobs(
     With one job, all tasks run in this process, each when the caller asks for the next result; 0 jobs means one per core.
     Raises the exceptions of *function*, SettingError for a negative number, ArchiveError if the system ends a process.
     """
-    if not isinstance(jobs, int):
-        yield from jobs.run(function, tasks)
-    elif runs_here(jobs, len(tasks)):
+    if runs_here(jobs, len(tasks)):
         for task in tasks:
             yield task, function(task)
+    elif isinstance(jobs, int):
+        count = min(job_count(jobs), len(tasks))
+        with _pool_of(count) as pool:
+            yield from _in_processes(pool, function, iter(tasks), count, _WAITING_PER_JOB)
     else:
-        yield from _in_processes(function, iter(tasks), min(job_count(jobs), len(tasks)), _WAITING_PER_JOB)
+        yield from jobs.run(function, tasks)
 
 
 def runs_here(jobs: Jobs, task_count: int) -> bool:
     """Whether `run_jobs` runs this number of tasks in this process."""
-    return isinstance(jobs, int) and min(job_count(jobs), task_count) <= 1
+    return isinstance(jobs, int | _Processes) and min(job_count(jobs), task_count) <= 1
+
+
+@contextmanager
+def kept_processes(jobs: Jobs) -> Iterator[Jobs]:
+    """The same as *jobs*, for several calls of `run_jobs` in the block, which use the same processes.
+
+    A process imports what it needs only once. An error must leave the block, since tasks may still run until its end.
+    """
+    if not isinstance(jobs, int) or job_count(jobs) == 1:
+        yield jobs
+        return
+    count = job_count(jobs)
+    with _pool_of(count) as pool:
+        yield _Processes(pool, count)
+
+
+class _Processes:
+    """Processes of this program, as `Workers`."""
+
+    def __init__(self, pool: ProcessPoolExecutor, count: int) -> None:
+        self._pool = pool
+        self.count = count
+
+    def run(
+        self, function: Callable[[Task], Result], tasks: Iterable[Task]
+    ) -> Generator[tuple[Task, Result]]:
+        yield from _in_processes(self._pool, function, iter(tasks), self.count, _WAITING_PER_JOB)
 
 
 def run_watched(
@@ -141,14 +169,17 @@ def run_in_order(
         for task in left:
             yield function(task)
     else:
-        in_order = _in_processes(function, left, count, _AHEAD_PER_JOB, weight or (lambda task: 0), most)
-        with closing(in_order):
+        weigh = weight or (lambda task: 0)
+        with (
+            _pool_of(count) as pool,
+            closing(_in_processes(pool, function, left, count, _AHEAD_PER_JOB, weigh, most)) as in_order,
+        ):
             for _, result in in_order:
                 yield result
 
 
 def thread_count(jobs: Jobs) -> int:
-    """The number of threads for work in this process: as many as jobs, or one per core beside other workers."""
+    """The number of threads for work in this process: as many as jobs, or one per core with other workers."""
     return job_count(jobs if isinstance(jobs, int) else 0)
 
 
@@ -169,6 +200,7 @@ def job_count(jobs: Jobs) -> int:
 
 
 def _in_processes(
+    pool: ProcessPoolExecutor,
     function: Callable[[Task], Result],
     tasks: Iterator[Task],
     count: int,
@@ -177,32 +209,31 @@ def _in_processes(
     most: int = 0,
 ) -> Generator[tuple[Task, Result]]:
     """Yield each task with its result: in the order of completion or, with *weight*, in the order of the tasks."""
-    with _pool_of(count) as pool:
-        waiting: dict[Future[Result], tuple[Task, int]] = {}
-        heavy = 0
+    waiting: dict[Future[Result], tuple[Task, int]] = {}
+    heavy = 0
 
-        def next_result() -> tuple[Task, Result]:
-            nonlocal heavy
-            done = wait(waiting, return_when=FIRST_COMPLETED).done if weight is None else waiting
-            future = next(iter(done))
-            result = future.result()
-            task, weighing = waiting.pop(future)
-            heavy -= weighing
-            return task, result
+    def next_result() -> tuple[Task, Result]:
+        nonlocal heavy
+        done = wait(waiting, return_when=FIRST_COMPLETED).done if weight is None else waiting
+        future = next(iter(done))
+        result = future.result()
+        task, weighing = waiting.pop(future)
+        heavy -= weighing
+        return task, result
 
-        for task in tasks:
-            weighing = 0 if weight is None else weight(task)
-            while waiting and heavy + weighing > most:
-                yield next_result()
-            waiting[_submit(pool, function, task)] = (task, weighing)
-            heavy += weighing
-            # Otherwise this variable keeps the task in memory until the next one is read.
-            del task
-            is_ready = weight is not None and next(iter(waiting)).done()
-            if is_ready or len(waiting) >= most_per_job * count:
-                yield next_result()
-        while waiting:
+    for task in tasks:
+        weighing = 0 if weight is None else weight(task)
+        while waiting and heavy + weighing > most:
             yield next_result()
+        waiting[_submit(pool, function, task)] = (task, weighing)
+        heavy += weighing
+        # Otherwise this variable keeps the task in memory until the next one is read.
+        del task
+        is_ready = weight is not None and next(iter(waiting)).done()
+        if is_ready or len(waiting) >= most_per_job * count:
+            yield next_result()
+    while waiting:
+        yield next_result()
 
 
 @contextmanager
@@ -250,7 +281,7 @@ def _interrupts_blocked() -> Iterator[None]:
 @contextmanager
 def _hidden_main(function: Callable[[Task], object], task: Task) -> Iterator[None]:
     """Keep processes that are started within the block from importing the main module, unless their task needs it."""
-    called = function.func if isinstance(function, partial) else function
+    called = getattr(function, "func", function)
     if "__main__" in (getattr(called, "__module__", None), type(task).__module__):
         yield
         return

@@ -18,11 +18,9 @@ from scrapy_dedupe.files.locks import FileLock
 from scrapy_dedupe.warc.remote import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
     from typing import Self
-
-    from .faults import Fault, Faults
 
 LOCK = "lock"
 """The name of the lock file in the folder."""
@@ -114,15 +112,6 @@ def _remove_tree(path: Path) -> None:
     while path.exists():
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
-
-
-def replay_faults(faults: Faults, count: int, first: Sequence[Fault]) -> None:
-    """Add the faults of an earlier run or another process to *faults*. Raises DamagedInput as `Faults.add` does."""
-    if faults.keep_going:
-        faults.take(count, tuple(first))
-        return
-    for fault in first:
-        faults.add(fault.place, fault.reason)
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -35,7 +35,7 @@ import re
 import struct
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from operator import add, mod
 from pathlib import Path
@@ -58,9 +58,11 @@ _DEVIATIONS = 4
 _PART_BITS = 1 << 23
 _WORDS = {32: struct.Struct("<16I"), 64: struct.Struct("<8Q")}
 _FIRST_WORD = {32: struct.Struct("<I"), 64: struct.Struct("<Q")}
-# What the compiled kernel does faster: GrowingBloomFilter.add() in a layer whose positions come from one digest of
-# 32-bit words. Arguments: the bits, the digest, the number of slices and their width. The result: whether it is new.
-_set_bits: Final[Callable[[bitarray, bytes, int, int], bool] | None] = kernel.function("set_bits", None)
+# The compiled kernel does the same faster in a layer whose positions come from one digest of 32-bit words. The arguments
+# are the bits, the number of slices, their width, and then as in _Layer.
+_add_key: Final[Callable[..., bool] | None] = kernel.function("add_key", None)
+_has_key: Final[Callable[..., bool] | None] = kernel.function("has_key", None)
+_add_keys: Final[Callable[..., int] | None] = kernel.function("add_keys", None)
 
 
 def optimal_bits(capacity: int, error_rate: float) -> int:
@@ -254,9 +256,8 @@ class GrowingBloomFilter:
         """Record the fingerprint; True if it is new."""
         # This runs for each link of a crawl, so it avoids calls.
         newest = self._newest
-        if newest.set_bits is not None and not self._older and newest.count < newest.recheck_at:
-            digest = blake2b(fingerprint).digest()
-            is_new = newest.set_bits(newest.bitarray, digest, newest.num_slices, newest.bits_per_slice)
+        if newest.add_key is not None and not self._older and newest.count < newest.recheck_at:
+            is_new = newest.add_key(fingerprint)
             newest.count += is_new
             return is_new
         words, positions = newest.locate(fingerprint)
@@ -279,9 +280,25 @@ class GrowingBloomFilter:
         """Record fingerprints in order; True for each that is new."""
         return [self.add(fingerprint) for fingerprint in fingerprints]
 
+    def add_all_unless(self, known: bytes, fingerprints: list[bytes]) -> bool:
+        """Record fingerprints, unless *known* or the first of them was recorded; True if they are recorded now."""
+        newest = self._newest
+        count = newest.count + len(fingerprints)
+        if newest.add_keys is not None and not self._older and count <= newest.recheck_at:
+            added = newest.add_keys(fingerprints, known)
+            newest.count += added
+            return added > 0
+        if known in self or not self.add(fingerprints[0]):
+            return False
+        for fingerprint in fingerprints[1:]:
+            self.add(fingerprint)
+        return True
+
     def __contains__(self, fingerprint: bytes) -> bool:
         newest = self._newest
         if not self._older:
+            if newest.has_key is not None:
+                return newest.has_key(fingerprint)
             # For most new fingerprints the first bit is clear.
             (first,) = newest.unpack_first(blake2b(fingerprint).digest())
             if not newest.bitarray[first % newest.bits_per_slice]:
@@ -420,18 +437,25 @@ class _Layer(BloomFilter):
         self.unpack_first = _FIRST_WORD[self.word_bits].unpack_from
         digests = -(-self.num_slices * self.word_bits // 512)
         self._salts = tuple(number.to_bytes(blake2b.SALT_SIZE, "little") for number in range(1, digests))
-        self.set_bits = _set_bits if self.word_bits == 32 and digests == 1 else None
         if parts is None:
             self.bitarray = bitarray(self.num_bits, endian="little")
             self.bitarray.setall(False)
-            return
-        self.bitarray = bitarray(endian="little")
-        for part in parts:
-            self.bitarray.frombytes(part)
-        if len(self.bitarray) != 8 * geometry.size_bytes:
-            raise ValueError(f"{len(self.bitarray) // 8} bytes for a layer of {geometry.size_bytes}")
-        # tobytes() pads to whole bytes, and frombytes() reads the padding as bits.
-        del self.bitarray[self.num_bits :]
+        else:
+            self.bitarray = bitarray(endian="little")
+            for part in parts:
+                self.bitarray.frombytes(part)
+            if len(self.bitarray) != 8 * geometry.size_bytes:
+                raise ValueError(f"{len(self.bitarray) // 8} bytes for a layer of {geometry.size_bytes}")
+            # tobytes() pads to whole bytes, and frombytes() reads the padding as bits.
+            del self.bitarray[self.num_bits :]
+        bits = (self.bitarray, self.num_slices, self.bits_per_slice)
+        has_kernel = self.word_bits == 32 and digests == 1
+        # Records a fingerprint; the result is whether it is new.
+        self.add_key = partial(_add_key, *bits) if has_kernel and _add_key else None
+        # Whether a fingerprint is recorded.
+        self.has_key = partial(_has_key, *bits) if has_kernel and _has_key else None
+        # Records a list of fingerprints, unless another one or the first of them is recorded; the number of new ones.
+        self.add_keys = partial(_add_keys, *bits) if has_kernel and _add_keys else None
 
     def parts(self) -> Iterator[bytes]:
         for start in range(0, self.num_bits, _PART_BITS):

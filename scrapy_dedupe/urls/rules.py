@@ -143,11 +143,6 @@ class UrlRule:
         """An 8-byte hash of :meth:`key`."""
         return blake2b(repr(self.key()).encode(), digest_size=RULE_ID_BYTES).digest()
 
-    @cached_property
-    def changes_query(self) -> bool:
-        """Whether the rule removes or moves parameters of the query, and changes nothing else."""
-        return self.kind in _QUERY_KINDS
-
 
 class UrlRules:
     """Applies rules to URLs. Raises :class:`~scrapy_dedupe.errors.SettingError` for rules that contradict each other.
@@ -198,13 +193,19 @@ class UrlRules:
             return url, (), self.group(url)
         applied: list[UrlRule] = []
         for _ in range(_MOST_ROUNDS):
-            match = _ORIGIN.match(url)
-            if match is None:
-                group = None
-                break
-            origin = match[0]
-            rules, group = self._hosts[origin] if origin in self._hosts else self._of_host(match)
-            if rules is None:
+            # Usually the part before the path is known. In http://a/ the path begins at the 9th character.
+            end = url.find("/", 8)
+            origin = url[:end] if end > 0 else ""
+            known = self._hosts.get(origin)
+            if known is None:
+                match = _ORIGIN.match(url)
+                if match is None:
+                    group = None
+                    break
+                origin = match[0]
+                known = self._hosts.get(origin) or self._of_host(match)
+            rules, group = known
+            if rules is None or not (rules.changes_path or rules.changes_origin or "?" in url):
                 break
             rest, number_sign, fragment = url.partition("#")
             start, _, query = rest.partition("?")
@@ -216,7 +217,7 @@ class UrlRules:
             if query and rules.changes_query:
                 new_query = rules.changed_query(query, path or "/", applied)
             if rules.changes_origin:
-                scheme, authority = match.groups()
+                scheme, _, authority = origin.partition("://")
                 new_origin = rules.changed_origin(scheme, authority, path or "/", applied)
             if len(applied) == count:
                 break
@@ -309,6 +310,7 @@ class _HostRules:
         }
         self._empty = named["ignore-empty-parameters"].get("", ())
         self._repeated = named["ignore-repeated-parameters"].get("", ())
+        self._is_general = bool(self._empty or self._repeated)
         self._kept: dict[str, list[UrlRule]] = {}
         for kind in _KEEPING:
             for name, its_rules in named[kind].items():
@@ -379,9 +381,9 @@ class _HostRules:
         # This runs for each link of a crawl with a query, so it avoids calls.
         count = len(applied)
         parameters = self._parameters
-        empty = _for_path(self._empty, path) if self._empty else None
-        repeated = _for_path(self._repeated, path) if self._repeated else None
-        is_general = empty is not None or repeated is not None
+        empty = repeated = None
+        if is_general := self._is_general:
+            empty, repeated = _for_path(self._empty, path), _for_path(self._repeated, path)
         is_encoded = "%" in query or "+" in query
         known: set[tuple[str, str]] = set()
         kept: list[str] = []

@@ -24,10 +24,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from scrapy_dedupe.warc.dates import in_milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -94,6 +97,7 @@ class Capture:
     """The URL as WARC-Target-URI."""
     warc_date: str = field(init=False, repr=False, compare=False)
     """The date as WARC-Date."""
+    _sha256: str = field(default="", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         date = self.date
@@ -136,8 +140,12 @@ class Capture:
         return next((value for name, value in self.response_headers if name.lower() == b"content-type"), None)
 
     def payload_digest(self, algorithm: str = "sha256") -> str:
-        """Return the digest of the body, without label."""
-        return digest_text(self.body, algorithm)
+        """Return the digest of the body, without label. SHA-256 is computed once."""
+        if algorithm != "sha256":
+            return digest_text(self.body, algorithm)
+        if not self._sha256:
+            object.__setattr__(self, "_sha256", digest_text(self.body, algorithm))
+        return self._sha256
 
     def response_head(self) -> bytes:
         """Return the status line and the headers, with the blank line."""
@@ -248,6 +256,31 @@ def parse_digest(text: str) -> Digest:
     except ValueError as error:
         raise ValueError(f"{text!r} is not a digest in a known form: {error}.") from None
     return Digest(label, base64.b32encode(raw).decode("ascii") if label == "sha1" else raw.hex())
+
+
+def digest_in_form_of(text: bytes | str, pieces: Iterable[bytes]) -> bytes | None:
+    """The digest of *pieces* in the algorithm and notation of the digest *text*: its label, base and case.
+
+    None if *text* has an unknown form, or if its algorithm is not available.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("latin-1")
+    try:
+        hasher = hashlib.new(parse_digest(text).label, usedforsecurity=False)
+    except ValueError:
+        return None
+    for piece in pieces:
+        hasher.update(piece)
+    raw = hasher.digest()
+    label, colon, value = text.strip().rpartition(":")
+    bare = value.rstrip("=")
+    if len(bare) == 2 * len(raw):
+        shown = raw.hex().upper() if bare.isupper() else raw.hex()
+    else:
+        padded = base64.b32encode(raw).decode("ascii")
+        shown = padded if bare != value else padded.rstrip("=")
+        shown = shown.lower() if bare.islower() else shown
+    return f"{label}{colon}{shown}".encode("latin-1")
 
 
 # A crawl has few distinct names, methods, hosts and statuses, each of them thousands of times.

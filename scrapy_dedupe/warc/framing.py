@@ -265,7 +265,7 @@ def _opened(path: ReadableFile, offset: int) -> PlainSource | GzipSource:
     if offset and hasattr(os, "pread") and isinstance(path, Path):
         pieces = PieceFile(path)
         try:
-            if _is_gzip(path, pieces.read(_START_BYTES)):
+            if is_gzip_file(path, pieces.read(_START_BYTES)):
                 return GzipSource(pieces, offset)
         except BaseException:
             pieces.close()
@@ -273,14 +273,15 @@ def _opened(path: ReadableFile, offset: int) -> PlainSource | GzipSource:
         pieces.close()
     file = path.open("rb")
     try:
-        is_gzip = _is_gzip(path, file.peek(_START_BYTES))
+        is_gzip = is_gzip_file(path, file.peek(_START_BYTES))
         return GzipSource(file, offset) if is_gzip else PlainSource(file, offset)
     except BaseException:
         file.close()
         raise
 
 
-def _is_gzip(path: ReadableFile, start: bytes) -> bool:
+def is_gzip_file(path: ReadableFile, start: bytes) -> bool:
+    """Whether a file is read as gzip members, decided by its name and its first bytes *start*."""
     if start.startswith(GZIP_MAGIC[:2]):
         return True
     # A damaged first byte must not hide the members after it.

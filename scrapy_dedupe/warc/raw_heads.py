@@ -1,7 +1,7 @@
 """The head of a WARC record with its original bytes, for copying a record while changing some fields.
 
 `StoredRecord.headers` holds leniently decoded text. A rewritten record must keep the bytes of every unchanged field,
-whatever their encoding, and its version line, so the head is read from the file again. Only white space around names
+whatever their encoding, and its version line, so an unusual head is read from the file again. Only white space around names
 and values and the folding of long fields (ISO 28500, section 4: a line that begins with a space or tab continues the
 one before) are normalized.
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.warc.framing import open_head, split_fields
-from scrapy_dedupe.warc.sources import Broken
+from scrapy_dedupe.warc.sources import WARC_START, Broken
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.warc.reading import StoredRecord
 
+_END = b"\r\n\r\n"
 _LENGTH = b"Content-Length"
 _TARGET_URI = b"WARC-Target-URI"
 
@@ -78,12 +79,15 @@ class RawHead:
 
 
 def raw_head(record: StoredRecord) -> RawHead:
-    """Read the head of a WARC record again. Raises DamagedInput if it is gone.
+    """The head of a WARC record, which is read again unless it has the usual form. Raises DamagedInput if it is gone.
 
     Raises ValueError for an ARC record, whose head is one line of values.
     """
     if record.format != "warc":
         raise ValueError(f"{record.path}, offset {record.offset}: an ARC record has no named fields")
+    usual = record.frame.head
+    if usual is not None and (head := parsed_head(bytes(usual[1].group()))) is not None:
+        return head
     version, _, lines = open_head(record.path, record.frame).partition(b"\n")
     try:
         return RawHead(version.rstrip(b"\r"), tuple(split_fields(lines)))
@@ -91,6 +95,22 @@ def raw_head(record: StoredRecord) -> RawHead:
         raise DamagedInput(
             f"{record.path}, offset {record.offset}: the head of the record has changed"
         ) from None
+
+
+def parsed_head(data: bytes) -> RawHead | None:
+    """The head in *data*, which ends with its blank line; None if a field is folded or invalid."""
+    if not data.endswith(_END) or not WARC_START.match(data):
+        return None
+    version, *lines = data[: -len(_END)].split(b"\r\n")
+    if b"\n" in version:
+        return None
+    fields = []
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if not colon or line[:1] in b" \t" or b"\n" in line:
+            return None
+        fields.append((name.strip(), value.strip()))
+    return RawHead(version, tuple(fields))
 
 
 def stored_uri(record: StoredRecord, head: RawHead | None = None) -> bytes | None:

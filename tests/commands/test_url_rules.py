@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from crawling import LinkSpider, crawl, crawl_test
 from rules_site import PAGES, add_site
+from sampling import sampled
 from webserver import Page
 
 from scrapy_dedupe.commands.urls import crawled_pages
@@ -98,6 +99,7 @@ async def test_rule_is_learnt_from_redirects(web: WebServer, crawled: Callable[.
 
 
 @crawl_test
+@pytest.mark.parametrize("stored", sampled(["sqlite", "redis"], ["sqlite"]), indirect=True)
 async def test_redirects_and_pages_without_text_are_evidence(
     web: WebServer, stored: dict[str, Any], crawled: Callable[..., Any]
 ) -> None:

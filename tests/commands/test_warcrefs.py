@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scrapy_dedupe.offline.record_ids import revisit_id
+from scrapy_dedupe.offline.revisits import revisit_id
 from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:

@@ -258,6 +258,13 @@ def test_words_of_the_url_are_whole_words_anywhere_in_the_text(place: int) -> No
     assert identity("reddish").name == NOTHING
 
 
+@pytest.mark.parametrize("text", ["8", "(8)", "ä8ö", "cat 8", "88 8"])
+def test_a_number_of_the_url_is_a_whole_word_of_the_text(text: str) -> None:
+    assert identity_of("http://a.example/8", "", f"{prose(1)} {text}", has_rest=True).name != NOTHING
+    for other in ("88", "8a", "٨", "a8"):
+        assert identity_of("http://a.example/8", "", f"{prose(1)} {other}", has_rest=True).name == NOTHING
+
+
 @pytest.mark.parametrize(
     "url", ["?" + "&".join(f"p={n:x}q" for n in range(400_000)), "-".join(WORDS * 100)], ids=["query", "path"]
 )

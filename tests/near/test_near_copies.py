@@ -217,7 +217,7 @@ def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
         return decoded_page(url, headers, body)
 
     with pytest.raises(
-        ArchiveError, match=r"crawl0\.warc\.gz has changed while it was read\. Run the command again"
+        ArchiveError, match=r"crawl0\.warc\.gz has changed since this work began\. Run the command again"
     ):
         find([path], tmp_path / "groups.parquet", NearJobOptions(PageOptions(growing), keep_going=True))
     assert not (tmp_path / "groups.parquet").exists()

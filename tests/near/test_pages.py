@@ -15,6 +15,7 @@ from near.made_crawls import HTML, html
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.live.responses import decoded_page
 from scrapy_dedupe.near.pages import CAPTURES, PAGES, FileCounts, PageOptions, read_file
+from scrapy_dedupe.tasks.faults import Faults
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 LONG = ["word"] * 60
 
 
-def read(path: Path, *, keep_going: bool = False, **options: Any) -> tuple[FileCounts, list[dict[str, Any]]]:
+def read(path: Path, faults: Faults | None = None, **options: Any) -> tuple[FileCounts, list[dict[str, Any]]]:
     pages, captures = path.parent / "pages.parquet", path.parent / "captures.parquet"
     counts = read_file(
-        path.name, path, pages, captures, PageOptions(decoded_page, **options), keep_going=keep_going
+        path.name, path, pages, captures, PageOptions(decoded_page, **options), faults=faults or Faults()
     )
     rows = []
     with duckdb.connect() as engine:
@@ -148,8 +149,9 @@ def test_damage_stops_the_reading_or_is_a_fault(file: ListedFile) -> None:
     with pytest.raises(DamagedInput, match=rf"offset {middle}"):
         read(file.path)
     assert not (file.path.parent / "pages.parquet").exists()
-    counts, rows = read(file.path, keep_going=True)
-    assert (counts.fault_count, len(rows)) == (1, 2)
+    faults = Faults(keep_going=True)
+    _, rows = read(file.path, faults)
+    assert (faults.count, len(rows)) == (1, 2)
 
 
 def test_an_empty_file_is_damaged(tmp_path: Path) -> None:
@@ -157,8 +159,9 @@ def test_an_empty_file_is_damaged(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(DamagedInput, match=r"a\.warc\.gz: the file is empty"):
         read(path)
-    counts, rows = read(path, keep_going=True)
-    assert (counts.fault_count, rows) == (1, [])
+    faults = Faults(keep_going=True)
+    _, rows = read(path, faults)
+    assert (faults.count, rows) == (1, [])
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

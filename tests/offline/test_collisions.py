@@ -33,10 +33,7 @@ def resolve(tmp_path, tmp_path_factory):
         faults = faults or Faults(keep_going=keep_going)
         places = Places([str(tmp_path)])
         folder = tmp_path_factory.mktemp("work")
-        ordered = by_cluster(lines, folder)
-        return list(
-            resolve_collisions(ordered, places, faults=faults, jobs=jobs, folder=folder, counts=counts)
-        )
+        return list(resolve_collisions(lines, places, faults=faults, jobs=jobs, folder=folder, counts=counts))
 
     return resolve
 
@@ -220,10 +217,12 @@ def test_a_record_that_is_named_twice_is_no_copy_of_itself(listed, resolve, tmp_
     assert {fault.reason for fault in faults.first} == {"the manifest lists this record twice"}
 
 
-def test_lines_that_are_not_sorted_are_refused(listed, tmp_path):
-    lines = [listed.add(b"one", digest=digest) for digest in (WEAK, OTHER, WEAK)]
-    with pytest.raises(DamagedInput, match="not sorted"):
-        list(resolve_collisions(lines, Places([str(tmp_path)]), faults=Faults(keep_going=True)))
+def test_lines_may_come_in_any_order(listed, resolve):
+    for number in range(1, 20):
+        listed.add(b"%d" % (number % 3), date=day(number), digest=WEAK if number % 2 else OTHER)
+    in_order = resolve(listed.lines)
+    mixed = [replace(line, extension=5) for line in random.Random(4).sample(listed.lines, 19)]
+    assert resolve(mixed) == in_order
 
 
 def test_many_payloads_of_one_digest_are_not_all_compared_with_each_other(listed, resolve, monkeypatch):
@@ -303,7 +302,7 @@ def test_one_cluster_is_one_payload_and_one_payload_one_cluster(tmp_path_factory
     for digest, payload, number, status in records:
         line = listed.add(payload, date=day(number), digest=f"md5:{digest:032x}", status=status)
         payload_of[line.offset] = (payload, status)
-    found = list(resolve_collisions(by_cluster(listed.lines, folder), Places([str(folder)]), faults=Faults()))
+    found = list(resolve_collisions(listed.lines, Places([str(folder)]), faults=Faults()))
     assert sorted(line.offset for line in found) == sorted(line.offset for line in listed.lines)
     assert found == list(by_cluster(found, folder))
     for line in found:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from offline.planted import SITE, Planting, text
 
-from scrapy_dedupe.errors import DamagedInput
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline import windows
 from scrapy_dedupe.offline.collisions import number_clusters
 from scrapy_dedupe.offline.inputs import find_inputs
@@ -160,25 +160,36 @@ def test_files_that_are_done_are_not_read_again(folder: Path, reads: Reads, most
     assert done or most < 2
 
 
-def test_nothing_but_the_result_is_left(folder: Path, reads: Reads) -> None:
-    numbered(folder)
-    whole = (folder / "numbered").read_bytes()
-    assert sorted(path.name for path in (folder / "state").iterdir()) == ["compared.json", "lock"]
-    reads.places.clear()
-    numbered(folder)
-    assert reads.places == []
-    assert (folder / "numbered").read_bytes() == whole
+def test_a_stored_payload_that_is_gone_is_not_taken_for_an_empty_one(folder: Path, reads: Reads) -> None:
+    reads.most = 8  # four first records, and some others
+    with pytest.raises(ZeroDivisionError):
+        numbered(folder)
+    (stored,) = (folder / "state").rglob("first/*.payloads")
+    stored.write_bytes(b"")
+    reads.most = None
+    with pytest.raises(ArchiveError, match=r"first/0\.payloads is too short"):
+        numbered(folder, keep_going=True)
+    assert not (folder / "numbered").exists()
 
 
-def test_faults_of_a_part_that_is_done_are_told_again(folder: Path) -> None:
-    lines = (folder / "sums").read_text().splitlines(keepends=True)
-    wrong = lines[2].replace(" ", "1 ", 1).replace("a.warc.gz1 ", "a.warc.gz ")
-    offset = wrong.split(" ")[1]
-    wrong = wrong.replace(f" {offset} ", f" {int(offset) + 7} ")
-    (folder / "sums").write_text("".join([*lines[:2], wrong, *lines[3:]]))
-    for _ in range(2):
-        _, faults = numbered(folder, keep_going=True)
-        assert faults.count == 1
-        assert faults.first[0].place == f"a.warc.gz, offset {int(offset) + 7}"
-    with pytest.raises(DamagedInput, match=f"offset {int(offset) + 7}"):
+def test_nothing_but_the_result_is_left(folder: Path) -> None:
+    numbered(folder)
+    assert [path.name for path in (folder / "state").iterdir()] == ["lock"]
+
+
+def test_faults_of_a_file_that_is_done_are_told_again(folder: Path, reads: Reads) -> None:
+    spread(folder, 2)
+    lines = list(read_lines(folder / "sums"))
+    wrong = next(line for line in lines if line.file == "0.warc.gz" and "/5/" in line.uri)
+    with LineWriter(folder / "sums", columns=6, force=True) as writer:
+        for line in lines:
+            writer.write(replace(line, length=line.length + 7) if line == wrong else line)
+    reads.most = 13
+    with pytest.raises(ZeroDivisionError):
+        numbered(folder, keep_going=True)
+    reads.most = None
+    _, faults = numbered(folder, keep_going=True)
+    assert len(reads.places) < 20
+    assert [fault.place for fault in faults.first] == [f"0.warc.gz, offset {wrong.offset}"]
+    with pytest.raises(DamagedInput, match=f"offset {wrong.offset}"):
         numbered(folder)

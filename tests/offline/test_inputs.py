@@ -8,7 +8,7 @@ import pytest
 from offline.calling import call
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
-from scrapy_dedupe.offline.inputs import find_inputs, left_below, left_open, refuse_own_folder, relative_to
+from scrapy_dedupe.offline.inputs import find_inputs, left_out, refuse_own_folder, relative_to
 from scrapy_dedupe.tasks.faults import Faults
 
 RECORD = b"WARC/1.1\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n\r\n\r\n"
@@ -58,8 +58,8 @@ def test_what_a_folder_does_not_stand_for_is_counted(folder: Path, words: list[s
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(RECORD)
     found = find_inputs(words, faults=Faults())
-    assert left_below(words, found, folder / "in" / "out") == left
-    assert left_below(["in"], find_inputs(["in"], faults=Faults(), recursive=True)) == 0
+    assert left_out(words, found, without=folder / "in" / "out")[0] == left
+    assert left_out(["in"], find_inputs(["in"], faults=Faults(), recursive=True))[0] == 0
 
 
 def test_the_state_of_a_run_is_no_input_and_neither_is_its_output(folder: Path) -> None:
@@ -178,7 +178,7 @@ def test_files_that_a_crawl_has_open_are_left_out_by_name(
         (folder / "in" / name).write_bytes(RECORD)
     out = folder / "in" / "out"
     found = find_inputs(words, faults=Faults(), recursive=recursive, without=out)
-    assert left_open(words, found, recursive=recursive, without=out) == expected
+    assert left_out(words, found, recursive=recursive, without=out)[1] == expected
 
 
 def test_a_folder_with_nothing_but_open_files_says_so(folder: Path) -> None:

@@ -61,6 +61,7 @@ CASES = {
     "warcrefs": Case(("warcrefs", "numbered", "-o", "out"), (SUM, RESOLVE)),
     "warcrefs in place": Case(("warcrefs", "numbered", "--in-place"), (SUM, RESOLVE), is_not_repeatable=True),
     "dedupe": Case(DEDUPE),
+    "dedupe bytes": Case((*DEDUPE, "--compare", "bytes")),
     "dedupe in place": Case(("dedupe", "-r", "in", "--in-place")),
     "restore": Case(("restore", "out", "-o", "back"), (DEDUPE,)),
     "restore in place": Case(("restore", "out", "--in-place"), (DEDUPE,)),

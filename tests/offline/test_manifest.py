@@ -14,21 +14,21 @@ from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError, UsageError
 from scrapy_dedupe.offline import manifest_lines as forms
-from scrapy_dedupe.offline.manifest import (
+from scrapy_dedupe.offline.manifest import FORMATS, LineWriter, ManifestLine, read_all, read_lines
+from scrapy_dedupe.offline.manifest_lines import (
     COLUMNS,
-    FORMATS,
     MAX_LINE_BYTES,
-    LineWriter,
-    ManifestLine,
     digest_of,
+    file_of,
+    file_text,
     json_line,
     parse_json_line,
     parse_text_line,
-    read_all,
-    read_lines,
     text_line,
+    uri_of,
+    uri_text,
+    why_unwritable,
 )
-from scrapy_dedupe.offline.manifest_lines import file_of, file_text, uri_of, uri_text, why_unwritable
 from scrapy_dedupe.tasks.faults import Faults
 
 if TYPE_CHECKING:

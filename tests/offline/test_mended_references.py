@@ -13,9 +13,8 @@ from offline.test_rewriting import PAGE, SITE, manifest, new_id, records, rid, r
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.offline import final_names, rewriting
 from scrapy_dedupe.offline.plan import read_slice, slice_folder
-from scrapy_dedupe.offline.record_parts import parsed_head
 from scrapy_dedupe.offline.reference_changes import ReferenceChanges
-from scrapy_dedupe.warc.raw_heads import RawHead
+from scrapy_dedupe.warc.raw_heads import RawHead, parsed_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from made_lines import a_line, manifest_lines
 
 from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.offline.manifest import ManifestLine, parse_text_line, text_line
+from scrapy_dedupe.offline.manifest_lines import ManifestLine, parse_text_line, text_line
 from scrapy_dedupe.offline.ordering import by_cluster, moment, number
 from scrapy_dedupe.tasks.faults import Faults
 

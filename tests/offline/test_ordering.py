@@ -12,7 +12,7 @@ from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline import ordering
-from scrapy_dedupe.offline.ordering import by_cluster, by_place, clusters, moment
+from scrapy_dedupe.offline.ordering import by_cluster, by_place, moment
 from scrapy_dedupe.warc.dates import parse_date
 
 if TYPE_CHECKING:
@@ -99,20 +99,6 @@ def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(ordering, "MEMORY_BYTES", 0)
     with pytest.raises(ArchiveError, match="cannot be sorted in"):
         list(by_place([a_line()], tmp_path / "none"))
-
-
-def test_clusters_are_told_apart_by_digest_and_extension() -> None:
-    lines = [
-        a_line(extension=1),
-        a_line("b", extension=1),
-        a_line(extension=2),
-        a_line(digest=f"md5:{'b' * 32}"),
-    ]
-    assert [(cluster, len(list(group))) for cluster, group in clusters(lines)] == [
-        ((lines[0].digest, 1), 2),
-        ((lines[0].digest, 2), 1),
-        ((lines[3].digest, 1), 1),
-    ]
 
 
 def test_lines_that_are_alike_keep_their_order_on_disk(

@@ -431,19 +431,21 @@ def test_other_protocols_are_read_in_pieces(listed, monkeypatch):
 
 
 @pytest.mark.usefixtures("ways")
-def test_a_long_range_lies_in_a_temporary_file_that_goes_with_it(tmp_path, web, monkeypatch):
+def test_a_long_range_is_in_a_temporary_file_that_a_kill_does_not_leave(tmp_path, web, monkeypatch):
     folder = tmp_path / "temporary"
-    folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     body = os.urandom(ranges.HELD_BYTES + 1_000)
     listed = ListedFile(tmp_path / "a.warc", "a.warc", is_packed=False)
     listed.add(b"before")
     listed.add(body)
     web.pages["/a.warc"] = in_ranges(listed.path.read_bytes())
-    record = Places([web.url("/")]).record(listed.lines[1])
+    places = Places([web.url("/")])
+    assert places.record(listed.lines[0]).payload() == b"before"
+    with pytest.raises(FileNotFoundError, match="temporary"):
+        places.record(listed.lines[1])
+    folder.mkdir()
+    record = places.record(listed.lines[1])
     assert record.payload() == body
-    assert len(list(folder.iterdir())) == 1
-    del record
     assert not list(folder.iterdir())
 
 
@@ -470,3 +472,13 @@ def test_a_range_reads_as_the_file_does_from_its_offset_on(data, offset, sizes):
 
 def test_paths_keep_their_type(listed, tmp_path):
     assert isinstance(Places([str(tmp_path / "crawl")]).file("a.warc.gz"), Path)
+
+
+def test_the_places_of_one_file_are_few_bytes_for_another_process(listed, tmp_path):
+    mapped = Places([str(tmp_path)], {f"{number}.warc.gz": "x" * 100 for number in range(1_000)})
+    mapped_too = Places((), {"a.warc.gz": str(listed.path), **mapped.paths})
+    for places in (mapped, mapped_too):
+        sent = pickle.dumps(places.only("a.warc.gz"))
+        assert len(sent) < 1_000
+        assert pickle.loads(sent).record(listed.lines[0]).payload() == b"first"
+    assert Places([str(tmp_path)]).only("a.warc.gz").record(listed.lines[0]).payload() == b"first"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import random
@@ -28,11 +29,11 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline import restoring
-from scrapy_dedupe.offline.record_ids import revisit_id
-from scrapy_dedupe.offline.restored_heads import as_response
+from scrapy_dedupe.offline.restored_records import as_response
 from scrapy_dedupe.offline.restoring import Restored, RestoreOptions, restore
-from scrapy_dedupe.offline.revisits import RevisitTarget, as_revisit, pointed_to
+from scrapy_dedupe.offline.revisits import RevisitTarget, as_revisit, pointed_to, revisit_id
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.warc.raw_heads import RawHead
 from scrapy_dedupe.warc.reading import read_records
@@ -465,6 +466,25 @@ def test_a_former_field_of_another_program_stays_in_a_record_that_is_pointed_bac
     assert [name for name, _ in revisit.headers if name.startswith("Former-")] == ["Former-WARC-Record-ID"]
 
 
+@pytest.mark.parametrize(("number", "body", "repointed"), [(2, BODY, 0), (9, OTHER, 1)])
+def test_a_reference_by_uri_and_date_to_a_revisit_that_is_not_restored_stays(
+    number: int, body: bytes, repointed: int, tmp_path: Path
+) -> None:
+    former = (
+        b"Former-WARC-Refers-To-Target-URI: " + Page(number, b"").uri,
+        b"Former-WARC-Refers-To-Date: 2020-01-01T00:00:0%d.000Z" % number,
+    )
+    records = [
+        revisit_made_here(2),
+        response(Page(9, OTHER)),
+        foreign(Page(3, b""), sha1(body), *former),
+    ]
+    write_file(tmp_path / "in" / "a.warc.gz", records)
+    result = run(tmp_path / "in", output=tmp_path / "out", keep_going=True)
+    assert (result.restored, result.repointed, result.fault_count) == (0, repointed, 1)
+    assert same(tmp_path / "in", tmp_path / "out") == (not repointed)
+
+
 def test_records_with_ids_that_are_no_ascii_are_what_they_were(tmp_path: Path) -> None:
     first: list[bytes] = []
     changed: list[bytes] = []
@@ -689,6 +709,42 @@ def test_in_place_a_record_that_came_after_a_run_was_cut_is_kept(
     assert len([*deduped.iterdir()]) == 3
 
 
+def test_in_place_files_on_another_file_system_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = three(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    real = whole_file.put_in_place
+
+    def across(temporary: Path, path: Path, *, durable: bool = True) -> None:
+        if path.parent == deduped:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        real(temporary, path, durable=durable)
+
+    monkeypatch.setattr(whole_file, "put_in_place", across)
+    assert run(deduped, output=None).restored == 2
+    assert same(first, deduped)
+    assert len([*deduped.iterdir()]) == 3
+
+
+def test_in_place_a_run_that_was_cut_after_a_file_was_copied_across_file_systems_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = three(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+
+    def copy(one: Any) -> None:
+        shutil.copyfile(one.waiting, one.final)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        context.setattr(restoring, "give_final_name", copy)
+        run(deduped, output=None)
+    assert run(deduped, output=None).restored == 1
+    assert same(first, deduped)
+    assert len([*deduped.iterdir()]) == 3
+
+
 def test_in_place_files_that_were_deduplicated_again_after_a_run_was_cut_are_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -801,6 +857,22 @@ def test_damaged_places_are_faults_and_are_kept(tmp_path: Path) -> None:
     result = run(deduped, output=tmp_path / "out", keep_going=True)
     assert (result.restored, result.fault_count) == (2, 1)
     assert (tmp_path / "out" / "a.warc.gz").read_bytes().endswith(rubbish)
+
+
+def test_records_after_a_damaged_start_of_a_compressed_file_are_restored_as_gzip_members(
+    tmp_path: Path,
+) -> None:
+    first = pages().write(tmp_path / "first")
+    deduped = dedupe(first, tmp_path / "deduped")
+    damaged = b"\0" + member(response(Page(9, OTHER)))[1:]
+    for folder in (first, deduped):
+        (folder / "a.warc.gz").write_bytes(damaged + (folder / "a.warc.gz").read_bytes())
+    result = run(deduped, output=tmp_path / "out", keep_going=True)
+    assert (result.restored, result.repointed, result.fault_count) == (2, 2, 1)
+    after = (tmp_path / "out" / "a.warc.gz").read_bytes()
+    assert after.startswith(damaged)
+    before = (first / "a.warc.gz").read_bytes()
+    assert gzip.decompress(after[len(damaged) :]) == gzip.decompress(before[len(damaged) :])
 
 
 def test_a_verification_that_finds_something_leaves_no_output(

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_dedupe.offline.record_ids import bare, revisit_id
-from scrapy_dedupe.offline.restored_heads import BLOCK_DIGEST, as_response, pointed_back
+from scrapy_dedupe.offline.restored_records import BLOCK_DIGEST, as_response, pointed_back
 from scrapy_dedupe.offline.revisits import (
     RevisitTarget,
     as_revisit,
+    bare,
     could_be_undone,
     pointed_to,
     record_bytes,
+    revisit_id,
     with_concurrent,
 )
 from scrapy_dedupe.warc.raw_heads import RawHead

@@ -5,28 +5,29 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import random
 import sys
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from offline.planted import Planting, record_id, text
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
-from scrapy_dedupe.offline import rewriting, row_scan
+from scrapy_dedupe.offline import rewriting
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.places import Places
-from scrapy_dedupe.offline.record_ids import revisit_id
+from scrapy_dedupe.offline.revisits import revisit_id
 from scrapy_dedupe.offline.rewriting import RewriteOptions, Rewritten, rewrite
 from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scrapy_dedupe.warc.reading import StoredRecord
 
 SITE = "http://site.example"
+PROCESS_IO = Path("/proc/self/io")
 PAGE = text("page", 4_000)
 
 
@@ -321,8 +322,8 @@ def test_what_verification_finds_keeps_all_files_from_their_names(
 ) -> None:
     renewed = rewriting.rewrite_file
 
-    def spoil(task: Any) -> Any:
-        renewal = renewed(task)
+    def spoil(task: Any, *others: Any) -> Any:
+        renewal = renewed(task, *others)
         data = bytearray(task.target.read_bytes())
         data[len(data) // 2] ^= 1
         task.target.write_bytes(data)
@@ -349,7 +350,7 @@ def test_work_that_was_cut_goes_on_and_is_not_done_twice(
             run(two_files, tmp_path / "out")
     with monkeypatch.context() as patch:
         patch.setattr(rewriting, "rewrite_file", cut)
-        patch.setattr(row_scan, "make_rows", cut)
+        patch.setattr(rewriting, "make_rows", cut)
         report = run(two_files, tmp_path / "out")
 
     run(two_files, tmp_path / "whole")
@@ -359,7 +360,7 @@ def test_work_that_was_cut_goes_on_and_is_not_done_twice(
 
 
 @pytest.mark.parametrize("change", ["size", "time"])
-@pytest.mark.parametrize(("module", "step"), [(row_scan, "make_rows"), (rewriting, "rewrite_file")])
+@pytest.mark.parametrize(("module", "step"), [(rewriting, "make_rows"), (rewriting, "rewrite_file")])
 def test_an_input_that_changes_meanwhile_is_refused_by_name(
     two_files: Path,
     tmp_path: Path,
@@ -372,8 +373,8 @@ def test_an_input_that_changes_meanwhile_is_refused_by_name(
     before = {file.name: file.read_bytes() for file in two_files.iterdir()}
     done = getattr(module, step)
 
-    def meanwhile(task: Any, **options: Any) -> Any:
-        result = done(task, **options)
+    def meanwhile(task: Any, *others: Any) -> Any:
+        result = done(task, *others)
         if change == "size":
             path.write_bytes(before["b.warc.gz"] + before["a.warc.gz"])
         else:
@@ -444,9 +445,9 @@ def test_other_work_in_the_folder_is_not_gone_on_with(
         with pytest.raises(KeyboardInterrupt):
             run(two_files, tmp_path / "out")
 
-    with pytest.raises(ArchiveError, match="holds unfinished work"):
+    with pytest.raises(ArchiveError, match="holds other unfinished work"):
         run(two_files, tmp_path / "out", eligibility=Eligibility(min_size=1))
-    with pytest.raises(ArchiveError, match="holds unfinished work"):
+    with pytest.raises(ArchiveError, match="holds other unfinished work"):
         run(two_files, tmp_path / "out", lines=manifest(two_files)[:1])
 
 
@@ -512,6 +513,34 @@ def test_several_processes_write_the_same_bytes(two_files: Path, tmp_path: Path)
     run(two_files, tmp_path / "two", jobs=2)
 
     assert (tmp_path / "one" / "b.warc.gz").read_bytes() == (tmp_path / "two" / "b.warc.gz").read_bytes()
+
+
+def bytes_read() -> int:
+    """The bytes that this process has read so far, also in copies by the kernel."""
+    values = dict(line.split(": ") for line in PROCESS_IO.read_text().splitlines())
+    return int(values["rchar"])
+
+
+@pytest.mark.skipif(not PROCESS_IO.exists(), reason="the system does not count the bytes")
+def test_of_copies_only_the_heads_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    for number in range(20):
+        planting.exchange("a.warc.gz", f"{number}", f"{SITE}/{number}", random.Random(1).randbytes(50_000))
+    planting.write(tmp_path / "in")
+    rewrite_file, read = rewriting.rewrite_file, []
+
+    def counted(*args: Any) -> Any:
+        before = bytes_read()
+        done = rewrite_file(*args)
+        read.append(bytes_read() - before)
+        return done
+
+    monkeypatch.setattr(rewriting, "rewrite_file", counted)
+    report = run(tmp_path / "in", tmp_path / "out")
+
+    assert report.converted == 19
+    assert read[0] < report.new_bytes + 30_000 < report.old_bytes / 8
 
 
 def test_a_manifest_without_copies_gives_all_files(two_files: Path, tmp_path: Path) -> None:

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 from offline.garden import garden
+from offline.old_facts import old_records
 from offline.planted import SITE, Planting, record_id, text
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.offline import rows as rows_module
 from scrapy_dedupe.offline.eligibility import Eligibility
-from scrapy_dedupe.offline.old_files import old_records
-from scrapy_dedupe.offline.row_facts import RowFacts
-from scrapy_dedupe.offline.row_scan import RowScan, RowsTask, make_rows
-from scrapy_dedupe.offline.rows import COLUMNS, RecordRow, read_sums, write_rows
+from scrapy_dedupe.offline.old_files import RowFacts
+from scrapy_dedupe.offline.row_scan import RowScan, make_rows
+from scrapy_dedupe.offline.rows import COLUMNS, RecordRow, RowsTask, write_rows
+from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.progress import NO_PROGRESS
+from scrapy_dedupe.tasks.work import WorkFolder
 from scrapy_dedupe.warc import framing
 
 if TYPE_CHECKING:
@@ -37,7 +40,6 @@ def task(file: Path, **options: Any) -> RowsTask:
         "eligibility": Eligibility(),
         "algorithms": ("sha256", "blake2b"),
         "is_summed": True,
-        "keep_going": False,
         "has_heads": False,
     }
     return RowsTask(file, **(values | options))
@@ -61,10 +63,12 @@ def read(path: Path) -> list[RecordRow]:
 
 
 def test_each_record_has_a_row(file: Path) -> None:
-    sums = make_rows(task(file))
+    faults = Faults()
+    sums = make_rows(task(file), faults)
 
     info, first, asked, posted, request, old = read(file.with_suffix(".parquet"))
-    assert (sums.lines, sums.fault_count) == (2, 0)
+    assert isinstance(sums, dict)
+    assert (sums["lines"], faults.count) == (2, 0)
     assert [row.kind for row in (info, first, asked, posted, request, old)] == [
         "warcinfo", "response", "request", "response", "request", "revisit"
     ]  # fmt: skip
@@ -84,7 +88,7 @@ def test_each_record_has_a_row(file: Path) -> None:
 
 
 def test_the_columns_are_those_of_the_documentation(file: Path) -> None:
-    make_rows(task(file))
+    make_rows(task(file), Faults())
     path = file.with_suffix(".parquet")
     found = duckdb.connect().execute(f"DESCRIBE SELECT * FROM read_parquet('{path}')").fetchall()
     assert {name: kind for name, kind, *_ in found} == COLUMNS
@@ -94,23 +98,27 @@ def test_the_columns_are_those_of_the_documentation(file: Path) -> None:
     assert [name for name in COLUMNS if name not in table[0] + table[1]] == []
 
 
-def test_rows_of_another_version_are_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_rows(task(file))
-    path = file.with_suffix(".parquet")
-    assert [sums.lines for sums in read_sums([path])] == [2]
-    monkeypatch.setattr(rows_module, "VERSION", rows_module.VERSION + 1)
-    with pytest.raises(ArchiveError, match="made by another version"):
-        read_sums([path])
+def test_rows_of_another_version_are_made_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with WorkFolder(file.parent / "work") as work:
+        tasks = [task(file, target=work.path / "0.parquet")]
+        found = [work.run(make_rows, tasks, 1, NO_PROGRESS, "rows", Faults()) for _ in range(2)]
+        assert [sums["lines"] for (sums,) in found] == [2, 2]
+        before = tasks[0].target.stat().st_ino
+        monkeypatch.setattr(rows_module, "VERSION", rows_module.VERSION + 1)
+        work.run(make_rows, tasks, 1, NO_PROGRESS, "rows", Faults())
+        assert tasks[0].target.stat().st_ino != before
 
 
 def test_rows_that_need_more_than_the_memory_of_the_engine_are_written_in_order(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     values = random.Random(1)
     rows = (
-        RecordRow(number, 1, "response", stored=values.randbytes(32), start=values.randbytes(100) + bytes(1_000))
+        RecordRow(
+            number, 1, "response", stored=values.randbytes(32), start=values.randbytes(100) + bytes(1_000)
+        )
         for number in range(150_000)
     )
-    write_rows(path, rows, dict)
+    write_rows(path, rows)
     found = duckdb.connect().execute(f"SELECT \"offset\" FROM read_parquet('{path}')").fetchnumpy()
     assert found["offset"].tolist() == list(range(150_000))
 
@@ -120,7 +128,7 @@ def test_a_full_disk_is_reported_in_words(file: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
     try:
         with pytest.raises(ArchiveError) as caught:
-            make_rows(task(file))
+            make_rows(task(file), Faults())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "File too large. Check the free space" in str(caught.value)
@@ -133,11 +141,11 @@ def test_a_damaged_file_gets_no_rows_unless_damage_is_skipped(file: Path) -> Non
     file.write_bytes(data)
     path = file.with_suffix(".parquet")
     with pytest.raises(DamagedInput, match=r"a\.warc\.gz, offset"):
-        make_rows(task(file))
+        make_rows(task(file), Faults())
     assert not path.exists()
-    make_rows(task(file, keep_going=True))
-    (sums,) = read_sums([path])
-    assert (sums.fault_count, len(sums.faults), len(read(path))) == (1, 1, 5)
+    faults = Faults(keep_going=True)
+    make_rows(task(file), faults)
+    assert (faults.count, len(read(path))) == (1, 5)
 
 
 def test_nothing_after_damage_in_an_uncompressed_file_is_changed(tmp_path: Path) -> None:
@@ -149,7 +157,7 @@ def test_nothing_after_damage_in_an_uncompressed_file_is_changed(tmp_path: Path)
     path = tmp_path / "a.warc"
     path.write_bytes(path.read_bytes().replace(b"Content-Length", b"Content-Langth", 1))
 
-    rows = list(RowScan(task(path, keep_going=True)).rows())
+    rows = list(RowScan(task(path), Faults(keep_going=True)).rows())
 
     responses = [row for row in rows if row.kind == "response"]
     assert [(row.reason, row.unfit) for row in responses] == [("damaged", "damaged")] * 2
@@ -180,10 +188,12 @@ def unusual(p: Planting) -> None:
 
 def pairs(folder: Path, **options: Any) -> Iterator[tuple[RecordRow, RecordRow]]:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        usual, parsed = RowScan(task(path, **options)), RowScan(task(path, **options))
+        faults = Faults(keep_going=True), Faults(keep_going=True)
+        usual, parsed = (RowScan(task(path, **options), own) for own in faults)
         setattr(parsed, "row", parsed.unusual_row)  # noqa: B010
         yield from zip(usual.rows(), parsed.rows(), strict=True)
-        assert usual.about() == parsed.about()
+        assert usual.sums == parsed.sums
+        assert faults[0].first == faults[1].first
 
 
 @pytest.mark.parametrize("is_summed", [True, False])
@@ -194,7 +204,7 @@ def test_usual_records_get_the_same_rows_as_by_parsing(
     p = garden()
     unusual(p)
     p.write(tmp_path)
-    found = list(pairs(tmp_path, is_summed=is_summed, has_heads=has_heads, keep_going=True))
+    found = list(pairs(tmp_path, is_summed=is_summed, has_heads=has_heads))
     assert len(found) > 140
     for usual, parsed in found:
         assert usual == parsed
@@ -211,7 +221,7 @@ def test_a_long_body_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise AssertionError("the block is read again")
 
     monkeypatch.setattr(framing, "_reopen", never)
-    found = [row for row in RowScan(task(tmp_path / "a.warc.gz")).rows() if row.kind == "response"]
+    found = [row for row in RowScan(task(tmp_path / "a.warc.gz"), Faults()).rows() if row.kind == "response"]
 
     assert [row.sha256 for row in found] == [hashlib.sha256(body).digest()]
     assert [row.blake2b for row in found] == [hashlib.blake2b(body, digest_size=32).digest()]
@@ -226,12 +236,12 @@ def test_the_facts_in_rows_are_those_of_another_reader(tmp_path: Path) -> None:
     compared = 0
     for path in sorted(path for path in tmp_path.rglob("*") if path.is_file()):
         rows = path.with_name(f"{path.name}.parquet")
-        make_rows(task(path, target=rows, keep_going=True))
+        make_rows(task(path, target=rows), Faults(keep_going=True))
         known = list(RowFacts(rows))
         others = list(old_records(path, on_damage=lambda _: None))
         assert [fact[:3] for fact in known] == [fact[:3] for fact in others]
         for fact, other in zip(known, others, strict=True):
-            if fact.head is not None:
+            if fact.start is not None:
                 compared += 1
                 assert fact[3:6] == other[3:6]
             if fact.payload_sha256 is not None and other.payload_sha256 is not None:
@@ -244,5 +254,5 @@ def test_a_long_record_has_no_facts(tmp_path: Path) -> None:
     p.file("a.warc", "plain")
     p.exchange("a.warc", "long", f"{SITE}/long", bytes(2_000_000))
     p.write(tmp_path)
-    make_rows(task(tmp_path / "a.warc"))
+    make_rows(task(tmp_path / "a.warc"), Faults())
     assert [row.stored is None for row in read(tmp_path / "a.parquet")] == [True, False]

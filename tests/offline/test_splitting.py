@@ -12,7 +12,8 @@ from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline import splitting
-from scrapy_dedupe.offline.manifest import ManifestLine, read_all, read_lines, text_line
+from scrapy_dedupe.offline.manifest import ManifestLine, read_all, read_lines
+from scrapy_dedupe.offline.manifest_lines import text_line
 from scrapy_dedupe.offline.ordering import by_cluster
 from scrapy_dedupe.offline.splitting import Part, split_by_count, split_by_size
 from scrapy_dedupe.tasks.state import StateFolder

@@ -12,10 +12,11 @@ from offline.outputs import assert_deduplicated, snapshot
 from offline.planted import SITE, Copy, Planting, digest, text
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError, UsageError
-from scrapy_dedupe.offline import final_names, rewriting, row_scan, steps
+from scrapy_dedupe.offline import final_names, rewriting, steps
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.steps import Deduped, StepOptions, run_steps
+from scrapy_dedupe.tasks import work
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.progress import NoProgress
 
@@ -151,9 +152,25 @@ def test_a_dry_run_can_leave_its_work_for_the_real_one(folder: Path, monkeypatch
     def never(*args: object, **options: object) -> None:
         raise AssertionError("what was summed is summed again")
 
-    monkeypatch.setattr(row_scan, "make_rows", never)
+    monkeypatch.setattr(steps, "make_rows", never)
     assert run(folder, work=folder / "work").converted == 1
     assert sorted(path.name for path in (folder / "work").iterdir()) == ["manifest.txt", "report.json"]
+
+
+def test_with_another_work_folder_new_files_are_written_below_the_output(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*args: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as context:
+        context.setattr(final_names, "move", die)
+        with pytest.raises(Died):
+            run(folder, work=folder / "work")
+    assert (folder / "out" / ".dedupe" / "warcrefs" / "new" / "a.warc.gz").exists()
+    assert run(folder, work=folder / "work").converted == 1
+    assert not (folder / "out" / ".dedupe").exists()
+    assert sorted(snapshot(folder / "work")) == ["manifest.txt", "report.json"]
 
 
 def test_arc_files_are_made_warc_files_if_that_is_asked_for(folder: Path) -> None:
@@ -169,7 +186,7 @@ def test_options_decide_what_becomes_a_revisit(folder: Path) -> None:
 
 
 DEATHS = [
-    (steps, "made_rows"),
+    (steps, "make_rows"),
     (steps, "number_rows"),
     (steps, "list_lines"),
     (steps, "number_clusters"),
@@ -276,7 +293,7 @@ def test_other_files_do_not_go_on_with_the_work(cut: Path) -> None:
 def test_work_of_another_version_is_begun_anew_only_if_asked(
     cut: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "__version__", "0.0.1")
+    monkeypatch.setattr(work, "__version__", "0.0.1")
     with pytest.raises(ArchiveError, match=r"this is 0\.0\.1"):
         run(cut)
     assert run(cut, force=True).converted == 1

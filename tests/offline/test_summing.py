@@ -14,6 +14,7 @@ from scrapy_dedupe.offline.digests import Digester, DigestOptions
 from scrapy_dedupe.offline.inputs import Input, find_inputs, relative_to
 from scrapy_dedupe.offline.manifest import read_lines
 from scrapy_dedupe.offline.summing import SumOptions, Sums, sum_files
+from scrapy_dedupe.tasks import work
 from scrapy_dedupe.tasks.faults import Faults
 
 if TYPE_CHECKING:
@@ -101,18 +102,18 @@ def test_what_an_earlier_run_kept_is_used_for_the_same_question_alone(
 
     with pytest.raises(Died):
         sum_files(given, folder / "sums", options, before_end=stop)
-    (part,) = (folder / "sums.parts").glob("*.txt")
-    part.write_text("")
+    mark_part(folder)
     if change == "options":
         options = SumOptions(DigestOptions("md5"), force=True)
     elif change == "version":
-        monkeypatch.setattr(summing, "__version__", "0.0.1")
+        monkeypatch.setattr(work, "__version__", "0.0.1")
     else:
         path = folder / "in" / "a.warc"
         path.write_bytes(path.read_bytes())
     sum_files(given, folder / "sums", options)
-    # The part was emptied, so only what was made anew has lines.
-    assert len(list(read_lines(folder / "sums"))) == 3
+    assert [line.uri for line in read_lines(folder / "sums")] == [
+        f"{SITE}/a.warc/{number}" for number in range(3)
+    ]
 
 
 def test_what_an_earlier_run_kept_is_used(folder: Path) -> None:
@@ -123,10 +124,31 @@ def test_what_an_earlier_run_kept_is_used(folder: Path) -> None:
 
     with pytest.raises(Died):
         sum_files(given, folder / "sums", SumOptions(force=True), before_end=stop)
-    (part,) = (folder / "sums.parts").glob("*.txt")
-    part.write_text("")
+    mark_part(folder)
     sum_files(given, folder / "sums", SumOptions(force=True))
-    assert list(read_lines(folder / "sums")) == []
+    assert next(read_lines(folder / "sums")).uri == f"{SITE}/a.warc/9"
+
+
+def mark_part(folder: Path) -> None:
+    """Change the first line that an earlier run kept."""
+    (part,) = (folder / "sums.parts").glob("*.txt")
+    part.write_bytes(part.read_bytes().replace(b"a.warc/0", b"a.warc/9"))
+
+
+def test_a_file_that_changes_while_it_is_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Digester.lines
+
+    def growing(digester: Digester) -> Any:
+        yield from lines(digester)
+        with (folder / "in" / "a.warc").open("ab") as file:
+            file.write(b"WARC")
+
+    monkeypatch.setattr(Digester, "lines", growing)
+    with pytest.raises(
+        ArchiveError, match=r"in/a\.warc has changed since this work began\. Run the command again\."
+    ):
+        sums(folder, "in/a.warc")
+    assert not (folder / "sums").exists()
 
 
 def test_faults_that_an_earlier_run_passed_over_are_told_again(folder: Path) -> None:
@@ -202,14 +224,14 @@ def test_what_another_process_has_added_meanwhile_is_not_added_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sums(folder, "in/a.warc")
-    check = summing._check_output
+    check = summing.check_output
 
-    def late(output: Path, options: SumOptions) -> None:
-        monkeypatch.setattr(summing, "_check_output", check)
-        check(output, options)
+    def late(output: Path, **options: Any) -> None:
+        monkeypatch.setattr(summing, "check_output", check)
+        check(output, **options)
         sums(folder, "in/c.warc.gz", append=True)
 
-    monkeypatch.setattr(summing, "_check_output", late)
+    monkeypatch.setattr(summing, "check_output", late)
     done = sums(folder, "in/c.warc.gz", append=True)
     assert (done.files, done.listed) == (0, ("in/c.warc.gz",))
     assert len(list(read_lines(folder / "sums"))) == 6
@@ -295,8 +317,9 @@ def test_the_state_of_a_file_says_what_it_depends_on(folder: Path) -> None:
         (part,) = (folder / "sums.parts").glob("*.json")
         key = json.loads(part.read_text())["key"]
         stat = (folder / "in" / "a.warc").stat()
-        assert (key["name"], key["size"]) == ("in/a.warc", stat.st_size)
-        assert key["changed"] == [stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
-        assert key["options"]["algorithm"] == "sha512"
+        place = str(folder / "in" / "a.warc")
+        assert key["name"] == "in/a.warc"
+        assert key["file"] == [place, stat.st_size, stat.st_ino, stat.st_mtime_ns, None, stat.st_ctime_ns]
+        assert key["depends_on"]["algorithm"] == "sha512"
 
     sum_files(inputs_of("in/a.warc"), folder / "sums", SumOptions(DigestOptions("sha512")), before_end=look)

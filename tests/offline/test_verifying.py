@@ -27,13 +27,12 @@ from offline.archive_pairs import (
     response,
     sha1,
 )
+from offline.old_facts import old_records
 from sampling import examples
 
 from scrapy_dedupe.errors import DamagedInput, SettingError
 from scrapy_dedupe.offline.changes import digest_like
-from scrapy_dedupe.offline.old_files import old_records
-from scrapy_dedupe.offline.pairing import pairs_of
-from scrapy_dedupe.offline.verifying import Verification, verify
+from scrapy_dedupe.offline.verifying import Verification, pairs_of, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 from deduped_files import Archive as Pages
 from deduped_files import Page, dedupe
-from offline.archive_pairs import Archive, archive, deduplicated, response
+from offline.archive_pairs import Archive, archive, convert, deduplicated, record_id, response, sha1
+from offline.old_facts import old_records
 
-from scrapy_dedupe.offline.old_files import old_records
 from scrapy_dedupe.offline.verifying import verify
 from scrapy_dedupe.offline.windows import KEPT_BYTES, HeldFile, WindowedFile
 
@@ -152,3 +152,30 @@ def test_facts_of_another_file_are_no_proof(tmp_path: Path) -> None:
     # The record is read from the file before, as it is not the one of the facts, and has not changed.
     assert result.is_right
     assert result.unchanged == 5
+
+
+def test_wrong_payload_digests_in_the_facts_are_noticed(tmp_path: Path) -> None:
+    """Each page has a copy with another ending, and the facts have the digest of the same beginning for both."""
+    before, after, names = Archive({"a.warc.gz": {}}), Archive({"a.warc.gz": {}}), range(64)
+    for archive_ in (before, after):
+        for number in names:
+            for copy in (0, 1):
+                page = response(
+                    2 * number + copy,
+                    f"http://example.org/{number}",
+                    f"2020-01-0{1 + copy}T00:00:00Z",
+                    b"<p>%d and %d</p>" % (number, copy),
+                    digest=None,
+                )
+                page.set("WARC-Payload-Digest", sha1(b"%d" % number))
+                archive_.files["a.warc.gz"][f"{number} {copy}"] = page
+    for number in names:
+        convert(after[f"{number} 1"], after[f"{number} 0"], record_id(1_000 + number))
+    pair = (before.write(tmp_path / "b") / "a.warc.gz", after.write(tmp_path / "a") / "a.warc.gz")
+    facts = [
+        fact._replace(payload_sha256=bytes(31) + bytes([place // 2]))
+        for place, fact in enumerate(old_records(pair[0]))
+    ]
+    result = verify([pair], facts=[facts], work=tmp_path / "work", sample=0)
+    assert result.converted == 64
+    assert "another payload" in str(result.findings)

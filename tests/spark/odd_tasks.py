@@ -37,7 +37,7 @@ def double(number: int) -> int:
     return 2 * number
 
 
-def killed(task: Task) -> None:
+def killed(task: Task, *others: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -101,10 +101,10 @@ def broken(task: Task) -> None:
     raise ZeroDivisionError("a bug")
 
 
-def rewritten_on_a_full_disk(task: Any) -> Any:
+def rewritten_on_a_full_disk(task: Any, *others: Any) -> Any:
     """No file may become larger than a part of the new ones."""
     with most_bytes(2_000):
-        return rewrite_file(task)
+        return rewrite_file(task, *others)
 
 
 @contextmanager
@@ -117,14 +117,14 @@ def most_bytes(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def rows_after_a_kill(task: Any) -> Any:
+def rows_after_a_kill(task: Any, *others: Any) -> Any:
     killed_once("rows")
-    return make_rows(task)
+    return make_rows(task, *others)
 
 
-def rewritten_after_a_kill(task: Any) -> Any:
+def rewritten_after_a_kill(task: Any, *others: Any) -> Any:
     killed_once("rewrite")
-    return rewrite_file(task)
+    return rewrite_file(task, *others)
 
 
 def compared_after_a_kill(task: Any) -> Any:
@@ -141,9 +141,9 @@ def killed_once(name: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def rows_on_a_full_disk(task: Any) -> Any:
+def rows_on_a_full_disk(task: Any, *others: Any) -> Any:
     with most_bytes(2_000):
-        return make_rows(task)
+        return make_rows(task, *others)
 
 
 def uploaded_except_b(task: Any) -> str:

@@ -14,14 +14,14 @@ from spark import odd_tasks
 
 from scrapy_dedupe import spark
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.offline import rewriting, row_scan, verifying
+from scrapy_dedupe.offline import rewriting, steps, verifying
 from scrapy_dedupe.offline.digests import DigestOptions
 from scrapy_dedupe.offline.inputs import find_inputs
 from scrapy_dedupe.offline.manifest import read_lines
-from scrapy_dedupe.offline.pairing import pairs_of
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.offline.summing import SumOptions
+from scrapy_dedupe.offline.verifying import pairs_of
 from scrapy_dedupe.tasks.faults import Faults
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def test_a_damaged_file_is_named_and_nothing_is_written(folder: Path) -> None:
 
 
 def test_a_killed_process_in_each_step_changes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_scan, "make_rows", odd_tasks.rows_after_a_kill)
+    monkeypatch.setattr(steps, "make_rows", odd_tasks.rows_after_a_kill)
     monkeypatch.setattr(rewriting, "rewrite_file", odd_tasks.rewritten_after_a_kill)
     monkeypatch.setattr(verifying, "compare", odd_tasks.compared_after_a_kill)
     done(folder, "dedupe", "in", "-r", "-o", "far", *ENGINE)
@@ -148,7 +148,7 @@ def test_a_file_whose_processes_are_all_killed_is_named_and_the_same_command_con
 @pytest.mark.parametrize(
     ("module", "step", "full"),
     [
-        (row_scan, "make_rows", odd_tasks.rows_on_a_full_disk),
+        (steps, "make_rows", odd_tasks.rows_on_a_full_disk),
         (rewriting, "rewrite_file", odd_tasks.rewritten_on_a_full_disk),
     ],
 )

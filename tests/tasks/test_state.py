@@ -9,7 +9,7 @@ import pytest
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.tasks.faults import Fault, Faults
-from scrapy_dedupe.tasks.state import StateFolder, replay_faults, write_whole, writing
+from scrapy_dedupe.tasks.state import StateFolder, write_whole, writing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,8 +138,8 @@ def test_only_what_the_system_refuses_is_told_as_a_failure_to_write(tmp_path: Pa
 def test_faults_of_an_earlier_run_are_told_again() -> None:
     first = [Fault("a.warc, offset 1", "it is broken"), Fault("b.warc", "the file is empty")]
     faults = Faults(keep_going=True)
-    replay_faults(faults, 5, first)
+    faults.replay(5, first)
     assert (faults.count, faults.first) == (5, first)
     with pytest.raises(DamagedInput, match=r"a\.warc, offset 1: it is broken"):
-        replay_faults(Faults(), 5, first)
-    replay_faults(Faults(), 0, [])
+        Faults().replay(5, first)
+    Faults().replay(0, [])

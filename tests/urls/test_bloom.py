@@ -59,6 +59,19 @@ def test_add_many_answers_in_order() -> None:
     assert GrowingBloomFilter(10, 1e-6).add_many([b"a", b"b", b"a"]) == [True, True, False]
 
 
+@pytest.mark.parametrize("capacity", [1, 10_000])
+def test_fingerprints_are_added_together_unless_one_is_known(capacity: int) -> None:
+    seen = GrowingBloomFilter(capacity, 1e-6)
+    seen.add_many([b"plain", b"first"])
+    assert not seen.add_all_unless(b"plain", [b"a", b"b"])
+    assert not seen.add_all_unless(b"other", [b"first", b"a"])
+    assert not any(item in seen for item in (b"a", b"b", b"other"))
+    assert seen.add_all_unless(b"other", [b"a", b"first", b"b"])
+    assert all(item in seen for item in (b"a", b"b"))
+    assert b"other" not in seen
+    assert len(seen) == 4
+
+
 @pytest.mark.parametrize(
     ("capacity", "error_rate", "probes"),
     sampled(

@@ -95,7 +95,8 @@ def test_an_arc_record_has_no_named_fields(tmp_path):
 
 def test_a_file_that_was_changed_meanwhile_is_damaged(tmp_path):
     path = tmp_path / "a.warc"
-    (record,) = stored(path, written(b"WARC/1.0", FIRST))
+    folded = written(b"WARC/1.0", FIRST).replace(b"Content-Length: ", b"Content-Length:\r\n ")
+    (record,) = stored(path, folded)
     path.write_bytes(b"")
     with pytest.raises(DamagedInput, match=r"a\.warc, offset 0"):
         raw_head(record)

@@ -10,7 +10,7 @@ from scrapy_dedupe.commands.options import DRY_RUN, Option, flag
 from scrapy_dedupe.commands.output import first, listed
 from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.offline.eligibility import DEFAULT_MIN_SIZE, DEFAULT_STATUSES, Eligibility
-from scrapy_dedupe.offline.manifest import ALGORITHMS
+from scrapy_dedupe.offline.manifest_lines import ALGORITHMS
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.warc.remote import is_url, shown
 

@@ -20,13 +20,12 @@ from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline.arc_conversion import ConversionOptions
 from scrapy_dedupe.offline.arc_files import convert_files
 from scrapy_dedupe.offline.eligibility import LEFT
-from scrapy_dedupe.offline.findings import KINDS
+from scrapy_dedupe.offline.evidence import KINDS
 from scrapy_dedupe.offline.manifest import read_all
-from scrapy_dedupe.offline.pairing import originals_of, pairs_of
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.restoring import RestoreOptions, restore
 from scrapy_dedupe.offline.rewriting import RewriteOptions, rewrite
-from scrapy_dedupe.offline.verifying import verify
+from scrapy_dedupe.offline.verifying import originals_of, pairs_of, verify
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
 

@@ -15,7 +15,7 @@ from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.importing import ImportOptions
 from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.offline.eligibility import LEFT
-from scrapy_dedupe.offline.inputs import find_inputs, left_below, left_open, refuse_own_folder
+from scrapy_dedupe.offline.inputs import find_inputs, left_out, refuse_own_folder
 from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.stores.crawl_index import checked_crawl_id
@@ -76,8 +76,7 @@ def _dedupe(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     inputs = find_inputs(opts.paths, faults=faults, recursive=opts.recursive, without=folder)
     if folder is not None and not opts.dry_run:
         refuse_own_folder(inputs, folder)
-    below = 0 if opts.recursive else left_below(opts.paths, inputs, folder)
-    are_open = left_open(opts.paths, inputs, recursive=opts.recursive, without=folder)
+    below, are_open = left_out(opts.paths, inputs, recursive=opts.recursive, without=folder)
     options = StepOptions(
         algorithm=opts.hash,
         eligibility=eligibility_of(opts),

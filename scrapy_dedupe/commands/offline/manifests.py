@@ -16,14 +16,7 @@ from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import ArchiveError, DedupeError, UsageError
 from scrapy_dedupe.offline.collisions import CollisionCounts, resolve_collisions
 from scrapy_dedupe.offline.digests import DigestOptions
-from scrapy_dedupe.offline.inputs import (
-    Input,
-    find_inputs,
-    left_below,
-    left_open,
-    refuse_own_file,
-    relative_to,
-)
+from scrapy_dedupe.offline.inputs import Input, find_inputs, left_out, refuse_own_file, relative_to
 from scrapy_dedupe.offline.manifest import FORMATS, LineWriter, read_all
 from scrapy_dedupe.offline.ordering import by_cluster, by_place
 from scrapy_dedupe.offline.ordering import number as numbered
@@ -31,9 +24,9 @@ from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.splitting import FORMATS as SPLIT_FORMATS
 from scrapy_dedupe.offline.splitting import split_by_count, split_by_size
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
-from scrapy_dedupe.offline.work_folder import work_folder
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.outputs import work_folder
 
 from . import HASH, PATHS_MAP, ROOT, continues, left_files
 from .engines import ENGINES, jobs_of
@@ -64,8 +57,7 @@ def _sum(stores: CommandStores, opts: argparse.Namespace) -> Sums:
         raise UsageError("--append extends a manifest and --force replaces it. Give only one of them.")
     faults = Faults(keep_going=opts.keep_going)
     inputs = find_inputs(opts.paths, faults=faults, recursive=opts.recursive)
-    below = 0 if opts.recursive else left_below(opts.paths, inputs)
-    are_open = left_open(opts.paths, inputs, recursive=opts.recursive)
+    below, are_open = left_out(opts.paths, inputs, recursive=opts.recursive)
     if opts.base is not None:
         inputs = relative_to(inputs, opts.base)
     options = SumOptions(
@@ -146,13 +138,13 @@ def _compare(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     def given() -> Iterator[ManifestLine]:
         for line in read_all(opts.manifests, faults=faults):
             names.add(line.file)
-            yield replace(line, extension=None, copy=None, refers_to_uri=None, refers_to_date=None)
+            yield line
         _refuse_listed_file(names, places, opts.output)
 
     try:
         with jobs_of(opts) as jobs, Bars(opts) as bars, writer, work_folder(opts.output) as work:
             lines = resolve_collisions(
-                by_cluster(given(), work.path),
+                given(),
                 places,
                 faults=faults,
                 watch=bars,

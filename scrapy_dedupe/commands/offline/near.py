@@ -16,7 +16,7 @@ from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.live.responses import decoded_page
 from scrapy_dedupe.near import FORMATS, NearJobOptions, PageOptions, find_near_copies
 from scrapy_dedupe.near.pages import COUNTED_REASONS, REPORTED_REASONS
-from scrapy_dedupe.offline.inputs import find_inputs, left_below, left_open
+from scrapy_dedupe.offline.inputs import find_inputs, left_out
 from scrapy_dedupe.reports.wording import clean, counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
 
@@ -44,8 +44,7 @@ def _near(stores: CommandStores, opts: argparse.Namespace) -> NearCopies:
     pages = PageOptions(decoded_page, judge_options(content), content.max_bytes, mimes)
     faults = Faults(keep_going=opts.keep_going)
     inputs = find_inputs(opts.paths, faults=faults, recursive=opts.recursive)
-    below = 0 if opts.recursive else left_below(opts.paths, inputs)
-    are_open = left_open(opts.paths, inputs, recursive=opts.recursive)
+    below, are_open = left_out(opts.paths, inputs, recursive=opts.recursive)
     file_format = opts.format or _SUFFIXES.get(opts.output.suffix.lower(), "parquet")
     options = NearJobOptions(pages, file_format, **picked(opts, "force keep_going"))
     with jobs_of(opts) as jobs, Bars(opts) as bars:

@@ -18,7 +18,7 @@ from scrapy_dedupe.content.judge import Judgement
 from scrapy_dedupe.content.pages import PageReading
 from scrapy_dedupe.errors import StoreError
 from scrapy_dedupe.live.events import STORE_AWAY
-from scrapy_dedupe.live.responses import has_charset
+from scrapy_dedupe.live.responses import body_digest, has_charset, utf8_of
 from scrapy_dedupe.live.threads import Worker
 
 if TYPE_CHECKING:
@@ -103,13 +103,19 @@ class JudgeQueue:
         source = page.source or self._source_of(page)
         if not source:
             return PageReading(reason="encoding")
-        return self._judge.read(Page(response.url, response.text, crawl, page.kind, page.mime, source=source))
+        text, utf8 = response.text, utf8_of(response)
+        return self._judge.read(
+            Page(response.url, text, crawl, page.kind, page.mime, source=source, utf8=utf8)
+        )
 
     def _source_of(self, page: _Waiting) -> bytes:
         """The source of a page; empty if the page must not be decoded."""
-        if not has_charset(page.response):
+        response = page.response
+        if not has_charset(response):
             return b""
-        return self._judge.source_of(page.kind, page.response.encoding, page.response.body)
+        return self._judge.source_of(
+            page.kind, response.encoding, body_digest(response, self._session.captures)
+        )
 
     @property
     def _reader(self) -> Worker:

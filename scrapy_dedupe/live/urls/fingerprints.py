@@ -65,13 +65,15 @@ class Fingerprints:
         self._usual = None
         return self._made(request if url is None else request.replace(url=url))
 
-    def with_less_query(self, request: Request, url: str) -> bytes:
-        """Like :meth:`of`, for a URL that only lacks parameters of the request's URL, or has them in another order."""
-        # Such a change of a usual URL leaves it usual.
-        if request is not self._usual:
-            return self.of(request, url)
-        url, _, _ = url.partition("#")
-        return _usual_fingerprint(url, url.partition("?")[2])
+    def of_identity(self, request: Request, identity: str) -> bytes:
+        """Like :meth:`of`, for the identity of the request's URL under URL rules."""
+        if request is self._usual:
+            url, _, _ = identity.partition("#")
+            start, _, query = url.partition("?")
+            # If only parameters were removed or moved, the URL is still usual.
+            if request.url.startswith(f"{start}?"):
+                return _usual_fingerprint(url, query)
+        return self.of(request, identity)
 
     def _made(self, request: Request) -> bytes:
         fingerprint = self._make(request)

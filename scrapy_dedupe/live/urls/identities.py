@@ -9,7 +9,6 @@ to the identity, so rules of another run or process do not match.
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scrapy_dedupe.urls.rules import GROUP_ID_BYTES
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
     from .fingerprints import Fingerprints
 
-_changes_query = attrgetter("changes_query")
-
 
 class RecordedKeys(Protocol):
     """The part of a URL filter that is used here."""
@@ -33,6 +30,7 @@ class RecordedKeys(Protocol):
     def has_fingerprints(self) -> bool: ...
 
     def add(self, fingerprint: bytes) -> bool: ...
+    def add_all_unless(self, known: bytes, fingerprints: list[bytes]) -> bool: ...
     def add_start(self, fingerprint: bytes) -> None: ...
     def take_start(self, fingerprint: bytes) -> bool: ...
     def __contains__(self, fingerprint: bytes) -> bool: ...
@@ -76,7 +74,8 @@ class IdentityKeys(NamedTuple):
 
     def of_request(self) -> list[bytes]:
         """The keys to record for the request."""
-        return [self.requested, *self.marks(self.applied)] if self.applied else []
+        group, plain = self.group.id, self.plain
+        return [b"p" + group + plain, *_marks(group, self.applied, plain)] if self.applied else []
 
 
 class Identities:
@@ -116,10 +115,7 @@ class Identities:
             return None
         group = (self._all_rules.group(identity) if self._suspended else None) or active
         if applied:
-            if all(map(_changes_query, applied)):
-                plain = self._fingerprints.with_less_query(request, identity)
-            else:
-                plain = self._fingerprints.of(request, identity)
+            plain = self._fingerprints.of_identity(request, identity)
             # The fingerprinter may ignore the difference too, such as the order of parameters.
             if plain != fingerprint:
                 return IdentityKeys(plain, group, applied, active.id)
@@ -147,22 +143,17 @@ class Identities:
 
     def is_first(self, keys: IdentityKeys) -> bool:
         """Record the identity of a request; False, without recording it, if its page was requested under another URL."""
-        urls = self.urls
+        if self._suspended and self._was_requested(keys):
+            return False
         if not keys.applied:
-            if keys.requested_since in urls or (self._suspended and self._was_requested(keys)):
+            if keys.requested_since in self.urls:
                 return False
             self.record(keys)
             return True
-        if keys.plain in urls or (self._suspended and self._was_requested(keys)):
-            return False
-        if not urls.add(keys.requested_since):
-            return False
+        recorded = keys.of_request()
         if self._suspended:
-            urls.add(keys.requested)
-        group, plain = keys.group.id, keys.plain
-        for rule in keys.applied:
-            urls.add(_mark(group, rule, plain))
-        return True
+            recorded.insert(0, keys.requested_since)
+        return self.urls.add_all_unless(keys.plain, recorded)
 
     def _was_requested(self, keys: IdentityKeys) -> bool:
         """Whether the page of a request was requested before the last suspension, and it is known which page that was."""
@@ -215,8 +206,4 @@ class Identities:
 
 
 def _marks(group: bytes, rules: Iterable[UrlRule], plain: bytes) -> list[bytes]:
-    return [_mark(group, rule, plain) for rule in rules]
-
-
-def _mark(group: bytes, rule: UrlRule, plain: bytes) -> bytes:
-    return b"r" + group + rule.id + plain
+    return [b"".join((b"r", group, rule.id, plain)) for rule in rules]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from scrapy_dedupe.urls.folder import FilterFolder, LocalFilter
     from scrapy_dedupe.urls.journal import Journal
 
+    from .identities import RecordedKeys
+
 logger = logging.getLogger(__name__)
 
 CONTINUES: Final = "The URL filter continues."
@@ -109,6 +111,15 @@ class LocalUrls:
             return False
         self._asked_again += 1
         return True
+
+    def add_all_unless(self, known: bytes, fingerprints: list[bytes]) -> bool:
+        filter_ = self._filter
+        if not isinstance(filter_, GrowingBloomFilter) or self._forgotten:
+            return add_each_unless(self, known, fingerprints)
+        is_new = filter_.add_all_unless(known, fingerprints)
+        if is_new and self._folder is not None:
+            self._found += fingerprints
+        return is_new
 
     def add_start(self, fingerprint: bytes) -> None:
         if self.add(fingerprint) and self._folder is not None:
@@ -278,6 +289,15 @@ class DoneRequests:
         done, self._waiting = self._waiting[:count], self._waiting[count:]
         if self.journal is not None and not self._session.is_spoiled:
             append_on_worker(self._session, self.journal, done)
+
+
+def add_each_unless(urls: RecordedKeys, known: bytes, fingerprints: Sequence[bytes]) -> bool:
+    """Implements :meth:`~scrapy_dedupe.dupefilters.UrlFilter.add_all_unless` with single calls."""
+    if known in urls or not urls.add(fingerprints[0]):
+        return False
+    for fingerprint in fingerprints[1:]:
+        urls.add(fingerprint)
+    return True
 
 
 def append_on_worker(session: Session, journal: Journal, fingerprints: list[bytes]) -> None:

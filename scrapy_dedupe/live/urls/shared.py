@@ -27,7 +27,7 @@ from scrapy_dedupe.urls.journal import DONE, FORGOTTEN, Journal, in_parts
 from scrapy_dedupe.urls.scrapy_file import SCRAPY_QUEUE_NAME, set_aside
 from scrapy_dedupe.urls.shared import SharedBloomFilter
 
-from .local import CONTINUES, DoneRequests, lost_requests
+from .local import CONTINUES, DoneRequests, add_each_unless, lost_requests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -172,6 +172,9 @@ class SharedUrls:
             # Without delay: if the process were killed first, the request would count as done.
             self._record_again()
         return is_new
+
+    def add_all_unless(self, known: bytes, fingerprints: list[bytes]) -> bool:
+        return add_each_unless(self, known, fingerprints)
 
     def add_start(self, fingerprint: bytes) -> None:
         assert self._filter is not None

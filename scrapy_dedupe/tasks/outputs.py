@@ -1,0 +1,70 @@
+"""Work folders next to the output of a command, with names derived from the name of the output.
+
+The temporary files of a command are in ``.OUTPUT.work`` (`work_folder`), which the next run of the command removes after a
+kill. A job that continues after a kill keeps its results in ``OUTPUT.parts`` (`parts_folder`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.tasks.state import LOCK, writing
+from scrapy_dedupe.tasks.work import WorkFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def work_folder(output: Path) -> Iterator[WorkFolder]:
+    """An empty work folder next to *output*; for ``-`` in the system's temporary folder. It is removed at the end.
+
+    Raises ArchiveError if another process works on the same output, or if the folder cannot be created.
+    """
+    with left_folder(output) as work:
+        work.clear(keep=frozenset({LOCK}))
+        yield work
+
+
+@contextlib.contextmanager
+def left_folder(output: Path) -> Iterator[WorkFolder]:
+    """Like `work_folder`, but keeps the files of an earlier run."""
+    with contextlib.ExitStack() as stack:
+        if str(output) == "-":
+            with writing(Path(tempfile.gettempdir())):
+                path = Path(
+                    stack.enter_context(tempfile.TemporaryDirectory(prefix="scrapy-dedupe-")), ".work"
+                )
+        else:
+            path = output.with_name(f".{output.name}.work")
+        work = stack.enter_context(WorkFolder(path))
+        stack.callback(work.remove_at_end)
+        yield work
+
+
+def parts_folder(output: Path) -> WorkFolder:
+    """The work folder of a job that writes the file *output*, and that continues after a kill."""
+    return WorkFolder(output.with_name(f"{output.name}.parts"), restart="run the command again")
+
+
+def check_output(output: Path, *, may_exist: bool, choices: str) -> None:
+    """Raise ArchiveError if a job with a `parts_folder` cannot write the file *output*, or must not replace it.
+
+    *choices* says what the user can do about an existing file.
+    """
+    if not output.parent.is_dir():
+        raise ArchiveError(
+            f"{output} cannot be written: the folder {output.parent} does not exist. Create it, or choose another."
+        )
+    if output.is_dir():
+        raise ArchiveError(f"{output} is a folder. Name a file.")
+    if output.exists() and not may_exist:
+        work = parts_folder(output)
+        if work.is_left:  # by a run that was killed just before it removed this folder
+            with work:
+                work.remove()
+        raise ArchiveError(f"{output} already exists. Name another output, {choices}.")

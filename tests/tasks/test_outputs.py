@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.tasks.outputs import check_output, left_folder, parts_folder, work_folder
+
+
+def test_a_folder_for_temporary_files_is_empty_and_removed_at_the_end(tmp_path: Path) -> None:
+    with left_folder(tmp_path / "out") as folder, pytest.raises(ZeroDivisionError):  # noqa: PT012
+        (folder.path / "left").write_text("")
+        with work_folder(tmp_path / "other") as other:
+            assert [path.name for path in other.path.iterdir()] == ["lock"]
+            raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_for_standard_output_is_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with work_folder(Path("-")) as folder:
+        assert tmp_path not in folder.path.parents
+    assert not folder.path.parent.exists()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_output_must_not_exist_and_its_folder_must(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    check_output(output, may_exist=False, choices="or replace it")
+    with pytest.raises(ArchiveError, match=r"the folder .*gone does not exist"):
+        check_output(tmp_path / "gone" / "out", may_exist=False, choices="")
+    with pytest.raises(ArchiveError, match=r"is a folder\. Name a file"):
+        check_output(tmp_path, may_exist=True, choices="")
+    output.write_text("before")
+    check_output(output, may_exist=True, choices="")
+    with parts_folder(output):  # left by a run that was killed at its very end
+        pass
+    with pytest.raises(ArchiveError, match=r"out already exists\. Name another output, or replace it\."):
+        check_output(output, may_exist=False, choices="or replace it")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
