@@ -262,8 +262,10 @@ class _Steps:
             report, changed = self._verified(sources, new, arcs)
             if report.dry_run or report.kept_in is not None:
                 return report
-            verified = {"report": asdict(report), "changed": changed}
+            verified = {"report": asdict(report), "changed": changed, "new": os.path.realpath(new.folder)}
             work.write_json(VERIFIED, verified)
+        elif self._new is not work and verified["new"] != os.path.realpath(new.folder):
+            raise work.other_work(f"-o was {verified['report']['output']}")
         new.move(verified["changed"], sources)
         return Deduped.from_json(verified["report"])
 

@@ -173,6 +173,45 @@ def test_with_another_work_folder_new_files_are_written_below_the_output(
     assert sorted(snapshot(folder / "work")) == ["manifest.txt", "report.json"]
 
 
+@pytest.fixture
+def half_moved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Killed before the second of the new files got its final name, with another work folder."""
+    moved = []
+
+    def dies(new: Path, final: Path) -> None:
+        if moved:
+            raise Died
+        moved.append(final)
+        real(new, final)
+
+    real = final_names.move
+    with monkeypatch.context() as context:
+        context.setattr(final_names, "move", dies)
+        with pytest.raises(Died):
+            run(folder, work=folder / "work")
+    return folder
+
+
+def test_another_output_with_the_same_work_folder_is_refused(half_moved: Path) -> None:
+    (half_moved / "out").rename(half_moved / "first")
+    with pytest.raises(ArchiveError, match=r"work holds other unfinished work: -o was .*out\. Repeat"):
+        inputs = find_inputs(["in"], faults=Faults(), recursive=True)
+        options = StepOptions(work=half_moved / "work")
+        run_steps(inputs, half_moved / "other", options, faults=Faults(), watch=NoProgress())
+    (half_moved / "first").rename(half_moved / "out")
+    assert run(half_moved, work=half_moved / "work").converted == 1
+    assert len([name for name in snapshot(half_moved / "out") if "arc" in name]) == 4
+
+
+def test_a_new_file_that_is_removed_before_the_work_is_finished_is_reported(half_moved: Path) -> None:
+    (moved,) = [path for path in (half_moved / "out").rglob("*arc*") if path.is_file() and "new" not in path.parts]
+    moved.unlink()
+    with pytest.raises(ArchiveError, match=f"{moved.name} was removed before this work was finished. Start again"):
+        run(half_moved, work=half_moved / "work")
+    assert run(half_moved, work=half_moved / "work", force=True).converted == 1
+    assert moved.exists()
+
+
 def test_arc_files_are_made_warc_files_if_that_is_asked_for(folder: Path) -> None:
     done = run(folder, convert_arc=True)
     assert (done.files, done.arcs, done.converted, done.left) == (4, 1, 2, {})
