@@ -220,6 +220,23 @@ def test_arc_files_are_made_warc_files_if_that_is_asked_for(folder: Path) -> Non
     assert done.old_bytes == sum(map(len, snapshot(folder / "in").values()))
 
 
+@pytest.mark.parametrize("name", ["old.arc", "old.warc.gz"])
+def test_a_file_with_the_name_of_a_converted_one_is_refused(folder: Path, name: str) -> None:
+    p = Planting()
+    p.file(name, "arc" if name.endswith("arc") else "gzip")
+    if name.endswith("arc"):
+        p.arc_capture(name, "other", f"{SITE}/other", text("other", 3_000))
+        p.file("old.warc", "plain")
+        p.exchange("old.warc", "third", f"{SITE}/third", text("third", 3_000))
+    else:
+        p.exchange(name, "other", f"{SITE}/other", text("other", 3_000))
+    p.write(folder / "in")
+    with pytest.raises(UsageError, match=r"both have the name in/old\.warc(\.gz)? after --convert-arc\. Rename one"):
+        run(folder, convert_arc=True)
+    assert not (folder / "out").exists()
+    assert run(folder).files == (6 if name.endswith("arc") else 5)
+
+
 def test_options_decide_what_becomes_a_revisit(folder: Path) -> None:
     assert run(folder, eligibility=Eligibility(min_size=4_000)).left == {"small": 2}
 
