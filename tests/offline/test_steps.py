@@ -194,9 +194,9 @@ def half_moved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_another_output_with_the_same_work_folder_is_refused(half_moved: Path) -> None:
     (half_moved / "out").rename(half_moved / "first")
+    inputs = find_inputs(["in"], faults=Faults(), recursive=True)
+    options = StepOptions(work=half_moved / "work")
     with pytest.raises(ArchiveError, match=r"work holds other unfinished work: -o was .*out\. Repeat"):
-        inputs = find_inputs(["in"], faults=Faults(), recursive=True)
-        options = StepOptions(work=half_moved / "work")
         run_steps(inputs, half_moved / "other", options, faults=Faults(), watch=NoProgress())
     (half_moved / "first").rename(half_moved / "out")
     assert run(half_moved, work=half_moved / "work").converted == 1
@@ -204,9 +204,13 @@ def test_another_output_with_the_same_work_folder_is_refused(half_moved: Path) -
 
 
 def test_a_new_file_that_is_removed_before_the_work_is_finished_is_reported(half_moved: Path) -> None:
-    (moved,) = [path for path in (half_moved / "out").rglob("*arc*") if path.is_file() and "new" not in path.parts]
+    (moved,) = [
+        path for path in (half_moved / "out").rglob("*arc*") if path.is_file() and "new" not in path.parts
+    ]
     moved.unlink()
-    with pytest.raises(ArchiveError, match=f"{moved.name} was removed before this work was finished. Start again"):
+    with pytest.raises(
+        ArchiveError, match=f"{moved.name} was removed before this work was finished. Start again"
+    ):
         run(half_moved, work=half_moved / "work")
     assert run(half_moved, work=half_moved / "work", force=True).converted == 1
     assert moved.exists()
@@ -231,7 +235,9 @@ def test_a_file_with_the_name_of_a_converted_one_is_refused(folder: Path, name: 
     else:
         p.exchange(name, "other", f"{SITE}/other", text("other", 3_000))
     p.write(folder / "in")
-    with pytest.raises(UsageError, match=r"both have the name in/old\.warc(\.gz)? after --convert-arc\. Rename one"):
+    with pytest.raises(
+        UsageError, match=r"both have the name in/old\.warc(\.gz)? after --convert-arc\. Rename one"
+    ):
         run(folder, convert_arc=True)
     assert not (folder / "out").exists()
     assert run(folder).files == (6 if name.endswith("arc") else 5)
