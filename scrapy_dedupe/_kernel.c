@@ -1123,11 +1123,16 @@ static PyObject *
 add_keys(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     Layer layer;
-    if (!has_arguments(count, 5) || open_layer(&layer, args, PyBUF_WRITABLE) < 0)
+    if (!has_arguments(count, 5))
+        return NULL;
+    if (!PyList_Check(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "the keys are not a list");
+        return NULL;
+    }
+    if (open_layer(&layer, args, PyBUF_WRITABLE) < 0)
         return NULL;
     Py_ssize_t added = 0, length = PyList_Size(args[3]);
-    int is_known = has_bits(&layer, args[4]);
-    if (length >= 0 && is_known == 0)
+    if (has_bits(&layer, args[4]) == 0)
         for (Py_ssize_t i = 0; i < length && (i == 0 || added); i++) {
             int is_new = set_bits(&layer, PyList_GetItem(args[3], i));
             if (is_new < 0)

@@ -291,7 +291,7 @@ def test_arrays_of_wrong_lengths_are_refused(call: Any) -> None:
 )
 def test_arguments_of_wrong_types_are_refused(call: Any) -> None:
     bits = bytearray(10)
-    with pytest.raises((TypeError, BufferError, SystemError)):
+    with pytest.raises((TypeError, BufferError)):
         call(bits)
     assert not any(bits)
 
