@@ -132,8 +132,9 @@ def run_steps(
     """Rewrite *inputs* to the folder *output* (None: in place), with a revisit for every eligible copy.
 
     *faults* has the faults that were found in the inputs so far. Continues an earlier run with the same inputs and options.
-    Raises ArchiveError if the output or the state of another run exists, DamagedInput for the first fault unless *faults*
-    is set to keep going, UsageError for inputs that cannot be rewritten, SettingError if DuckDB is not installed.
+    Raises ArchiveError if the output or the state of another run exists, or if ``work`` has other files; DamagedInput for the
+    first fault unless *faults* is set to keep going; UsageError for inputs that cannot be rewritten; SettingError if DuckDB is
+    not installed.
     """
     if not inputs:
         raise UsageError("None of the files can be read as WARC or ARC.")
@@ -145,6 +146,8 @@ def run_steps(
                 f"{given.name} is remote and cannot be replaced. Write to a folder with -o, or download it first."
             )
     converted = _converted_names(inputs) if options.convert_arc else {}
+    if options.work is not None:
+        refuse_other_files(options.work)
     with _work_folder(inputs, output, options) as work:
         require_engine(PURPOSE, work)
         if output is not None and not options.dry_run:
@@ -172,6 +175,17 @@ def _work_folder(inputs: Sequence[Input], output: Path | None, options: StepOpti
         yield output / STATE_FOLDER
     else:
         yield _common_folder(inputs) / STATE_FOLDER
+
+
+def refuse_other_files(work: Path) -> None:
+    """Raise ArchiveError if a folder for the state has files that are not from an earlier run. All its files are removed."""
+    with reading(work):
+        found = {path.name for path in work.iterdir()} if work.is_dir() else set()
+    known = {LOCK, f"{JOB}.new"} | ({REPORT, MANIFEST, EARLIER} if REPORT in found else set())
+    if JOB not in found and (others := sorted(found - known)):
+        raise ArchiveError(
+            f"{work} has other files, such as {others[0]}, which would be removed. Name an empty or a new folder with --work."
+        )
 
 
 def _common_folder(inputs: Sequence[Input]) -> Path:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, DedupeError, SettingError, UsageError
 from scrapy_dedupe.offline.inputs import STATE_FOLDER
-from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, run_steps
+from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, refuse_other_files, run_steps
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, writing
@@ -64,6 +64,7 @@ def dedupe_to_url(
         )
     if options.dry_run:
         return replace(run_steps(inputs, None, options, faults=faults, watch=watch), output=shown(url))
+    refuse_other_files(options.work)
     with StateFolder(options.work) as state:
         target = Target(url)
         _begin(state, target, inputs, options)

@@ -157,6 +157,25 @@ def test_a_dry_run_can_leave_its_work_for_the_real_one(folder: Path, monkeypatch
     assert sorted(path.name for path in (folder / "work").iterdir()) == ["manifest.txt", "report.json"]
 
 
+@pytest.mark.parametrize("name", ["in", "notes"])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_work_folder_with_other_files_is_refused_and_not_emptied(
+    folder: Path, name: str, force: bool
+) -> None:
+    (folder / "notes").mkdir()
+    (folder / "notes" / "manifest.txt").write_text("a manifest of warcsum\n")
+    before = snapshot(folder)
+    with pytest.raises(ArchiveError, match=r"has other files, such as .*, which would be removed\. Name an empty"):
+        run(folder, work=folder / name, force=force)
+    assert snapshot(folder) == before
+
+
+def test_a_work_folder_can_be_used_again(folder: Path) -> None:
+    run(folder, work=folder / "work")
+    shutil.rmtree(folder / "out")
+    assert run(folder, work=folder / "work").converted == 1
+
+
 def test_with_another_work_folder_new_files_are_written_below_the_output(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
