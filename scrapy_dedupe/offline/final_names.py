@@ -130,7 +130,7 @@ class NewFiles:
     def move(self, changed: Iterable[str], sources: SourceFiles) -> None:
         """Give the new files of *changed* their final names; a file that is not in the folder any more already has it.
 
-        Raises ArchiveError if a source file has changed.
+        Raises ArchiveError if a source file has changed, or if a file has been removed since it got its final name.
         """
         unchanged = set(sources.files)
         waiting = []
@@ -145,6 +145,8 @@ class NewFiles:
                     unchanged.remove(name)
             if new.exists():
                 waiting.append(name)
+            elif not self.final(name).exists():
+                raise sources.work.removed(self.final(name))
         sources.check_unchanged(name for name in sources.files if name in unchanged)
         for name in waiting:
             if self.output is None:

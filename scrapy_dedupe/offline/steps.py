@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +36,7 @@ from .arc_conversion import ConversionOptions, convert_arc
 from .collisions import number_clusters
 from .engine import require_engine
 from .final_names import NewFiles, begin
-from .inputs import STATE_FOLDER, Input, output_names
+from .inputs import STATE_FOLDER, Input, output_names, refuse_equal_names
 from .manifest import read_lines
 from .places import Places
 from .plan_lines import list_lines, list_rows, number_rows, read_notes, write_lines
@@ -137,8 +137,9 @@ def run_steps(
     """Rewrite *inputs* to the folder *output* (None: in place), with a revisit for every eligible copy.
 
     *faults* has the faults that were found in the inputs so far. Continues an earlier run with the same inputs and options.
-    Raises ArchiveError if the output or the state of another run exists, DamagedInput for the first fault unless *faults*
-    is set to keep going, UsageError for inputs that cannot be rewritten, SettingError if DuckDB is not installed.
+    Raises ArchiveError if the output or the state of another run exists, or if ``work`` has other files; DamagedInput for the
+    first fault unless *faults* is set to keep going; UsageError for inputs that cannot be rewritten; SettingError if DuckDB is
+    not installed.
     """
     if not inputs:
         raise UsageError("None of the files can be read as WARC or ARC.")
@@ -149,6 +150,9 @@ def run_steps(
             raise UsageError(
                 f"{given.name} is remote and cannot be replaced. Write to a folder with -o, or download it first."
             )
+    converted = _converted_names(inputs) if options.convert_arc else {}
+    if options.work is not None:
+        refuse_other_files(options.work)
     with _work_folder(inputs, output, options) as work:
         require_engine(PURPOSE, work)
         if output is not None and not options.dry_run:
@@ -159,7 +163,8 @@ def run_steps(
                 # New files are written in the file system of the output.
                 new = stack.enter_context(WorkFolder(rewriting_folder(output)))
             jobs = stack.enter_context(kept_processes(options.jobs))
-            return _Steps(inputs, output, replace(options, jobs=jobs), folder, new, faults, watch).run()
+            options = replace(options, jobs=jobs)
+            return _Steps(inputs, converted, output, options, folder, new, faults, watch).run()
 
 
 @contextmanager
@@ -175,6 +180,17 @@ def _work_folder(inputs: Sequence[Input], output: Path | None, options: StepOpti
         yield output / STATE_FOLDER
     else:
         yield _common_folder(inputs) / STATE_FOLDER
+
+
+def refuse_other_files(work: Path) -> None:
+    """Raise ArchiveError if a folder for the state has files that are not from an earlier run. All its files are removed."""
+    with reading(work):
+        found = {path.name for path in work.iterdir()} if work.is_dir() else set()
+    known = {LOCK, f"{JOB}.new"} | ({REPORT, MANIFEST, EARLIER} if REPORT in found else set())
+    if JOB not in found and (others := sorted(found - known)):
+        raise ArchiveError(
+            f"{work} has other files, such as {others[0]}, which would be removed. Name an empty or a new folder with --work."
+        )
 
 
 def _common_folder(inputs: Sequence[Input]) -> Path:
@@ -201,6 +217,7 @@ class _Steps:
     def __init__(
         self,
         inputs: Sequence[Input],
+        converted: Mapping[int, str],
         output: Path | None,
         options: StepOptions,
         work: WorkFolder,
@@ -209,6 +226,7 @@ class _Steps:
         watch: Progress,
     ) -> None:
         self._inputs = inputs
+        self._converted_names = converted
         self._output = output
         self._options = options
         self._work = work
@@ -267,8 +285,10 @@ class _Steps:
             report, changed = self._verified(sources, new, arcs)
             if report.dry_run or report.kept_in is not None:
                 return report
-            verified = {"report": asdict(report), "changed": changed}
+            verified = {"report": asdict(report), "changed": changed, "new": os.path.realpath(new.folder)}
             work.write_json(VERIFIED, verified)
+        elif self._new is not work and verified["new"] != os.path.realpath(new.folder):
+            raise work.other_work(f"-o was {verified['report']['output']}")
         new.move(verified["changed"], sources)
         return Deduped.from_json(verified["report"])
 
@@ -328,28 +348,21 @@ class _Steps:
 
     def _converted(self) -> tuple[list[Input], int]:
         """The inputs, with ARC files replaced by converted WARC files if requested, and the number of these."""
-        if not self._options.convert_arc:
-            return list(self._inputs), 0
-        inputs, count = [], 0
-        with part(self._watch, "converting", 0):
-            for number, given in enumerate(self._inputs):
-                converted = self._converted_one(number, given) if _is_arc(given) else None
-                inputs.append(converted or given)
-                count += converted is not None
-        return inputs, count
+        inputs, names = list(self._inputs), self._converted_names
+        with part(self._watch, "converting", 0) if names else nullcontext():
+            for number, name in names.items():
+                inputs[number] = self._converted_one(number, name) or inputs[number]
+        return inputs, sum(given is not before for given, before in zip(inputs, self._inputs, strict=True))
 
-    def _converted_one(self, number: int, given: Input) -> Input | None:
-        name = _ARC_SUFFIX.sub(".warc", given.name)
-        name = name if name != given.name else f"{name}.warc"
+    def _converted_one(self, number: int, name: str) -> Input | None:
+        file = self._inputs[number].file
         path = self._work.path / "arcs" / str(number) / PurePosixPath(name).name
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
 
         def convert(faults: Faults) -> bool:
             options = ConversionOptions(algorithm="sha256")
-            return (
-                convert_arc(given.file, path, options=options, faults=faults, watch=self._watch) is not None
-            )
+            return convert_arc(file, path, options=options, faults=faults, watch=self._watch) is not None
 
         return Input(name, path) if self._work.step(f"arcs/{number}", convert, self._faults) else None
 
@@ -380,6 +393,18 @@ class _Steps:
                 counts = number_rows(work.path, rows, options.algorithm)
                 list_lines(work.path, manifest)
         return asdict(counts)
+
+
+def _converted_names(inputs: Sequence[Input]) -> dict[int, str]:
+    """The names of the converted ARC files, by the numbers of these. Raises UsageError if another file has such a name."""
+    names: dict[int, str] = {}
+    for number, given in enumerate(inputs):
+        if _is_arc(given):
+            name = _ARC_SUFFIX.sub(".warc", given.name)
+            names[number] = name if name != given.name else f"{name}.warc"
+    named = [Input(names.get(number, given.name), given.file) for number, given in enumerate(inputs)]
+    refuse_equal_names(named, "after --convert-arc", "Rename one, or process them in two runs.")
+    return names
 
 
 def _is_arc(given: Input) -> bool:

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from scrapy_dedupe import __version__
-from scrapy_dedupe.errors import ArchiveError, SettingError, UsageError
+from scrapy_dedupe.errors import ArchiveError, DedupeError, SettingError, UsageError
 from scrapy_dedupe.offline.inputs import STATE_FOLDER
-from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, run_steps
+from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, refuse_other_files, run_steps
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, writing
@@ -64,6 +64,7 @@ def dedupe_to_url(
         )
     if options.dry_run:
         return replace(run_steps(inputs, None, options, faults=faults, watch=watch), output=shown(url))
+    refuse_other_files(options.work)
     with StateFolder(options.work) as state:
         target = Target(url)
         _begin(state, target, inputs, options)
@@ -102,13 +103,22 @@ def _begin(state: StateFolder, target: Target, inputs: Sequence[Input], options:
         "options": options.to_json(),
         "inputs": [[given.name, *facts_of(given.file, asks_server=True)] for given in inputs],
     }
-    earlier = None if options.force else state.read_json(JOB)
-    if earlier is None:
-        if not options.force:
-            target.refuse_files()
-        state.clear(keep=frozenset({LOCK}), last=(JOB,))
-        state.write_json(JOB, job)
-        upload_file(UploadTask(0, state.path / JOB, target, f"{STATE_FOLDER}/{JOB}"))
+    earlier = state.read_json(JOB)
+    if earlier is None and (others := {path.name for path in state.path.iterdir()} - {LOCK}):
+        raise ArchiveError(
+            f"{state.path} is not empty: it has {min(others)}. Name another folder with --work."
+        )
+    if earlier is None or options.force:
+        try:
+            if not options.force:
+                target.refuse_files()
+            state.clear(keep=frozenset({LOCK}), last=(JOB,))
+            state.write_json(JOB, job)
+            upload_file(UploadTask(0, state.path / JOB, target, f"{STATE_FOLDER}/{JOB}"))
+        except DedupeError:
+            # Nothing was done, so leave no state.
+            state.remove()
+            raise
     elif differing := [name for name, value in job.items() if earlier[name] != value]:
         raise ArchiveError(
             f"{state.path} holds other unfinished work, with another value of {differing[0]}. Repeat that command to finish"

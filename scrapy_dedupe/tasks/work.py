@@ -192,7 +192,7 @@ class WorkFolder(StateFolder):
             return None
         versions = [stored.get(name) for name in ("format", "version")]
         if versions != [_FORMAT, __version__]:
-            raise self._other_work(f"it was started by version {versions[1]}, but this is {__version__}")
+            raise self.other_work(f"it was started by version {versions[1]}, but this is {__version__}")
         files = {name: FileFacts(*facts) for name, facts in stored["files"]}
         return Job(stored["options"], files, stored["notes"])
 
@@ -210,7 +210,7 @@ class WorkFolder(StateFolder):
     def check_same(self, before: Job, now: Job, *, with_changes: bool = True) -> None:
         """Raise ArchiveError if the job *before*, which began the folder, is not the job *now*; see `Job.difference`."""
         if difference := before.difference(now, with_changes=with_changes):
-            raise self._other_work(difference)
+            raise self.other_work(difference)
 
     def step(self, name: str, run: Callable[[Faults], Any], faults: Faults) -> Any:
         """The result of *run*, a JSON value. It is called only if no earlier run has stored a result with this name.
@@ -272,8 +272,11 @@ class WorkFolder(StateFolder):
 
     def changed(self, name: str) -> ArchiveError:
         """The error for the file *name*, which has changed since it was read."""
-        restart = self._restart[0].upper() + self._restart[1:]
-        return ArchiveError(f"{name} has changed since this work began. {restart}.")
+        return ArchiveError(f"{name} has changed since this work began. {self._restart_sentence}")
+
+    def removed(self, path: Path) -> ArchiveError:
+        """The error for the finished file *path*, which is gone."""
+        return ArchiveError(f"{path} was removed before this work was finished. {self._restart_sentence}")
 
     def remove_at_end(self) -> None:
         """Remove the folder, even if a signal interrupts the removal once."""
@@ -283,7 +286,12 @@ class WorkFolder(StateFolder):
             shutil.rmtree(self._gone if self._gone.exists() else self.path, ignore_errors=True)
             raise
 
-    def _other_work(self, difference: str) -> ArchiveError:
+    @property
+    def _restart_sentence(self) -> str:
+        return f"{self._restart[0].upper()}{self._restart[1:]}."
+
+    def other_work(self, difference: str) -> ArchiveError:
+        """The error for a folder that another job has begun; *difference* says how it differs from this one."""
         return ArchiveError(
             f"{self.path} holds other unfinished work: {difference}. Repeat that command to finish it, or {self._restart}."
         )

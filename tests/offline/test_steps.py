@@ -157,6 +157,25 @@ def test_a_dry_run_can_leave_its_work_for_the_real_one(folder: Path, monkeypatch
     assert sorted(path.name for path in (folder / "work").iterdir()) == ["manifest.txt", "report.json"]
 
 
+@pytest.mark.parametrize("name", ["in", "notes"])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_work_folder_with_other_files_is_refused_and_not_emptied(
+    folder: Path, name: str, force: bool
+) -> None:
+    (folder / "notes").mkdir()
+    (folder / "notes" / "manifest.txt").write_text("a manifest of warcsum\n")
+    before = snapshot(folder)
+    with pytest.raises(ArchiveError, match=r"has other files, such as .*, which would be removed\. Name an empty"):
+        run(folder, work=folder / name, force=force)
+    assert snapshot(folder) == before
+
+
+def test_a_work_folder_can_be_used_again(folder: Path) -> None:
+    run(folder, work=folder / "work")
+    shutil.rmtree(folder / "out")
+    assert run(folder, work=folder / "work").converted == 1
+
+
 def test_with_another_work_folder_new_files_are_written_below_the_output(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,12 +192,74 @@ def test_with_another_work_folder_new_files_are_written_below_the_output(
     assert sorted(snapshot(folder / "work")) == ["manifest.txt", "report.json"]
 
 
+@pytest.fixture
+def half_moved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Killed before the second of the new files got its final name, with another work folder."""
+    moved = []
+
+    def dies(new: Path, final: Path) -> None:
+        if moved:
+            raise Died
+        moved.append(final)
+        real(new, final)
+
+    real = final_names.move
+    with monkeypatch.context() as context:
+        context.setattr(final_names, "move", dies)
+        with pytest.raises(Died):
+            run(folder, work=folder / "work")
+    return folder
+
+
+def test_another_output_with_the_same_work_folder_is_refused(half_moved: Path) -> None:
+    (half_moved / "out").rename(half_moved / "first")
+    inputs = find_inputs(["in"], faults=Faults(), recursive=True)
+    options = StepOptions(work=half_moved / "work")
+    with pytest.raises(ArchiveError, match=r"work holds other unfinished work: -o was .*out\. Repeat"):
+        run_steps(inputs, half_moved / "other", options, faults=Faults(), watch=NoProgress())
+    (half_moved / "first").rename(half_moved / "out")
+    assert run(half_moved, work=half_moved / "work").converted == 1
+    assert len([name for name in snapshot(half_moved / "out") if "arc" in name]) == 4
+
+
+def test_a_new_file_that_is_removed_before_the_work_is_finished_is_reported(half_moved: Path) -> None:
+    (moved,) = [
+        path for path in (half_moved / "out").rglob("*arc*") if path.is_file() and "new" not in path.parts
+    ]
+    moved.unlink()
+    with pytest.raises(
+        ArchiveError, match=f"{moved.name} was removed before this work was finished. Start again"
+    ):
+        run(half_moved, work=half_moved / "work")
+    assert run(half_moved, work=half_moved / "work", force=True).converted == 1
+    assert moved.exists()
+
+
 def test_arc_files_are_made_warc_files_if_that_is_asked_for(folder: Path) -> None:
     done = run(folder, convert_arc=True)
     assert (done.files, done.arcs, done.converted, done.left) == (4, 1, 2, {})
     assert (folder / "out" / "old.warc.gz").exists()
     assert not (folder / "out" / "old.arc.gz").exists()
     assert done.old_bytes == sum(map(len, snapshot(folder / "in").values()))
+
+
+@pytest.mark.parametrize("name", ["old.arc", "old.warc.gz"])
+def test_a_file_with_the_name_of_a_converted_one_is_refused(folder: Path, name: str) -> None:
+    p = Planting()
+    p.file(name, "arc" if name.endswith("arc") else "gzip")
+    if name.endswith("arc"):
+        p.arc_capture(name, "other", f"{SITE}/other", text("other", 3_000))
+        p.file("old.warc", "plain")
+        p.exchange("old.warc", "third", f"{SITE}/third", text("third", 3_000))
+    else:
+        p.exchange(name, "other", f"{SITE}/other", text("other", 3_000))
+    p.write(folder / "in")
+    with pytest.raises(
+        UsageError, match=r"both have the name in/old\.warc(\.gz)? after --convert-arc\. Rename one"
+    ):
+        run(folder, convert_arc=True)
+    assert not (folder / "out").exists()
+    assert run(folder).files == (6 if name.endswith("arc") else 5)
 
 
 def test_options_decide_what_becomes_a_revisit(folder: Path) -> None:
