@@ -1067,7 +1067,7 @@ has_bits(const Layer *layer, PyObject *key)
     return 1;
 }
 
-/* Set the bits of a key. Whether any was clear; -1 with an exception. */
+/* Set the bits of a key, and return whether any was clear; -1 with an exception. */
 static int
 set_bits(const Layer *layer, PyObject *key)
 {
@@ -1118,7 +1118,7 @@ has_key(PyObject *module, PyObject *const *args, Py_ssize_t count)
 }
 
 /* add_keys(bits, hashes, slice_bits, keys, unless): the number of keys in the list `keys` that were new and have been added;
-0 if the key `unless` or the first one was not new: then none is added. */
+0, without adding any, if the key `unless` or the first key of the list was not new. */
 static PyObject *
 add_keys(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {

@@ -183,7 +183,7 @@ def _work_folder(inputs: Sequence[Input], output: Path | None, options: StepOpti
 
 
 def refuse_other_files(work: Path) -> None:
-    """Raise ArchiveError if a folder for the state has files that are not from an earlier run. All its files are removed."""
+    """Raise ArchiveError if the folder *work* has files that are not from an earlier run: a run removes all its files."""
     with reading(work):
         found = {path.name for path in work.iterdir()} if work.is_dir() else set()
     known = {LOCK, f"{JOB}.new"} | ({REPORT, MANIFEST, EARLIER} if REPORT in found else set())
@@ -396,7 +396,10 @@ class _Steps:
 
 
 def _converted_names(inputs: Sequence[Input]) -> dict[int, str]:
-    """The names of the converted ARC files, by the numbers of these. Raises UsageError if another file has such a name."""
+    """The names of the WARC files made from ARC files, by the numbers of the inputs.
+
+    Raises UsageError if another file has one of these names.
+    """
     names: dict[int, str] = {}
     for number, given in enumerate(inputs):
         if _is_arc(given):

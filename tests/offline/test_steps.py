@@ -165,7 +165,9 @@ def test_a_work_folder_with_other_files_is_refused_and_not_emptied(
     (folder / "notes").mkdir()
     (folder / "notes" / "manifest.txt").write_text("a manifest of warcsum\n")
     before = snapshot(folder)
-    with pytest.raises(ArchiveError, match=r"has other files, such as .*, which would be removed\. Name an empty"):
+    with pytest.raises(
+        ArchiveError, match=r"has other files, such as .*, which would be removed\. Name an empty"
+    ):
         run(folder, work=folder / name, force=force)
     assert snapshot(folder) == before
 
