@@ -1,4 +1,4 @@
-"""Makes memory cheaper while crawls run: the garbage collection of Python, and the limits of malloc.
+"""Settings that make memory cheaper while crawls run: the garbage collection of Python, and the limits of malloc.
 
 **Garbage collection** (``DEDUPE_GC_FREEZE``). A crawl creates and drops many objects, so Python often searches for
 garbage. The searches take a fifth of the CPU time of a crawl, even without this package. Two changes save most of it:

@@ -300,7 +300,7 @@ def _digests(pieces: Iterable[bytes], algorithms: set[str]) -> tuple[dict[str, s
 
 
 def _mismatch_hint(record: StoredRecord, stored: Digest) -> str:
-    """A hint if the digest is that of other bytes of the record, which some programs use as the payload."""
+    """A hint if *stored* is the digest of other bytes of the record, which some programs use as the payload."""
     if _says_chunked(record):
         found, stored_bytes = _digests(body_pieces(record), {stored.label})
         if found[stored.label] == _hex(stored):

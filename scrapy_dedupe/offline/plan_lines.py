@@ -17,8 +17,8 @@ role
     0: the record has no duplicates; 1: it may be the original of a copy; 2: it is a copy, which may become the original of
     another copy.
 
-The metadata has ``files``, a list of `PlannedFile`, and ``marks``, a hash of the lines of manifests. The file depends only on
-the manifests or rows, and does not change after it gets its name.
+The metadata has ``files``, a list of `PlannedFile`, and ``marks``, a hash of the lines of manifests. ``lines.parquet`` depends
+only on the manifests or rows, and does not change after it gets its name.
 
 Lines from rows are numbered here. Records have the same payload if both digests and the size are equal. The digests are
 independent: two different payloads would have to collide in the digest of the manifest and in BLAKE2b-256. The extensions and
