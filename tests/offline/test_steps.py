@@ -165,7 +165,9 @@ def test_a_work_folder_with_other_files_is_refused_and_not_emptied(
     (folder / "notes").mkdir()
     (folder / "notes" / "manifest.txt").write_text("a manifest of warcsum\n")
     before = snapshot(folder)
-    with pytest.raises(ArchiveError, match=r"has other files, such as .*, which would be removed\. Name an empty"):
+    with pytest.raises(
+        ArchiveError, match=r"has other files, such as .*, which would be removed\. Name an empty"
+    ):
         run(folder, work=folder / name, force=force)
     assert snapshot(folder) == before
 
@@ -223,9 +225,13 @@ def test_another_output_with_the_same_work_folder_is_refused(half_moved: Path) -
 
 
 def test_a_new_file_that_is_removed_before_the_work_is_finished_is_reported(half_moved: Path) -> None:
-    (moved,) = [path for path in (half_moved / "out").rglob("*arc*") if path.is_file() and "new" not in path.parts]
+    (moved,) = [
+        path for path in (half_moved / "out").rglob("*arc*") if path.is_file() and "new" not in path.parts
+    ]
     moved.unlink()
-    with pytest.raises(ArchiveError, match=f"{moved.name} was removed before this work was finished. Start again"):
+    with pytest.raises(
+        ArchiveError, match=f"{moved.name} was removed before this work was finished. Start again"
+    ):
         run(half_moved, work=half_moved / "work")
     assert run(half_moved, work=half_moved / "work", force=True).converted == 1
     assert moved.exists()
@@ -250,7 +256,9 @@ def test_a_file_with_the_name_of_a_converted_one_is_refused(folder: Path, name: 
     else:
         p.exchange(name, "other", f"{SITE}/other", text("other", 3_000))
     p.write(folder / "in")
-    with pytest.raises(UsageError, match=r"both have the name in/old\.warc(\.gz)? after --convert-arc\. Rename one"):
+    with pytest.raises(
+        UsageError, match=r"both have the name in/old\.warc(\.gz)? after --convert-arc\. Rename one"
+    ):
         run(folder, convert_arc=True)
     assert not (folder / "out").exists()
     assert run(folder).files == (6 if name.endswith("arc") else 5)
