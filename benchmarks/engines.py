@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PAGES = 2_000
 GZIP_START = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 RECORD_END = b"\r\n\r\n"
-POLL_S = 0.2
+POLL_S = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 

@@ -12,10 +12,11 @@ Python 3.11 is used, so one binary serves all later versions.
 #include <Python.h>
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Sync with kernel.py. Increase both with every change of what a function takes or returns. */
-#define KERNEL_VERSION 4
+#define KERNEL_VERSION 5
 
 #if defined(_MSC_VER)
 #define INLINE static __forceinline
@@ -1122,11 +1123,16 @@ static PyObject *
 add_keys(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     Layer layer;
-    if (!has_arguments(count, 5) || open_layer(&layer, args, PyBUF_WRITABLE) < 0)
+    if (!has_arguments(count, 5))
+        return NULL;
+    if (!PyList_Check(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "the keys are not a list");
+        return NULL;
+    }
+    if (open_layer(&layer, args, PyBUF_WRITABLE) < 0)
         return NULL;
     Py_ssize_t added = 0, length = PyList_Size(args[3]);
-    int is_known = has_bits(&layer, args[4]);
-    if (length >= 0 && is_known == 0)
+    if (has_bits(&layer, args[4]) == 0)
         for (Py_ssize_t i = 0; i < length && (i == 0 || added); i++) {
             int is_new = set_bits(&layer, PyList_GetItem(args[3], i));
             if (is_new < 0)
@@ -1135,6 +1141,65 @@ add_keys(PyObject *module, PyObject *const *args, Py_ssize_t count)
         }
     PyBuffer_Release(&layer.buffer);
     return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(added);
+}
+
+/* Fingerprints: live/urls/fingerprints.py */
+
+typedef struct {
+    Bytes start, end;
+} Parameter;
+
+/* The order by name, then by value: '=' is lower than all other characters. */
+static int
+compare_parameters(const void *left, const void *right)
+{
+    Bytes a = ((const Parameter *)left)->start, a_end = ((const Parameter *)left)->end;
+    Bytes b = ((const Parameter *)right)->start, b_end = ((const Parameter *)right)->end;
+    while (a < a_end && b < b_end && *a == *b)
+        a++, b++;
+    int a_rank = a == a_end ? -1 : *a == '=' ? 0 : *a, b_rank = b == b_end ? -1 : *b == '=' ? 0 : *b;
+    return a_rank - b_rank;
+}
+
+/* sorted_query(query): the parameters of a query sorted by name, then by value. */
+static PyObject *
+sorted_query(PyObject *module, PyObject *query)
+{
+    Parameter few[32], *parameters = few;
+    Py_ssize_t length, count = 1;
+    Bytes at = (Bytes)PyUnicode_AsUTF8AndSize(query, &length);
+    if (at == NULL)
+        return NULL;
+    Bytes end = at + length;
+    for (Bytes byte = at; byte < end; byte++)
+        count += *byte == '&';
+    char *sorted = PyMem_Malloc(length + 1);
+    if (count > 32)
+        parameters = PyMem_Calloc(count, sizeof(Parameter));
+    PyObject *result = NULL;
+    if (sorted == NULL || parameters == NULL)
+        PyErr_NoMemory();
+    else {
+        for (Py_ssize_t i = 0; i < count; i++, at++) {
+            parameters[i].start = at;
+            while (at < end && *at != '&')
+                at++;
+            parameters[i].end = at;
+        }
+        qsort(parameters, count, sizeof(Parameter), compare_parameters);
+        char *to = sorted;
+        for (Py_ssize_t i = 0; i < count; i++) {
+            Py_ssize_t size = parameters[i].end - parameters[i].start;
+            memcpy(to, parameters[i].start, size);
+            to += size;
+            *to++ = '&';
+        }
+        result = PyUnicode_DecodeUTF8(sorted, length, NULL);
+    }
+    if (parameters != few)
+        PyMem_Free(parameters);
+    PyMem_Free(sorted);
+    return result;
 }
 
 static PyMethodDef METHODS[] = {
@@ -1151,6 +1216,7 @@ static PyMethodDef METHODS[] = {
     {"lower", lower, METH_VARARGS, NULL},
     {"lower_parts", lower_parts, METH_VARARGS, NULL},
     {"simple_tags", simple_tags, METH_VARARGS, NULL},
+    {"sorted_query", sorted_query, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

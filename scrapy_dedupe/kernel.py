@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 VARIABLE: Final = "SCRAPY_DEDUPE_KERNEL"
 
 # Sync with KERNEL_VERSION in _kernel.c.
-VERSION: Final = 4
+VERSION: Final = 5
 
 
 def _load(module: str = "scrapy_dedupe._kernel") -> ModuleType | None:

@@ -178,7 +178,7 @@ def _count_faults(names: tuple[bytes, ...], single: tuple[bytes, ...], least: in
 
 
 def head_of(record: StoredRecord) -> Head:
-    """The head of a WARC record. Raises DamagedInput if it has to be read again and is gone."""
+    """The head of a WARC record. Raises DamagedInput if it must be read again and is gone."""
     text = open_head(record.path, record.frame)
     version, _, rest = text.partition(b"\n")
     version = version.rstrip(b" \t\r")
@@ -396,7 +396,7 @@ def _kept_faults(
 ) -> list[str]:
     """Problems of what a change must keep: version, other fields, number of links, and old values in ``Former-NAME``.
 
-    The values of the fields *changing* may differ. *changed* has the old values of those that do, besides the links.
+    The values of the fields *changing* may differ. *changed* has the old values of the fields that differ, besides the links.
     *former* has the former values in *new*.
     """
     faults = []

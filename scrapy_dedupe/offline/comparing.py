@@ -62,7 +62,7 @@ def row_of(line: ManifestLine, number: int, payload: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class FileTask:
+class ComparisonTask:
     """The records of one file: the rows in the bytes from *start* to *end* of the rows in *folder*."""
 
     folder: Path
@@ -131,16 +131,16 @@ class Pass:
             with task.file("results").open("rb") as file:
                 yield from file
 
-    def _tasks(self) -> list[FileTask]:
+    def _tasks(self) -> list[ComparisonTask]:
         planned = json.loads(self._plan.read_bytes())
         return [
-            FileTask(self._folder, self._places.only(name), number, name, *values)
+            ComparisonTask(self._folder, self._places.only(name), number, name, *values)
             for number, (name, *values) in enumerate(planned)
         ]
 
 
 def _read_payloads(
-    task: FileTask,
+    task: ComparisonTask,
     *,
     keep_going: bool,
     advance: Callable[[int], None] = lambda size_bytes: None,

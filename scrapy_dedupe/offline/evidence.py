@@ -440,7 +440,7 @@ class Evidence:
         return [row for number, row in enumerate(rows) if number in chosen] if chosen else []
 
     def captures(self, where: str, alike: str, side: int, *keys: object) -> tuple[Held, ...]:
-        """The captures of a side that match an SQL condition; those that are equal in the columns *alike* only once."""
+        """The captures of a side that match an SQL condition. Captures that are equal in the columns *alike* are returned once."""
         if where.startswith(("digest", "uri")) and not self._has_digests:
             # Only revisits with a missing or wrong date need these indexes.
             with _as_archive_errors(self._path):
@@ -516,7 +516,7 @@ class Side(Captures[bytes, Held]):
         return self._find("place = ?", f"date, id IS NULL, {_ALIKE}", place)
 
     def named(self, record_id: bytes) -> tuple[Held, ...]:
-        """The captures with a record id, including those that cannot be originals."""
+        """The captures with a record id, also if they cannot be originals."""
         return self._find("id = ?", f"place, date, bare, {_ALIKE}", record_id)
 
     def of_digest(self, digest: str, uri: bytes | None) -> tuple[Held, ...]:

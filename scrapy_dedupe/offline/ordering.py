@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import re
+import sys
 import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.manifest_lines import ManifestLine
 
 MEMORY_BYTES: Final = 32 << 20
-"""The most bytes of rows that are sorted in memory."""
+"""The memory for rows that are sorted without files."""
 MOST_RUNS: Final = 64
 """The most files that are merged at once."""
 
@@ -107,7 +108,7 @@ def sorted_rows(rows: Iterable[bytes], folder: Path) -> Iterator[bytes]:
     with ExitStack() as stack:
         for row in rows:
             held.append(row)
-            held_bytes += len(row)
+            held_bytes += sys.getsizeof(row)
             if held_bytes > MEMORY_BYTES:
                 scratch = runs[0].parent if runs else stack.enter_context(_scratch(folder))
                 runs.append(_written(scratch / str(len(runs)), sorted(held), folder))

@@ -39,8 +39,8 @@ _SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.adaptive.skewJoin.enabled": "true",
     "spark.sql.adaptive.forceOptimizeSkewedJoin": "true",
-    "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "8m",
-    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4m",
+    "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "1m",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "1m",
 }
 _TYPES: Final = {"BIGINT": "bigint", "VARCHAR": "string", "BLOB": "binary", "BOOLEAN": "boolean"}
 

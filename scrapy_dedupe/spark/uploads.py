@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from scrapy_dedupe import __version__
-from scrapy_dedupe.errors import ArchiveError, SettingError, UsageError
+from scrapy_dedupe.errors import ArchiveError, DedupeError, SettingError, UsageError
 from scrapy_dedupe.offline.inputs import STATE_FOLDER
 from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, refuse_other_files, run_steps
 from scrapy_dedupe.tasks.jobs import run_jobs
@@ -103,13 +103,22 @@ def _begin(state: StateFolder, target: Target, inputs: Sequence[Input], options:
         "options": options.to_json(),
         "inputs": [[given.name, *facts_of(given.file, asks_server=True)] for given in inputs],
     }
-    earlier = None if options.force else state.read_json(JOB)
-    if earlier is None:
-        if not options.force:
-            target.refuse_files()
-        state.clear(keep=frozenset({LOCK}), last=(JOB,))
-        state.write_json(JOB, job)
-        upload_file(UploadTask(0, state.path / JOB, target, f"{STATE_FOLDER}/{JOB}"))
+    earlier = state.read_json(JOB)
+    if earlier is None and (others := {path.name for path in state.path.iterdir()} - {LOCK}):
+        raise ArchiveError(
+            f"{state.path} is not empty: it has {min(others)}. Name another folder with --work."
+        )
+    if earlier is None or options.force:
+        try:
+            if not options.force:
+                target.refuse_files()
+            state.clear(keep=frozenset({LOCK}), last=(JOB,))
+            state.write_json(JOB, job)
+            upload_file(UploadTask(0, state.path / JOB, target, f"{STATE_FOLDER}/{JOB}"))
+        except DedupeError:
+            # Nothing was done, so leave no state.
+            state.remove()
+            raise
     elif differing := [name for name, value in job.items() if earlier[name] != value]:
         raise ArchiveError(
             f"{state.path} holds other unfinished work, with another value of {differing[0]}. Repeat that command to finish"

@@ -68,11 +68,11 @@ class FileFacts(NamedTuple):
 
 def facts_of(file: ReadableFile, *, asks_server: bool = False) -> FileFacts:
     """The facts about a file; *asks_server*: also those about a remote one. Raises ArchiveError if it cannot be read."""
-    if asks_server and isinstance(file, RemoteFile):
-        size_bytes, version = file.version()
-        return FileFacts(str(file), size_bytes, version=version)
-    here = file if isinstance(file, Path) else getattr(file, "container", None)
+    here = file if isinstance(file, Path | RemoteFile) else getattr(file, "container", None)
     place = os.path.realpath(file) if isinstance(file, Path) else str(file)
+    if asks_server and isinstance(here, RemoteFile):
+        size_bytes, version = here.version()
+        return FileFacts(place, size_bytes, version=version)
     if not isinstance(here, Path):
         return FileFacts(place)
     with reading(here):
@@ -237,10 +237,10 @@ class WorkFolder(StateFolder):
         """The results of *function*, JSON values, in the order of *tasks*; *title* is that of the progress.
 
         The function is called as by `run_tasks`, but only for tasks that no earlier run has finished with the same file,
-        options and version; a task with a remote file is always run. Faults are added to *faults* as by `step`, in the order
+        options and version; a task with a remote file is always run if the server does not report changes. Faults are added to *faults* as by `step`, in the order
         of the tasks. Raises ArchiveError if a file has changed while it was read.
         """
-        before = {task.path: facts_of(task.file) for task in tasks}
+        before = {task.path: facts_of(task.file, asks_server=True) for task in tasks}
         sizes = {task.path: size_of(task.file) for task in tasks}
         outcomes: dict[Path, Outcome] = {}
         with part(watch, title, sum(sizes.values())):
@@ -258,7 +258,7 @@ class WorkFolder(StateFolder):
             for task, outcome in run_tasks(
                 function, left, jobs, watch, lambda task: sizes[task.path], keep_going=faults.keep_going
             ):
-                if before[task.path].has_changed(facts_of(task.file)):
+                if before[task.path].has_changed(facts_of(task.file, asks_server=True)):
                     raise self.changed(task.name)
                 _store(task, before[task.path], outcome)
                 outcomes[task.path] = outcome
@@ -340,8 +340,8 @@ def _key(task: FileTask, facts: FileFacts) -> Any:
 
 def _known(task: FileTask, facts: FileFacts) -> Outcome | None:
     """The outcome of an earlier run of a task; None if its file or options have changed."""
-    if facts.inode is None:
-        return None  # a change of a remote file could not be seen
+    if facts.inode is None and not facts.version:
+        return None  # a change of the remote file could not be seen
     try:
         stored = json.loads(_proof(task).read_bytes())
         if stored["key"] == _key(task, facts) and stored["outputs"] == _output_sizes(task):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import random
 import sys
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,11 +24,10 @@ from scrapy_dedupe.offline.rewriting import RewriteOptions, Rewritten, rewrite
 from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from scrapy_dedupe.warc.reading import StoredRecord
 
 SITE = "http://site.example"
+PROCESS_IO = Path("/proc/self/io")
 PAGE = text("page", 4_000)
 
 
@@ -512,6 +513,34 @@ def test_several_processes_write_the_same_bytes(two_files: Path, tmp_path: Path)
     run(two_files, tmp_path / "two", jobs=2)
 
     assert (tmp_path / "one" / "b.warc.gz").read_bytes() == (tmp_path / "two" / "b.warc.gz").read_bytes()
+
+
+def bytes_read() -> int:
+    """The bytes that this process has read so far, also in copies by the kernel."""
+    values = dict(line.split(": ") for line in PROCESS_IO.read_text().splitlines())
+    return int(values["rchar"])
+
+
+@pytest.mark.skipif(not PROCESS_IO.exists(), reason="the system does not count the bytes")
+def test_of_copies_only_the_heads_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    for number in range(20):
+        planting.exchange("a.warc.gz", f"{number}", f"{SITE}/{number}", random.Random(1).randbytes(50_000))
+    planting.write(tmp_path / "in")
+    rewrite_file, read = rewriting.rewrite_file, []
+
+    def counted(*args: Any) -> Any:
+        before = bytes_read()
+        done = rewrite_file(*args)
+        read.append(bytes_read() - before)
+        return done
+
+    monkeypatch.setattr(rewriting, "rewrite_file", counted)
+    report = run(tmp_path / "in", tmp_path / "out")
+
+    assert report.converted == 19
+    assert read[0] < report.new_bytes + 30_000 < report.old_bytes / 8
 
 
 def test_a_manifest_without_copies_gives_all_files(two_files: Path, tmp_path: Path) -> None:

@@ -215,9 +215,9 @@ def half_moved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_another_output_with_the_same_work_folder_is_refused(half_moved: Path) -> None:
     (half_moved / "out").rename(half_moved / "first")
+    inputs = find_inputs(["in"], faults=Faults(), recursive=True)
+    options = StepOptions(work=half_moved / "work")
     with pytest.raises(ArchiveError, match=r"work holds other unfinished work: -o was .*out\. Repeat"):
-        inputs = find_inputs(["in"], faults=Faults(), recursive=True)
-        options = StepOptions(work=half_moved / "work")
         run_steps(inputs, half_moved / "other", options, faults=Faults(), watch=NoProgress())
     (half_moved / "first").rename(half_moved / "out")
     assert run(half_moved, work=half_moved / "work").converted == 1

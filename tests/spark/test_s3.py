@@ -171,7 +171,7 @@ def test_a_bucket_that_does_not_exist_is_named_before_the_work(s3: Any, folder: 
     assert called.code == 3
     assert "s3://nowhere/clean/.dedupe/job.json cannot be written: " in called.sentences
     assert called.err.count("\n") == 1
-    assert not (folder / "work/output").exists()
+    assert not (folder / "work").exists()
 
 
 def test_a_damaged_file_uploads_nothing(s3: Any, folder: Path) -> None:

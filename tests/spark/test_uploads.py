@@ -111,3 +111,12 @@ def test_the_same_call_continues_after_a_kill(folder: Path, stride: int) -> None
         assert sorted(path.name for path in folder.iterdir()) == ["in", "out"]
         step += stride
     assert step > 20
+
+
+def test_a_folder_with_other_files_is_not_used_for_the_work(folder: Path) -> None:
+    (folder / "work").mkdir()
+    (folder / "work/other").write_bytes(b"kept")
+    with pytest.raises(ArchiveError, match=r"work is not empty: it has other\. Name another folder"):
+        dedupe(folder)
+    assert (folder / "work/other").read_bytes() == b"kept"
+    assert not (folder / "out").exists()

@@ -13,6 +13,7 @@ from scrapy_dedupe.tasks import work
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
 from scrapy_dedupe.tasks.work import Job, WorkFolder, facts_of, size_of
+from scrapy_dedupe.warc.remote import RemoteFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ class Copy:
     """Copies a file, byte by byte. A star in the file is a fault."""
 
     name: str
-    file: Path
+    file: Path | RemoteFile
     path: Path
     times: int = 1
 
@@ -39,6 +40,7 @@ class Copy:
 
 
 def copy(task: Copy, faults: Faults, advance: Advance) -> object:
+    assert isinstance(task.file, Path)
     text = task.file.read_text()
     if "*" in text:
         faults.add(task.name, "it has a star")
@@ -127,6 +129,24 @@ def test_a_task_is_run_again_after_a_change(given: Given, change: str) -> None:
     assert given.copies() == sorted(file.read_text() for file in given.files)
 
 
+def test_a_remote_file_is_read_again_if_it_has_changed(given: Given) -> None:
+    def run() -> list[object]:
+        with WorkFolder(given.folder / "work") as folder:
+            task = Copy("a", RemoteFile(given.files[0].as_uri()), folder.task_path("a"))
+            return folder.run(measured, [task], 1, NO_PROGRESS, "reading", Faults())
+
+    sizes: list[int] = []
+
+    def measured(task: Copy, faults: Faults, advance: Advance) -> object:
+        with task.file.open("rb") as file:
+            sizes.append(len(file.read()))
+        return sizes[-1]
+
+    assert (run(), run()) == ([9], [9])
+    given.files[0].write_text("a longer text")
+    assert (run(), sizes) == ([13], [9, 13])
+
+
 def test_tasks_are_run_again_with_other_options_or_another_version(
     given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +168,7 @@ def test_faults_of_an_earlier_run_are_found_again(given: Given, jobs: int) -> No
 
 def test_a_file_that_changes_while_it_is_read_is_named(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
     def growing(task: Copy, faults: Faults, advance: Advance) -> object:
-        task.file.write_text("grown")
+        given.files[0].write_text("grown")
         return None
 
     monkeypatch.setitem(globals(), "copy", growing)

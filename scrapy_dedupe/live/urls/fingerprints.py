@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Final
 from scrapy import Request
 from scrapy.utils import request as scrapy_request
 
+from scrapy_dedupe import kernel
 from scrapy_dedupe.errors import DedupeError
 from scrapy_dedupe.urls.journal import MAX_FINGERPRINT_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy.crawler import Crawler
 
 # URLs of which canonicalize_url() only sorts the parameters and removes the fragment. Group 1 is the URL without the
@@ -95,6 +98,15 @@ def _is_scrapys(fingerprinter: object) -> bool:
     return all(getattr(function, "__globals__", None) is vars(scrapy_request) for function in functions)
 
 
+def _sorted_query(query: str) -> str:
+    """The parameters of a query sorted by name, then by value."""
+    # NUL sorts before all characters of a name.
+    return "&".join(sorted(query.replace("=", "\0").split("&"))).replace("\0", "=")
+
+
+sorted_query: Final[Callable[[str], str]] = kernel.function("sorted_query", _sorted_query)
+
+
 def usual_fingerprint(url: str) -> bytes | None:
     """The result of Scrapy's fingerprinter for a GET request without a body; None for unusual URLs.
 
@@ -111,8 +123,5 @@ def usual_fingerprint(url: str) -> bytes | None:
 
 def _usual_fingerprint(url: str, query: str) -> bytes:
     if "&" in query:
-        # Parameters are sorted by name, then by value. NUL sorts before all characters of a name.
-        pairs = query.replace("=", "\0").split("&")
-        pairs.sort()
-        url = url[: -len(query)] + "&".join(pairs).replace("\0", "=")
+        url = url[: -len(query)] + sorted_query(query)
     return sha1(f'{{"body": "", "headers": {{}}, "method": "GET", "url": "{url}"}}'.encode()).digest()  # noqa: S324
