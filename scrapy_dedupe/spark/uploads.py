@@ -104,10 +104,6 @@ def _begin(state: StateFolder, target: Target, inputs: Sequence[Input], options:
         "inputs": [[given.name, *facts_of(given.file, asks_server=True)] for given in inputs],
     }
     earlier = state.read_json(JOB)
-    if earlier is None and (others := {path.name for path in state.path.iterdir()} - {LOCK}):
-        raise ArchiveError(
-            f"{state.path} is not empty: it has {min(others)}. Name another folder with --work."
-        )
     if earlier is None or options.force:
         try:
             if not options.force:

@@ -6,6 +6,7 @@ Only one process at a time uses the folder. A file gets its final name only when
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 LOCK = "lock"
 """The name of the lock file in the folder."""
+
+_MOST_TRIES = 10
 
 
 class StateFolder:
@@ -109,9 +112,17 @@ class StateFolder:
 
 def _remove_tree(path: Path) -> None:
     """Remove a folder that another process may be removing at the same time."""
+    tries = 0
     while path.exists():
-        with contextlib.suppress(FileNotFoundError):
+        tries += 1
+        try:
             shutil.rmtree(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            # Another process can rename its own folder to this path in the moment in which this one is empty.
+            if error.errno != errno.ENOTEMPTY or tries == _MOST_TRIES:
+                raise
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -197,7 +197,7 @@ def test_with_another_work_folder_new_files_are_written_below_the_output(
 @pytest.fixture
 def half_moved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Killed before the second of the new files got its final name, with another work folder."""
-    moved = []
+    moved: list[Path] = []
 
     def dies(new: Path, final: Path) -> None:
         if moved:

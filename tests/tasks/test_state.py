@@ -143,3 +143,29 @@ def test_faults_of_an_earlier_run_are_told_again() -> None:
     with pytest.raises(DamagedInput, match=r"a\.warc, offset 1: it is broken"):
         Faults().replay(5, first)
     Faults().replay(0, [])
+
+
+def test_two_processes_can_remove_their_folders_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[Path] = []
+
+    def rmtree(path: Path) -> None:
+        if not removed:
+            # Just before this process removes the empty folder, another one renames its own folder to the same path.
+            (path / "lock").unlink()
+            (tmp_path / "other").mkdir()
+            (tmp_path / "other" / "lock").touch()
+            (tmp_path / "other").rename(path)
+        removed.append(path)
+        if len(removed) > 1:
+            real(path)
+        else:
+            path.rmdir()
+
+    real = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    with StateFolder(tmp_path / "work") as work:
+        work.remove()
+    assert len(removed) == 2
+    assert not list(tmp_path.iterdir())
