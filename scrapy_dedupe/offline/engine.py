@@ -25,6 +25,8 @@ CSV_BUFFER_BYTES: Final = 8 << 20
 
 FETCHED_ROWS: Final = 2_000
 
+_MOST_JOIN_BYTES: Final = 4 << 30
+
 _MESSAGE: Final = re.compile(r'"exception_message":("(?:[^"\\]|\\.)*")')
 
 
@@ -56,6 +58,16 @@ def open_engine(
             connection.close()
     except duckdb.Error as error:
         raise refused(f"DuckDB says: {_reason(str(error))}") from error
+
+
+def join_memory(size_bytes: int | None) -> str:
+    """The limit of memory for joins of Parquet files with *size_bytes* in all; None if it is not known.
+
+    Some operators of DuckDB cannot move all of their data to files: with 128 MB, the plan of an archive with 840,000
+    responses failed, whose lines and rows had 440 MB.
+    """
+    wanted = 1 << 30 if size_bytes is None else 3 * size_bytes
+    return f"{min(max(wanted, 128 << 20), _MOST_JOIN_BYTES) >> 20}MiB"
 
 
 @lru_cache(None)  # per process: a fork must not close the connection of its parent

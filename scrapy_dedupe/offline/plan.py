@@ -34,7 +34,7 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline import plan_queries as queries
 from scrapy_dedupe.offline.eligibility import Savings, add_up
-from scrapy_dedupe.offline.engine import open_engine, quoted, rows_of, source
+from scrapy_dedupe.offline.engine import join_memory, open_engine, quoted, rows_of, source
 from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.plan_lines import LINES_FILE, bytes_text, view_rows
 from scrapy_dedupe.offline.reference_changes import MeantRecord, Standing
@@ -309,7 +309,8 @@ def open_joins(jobs: Jobs, size_bytes: int, scratch: Path, output: Path) -> Iter
         with jobs.joins(scratch) as joins:
             yield joins
         return
-    with open_engine(PURPOSE, lambda text: refused(output, text), scratch) as engine:
+    memory = join_memory(size_bytes)
+    with open_engine(PURPOSE, lambda text: refused(output, text), scratch, memory_limit=memory) as engine:
         yield LocalJoins(engine)
 
 

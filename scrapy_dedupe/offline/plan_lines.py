@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.collisions import CollisionCounts
-from scrapy_dedupe.offline.engine import checked, open_engine, rows_of, source
+from scrapy_dedupe.offline.engine import checked, join_memory, open_engine, rows_of, source
 from scrapy_dedupe.offline.manifest import LineWriter, ManifestLine
 from scrapy_dedupe.offline.reference_changes import digest_key
 from scrapy_dedupe.offline.rows import (
@@ -180,7 +180,7 @@ def write_lines(
     Raises UsageError for manifests without copy numbers or with digests of decoded payloads, DamagedInput for
     contradictory manifests (unless *faults* is set to keep going), ArchiveError if the disk is full.
     """
-    with _lines_file(folder) as (engine, write):
+    with _lines_file(folder, join_memory(None)) as (engine, write):
         create_table(engine, "listed", _LISTED)
         marks = hashlib.blake2b()
         # Whether each file is rewritten in this run, and whether in this or another one.
@@ -212,7 +212,8 @@ def number_rows(folder: Path, rows: Mapping[str, Path], algorithm: str) -> Colli
 
     Raises ArchiveError if the disk is full.
     """
-    with _lines_file(folder) as (engine, write):
+    memory_limit = join_memory(sum(path.stat().st_size for path in rows.values()))
+    with _lines_file(folder, memory_limit) as (engine, write):
         view_rows(engine, dict(enumerate(rows.values(), 1)))
         columns = {"file": "BIGINT", "name": "BLOB"}
         create_table(engine, "file", columns)
@@ -291,14 +292,16 @@ def marks_of(lines: Iterable[ManifestLine], originals: Iterable[ManifestLine]) -
 
 
 @contextmanager
-def _lines_file(folder: Path) -> Iterator[tuple[Any, Any]]:
-    """DuckDB, and a function that writes its table ``line``.
+def _lines_file(folder: Path, memory_limit: str) -> Iterator[tuple[Any, Any]]:
+    """DuckDB with a limit of memory, and a function that writes its table ``line``.
 
     The function gets the files by name, with two values: whether each is rewritten in this run, and whether in any run.
     """
     path, scratch = folder / LINES_FILE, folder / "scratch"
     with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
-        with open_engine(PURPOSE, lambda text: refused(path, text), scratch) as engine:
+        with open_engine(
+            PURPOSE, lambda text: refused(path, text), scratch, memory_limit=memory_limit
+        ) as engine:
 
             def write(files: Mapping[str, tuple[bool, bool]], marks: str) -> None:
                 labels = (
