@@ -45,6 +45,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def session_settings(log: Path) -> Iterator[dict[str, str]]:
+    pytest.importorskip("pyspark", reason="pyspark is not installed (extra spark)")
+    from pyspark import SparkContext
+
     settings = {
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": log.as_uri(),
@@ -52,8 +55,6 @@ def session_settings(log: Path) -> Iterator[dict[str, str]]:
         "spark.eventLog.rolling.enabled": "false",
     }
     yield settings
-    from pyspark import SparkContext
-
     # The next sessions are started by the same Java process.
     SparkContext.setSystemProperty("spark.eventLog.enabled", "false")
 
