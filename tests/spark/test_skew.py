@@ -34,8 +34,8 @@ pytestmark = pytest.mark.exhaustive
 COPIES = 100_000
 FILES = 20
 DIGEST = "sha1:" + 32 * "A"
-# The rows of all copies have some megabytes when they are sent to other tasks, compressed.
-MOST_BYTES = 2 << 20
+# The most bytes of the copies that one task may read from other tasks, compressed.
+MOST_BYTES = 8 << 20
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def copies(file: int) -> Iterator[RecordRow]:
         text = date.strftime("%Y-%m-%dT%H:%M:%SZ")
         yield RecordRow(
             offset,
-            1_000,
+            4_000,
             "response",
             id=b"<%s>" % own,
             id_key=own,
@@ -93,8 +93,8 @@ def copies(file: int) -> Iterator[RecordRow]:
             mime="text/html",
             heads_bytes=500,
         )
-        yield RecordRow(offset + 1_000, 300, "request", id_key=own[::-1], concurrent_to=[own], is_gzip=True)
-        offset += 1_300
+        yield RecordRow(offset + 4_000, 300, "request", id_key=own[::-1], concurrent_to=[own], is_gzip=True)
+        offset += 4_300
     yield RecordRow(offset, 500, "revisit", uri=uri, digest=DIGEST.encode(), digest_key=DIGEST, is_gzip=True)
 
 
@@ -144,7 +144,7 @@ def test_the_plan_divides_the_copies_of_one_payload(
     assert far == slices(tmp_path / "near", 1, rows)
     assert sum(change.target is not None for part in far for change in part.changes) == COPIES - 1
     assert session.conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes", None) is None
-    stages = read_bytes(log)
-    most = {stage: max(sizes) for stage, sizes in stages.items()}
-    assert max(map(sum, stages.values())) > 2 * MOST_BYTES
-    assert max(most.values()) < MOST_BYTES
+    largest = sorted(read_bytes(log).values(), key=sum)[-5:]
+    assert [max(sizes) for sizes in largest if max(sizes) > MOST_BYTES] == []
+    # No task reads most of what all tasks of its stage read.
+    assert [sizes for sizes in largest if max(sizes) > sum(sizes) / 2] == []
