@@ -80,8 +80,8 @@ def unavailable(task: Task) -> None:
     raise ArchiveError(f"{task.name} is not available.")
 
 
-def never_rewritten(task: Any) -> None:
-    raise ArchiveError(f"{task.target} cannot be written: no space is left.")
+def never_rewritten(task: Any, faults: Any, advance: Any) -> None:
+    raise ArchiveError(f"{task.path} cannot be written: no space is left.")
 
 
 def damaged_or_slow(task: Task) -> None:
