@@ -65,6 +65,9 @@ def join_memory(size_bytes: int | None) -> str:
 
     Some operators of DuckDB cannot move all of their data to files: with 128 MB, the plan of an archive with 840,000
     responses failed, whose lines and rows had 440 MB.
+
+    >>> join_memory(37 << 20), join_memory(440 << 20), join_memory(50 << 30), join_memory(None)
+    ('128MiB', '1320MiB', '4096MiB', '1024MiB')
     """
     wanted = 1 << 30 if size_bytes is None else 3 * size_bytes
     return f"{min(max(wanted, 128 << 20), _MOST_JOIN_BYTES) >> 20}MiB"
