@@ -18,7 +18,19 @@ KILLED_CRAWL = Path(__file__).parent / "faults" / "killed_crawl.py"
 
 def start_crawl(settings: dict[str, Any], urls: str, **options: Any) -> Program:
     """A crawl in a process of its own."""
+    if folder := settings.get("JOBDIR"):
+        _remove_empty_state(Path(folder))
     return Program("python", KILLED_CRAWL, json.dumps(settings), urls, **options)
+
+
+def _remove_empty_state(folder: Path) -> None:
+    """Remove the files of Scrapy that a kill has left empty; Scrapy cannot resume a crawl with them.
+
+    Scrapy writes both in place, at the end of a crawl that has no more requests.
+    """
+    for path in (folder / "spider.state", folder / "requests.queue" / "active.json"):
+        if path.is_file() and path.stat().st_size == 0:
+            path.unlink()
 
 
 class Hold:
