@@ -71,7 +71,7 @@ SIZES: Final = {"line": "BIGINT", "revisit_bytes": "BIGINT"}
 _SLICES: Final = "slices"
 _SLICE: Final = """
 SELECT kind, is_converted, target_id, target_uri, target_date, target_digest, "offset", length, line, is_here, id, id_key, uri,
-    date_key, digest_key, listed_key, payload_key FROM read_parquet([{}]) ORDER BY kind, "offset", line
+    date_key, digest_key, listed_key, payload_key FROM read_parquet([{}])
 """
 
 
@@ -251,7 +251,8 @@ def read_slice(folder: Path) -> Slice:
         return found
     query = _SLICE.format(", ".join(map(source, sorted(folder.glob("*.parquet")))))
     with open_engine(PURPOSE, lambda text: ArchiveError(f"{folder} cannot be read: {text}.")) as engine:
-        for kind, is_converted, *values in rows_of(engine.execute(query)):
+        # Sorting in DuckDB could need more than its limit of memory, and all rows are in memory here anyway.
+        for kind, is_converted, *values in sorted(rows_of(engine.execute(query)), key=_order):
             target = RevisitTarget(*values[:4]) if is_converted else None
             offset, length, line, is_here, *keys = values[4:]
             if kind == "change":
@@ -262,6 +263,12 @@ def read_slice(folder: Path) -> Slice:
                 _, id_key, uri, date_key, *_ = keys
                 found.standing.append(Standing(id_key, is_here, uri, date_key))
     return found
+
+
+def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """By kind, offset and line of a row of a slice; the last two may be None."""
+    kind, offset, line = row[0], row[6], row[8]
+    return kind, offset is None, offset, line is None, line
 
 
 class Joins(Protocol):
