@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import re
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,7 +89,7 @@ class RowScan:
         self._faults = faults
         self._digester: Digester | None = None
         self._statuses: dict[int, tuple[str | None, bool]] = {}
-        self._hashes = PassingHashes(self._algorithms_for)
+        self._hashes = PassingHashes(partial(_algorithms_for, task.algorithms))
         self._is_gzip = False
         self._is_lost = False  # what follows is copied unchanged
 
@@ -208,19 +208,12 @@ class RowScan:
         """The values of the row of a record of any form."""
         record = stored_record(self._file, frame)
         digests: dict[str, BodyDigest] = {}
-        if record.length and (names := self._algorithms_for(record)):
+        if record.length and (names := _algorithms_for(self._task.algorithms, record)):
             digests = dict(zip(names, self._hashes.digests(record), strict=True))
         is_listed = self._has_line(frame, digests[self._task.algorithms[0]].hex if digests else None)
         if record.type in CAPTURES and record.length:
             return self._capture_values(record, digests, is_listed=is_listed)
         return self._described(frame, record.type, None if frame.is_arc else raw_head(record), record)
-
-    def _algorithms_for(self, record: StoredRecord) -> tuple[str, ...]:
-        """The algorithms for the payload of a response, with SHA-1 if it has no digest; none for any other record."""
-        if record.type != "response" or record.http_status is None:
-            return ()
-        names = self._task.algorithms
-        return names if record.get("WARC-Payload-Digest") or "sha1" in names else (*names, "sha1")
 
     def _described(
         self, frame: Frame, kind: str, head: RawHead | UsualHead | None, record: StoredRecord | None = None
@@ -347,6 +340,13 @@ class RowScan:
             "head_bytes": frame.block_position,
             "block_bytes": frame.block_length,
         }
+
+
+def _algorithms_for(names: tuple[str, ...], record: StoredRecord) -> tuple[str, ...]:
+    """The algorithms for the payload of a response, with SHA-1 if it has no digest; none for any other record."""
+    if record.type != "response" or record.http_status is None:
+        return ()
+    return names if record.get("WARC-Payload-Digest") or "sha1" in names else (*names, "sha1")
 
 
 def _start_of(frame: Frame) -> Values:
