@@ -39,7 +39,7 @@ from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.plan_lines import LINES_FILE, bytes_text, view_rows
 from scrapy_dedupe.offline.reference_changes import MeantRecord, Standing
 from scrapy_dedupe.offline.revisits import RevisitTarget, revisit_bytes
-from scrapy_dedupe.offline.row_scan import RowScan
+from scrapy_dedupe.offline.row_scan import ADDED_BYTES, RowScan
 from scrapy_dedupe.offline.rows import (
     COLUMNS,
     PURPOSE,
@@ -49,7 +49,6 @@ from scrapy_dedupe.offline.rows import (
     insert_rows,
     refused,
 )
-from scrapy_dedupe.offline.usual_rows import ADDED_BYTES
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.state import writing
