@@ -26,10 +26,10 @@ from urllib.parse import quote, unquote
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, UsageError
 from scrapy_dedupe.offline.ranges import HELD_BYTES, FileRange, is_remote
+from scrapy_dedupe.offline.reference_changes import date_key
 from scrapy_dedupe.offline.windows import HeldFile, WindowedFile
-from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.framing import arc_values
-from scrapy_dedupe.warc.reading import read_record
+from scrapy_dedupe.warc.reading import bare_uri, read_record
 from scrapy_dedupe.warc.remote import RemoteFile, check_regular, is_url, place_file, read_errors, shown
 from scrapy_dedupe.warc.sources import GZIP_MAGIC, begins_record
 from scrapy_dedupe.warc.zip_members import ZipDirectory
@@ -258,27 +258,16 @@ def _difference(record: StoredRecord, line: ManifestLine) -> str | None:
         return f"the record has {record.length} bytes, but {line.length} in the manifest"
     if not _is_uri(record.target_uri or "", line.uri):
         return f"the record's URI is {record.target_uri}, but {line.uri} in the manifest"
-    if not _is_date(record.date or "", line.date):
+    date = record.date or ""
+    if date != line.date and date_key(date) != date_key(line.date):
         return f"the record's date is {record.date}, but {line.date} in the manifest"
     return None
 
 
 def _is_uri(stored: str, listed: str) -> bool:
     """Whether a manifest has this URI. The C tools cut it at its first space, and keep angle brackets."""
-    if stored == listed:
-        return True
-    if listed.startswith("<") and listed.endswith(">"):
-        listed = listed[1:-1]
-    return stored == listed or (" " in stored and stored.partition(" ")[0] == listed)
-
-
-def _is_date(stored: str, listed: str) -> bool:
-    if stored == listed:
-        return True
-    try:
-        return parse_date(stored) == parse_date(listed)
-    except ValueError:
-        return False
+    bare = bare_uri(listed)
+    return stored in (listed, bare) or (" " in stored and stored.partition(" ")[0] == bare)
 
 
 def _in_version_2(record: StoredRecord) -> StoredRecord:

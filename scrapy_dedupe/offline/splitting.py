@@ -18,7 +18,7 @@ from scrapy_dedupe.files.whole_file import put_in_place, sync
 from scrapy_dedupe.offline.manifest_lines import json_line, text_line
 from scrapy_dedupe.offline.ordering import by_cluster
 from scrapy_dedupe.tasks.outputs import left_folder
-from scrapy_dedupe.tasks.state import LOCK
+from scrapy_dedupe.tasks.state import LOCK, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,12 +56,12 @@ def split(
     at most *size_bytes*, of which one is larger only if a single digest is. Raises ArchiveError if a file PREFIX.NUMBER exists
     and *force* is not set (with *force*, all of them are replaced), and for system errors.
     """
-    numbered_files(prefix)  # raises an error if the folder does not exist
+    _old_parts(prefix, force=True)  # raises an error if the folder does not exist
     try:
         with left_folder(prefix) as state:
             _take_back(state, prefix)
             state.clear(keep=frozenset({LOCK}))
-            _refuse_old_parts(prefix, force=force)
+            _old_parts(prefix, force=force)
             whole, sizes = state.path / "all", state.path / "sizes"
             total_bytes, clusters = _write_all(by_cluster(lines, state.path), whole, sizes, format)
             if count is None:
@@ -82,7 +82,7 @@ def split(
                     with path.open("xb") as target:
                         target.writelines(itertools.islice(file, part.lines))
                         sync(target)
-            old = _refuse_old_parts(prefix, force=force)
+            old = _old_parts(prefix, force=force)
             state.write_json(_MOVED, [_identity(path) for path in written])
             # Remove the old parts first: parts of two runs must never exist together, not even after a kill.
             for path in old:
@@ -119,19 +119,6 @@ def _numbers_by_size(sizes: Path, size_bytes: int) -> Iterator[int]:
         yield part
 
 
-def numbered_files(prefix: Path) -> list[Path]:
-    """The existing files PREFIX.1, PREFIX.2, ... in this order."""
-    start = f"{prefix.name}."
-    try:
-        found = [path for path in prefix.parent.iterdir() if path.name.startswith(start)]
-    except OSError as error:
-        raise ArchiveError(
-            f"The folder {prefix.parent} cannot be read: {error.strerror or error}."
-        ) from error
-    numbered = [path for path in found if _NUMBER.fullmatch(path.name[len(start) :])]
-    return sorted(numbered, key=lambda path: int(path.name[len(start) :]))
-
-
 def _take_back(state: StateFolder, prefix: Path) -> None:
     """Remove the parts of a run that was killed before all of them had their names."""
     moved = list(enumerate(state.read_json(_MOVED) or [], 1))
@@ -149,15 +136,20 @@ def _identity(path: Path) -> list[int]:
     return [status.st_dev, status.st_ino, status.st_size]
 
 
-def _refuse_old_parts(prefix: Path, *, force: bool) -> list[Path]:
-    old = numbered_files(prefix)
-    if old and not force:
-        others = f" and {len(old) - 1} more of these files already exist" if old[1:] else " already exists"
+def _old_parts(prefix: Path, *, force: bool) -> list[Path]:
+    """The existing files PREFIX.1, PREFIX.2, ...; raises ArchiveError if there are any and *force* is not set."""
+    start = f"{prefix.name}."
+    with reading(prefix.parent):
+        found = [path for path in prefix.parent.iterdir() if path.name.startswith(start)]
+    numbered = [path for path in found if _NUMBER.fullmatch(path.name[len(start) :])]
+    if numbered and not force:
+        first = min(numbered, key=lambda path: int(path.name[len(start) :]))
+        others = f" and {len(numbered) - 1} more of these files already exist" if numbered[1:] else " already exists"
         raise ArchiveError(
-            f"{old[0]}{others}, perhaps from an earlier run. Choose another location with -o, or replace all of"
+            f"{first}{others}, perhaps from an earlier run. Choose another location with -o, or replace all of"
             " them with --force."
         )
-    return old
+    return numbered
 
 
 def _write_all(lines: Iterator[ManifestLine], whole: Path, sizes: Path, format: str) -> tuple[int, int]:  # noqa: A002

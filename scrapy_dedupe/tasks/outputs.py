@@ -41,7 +41,14 @@ def left_folder(output: Path) -> Iterator[WorkFolder]:
                 )
         else:
             path = output.with_name(f".{output.name}.work")
-        work = stack.enter_context(WorkFolder(path))
+        work = WorkFolder(path)
+        try:
+            stack.enter_context(work)
+        except BaseException:
+            # A signal may come before the folder is locked. The folder of another process is not empty.
+            with contextlib.suppress(OSError):
+                path.rmdir()
+            raise
         stack.callback(work.remove_at_end)
         yield work
 
