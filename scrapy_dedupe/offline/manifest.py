@@ -28,7 +28,7 @@ import sys
 from contextlib import ExitStack, nullcontext, suppress
 from typing import IO, TYPE_CHECKING, Final, cast
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.errors import DamagedInput, UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.engine import CSV_BUFFER_BYTES, open_engine, quoted, rows_of, source
 from scrapy_dedupe.offline.manifest_lines import (
@@ -44,7 +44,7 @@ from scrapy_dedupe.offline.manifest_lines import (
 )
 from scrapy_dedupe.offline.rows import refused
 from scrapy_dedupe.tasks.faults import Faults
-from scrapy_dedupe.tasks.outputs import work_folder
+from scrapy_dedupe.tasks.outputs import check_output, work_folder
 from scrapy_dedupe.tasks.state import reading, writing
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ __all__ = [
     "format_of",
     "read_all",
     "read_lines",
-    "refuse_existing",
     "write_text",
 ]
 
@@ -119,13 +118,12 @@ class LineWriter:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            if not self.path.parent.is_dir():
-                raise refused(self.path, f"the folder {self.path.parent} does not exist")
+            if not self._to_stdout:
+                check_output(self.path, may_exist=self._force, choices="or replace it with --force")
             self.folder = stack.enter_context(work_folder(self.path)).path
             if self._to_stdout:
                 self._file: IO[bytes] = sys.stdout.buffer
             else:
-                refuse_existing(self.path, force=self._force)
                 with writing(self.path):
                     self._file = (self.folder / "manifest").open("xb", buffering=_BUFFER_BYTES)
                 stack.callback(self._close)
@@ -166,8 +164,8 @@ class LineWriter:
             self._write_table(written, table)
             whole_file.sync_file(table)
             written = table
-        refuse_existing(self.path, force=self._force)
-        whole_file.put_in_place(written, self.path)
+        put_in_place = whole_file.put_in_place if self._force else whole_file.put_in_free_place
+        put_in_place(written, self.path)
 
     def _write_table(self, written: Path, table: Path) -> None:
         kinds = _kinds(self.columns)
@@ -206,14 +204,6 @@ def _encoded(line: ManifestLine, columns: int, form: Callable[[ManifestLine, int
             f" {MAX_LINE_BYTES} bytes."
         )
     return data
-
-
-def refuse_existing(path: Path, *, force: bool = False) -> None:
-    """Raise ArchiveError if *path* is a folder, or if it exists and *force* is not set."""
-    if path.is_dir():
-        raise ArchiveError(f"{path} is a folder. Name a file.")
-    if path.exists() and not force:
-        raise ArchiveError(f"The file {path} already exists. Name another file, or replace it with --force.")
 
 
 def format_of(path: Path) -> str:

@@ -144,7 +144,11 @@ def _old_parts(prefix: Path, *, force: bool) -> list[Path]:
     numbered = [path for path in found if _NUMBER.fullmatch(path.name[len(start) :])]
     if numbered and not force:
         first = min(numbered, key=lambda path: int(path.name[len(start) :]))
-        others = f" and {len(numbered) - 1} more of these files already exist" if numbered[1:] else " already exists"
+        others = (
+            f" and {len(numbered) - 1} more of these files already exist"
+            if numbered[1:]
+            else " already exists"
+        )
         raise ArchiveError(
             f"{first}{others}, perhaps from an earlier run. Choose another location with -o, or replace all of"
             " them with --force."

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DedupeError, UsageError
-from scrapy_dedupe.files.whole_file import put_in_place
+from scrapy_dedupe.files.whole_file import put_in_free_place, put_in_place
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.outputs import check_output, parts_folder
 from scrapy_dedupe.tasks.progress import NoProgress
@@ -22,7 +22,7 @@ from scrapy_dedupe.warc.remote import is_url
 
 from .digests import Digester, DigestOptions, FileSums
 from .inputs import refuse_equal_names, refuse_own_file
-from .manifest import LineWriter, format_of, read_lines, refuse_existing, write_text
+from .manifest import LineWriter, format_of, read_lines, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -120,8 +120,7 @@ def sum_files(
                 for line in read_lines(path):
                     writer.write(line)
         with writing(output):
-            refuse_existing(output, force=may_exist)
-            put_in_place(whole, output)
+            (put_in_place if may_exist else put_in_free_place)(whole, output)
         work.remove()
     return done
 

@@ -57,12 +57,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def at_end(call: Callable[[], object] = _die) -> Iterator[None]:
     """Call a function when the manifest has its name, and the work of the run is still there."""
 
-    def put_in_place(*paths: Path) -> None:
-        whole_file.put_in_place(*paths)
-        call()
+    def called_after(place: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
+        def placed(temporary: Path, path: Path) -> None:
+            place(temporary, path)
+            call()
+
+        return placed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summing, "put_in_place", put_in_place)
+        for name in ("put_in_place", "put_in_free_place"):
+            patch.setattr(summing, name, called_after(getattr(whole_file, name)))
         yield
 
 
