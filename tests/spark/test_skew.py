@@ -17,7 +17,7 @@ from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.ordering import moment
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.plan import PlanTask, make_plan, read_slice, slice_folder
-from scrapy_dedupe.offline.plan_lines import number_rows, read_notes
+from scrapy_dedupe.offline.plan_lines import number_rows
 from scrapy_dedupe.offline.reference_changes import date_key
 from scrapy_dedupe.offline.rows import RecordRow, write_rows
 from scrapy_dedupe.tasks.faults import Faults
@@ -119,10 +119,9 @@ def read_bytes(log: Path) -> dict[str, list[int]]:
 def slices(folder: Path, jobs: Jobs, rows: dict[str, Path]) -> list[Slice]:
     """The parts of the plan for all files."""
     folder.mkdir()
-    number_rows(folder, rows, "sha256")
-    planned, _ = read_notes(folder)
+    planned, _ = number_rows(folder, rows, "sha256")
     by_number = {file.id: rows[file.name] for file in planned}
-    task = PlanTask(folder, planned, by_number, Places(), Eligibility(), False, False, jobs)
+    task = PlanTask(folder, planned, by_number, Places(), Eligibility(), False, jobs)
     make_plan(task, Faults())
     found = [read_slice(slice_folder(folder, file.id)) for file in planned]
     for part in found:
