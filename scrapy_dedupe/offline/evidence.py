@@ -200,7 +200,7 @@ class Held(NamedTuple):
     chunked: int
     page: int | None
     file: int
-    offset: int | None
+    offset: int
     position: int | None
 
     @property
@@ -359,9 +359,9 @@ class EvidenceWriter:
 
         *places* are the offsets before and after of an unchanged record, which was read from one of the files.
         """
-        records = before and before[0], after and after[0]
-        was_at, at = places or [record and record.offset for record in records]
-        if any(record and record.type == "revisit" for record in records):
+        was, now = before and before[0], after and after[0]
+        was_at, at = places or (was.offset if was else None, now.offset if now else None)
+        if any(record is not None and record.type == "revisit" for record in (was, now)):
             self._add_revisit(change, before, after, (was_at, at))
         elif before and after and change != RECHUNKED:
             # Id, URI, date and payload have been compared and are the same on both sides.
@@ -369,12 +369,15 @@ class EvidenceWriter:
             before = after = None
         for found, side in ((before, BEFORE), (after, AFTER)):
             if found is not None:
-                self.add_record(found, side, found[0].offset)
-        if (now := records[1]) is not None:
-            self._add_links(records[0] or now, now, was_at, at)
+                self.add_record(found, side)
+        if now is not None:
+            self._add_links(was or now, now, (was_at, at))
 
-    def add_record(self, found: HashedRecord, sides: int, offset: int | None) -> None:
-        """Add a record other than a revisit. *sides* is BEFORE, AFTER or BOTH. *offset* is its place, after if it is there."""
+    def add_record(self, found: HashedRecord, sides: int, offset: int | None = None) -> None:
+        """Add a record, unless it is a revisit. *sides* is BEFORE, AFTER or BOTH.
+
+        *offset* is its place after, which must be given if it was read from the file before.
+        """
         record, payload = found
         if record.type not in PAYLOAD_TYPES:
             if record.type != "revisit" and record.id is not None:
@@ -388,7 +391,7 @@ class EvidenceWriter:
             bytes.fromhex(payload[0].hex), digest, None if text == digest else text, int(record.is_whole),
             int(_is_in_chunks(record, payload[0].size_bytes)),
             int(record.http_status == 200) if can_be_original(record) else None,
-            2 * self._pair + (sides != BEFORE), offset, _position(record),
+            2 * self._pair + (sides != BEFORE), record.offset if offset is None else offset, _position(record),
         )  # fmt: skip
         self._add("captures", row)
 
@@ -416,20 +419,22 @@ class EvidenceWriter:
         self._add("revisits", (*row[:-2], *references[0], *references[1]))
 
     def _add_links(
-        self, before: StoredRecord, after: StoredRecord, before_offset: int | None, after_offset: int | None
+        self, before: StoredRecord, after: StoredRecord, places: tuple[int | None, int | None]
     ) -> None:
         """Add the fields that refer to other records; those of revisits to their originals are in ``revisits``."""
         links: list[tuple[str, bytes | None, bytes | None]] = []
         is_revisit = "revisit" in (before.type, after.type)
         for name in ("WARC-Concurrent-To",) if is_revisit else ("WARC-Concurrent-To", "WARC-Refers-To"):
-            for old, new in zip_longest(before.get_all(name), after.get_all(name)):
+            values = after.get_all(name)
+            for old, new in zip_longest(values if before is after else before.get_all(name), values):
                 was = hashed_id(old)
                 links.append((name, was, was if new == old else hashed_id(new)))
-        places = [(record.refers_to_uri, record.refers_to_date) for record in (before, after)]
-        if not is_revisit and places[0] != places[1]:
-            links.append(("place", hashed_place(*places[0]), hashed_place(*places[1])))
+        if before is not after and not is_revisit:
+            fields = [(record.refers_to_uri, record.refers_to_date) for record in (before, after)]
+            if fields[0] != fields[1]:
+                links.append(("place", hashed_place(*fields[0]), hashed_place(*fields[1])))
         for link in links:
-            self._add("links", (self._pair, before_offset, after_offset, *link))
+            self._add("links", (self._pair, *places, *link))
 
     def _add(self, table: str, row: tuple[object, ...]) -> None:
         rows = self._rows[table]
@@ -485,15 +490,10 @@ class Evidence:
         return self._revisits(_HAS_USED_ID)
 
     def _revisits(self, condition: str) -> Iterator[RevisitRow]:
-        size, own = len(_REFERENCE), len(_OWN)
+        own, size = len(_OWN), len(_REFERENCE)
         for row in self._rows(f"SELECT * FROM revisits r WHERE {condition} ORDER BY rowid"):  # noqa: S608 - a constant
-            before, after = row[own : own + size], row[own + size :]
-            uri = ReferenceRow._fields.index("uri")
-            yield RevisitRow(
-                *row[:own],
-                ReferenceRow(*before) if before[uri] is not None else None,
-                ReferenceRow(*after) if after[uri] is not None else None,
-            )
+            found = [ReferenceRow(*row[start : start + size]) for start in (own, own + size)]
+            yield RevisitRow._make((*row[:own], *(None if one.uri is None else one for one in found)))
 
     def changed_links(self, pair_count: int) -> Iterator[LinkRow]:
         """The links that changed, except to the new id of their record.

@@ -43,11 +43,11 @@ _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"<>
 class Change(NamedTuple):
     """The result of a comparison.
 
-    ``count`` names the counter of `verifying.Verification`, None if the change is not an allowed one. ``faults`` are reported
+    ``counter`` names the counter of `verifying.Verification`, None if the change is not an allowed one. ``faults`` are reported
     as ``kind``. ``change`` is None if the evidence of both records is independent of each other.
     """
 
-    count: str | None
+    counter: str | None
     faults: list[str]
     change: int | None = None
     kind: str = "changed"

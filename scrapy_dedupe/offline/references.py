@@ -119,7 +119,9 @@ class References:
         """Why a new revisit does not replay the payload of its response; None if it does. Raises DamagedInput."""
         assert row.before_offset is not None
         assert row.after_offset is not None
-        response = read_record(self._file(2 * row.pair), row.before_offset, block_position=row.before_position)
+        response = read_record(
+            self._file(2 * row.pair), row.before_offset, block_position=row.before_position
+        )
         revisit = read_record(self._file(2 * row.pair + 1), row.after_offset)
         uri, date = revisit.refers_to_uri, revisit.refers_to_date
         place = hashed_place(uri, date)

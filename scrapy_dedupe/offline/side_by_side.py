@@ -189,7 +189,7 @@ class _Walk:
             elif side == BEFORE:
                 self._writer.add(found, None)
             elif found[0].type in PAYLOAD_TYPES:
-                self._writer.add_record(found, side, found[0].offset)
+                self._writer.add_record(found, side)
         self._found.size_bytes += size_of(file)
 
     def compare(self, before: ReadableFile, after: ReadableFile, facts: Iterable[OldRecord] | None) -> None:
@@ -220,7 +220,8 @@ class _Walk:
             if self._pass_unchanged():
                 continue
             # This is the fastest way to read one record between unchanged ones.
-            found, damages = usual_record(self._after, self._at, None, layouts), []
+            found = usual_record(self._after, self._at, None, layouts)
+            damages: list[Damage] = []
             if found is None:
                 found, damages = reader.next_from(self._at)
             for damage in damages:
@@ -386,8 +387,8 @@ class _Walk:
 
     def _take(self, before: HashedRecord, after: HashedRecord, change: Change) -> None:
         """Count and report a change, and add its evidence."""
-        if change.count is not None:
-            self._counts[change.count] += 1
+        if change.counter is not None:
+            self._counts[change.counter] += 1
         for fault in change.faults:
             self._report(change.kind, before[0].offset, after[0].offset, fault)
         if change.change is None:
