@@ -28,7 +28,7 @@ import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
@@ -51,14 +51,13 @@ from scrapy_dedupe.offline.rows import (
 )
 from scrapy_dedupe.offline.usual_rows import ADDED_BYTES
 from scrapy_dedupe.tasks.faults import Fault, Faults
-from scrapy_dedupe.tasks.jobs import run_jobs
+from scrapy_dedupe.tasks.jobs import join_workers, run_jobs
 from scrapy_dedupe.tasks.state import writing
 from scrapy_dedupe.warc.bodies import payload_digests
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from scrapy_dedupe.offline.eligibility import Eligibility
     from scrapy_dedupe.offline.places import Places
@@ -289,24 +288,11 @@ class Joins(Protocol):
         """Write the rows of a query to Parquet files in ``file=N/`` below *folder*, by their column file."""
 
 
-@runtime_checkable
-class JoinWorkers(Protocol):
-    """`Workers` that can run the joins of plans with at least `least_join_bytes` of lines and rows."""
-
-    least_join_bytes: int
-
-    def joins(self, scratch: Path) -> AbstractContextManager[Joins]:
-        """Open the joins of one plan, with temporary files in *scratch*."""
-
-
 @contextmanager
 def open_joins(jobs: Jobs, size_bytes: int, scratch: Path, output: Path) -> Iterator[Joins]:
-    """The joins of a plan with *size_bytes* of lines and rows, with temporary files in *scratch*. Errors name *output*.
-
-    DuckDB makes a small plan in less time than a cluster needs to start its tasks.
-    """
-    if isinstance(jobs, JoinWorkers) and size_bytes >= jobs.least_join_bytes:
-        with jobs.joins(scratch) as joins:
+    """The joins of a plan with *size_bytes* of lines and rows, with temporary files in *scratch*. Errors name *output*."""
+    if (workers := join_workers(jobs, size_bytes)) is not None:
+        with workers.joins(scratch) as joins:
             yield joins
         return
     memory = join_memory(size_bytes)
