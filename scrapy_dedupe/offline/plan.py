@@ -28,7 +28,7 @@ import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
@@ -49,8 +49,8 @@ from scrapy_dedupe.offline.rows import (
     insert_rows,
     refused,
 )
-from scrapy_dedupe.offline.usual_rows import ADDED_BYTES
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.jobs import join_workers
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
 from scrapy_dedupe.tasks.state import writing
 from scrapy_dedupe.tasks.work import run_tasks
@@ -59,7 +59,6 @@ from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from scrapy_dedupe.offline.eligibility import Eligibility
     from scrapy_dedupe.offline.places import Places
@@ -262,24 +261,11 @@ def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return kind, offset is None, offset, line is None, line
 
 
-@runtime_checkable
-class JoinWorkers(Protocol):
-    """`Workers` that can run the joins of plans with at least `least_join_bytes` of lines and rows."""
-
-    least_join_bytes: int
-
-    def joins(self, scratch: Path) -> AbstractContextManager[Any]:
-        """An object with the methods of `Joins` for one plan, with temporary files in *scratch*."""
-
-
 @contextmanager
 def open_joins(jobs: Jobs, size_bytes: int, scratch: Path, output: Path) -> Iterator[Joins]:
-    """The joins of a plan with *size_bytes* of lines and rows, with temporary files in *scratch*. Errors name *output*.
-
-    DuckDB makes a small plan in less time than a cluster needs to start its tasks.
-    """
-    if isinstance(jobs, JoinWorkers) and size_bytes >= jobs.least_join_bytes:
-        with jobs.joins(scratch) as joins:
+    """The joins of a plan with *size_bytes* of lines and rows, with temporary files in *scratch*. Errors name *output*."""
+    if (workers := join_workers(jobs, size_bytes)) is not None:
+        with workers.joins(scratch) as joins:
             yield joins
         return
     memory = join_memory(size_bytes)
