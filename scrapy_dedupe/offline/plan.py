@@ -28,7 +28,7 @@ import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
@@ -39,7 +39,7 @@ from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.plan_lines import LINES_FILE, bytes_text, view_rows
 from scrapy_dedupe.offline.reference_changes import MeantRecord, Standing
 from scrapy_dedupe.offline.revisits import RevisitTarget, revisit_bytes
-from scrapy_dedupe.offline.row_scan import RowScan
+from scrapy_dedupe.offline.row_scan import ADDED_BYTES, RowScan
 from scrapy_dedupe.offline.rows import (
     COLUMNS,
     PURPOSE,
@@ -49,7 +49,8 @@ from scrapy_dedupe.offline.rows import (
     insert_rows,
     refused,
 )
-from scrapy_dedupe.offline.usual_rows import ADDED_BYTES
+from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.jobs import join_workers
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
 from scrapy_dedupe.tasks.state import writing
 from scrapy_dedupe.tasks.work import run_tasks
@@ -58,7 +59,6 @@ from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from scrapy_dedupe.offline.eligibility import Eligibility
     from scrapy_dedupe.offline.places import Places
@@ -73,7 +73,7 @@ SIZES: Final = {"line": "BIGINT", "revisit_bytes": "BIGINT"}
 _SLICES: Final = "slices"
 _SLICE: Final = """
 SELECT kind, is_converted, target_id, target_uri, target_date, target_digest, "offset", length, line, is_here, id, id_key, uri,
-    date_key, digest_key, listed_key, payload_key FROM read_parquet([{}]) ORDER BY kind, "offset", line
+    date_key, digest_key, listed_key, payload_key FROM read_parquet([{}])
 """
 
 
@@ -241,7 +241,8 @@ def read_slice(folder: Path) -> Slice:
         return found
     query = _SLICE.format(", ".join(map(source, sorted(folder.glob("*.parquet")))))
     with open_engine(PURPOSE, lambda text: ArchiveError(f"{folder} cannot be read: {text}.")) as engine:
-        for kind, is_converted, *values in rows_of(engine.execute(query)):
+        # Sorting in DuckDB could need more than its limit of memory, and all rows are in memory here anyway.
+        for kind, is_converted, *values in sorted(rows_of(engine.execute(query)), key=_order):
             target = RevisitTarget(*values[:4]) if is_converted else None
             offset, length, line, is_here, *keys = values[4:]
             if kind == "change":
@@ -254,24 +255,17 @@ def read_slice(folder: Path) -> Slice:
     return found
 
 
-@runtime_checkable
-class JoinWorkers(Protocol):
-    """`Workers` that can run the joins of plans with at least `least_join_bytes` of lines and rows."""
-
-    least_join_bytes: int
-
-    def joins(self, scratch: Path) -> AbstractContextManager[Any]:
-        """An object with the methods of `Joins` for one plan, with temporary files in *scratch*."""
+def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """By kind, offset and line of a row of a slice; the last two may be None."""
+    kind, offset, line = row[0], row[6], row[8]
+    return kind, offset is None, offset, line is None, line
 
 
 @contextmanager
 def open_joins(jobs: Jobs, size_bytes: int, scratch: Path, output: Path) -> Iterator[Joins]:
-    """The joins of a plan with *size_bytes* of lines and rows, with temporary files in *scratch*. Errors name *output*.
-
-    DuckDB makes a small plan in less time than a cluster needs to start its tasks.
-    """
-    if isinstance(jobs, JoinWorkers) and size_bytes >= jobs.least_join_bytes:
-        with jobs.joins(scratch) as joins:
+    """The joins of a plan with *size_bytes* of lines and rows, with temporary files in *scratch*. Errors name *output*."""
+    if (workers := join_workers(jobs, size_bytes)) is not None:
+        with workers.joins(scratch) as joins:
             yield joins
         return
     memory = join_memory(size_bytes)

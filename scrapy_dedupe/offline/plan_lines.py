@@ -139,13 +139,13 @@ SELECT count(*), count(DISTINCT CASE WHEN lines > 1 THEN value END), count(CASE 
     )
 ), count(CASE WHEN lines > 1 AND is_alone THEN 1 END) FROM payload
 """
+# Both files are in the order of the manifest. Without ORDER BY, DuckDB needs no memory for the result.
 _LINES: Final = """
 SELECT file, "offset", length, uri, date, label, value, extension, copy, refers_uri, refers_date FROM read_parquet({source})
-ORDER BY line
 """
-_IN_FILES: Final = """
-SELECT file, "offset", length, target_uri, target_date, '{algorithm}' AS label, {algorithm} FROM row WHERE is_listed
-ORDER BY file, "offset"
+_IN_FILE: Final = """
+SELECT {file}, "offset", length, target_uri, target_date, '{algorithm}', {algorithm} FROM read_parquet({source})
+WHERE is_listed
 """
 
 
@@ -290,23 +290,27 @@ def _planned(engine: Any, files: Mapping[str, tuple[bool, bool]]) -> list[Planne
 def list_lines(folder: Path, files: Iterable[PlannedFile], manifest: Path) -> None:
     """Write the lines in ``lines.parquet`` as a numbered manifest. Raises ArchiveError if the disk is full."""
     query = _LINES.format(source=source(folder / LINES_FILE))
-    with open_engine(PURPOSE, lambda text: refused(manifest, text)) as engine:
-        _write_manifest(engine, query, {file.id: file.name for file in files}, manifest, columns=10)
+    _write_manifest([query], {file.id: file.name for file in files}, manifest, columns=10)
 
 
 def list_rows(rows: Mapping[str, Path], algorithm: str, manifest: Path) -> None:
     """Write the manifest of six columns of the files with these names and rows. Raises ArchiveError if the disk is full."""
-    with open_engine(PURPOSE, lambda text: refused(manifest, text), manifest.parent / "scratch") as engine:
-        view_rows(engine, dict(enumerate(rows.values())))
-        query = _IN_FILES.format(algorithm=algorithm)
-        _write_manifest(engine, query, dict(enumerate(rows)), manifest, columns=6)
+    queries = [
+        _IN_FILE.format(file=file, algorithm=algorithm, source=source(path))
+        for file, path in enumerate(rows.values())
+    ]
+    _write_manifest(queries, dict(enumerate(rows)), manifest, columns=6)
 
 
 def _write_manifest(
-    engine: Any, query: str, names: Mapping[int, str], manifest: Path, *, columns: int
+    queries: Iterable[str], names: Mapping[int, str], manifest: Path, *, columns: int
 ) -> None:
-    with LineWriter(manifest, columns=columns, force=True) as writer:
-        for file, offset, length, uri, date, label, value, *numbers in rows_of(engine.execute(query)):
+    with (
+        open_engine(PURPOSE, lambda text: refused(manifest, text)) as engine,
+        LineWriter(manifest, columns=columns, force=True) as writer,
+    ):
+        found = chain.from_iterable(rows_of(engine.execute(query)) for query in queries)
+        for file, offset, length, uri, date, label, value, *numbers in found:
             if numbers and numbers[2] is not None:
                 numbers[2] = bytes_text(numbers[2])
             digest = f"{label}:{value.hex()}"

@@ -121,22 +121,12 @@ class RecordRow(NamedTuple):
 
 
 _TYPES: Final = {
-    "BIGINT": ("offset", "length", "size_bytes", "heads_bytes", "head_bytes", "block_bytes"),
-    "BLOB[]": ("concurrent_to", "refers_to", "refers_uris"),
-    "BOOLEAN": ("is_gzip", "is_fixed", "is_other_method", "is_listed", "is_alone", "is_chunked"),
-    "VARCHAR": (
-        "kind",
-        "date_key",
-        "digest_key",
-        "refers_date_key",
-        "target_date",
-        "moment",
-        "reason",
-        "unfit",
-        "mime",
-    ),
+    "BIGINT": "offset length size_bytes heads_bytes head_bytes block_bytes",
+    "BLOB[]": "concurrent_to refers_to refers_uris",
+    "BOOLEAN": "is_gzip is_fixed is_other_method is_listed is_alone is_chunked",
+    "VARCHAR": "kind date_key digest_key refers_date_key target_date moment reason unfit mime",
 }
-_TYPE_OF: Final = {name: kind for kind, names in _TYPES.items() for name in names}
+_TYPE_OF: Final = {name: kind for kind, names in _TYPES.items() for name in names.split()}
 COLUMNS: Final = {name: _TYPE_OF.get(name, "BLOB") for name in RecordRow._fields}
 """The columns of a file of rows, and their types."""
 
