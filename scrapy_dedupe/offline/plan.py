@@ -93,20 +93,11 @@ class PlanTask:
     jobs: Jobs
 
 
-class PlanCounts(NamedTuple):
-    """What the plan changes. ``left`` counts the unchanged copies by reason, a key of `eligibility.LEFT`.
+def make_plan(task: PlanTask, faults: Faults) -> tuple[dict[str, int], Savings]:
+    """Make the slices of all files.
 
-    ``savings`` is only filled in a dry run.
-    """
-
-    left: dict[str, int]
-    savings: Savings
-
-
-def make_plan(task: PlanTask, faults: Faults) -> PlanCounts:
-    """Make the slices of all files, and return the counts. A dry run makes no slices.
-
-    A line that differs from its record is a fault. Raises ArchiveError, and the exceptions of `Faults.add`.
+    Return the number of unchanged copies by reason, a key of `eligibility.LEFT`, and the bytes that a dry run would save; a dry
+    run makes no slices. A line that differs from its record is a fault. Raises ArchiveError, and the exceptions of `Faults.add`.
     """
     slices, scratch = task.folder / _SLICES, task.folder / "scratch"
     made = slices.with_name(f"{_SLICES}.new")
@@ -124,7 +115,7 @@ def make_plan(task: PlanTask, faults: Faults) -> PlanCounts:
     return counts
 
 
-def _joined(task: PlanTask, joins: Joins, slices: Path, faults: Faults) -> PlanCounts:
+def _joined(task: PlanTask, joins: Joins, slices: Path, faults: Faults) -> tuple[dict[str, int], Savings]:
     joins.add_lines(task.folder / LINES_FILE)
     columns = {"file": "BIGINT", "is_output": "BOOLEAN"}
     joins.add("file", columns, ((file.id, file.is_output) for file in task.files))
@@ -137,10 +128,10 @@ def _joined(task: PlanTask, joins: Joins, slices: Path, faults: Faults) -> PlanC
     left = dict(joins.fetch(queries.LEFT_COPIES))
     if task.is_dry_run:
         saved = joins.fetch(queries.SAVED)
-        return PlanCounts(left, add_up((bytes_text(uri), *others) for uri, *others in saved))
+        return left, add_up((bytes_text(uri), *others) for uri, *others in saved)
     joins.run(queries.SLICES)
     joins.write_by_file(queries.SLICE_ROWS, slices)
-    return PlanCounts(left, Savings())
+    return left, Savings()
 
 
 def _check_lines(task: PlanTask, joins: Joins, faults: Faults) -> None:

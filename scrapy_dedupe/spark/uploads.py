@@ -30,7 +30,7 @@ from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, refuse_other_
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, writing
-from scrapy_dedupe.tasks.work import JOB, Job, WorkFolder, facts_of
+from scrapy_dedupe.tasks.work import JOB, WorkFolder
 from scrapy_dedupe.warc.remote import shown
 
 if TYPE_CHECKING:
@@ -97,17 +97,16 @@ def dedupe_to_url(
 
 def _begin(state: WorkFolder, target: Target, inputs: Sequence[Input], options: StepOptions) -> None:
     """Start new work, or check that the unfinished one has the same URL, inputs and options."""
-    files = {given.name: facts_of(given.file, asks_server=True) for given in inputs}
-    job = Job({"-o": shown(target.url), **options.to_json()}, files)
-    earlier = None if options.force else state.job()
-    if earlier is not None:
-        state.check_same(earlier, job)
+    asked = {"-o": shown(target.url), **options.to_json()}
+    files = {given.name: given.file for given in inputs}
+    if not options.force and state.job() is not None:
+        state.begin_or_continue(asked, files, {}, may_be_replaced=False)
         return
     try:
         if not options.force:
             target.refuse_files()
         state.clear(keep=frozenset({LOCK}), last=(JOB,))
-        state.begin(job)
+        state.begin_or_continue(asked, files, {}, may_be_replaced=False)
         upload_file(UploadTask(0, state.path / JOB, target, f"{STATE_FOLDER}/{JOB}"))
     except DedupeError:
         # Nothing was done, so leave no state.

@@ -115,6 +115,10 @@ class Job:
                 return f"{name} was another file"
         return None if list(self.files) == list(now.files) else "its files had another order"
 
+    def changed_file(self, now: Mapping[str, FileFacts]) -> str | None:
+        """The name of the first file in *now* that has been changed or replaced; None if there is none."""
+        return next((name for name, facts in now.items() if self.files[name].has_changed(facts)), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -339,9 +343,12 @@ class SourceFiles:
 
     def check_unchanged(self, names: Iterable[str] | None = None) -> None:
         """Raise ArchiveError for the first of *names* (None: all) that has changed since the job began."""
-        for name in self.files if names is None else names:
-            if self.job.files[name].has_changed(facts_of(self.files[name], asks_server=True)):
-                raise self.work.changed(name)
+        now = {
+            name: facts_of(self.files[name], asks_server=True)
+            for name in (self.files if names is None else names)
+        }
+        if (changed := self.job.changed_file(now)) is not None:
+            raise self.work.changed(changed)
 
 
 def run_tasks(
