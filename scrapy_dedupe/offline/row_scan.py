@@ -86,9 +86,8 @@ class RowScan:
             faults=self._faults if task.is_summed else Faults(keep_going=True),
             advance=self._advance,
         )
-        with self._window as window:
-            with reading(task.file):
-                self._is_gzip = is_gzip_file(window, window.read(0, _START_BYTES))
+        with self._window as window, reading(task.file):
+            self._is_gzip = is_gzip_file(window, window.read(0, _START_BYTES))
             self._usual = UsualRows(task, self._digester, is_gzip=self._is_gzip)
             for frame in self._digester.frames(self._met_damage, self._on_long_block):
                 row = self.row(frame)

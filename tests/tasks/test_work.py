@@ -215,7 +215,8 @@ def test_a_job_is_continued_with_the_same_options_and_files(given: Given) -> Non
     ("change", "reason"),
     [
         (lambda given: job_of(given.files, **{"--hash": "md5"}), "--hash was sha1"),
-        (lambda given: job_of(given.files, **{"--new": 1}), "--new was None"),
+        (lambda given: job_of(given.files, **{"--new": 1}), "--new was not given"),
+        (lambda given: job_of(given.files, **{"--in-place": True}), "--in-place was not given"),
         (lambda given: job_of(given.files[:1]), "b was one of its files"),
         (lambda given: job_of([*given.files, Path(__file__)]), "test_work.py was none of its files"),
         (lambda given: job_of(given.files[::-1]), "its files had another order"),
