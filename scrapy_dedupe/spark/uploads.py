@@ -32,7 +32,7 @@ from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, refuse_other_
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, writing
-from scrapy_dedupe.tasks.work import JOB, Job, WorkFolder, facts_of
+from scrapy_dedupe.tasks.work import JOB, WorkFolder
 from scrapy_dedupe.warc.remote import shown
 
 if TYPE_CHECKING:
@@ -109,14 +109,11 @@ def _begin(state: WorkFolder, target: Target, inputs: Sequence[Input], options: 
 
     The URL is checked before the first run that is not a dry run; after this, the folder ``uploaded`` exists.
     """
-    files = {given.name: facts_of(given.file, asks_server=True) for given in inputs}
-    job = Job({"-o": shown(target.url), **options.to_json()}, files)
-    earlier = None if options.force else state.job()
-    if earlier is not None:
-        state.check_same(earlier, job)
-    else:
+    if options.force:
         state.clear(keep=frozenset({LOCK}), last=(JOB,))
-        state.begin(job)
+    is_new = state.job() is None
+    files = {given.name: given.file for given in inputs}
+    state.begin_or_continue({"-o": shown(target.url), **options.to_json()}, files, {}, may_be_replaced=False)
     checked = state.path / _UPLOADED
     if options.dry_run or checked.exists():
         return
@@ -127,7 +124,7 @@ def _begin(state: WorkFolder, target: Target, inputs: Sequence[Input], options: 
         with writing(checked):
             checked.mkdir()
     except DedupeError:
-        if earlier is None:  # nothing was done, so leave no state
+        if is_new:  # nothing was done, so leave no state
             state.remove()
         raise
 

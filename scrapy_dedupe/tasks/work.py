@@ -115,6 +115,10 @@ class Job:
                 return f"{name} was another file"
         return None if list(self.files) == list(now.files) else "its files had another order"
 
+    def changed_file(self, now: Mapping[str, FileFacts]) -> str | None:
+        """The name of the first file in *now* that has been changed or replaced; None if there is none."""
+        return next((name for name, facts in now.items() if self.files[name].has_changed(facts)), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

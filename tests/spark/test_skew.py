@@ -17,7 +17,7 @@ from scrapy_dedupe.near import joins as near_joins
 from scrapy_dedupe.near.joins import FileRows
 from scrapy_dedupe.near.pages import CAPTURES, PAGES
 from scrapy_dedupe.near.signing import SIGNATURES
-from scrapy_dedupe.near.tables import LocalTables, RowsWriter, joining
+from scrapy_dedupe.near.tables import RowsWriter, Tables, joining
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.ordering import moment
 from scrapy_dedupe.offline.places import Places
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from scrapy_dedupe.near.tables import Tables
     from scrapy_dedupe.offline.plan import Slice
     from scrapy_dedupe.tasks.jobs import Jobs
 
@@ -218,6 +217,6 @@ def test_the_joins_of_near_copies_divide_the_texts_of_one_bucket(
     with spark.SparkWorkers(session).joins(tmp_path / "scratch") as tables:
         far = near_rows(tmp_path / "far", tables, files)
     with joining(tmp_path) as engine:
-        assert far == near_rows(tmp_path / "near", LocalTables(engine), files)
+        assert far == near_rows(tmp_path / "near", Tables(engine), files)
     assert far[-1]["unchanged"] == COPIES // 2 - 1
     assert_divided(log, before)
