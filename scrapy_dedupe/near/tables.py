@@ -71,7 +71,7 @@ class RowsWriter:
 
 
 class Tables(Joins):
-    """Tables in a DuckDB of this process. `spark.joins` has the same methods for Spark."""
+    """Tables by name in DuckDB, and statements over them in its SQL. `spark.joins` has the same methods for Spark."""
 
     def view(self, table: str, paths: Iterable[Path]) -> None:
         """Add the rows of Parquet files as *table*, or replace it."""

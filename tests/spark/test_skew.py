@@ -107,12 +107,17 @@ def read_bytes(log: Path) -> dict[str, list[int]]:
     """The bytes that each task has read from other tasks, by stage."""
     if not (path := next(log.iterdir(), None)):
         return {}
-    while True:
-        events = [json.loads(line) for line in path.read_text().splitlines()]
+    for _ in range(600):
+        # The last line may not be complete.
+        events = [
+            json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")
+        ]
         kinds = [event["Event"] for event in events]
         if kinds.count("SparkListenerJobStart") == kinds.count("SparkListenerJobEnd"):
             break
         time.sleep(0.5)  # the end of the last job is written later
+    else:
+        pytest.fail("The last job of Spark did not end.")
     found = defaultdict(list)
     for event in events:
         if event["Event"] == "SparkListenerTaskEnd":
