@@ -258,6 +258,12 @@ class Captures(ABC, Generic[K, C]):
         return capture.digest is None or capture.digest.partition(":")[0] != label
 
 
+def reference_keys(reference: Reference[str]) -> list[bytes]:
+    """The keys in `CaptureRow` of the ids and URIs with which `Captures.ways` looks captures up."""
+    ids = [_key(reference.id)] if reference.id is not None else []
+    return ids + [uri_key(uri) for uri in (reference.uri, reference.own_uri) if uri is not None]
+
+
 class FiledCapture(NamedTuple):
     """A row of a `CaptureTable`: its number, in the order of addition, and where the record is."""
 

@@ -475,8 +475,9 @@ def test_paths_keep_their_type(listed, tmp_path):
 
 
 def test_the_places_of_one_file_are_few_bytes_for_another_process(listed, tmp_path):
-    mapped = Places([str(tmp_path)], {f"{number}.warc.gz": "x" * 100 for number in range(1_000)})
-    mapped_too = Places((), {"a.warc.gz": str(listed.path), **mapped.paths})
+    mapped_names = {f"{number}.warc.gz": "x" * 100 for number in range(1_000)}
+    mapped = Places([str(tmp_path)], mapped_names)
+    mapped_too = Places((), {"a.warc.gz": str(listed.path), **mapped_names})
     for places in (mapped, mapped_too):
         sent = pickle.dumps(places.only("a.warc.gz"))
         assert len(sent) < 1_000
