@@ -36,7 +36,7 @@ from scrapy_dedupe.content.pages import host_of, text_digest
 from scrapy_dedupe.near import joins
 from scrapy_dedupe.near.pages import CAPTURES, PAGES
 from scrapy_dedupe.near.signing import sign_texts
-from scrapy_dedupe.near.tables import LocalTables, RowsWriter, joining, table_of
+from scrapy_dedupe.near.tables import RowsWriter, Tables, joining, table_of
 from scrapy_dedupe.tasks.jobs import run_jobs
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def main() -> None:
         + [("all", f"{total:.1f}", "", f"{max(row[3] for row in rows):,.0f}")],
     )
     with joining(work) as engine:
-        found = joins.count_groups(LocalTables(engine), work / "rows.parquet")
+        found = joins.count_groups(Tables(engine), work / "rows.parquet")
     print(", ".join(f"{name} {count:,}" for name, count in found.items()))
     compare_with_datasketch(options, work)
 
@@ -198,7 +198,7 @@ def files_of(work: Path) -> list[joins.FileRows]:
 
 def join_documents(work: Path) -> None:
     with joining(work, memory_limit=MEMORY_LIMIT) as engine:
-        tables = LocalTables(engine)
+        tables = Tables(engine)
         joins.find_originals(tables, files_of(work), work / "originals.parquet")
         joins.join_documents(tables, files_of(work), work / "originals.parquet", work / "documents.parquet")
 
@@ -206,13 +206,13 @@ def join_documents(work: Path) -> None:
 def join_texts(work: Path) -> None:
     with joining(work, memory_limit=MEMORY_LIMIT) as engine:
         joins.join_texts(
-            LocalTables(engine), files_of(work), work / "documents.parquet", work / "texts.parquet"
+            Tables(engine), files_of(work), work / "documents.parquet", work / "texts.parquet"
         )
 
 
 def sign(options: argparse.Namespace, work: Path) -> str:
     with joining(work) as engine:
-        shares = joins.shares_of(LocalTables(engine), work / "texts.parquet")
+        shares = joins.shares_of(Tables(engine), work / "texts.parquet")
     left = [share for share, _ in shares if not signatures(work, share).exists()]
     start = resource.getrusage(resource.RUSAGE_CHILDREN)
     for share, _ in run_jobs(partial(sign_share, work), left, options.jobs):
@@ -237,14 +237,14 @@ def all_signatures(work: Path) -> list[Path]:
 def decide(work: Path) -> None:
     with joining(work, memory_limit=MEMORY_LIMIT) as engine:
         joins.decide(
-            LocalTables(engine), work / "documents.parquet", all_signatures(work), work / "decisions.parquet"
+            Tables(engine), work / "documents.parquet", all_signatures(work), work / "decisions.parquet"
         )
 
 
 def check(work: Path) -> None:
     with joining(work, memory_limit=MEMORY_LIMIT) as engine:
         changed = joins.shares_to_sign_again(
-            LocalTables(engine), work / "texts.parquet", all_signatures(work), work / "decisions.parquet"
+            Tables(engine), work / "texts.parquet", all_signatures(work), work / "decisions.parquet"
         )
         query = (
             f"SELECT count(*) FROM {table_of(all_signatures(work))} AS signed"
@@ -261,7 +261,7 @@ def check(work: Path) -> None:
 def write(work: Path) -> None:
     groups = work / "rows.parquet"
     with joining(work, memory_limit=MEMORY_LIMIT) as engine:
-        joins.join_groups(LocalTables(engine), work / "documents.parquet", work / "decisions.parquet", groups)
+        joins.join_groups(Tables(engine), work / "documents.parquet", work / "decisions.parquet", groups)
     joins.write_groups(groups, work / "groups.parquet", "parquet")
 
 
@@ -327,7 +327,7 @@ def decide_subset(work: Path, count: int) -> tuple[float, int]:
         engine.execute(f"COPY ({signed}) TO '{folder}/signatures.parquet'")
         start = time.process_time()
         joins.decide(
-            LocalTables(engine),
+            Tables(engine),
             work / "documents.parquet",
             [folder / "signatures.parquet"],
             folder / "decisions.parquet",

@@ -48,7 +48,7 @@ from .joins import (
 )
 from .pages import REPORTED_REASONS, FileCounts, PageOptions, read_file, storable
 from .signing import EarlierRound, sign_texts
-from .tables import PURPOSE, LocalTables, joining
+from .tables import PURPOSE, Tables, joining
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.work import Advance
     from scrapy_dedupe.warc.sources import ReadableFile
 
-    from .tables import Tables
 
 # The memory of DuckDB for the joins; what needs more goes to temporary files.
 _MEMORY_LIMIT: Final = "1GB"
@@ -275,7 +274,7 @@ class _Joined:
             return
         threads = thread_count(self._options.jobs)
         with joining(self._folder, memory_limit=_MEMORY_LIMIT, threads=threads) as engine:
-            yield LocalTables(engine)
+            yield Tables(engine)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.parquet"

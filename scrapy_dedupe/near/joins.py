@@ -1,6 +1,6 @@
 """The joins over the rows of all files, in SQL.
 
-DuckDB runs them in this process (`tables.LocalTables`), or other workers do (`spark.joins`). Rows with one key, such as the
+DuckDB runs them in this process (`tables.Tables`), or other workers do (`spark.joins`). Rows with one key, such as the
 copies of one text, may be very many, so no statement needs all of them in one place: it uses groups and joins, not windows.
 Two parts are always done in this process: the originals of revisits are found by the rule that all commands share
 (`find_originals`), and the texts in shared buckets are decided one after the other, since each decision depends on which

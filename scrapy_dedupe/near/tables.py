@@ -8,12 +8,12 @@ from __future__ import annotations
 import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.engine import open_engine, quoted, source
-from scrapy_dedupe.offline.plan import Joins, LocalJoins
+from scrapy_dedupe.offline.plan import Joins
 from scrapy_dedupe.offline.rows import create_table, insert_rows
 from scrapy_dedupe.tasks.state import writing
 
@@ -70,31 +70,21 @@ class RowsWriter:
         self._rows.clear()
 
 
-class Tables(Joins, Protocol):
-    """Tables by name, and statements over them in the SQL of DuckDB."""
+class Tables(Joins):
+    """Tables by name in DuckDB, and statements over them in its SQL. `spark.joins` has the same methods for Spark."""
 
     def view(self, table: str, paths: Iterable[Path]) -> None:
         """Add the rows of Parquet files as *table*, or replace it."""
-
-    def number(self, table: str, column: str, query: str, order: str) -> None:
-        """Add *table*: the rows of a query, with their numbers from 0 in a unique *order* in the first column, *column*."""
-
-    def write(self, query: str, path: Path) -> None:
-        """Write the rows of a query, in its order, to the new table *path*, which gets its name when it is complete."""
-
-
-class LocalTables(LocalJoins):
-    """Tables in a DuckDB of this process."""
-
-    def view(self, table: str, paths: Iterable[Path]) -> None:
         self._engine.execute(f"CREATE OR REPLACE VIEW {table} AS SELECT * FROM {table_of(paths)}")  # noqa: S608
 
     def number(self, table: str, column: str, query: str, order: str) -> None:
+        """Add *table*: the rows of a query, with their numbers from 0 in a unique *order* in the first column, *column*."""
         self._engine.execute(
             f"CREATE TABLE {table} AS SELECT row_number() OVER (ORDER BY {order}) - 1 AS {column}, * FROM ({query})"  # noqa: S608
         )
 
     def write(self, query: str, path: Path) -> None:
+        """Write the rows of a query, in its order, to the new table *path*, which gets its name when it is complete."""
         copy(self._engine, query, path)
 
 

@@ -105,9 +105,8 @@ class RowScan:
             faults=self._faults if task.is_summed else Faults(keep_going=True),
             advance=self._advance,
         )
-        with window:
-            with reading(task.file):
-                self._is_gzip = is_compressed(window)
+        with window, reading(task.file):
+            self._is_gzip = is_compressed(window)
             for frame in self._digester.frames(self._met_damage, self._on_long_block):
                 values = None if self._is_lost else self.usual_values(frame)
                 if values is None:

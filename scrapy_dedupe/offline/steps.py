@@ -178,6 +178,8 @@ def refuse_other_files(work: Path) -> None:
     with reading(work):
         found = {path.name for path in work.iterdir()} if work.is_dir() else set()
     known = {LOCK, f"{JOB}.new"} | ({REPORT, MANIFEST, EARLIER} if REPORT in found else set())
+    if (work / EARLIER / "1" / REPORT).exists():  # killed after the files of the earlier run were moved there
+        known.add(EARLIER)
     if JOB not in found and (others := sorted(found - known)):
         raise ArchiveError(
             f"{work} has other files, such as {others[0]}, which would be removed. Name an empty or a new folder with --work."
@@ -195,7 +197,12 @@ def _refuse_output(output: Path, work: Path, options: StepOptions) -> None:
         return
     with writing(output):
         others = sorted(path.name for path in output.iterdir() if path.name != STATE_FOLDER)
-    if others or (work / REPORT).exists():
+    state = output / STATE_FOLDER
+    if state != work and (state / JOB).exists():
+        raise ArchiveError(
+            f"{state} holds other unfinished work. Repeat that command to finish it, or start again with --force."
+        )
+    if others or (state / REPORT).exists():
         raise ArchiveError(
             f"{output} is not empty: it has {others[0] if others else STATE_FOLDER}. Choose another folder, or start again"
             " with --force, which replaces files of the same names."
@@ -217,6 +224,13 @@ class _Steps:
 
     def run(self) -> Deduped:
         work, options = self.work, self.options
+        is_verified = any((work.path / name).exists() for name in (VERIFIED, REPORT))
+        if options.dry_run and is_verified and (work.path / JOB).exists():
+            # To continue would move the new files, which may have replaced some of the old ones.
+            raise ArchiveError(
+                f"{work.path} holds unfinished work with new files that are already verified. Run the command without"
+                " --dry-run to finish it, or name another folder with --work."
+            )
         if options.force or not (work.path / JOB).exists():
             if options.in_place:
                 self._keep_earlier()

@@ -12,6 +12,8 @@ Until all files are uploaded, the folder for the work has:
     before the work
 ``output/``
     the new files, as `offline.steps` writes them
+``uploaded/``
+    exists if the URL has been checked, and ``job.json`` uploaded
 ``uploaded/N.json``
     the size and the BLAKE2b-256 of file N, which was uploaded and read back
 """
@@ -30,7 +32,7 @@ from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, refuse_other_
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, writing
-from scrapy_dedupe.tasks.work import JOB, Job, WorkFolder, facts_of
+from scrapy_dedupe.tasks.work import JOB, WorkFolder
 from scrapy_dedupe.warc.remote import shown
 
 if TYPE_CHECKING:
@@ -62,8 +64,6 @@ def dedupe_to_url(
             f"The new files are written and verified in a folder before they are uploaded to {shown(url)}. Name a folder"
             " that all machines see with --work."
         )
-    if options.dry_run:
-        return replace(run_steps(inputs, None, options, faults=faults, watch=watch), output=shown(url))
     refuse_other_files(options.work)
     with WorkFolder(options.work) as state:
         target = Target(url)
@@ -71,6 +71,15 @@ def dedupe_to_url(
         output = state.path / _OUTPUT
         finished = StateFolder(output / STATE_FOLDER)
         report = None if (finished.path / JOB).exists() else finished.read_json(REPORT)
+        if options.dry_run:
+            if report is not None:
+                raise ArchiveError(
+                    f"{state.path} holds unfinished work with new files that are already verified. Run the command without"
+                    " --dry-run to upload them, or name another folder with --work."
+                )
+            # The real run continues from this state.
+            tried = replace(options, work=finished.path, force=False)
+            return replace(run_steps(inputs, output, tried, faults=faults, watch=watch), output=shown(url))
         if report is None:
             done = run_steps(
                 inputs, output, replace(options, work=None, force=False), faults=faults, watch=watch
@@ -96,22 +105,27 @@ def dedupe_to_url(
 
 
 def _begin(state: WorkFolder, target: Target, inputs: Sequence[Input], options: StepOptions) -> None:
-    """Start new work, or check that the unfinished one has the same URL, inputs and options."""
-    files = {given.name: facts_of(given.file, asks_server=True) for given in inputs}
-    job = Job({"-o": shown(target.url), **options.to_json()}, files)
-    earlier = None if options.force else state.job()
-    if earlier is not None:
-        state.check_same(earlier, job)
+    """Start new work, or check that the unfinished one has the same URL, inputs and options.
+
+    The URL is checked before the first run that is not a dry run; after this, the folder ``uploaded`` exists.
+    """
+    if options.force:
+        state.clear(keep=frozenset({LOCK}), last=(JOB,))
+    is_new = state.job() is None
+    files = {given.name: given.file for given in inputs}
+    state.begin_or_continue({"-o": shown(target.url), **options.to_json()}, files, {}, may_be_replaced=False)
+    checked = state.path / _UPLOADED
+    if options.dry_run or checked.exists():
         return
     try:
         if not options.force:
             target.refuse_files()
-        state.clear(keep=frozenset({LOCK}), last=(JOB,))
-        state.begin(job)
         upload_file(UploadTask(0, state.path / JOB, target, f"{STATE_FOLDER}/{JOB}"))
+        with writing(checked):
+            checked.mkdir()
     except DedupeError:
-        # Nothing was done, so leave no state.
-        state.remove()
+        if is_new:  # nothing was done, so leave no state
+            state.remove()
         raise
 
 
@@ -123,8 +137,6 @@ def _upload(
     options: StepOptions,
     watch: Progress,
 ) -> None:
-    with writing(state.path):
-        (state.path / _UPLOADED).mkdir(exist_ok=True)
     tasks = [UploadTask(number, output / name, target, name) for number, name in enumerate(names)]
     with reading(output):
         sizes = [task.source.stat().st_size for task in tasks]

@@ -107,13 +107,17 @@ class Job:
         """The first difference to the job *now*, for a message; None if both have the same options, and files in the same places."""
         for name in {**self.options, **now.options}:
             if (before := self.options.get(name)) != now.options.get(name):
-                return f"{name} was {before}"
+                return f"{name} was {_shown(before)}"
         for name in {**self.files, **now.files}:
             if name not in now.files or name not in self.files:
                 return f"{name} was {'one of its files' if name in self.files else 'none of its files'}"
             if self.files[name].place != now.files[name].place:
                 return f"{name} was another file"
         return None if list(self.files) == list(now.files) else "its files had another order"
+
+    def changed_file(self, now: Mapping[str, FileFacts]) -> str | None:
+        """The name of the first file in *now* that has been changed or replaced; None if there is none."""
+        return next((name for name, facts in now.items() if self.files[name].has_changed(facts)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +375,13 @@ class _WithFaults(Generic[Task]):
         faults = Faults(keep_going=self.keep_going)
         value = self.func(task, faults, advance)
         return Outcome(value, faults.count, tuple(faults.first))
+
+
+def _shown(value: Any) -> str:
+    """The value of an option, for a message."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "empty"
+    return "not given" if value in (None, False) else "given" if value is True else str(value)
 
 
 def proof_id(task: FileTask) -> str:

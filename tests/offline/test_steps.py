@@ -157,6 +157,31 @@ def test_a_dry_run_can_leave_its_work_for_the_real_one(folder: Path, monkeypatch
     assert sorted(path.name for path in (folder / "work").iterdir()) == ["manifest.txt", "report.json"]
 
 
+def test_a_dry_run_does_not_finish_work_that_is_already_verified(
+    folder: Path, planting: Planting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, replaced = final_names.replace, []
+
+    def die(*args: Any) -> None:
+        if replaced:
+            raise Died
+        replaced.append(args)
+        replace(*args)
+
+    p = planting
+    p.exchange("a.warc.gz", "same-again", f"{SITE}/same", text("same", 3_000), fate=Copy("same-0"))
+    p.write(folder / "in")
+    with monkeypatch.context() as context:
+        context.setattr(final_names, "replace", die)
+        with pytest.raises(Died):
+            run(folder, in_place=True, work=folder / "work")
+    before = snapshot(folder)
+    with pytest.raises(ArchiveError, match=r"work holds unfinished work with new files .* without --dry-run"):
+        run(folder, in_place=True, work=folder / "work", dry_run=True)
+    assert snapshot(folder) == before
+    assert run(folder, in_place=True, work=folder / "work").converted == 2
+
+
 @pytest.mark.parametrize("name", ["in", "notes"])
 @pytest.mark.parametrize("force", [False, True])
 def test_a_work_folder_with_other_files_is_refused_and_not_emptied(
@@ -172,10 +197,47 @@ def test_a_work_folder_with_other_files_is_refused_and_not_emptied(
     assert snapshot(folder) == before
 
 
+def test_a_run_that_was_killed_when_earlier_files_were_put_aside_can_be_repeated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*args: Any, **options: Any) -> None:
+        raise Died
+
+    run(folder, work=folder / "work", in_place=True)
+    with monkeypatch.context() as context:
+        context.setattr(steps, "begin", die)
+        with pytest.raises(Died):
+            run(folder, work=folder / "work", in_place=True)
+    assert run(folder, work=folder / "work", in_place=True).converted == 0
+    assert sorted(path.name for path in (folder / "work").iterdir()) == [
+        "earlier",
+        "manifest.txt",
+        "report.json",
+    ]
+
+
 def test_a_work_folder_can_be_used_again(folder: Path) -> None:
     run(folder, work=folder / "work")
+    with pytest.raises(ArchiveError, match=r"out is not empty: it has a\.warc\.gz"):
+        run(folder, work=folder / "work")
     shutil.rmtree(folder / "out")
+    (folder / "out").mkdir()
     assert run(folder, work=folder / "work").converted == 1
+
+
+def test_unfinished_work_in_the_output_is_not_ignored_with_another_work_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*args: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as context:
+        context.setattr(final_names, "move", die)
+        with pytest.raises(Died):
+            run(folder)
+    with pytest.raises(ArchiveError, match=r"out/\.dedupe holds other unfinished work\. Repeat that command"):
+        run(folder, work=folder / "work")
+    assert run(folder).converted == 1
 
 
 def test_with_another_work_folder_new_files_are_written_below_the_output(

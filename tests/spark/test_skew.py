@@ -17,7 +17,7 @@ from scrapy_dedupe.near import joins as near_joins
 from scrapy_dedupe.near.joins import FileRows
 from scrapy_dedupe.near.pages import CAPTURES, PAGES
 from scrapy_dedupe.near.signing import SIGNATURES
-from scrapy_dedupe.near.tables import LocalTables, RowsWriter, joining
+from scrapy_dedupe.near.tables import RowsWriter, Tables, joining
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.ordering import moment
 from scrapy_dedupe.offline.places import Places
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from scrapy_dedupe.near.tables import Tables
     from scrapy_dedupe.offline.plan import Slice
     from scrapy_dedupe.tasks.jobs import Jobs
 
@@ -108,12 +107,17 @@ def read_bytes(log: Path) -> dict[str, list[int]]:
     """The bytes that each task has read from other tasks, by stage."""
     if not (path := next(log.iterdir(), None)):
         return {}
-    while True:
-        events = [json.loads(line) for line in path.read_text().splitlines()]
+    for _ in range(600):
+        # The last line may not be complete.
+        events = [
+            json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")
+        ]
         kinds = [event["Event"] for event in events]
         if kinds.count("SparkListenerJobStart") == kinds.count("SparkListenerJobEnd"):
             break
         time.sleep(0.5)  # the end of the last job is written later
+    else:
+        pytest.fail("The last job of Spark did not end.")
     found = defaultdict(list)
     for event in events:
         if event["Event"] == "SparkListenerTaskEnd":
@@ -213,6 +217,6 @@ def test_the_joins_of_near_copies_divide_the_texts_of_one_bucket(
     with spark.SparkWorkers(session).joins(tmp_path / "scratch") as tables:
         far = near_rows(tmp_path / "far", tables, files)
     with joining(tmp_path) as engine:
-        assert far == near_rows(tmp_path / "near", LocalTables(engine), files)
+        assert far == near_rows(tmp_path / "near", Tables(engine), files)
     assert far[-1]["unchanged"] == COPIES // 2 - 1
     assert_divided(log, before)

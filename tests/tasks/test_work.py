@@ -214,7 +214,8 @@ def test_a_job_is_continued_with_the_same_options_and_files(given: Given) -> Non
     ("files", "options", "reason"),
     [
         (["a", "b"], {"--hash": "md5"}, "--hash was sha1"),
-        (["a", "b"], {"--new": 1}, "--new was None"),
+        (["a", "b"], {"--new": 1}, "--new was not given"),
+        (["a", "b"], {"--in-place": True}, "--in-place was not given"),
         (["a"], {}, "b was one of its files"),
         (["a", "b", "c"], {}, "c was none of its files"),
         (["b", "a"], {}, "its files had another order"),
