@@ -13,7 +13,11 @@ from scrapy_dedupe.offline.rows import COLUMNS
 
 # The place is that of the line, and the facts are for the verification.
 _NOT_PLANNED: Final = ("offset", "length", "stored", "start", "head_bytes", "block_bytes")
-_VALUES: Final = ", ".join(f'r."{name}"' for name in COLUMNS if name not in _NOT_PLANNED)
+# The heads of records whose revisits might not be smaller, if each refers to its original with at most 1,200 bytes.
+_HEADS: Final = (
+    "CASE WHEN {all_copies} OR r.heads_bytes + {added} + 1200 >= r.length THEN r.start END AS heads"
+)
+_VALUES: Final = ", ".join([*(f'r."{name}"' for name in COLUMNS if name not in _NOT_PLANNED), _HEADS])
 
 _MATCHES: Final = """
     r.file = l.file AND r."offset" = l."offset" AND r.length = l.length AND r.target_uri = l.uri AND r.target_date = l.date

@@ -243,7 +243,7 @@ def rows_task(
 ) -> RowsTask:
     """The task that makes the rows of file *number* in the work folder."""
     target = work.path / "rows" / f"{number}.parquet"
-    return RowsTask(file, name, target, options.eligibility, algorithms, is_summed, options.dry_run)
+    return RowsTask(file, name, target, options.eligibility, algorithms, is_summed)
 
 
 @dataclass(frozen=True, slots=True)
