@@ -230,19 +230,21 @@ def split(
             _take_back(state, prefix)
             state.clear(keep=frozenset({LOCK}))
             _old_parts(prefix, force=force)
-            whole, sizes = state.path / "all", state.path / "sizes"
-            total_bytes, clusters = _write_all(by_cluster(lines, state.path), whole, sizes, format)
+            whole, listed = state.path / "all", state.path / "sizes"
+            total_bytes, clusters = _write_all(by_cluster(lines, state.path), whole, listed, format)
+            sizes, same = itertools.tee(_sizes(listed))
             if count is None:
-                numbers = _numbers_by_size(sizes, size_bytes)
+                numbers = _numbers_by_size(same, size_bytes)
             else:
-                numbers = _numbers_by_count(sizes, count, total_bytes, clusters)
+                numbers = _numbers_by_count(same, count, total_bytes, clusters)
             found = [[0, 0, 0] for _ in range(count or 1)]
-            for number, size in zip(numbers, _sizes(sizes), strict=True):
+            for number, (size, line_count) in zip(numbers, sizes, strict=True):
                 if number == len(found):
                     found.append([0, 0, 0])
-                found[number] = [
-                    total + value for total, value in zip(found[number], (*size, 1), strict=True)
-                ]
+                values = found[number]
+                values[0] += size
+                values[1] += line_count
+                values[2] += 1
             parts = [Part(f"{prefix}.{number}", *values) for number, values in enumerate(found, 1)]
             written = [state.path / f"part-{number}" for number in range(1, len(parts) + 1)]
             with whole.open("rb") as file:
@@ -266,10 +268,12 @@ def split(
     return parts
 
 
-def _numbers_by_count(sizes: Path, count: int, total_bytes: int, clusters: int) -> Iterator[int]:
+def _numbers_by_count(
+    sizes: Iterable[tuple[int, int]], count: int, total_bytes: int, clusters: int
+) -> Iterator[int]:
     """The number, from 0, of the part of each digest."""
     start = part = 0
-    for index, (size, _) in enumerate(_sizes(sizes)):
+    for index, (size, _) in enumerate(sizes):
         # The middle of a cluster selects its part, but no part may be skipped, and later parts need clusters too.
         wanted = (2 * start + size) * count // (2 * total_bytes)
         least = max(part, min(part + 1, count - (clusters - index)))
@@ -278,9 +282,9 @@ def _numbers_by_count(sizes: Path, count: int, total_bytes: int, clusters: int) 
         start += size
 
 
-def _numbers_by_size(sizes: Path, size_bytes: int) -> Iterator[int]:
+def _numbers_by_size(sizes: Iterable[tuple[int, int]], size_bytes: int) -> Iterator[int]:
     held = part = 0
-    for size, _ in _sizes(sizes):
+    for size, _ in sizes:
         if held and held + size > size_bytes:
             part, held = part + 1, 0
         held += size
@@ -340,8 +344,8 @@ def _write_all(lines: Iterator[ManifestLine], whole: Path, sizes: Path, format: 
     return total_bytes, clusters
 
 
-def _sizes(sizes: Path) -> Iterator[tuple[int, int]]:
-    with sizes.open() as file:
+def _sizes(path: Path) -> Iterator[tuple[int, int]]:
+    with path.open("rb") as file:
         for line in file:
             size, count = line.split()
             yield int(size), int(count)
