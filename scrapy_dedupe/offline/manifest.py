@@ -54,15 +54,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = [
-    "FORMATS",
-    "LineWriter",
-    "ManifestLine",
-    "format_of",
-    "read_all",
-    "read_lines",
-    "write_text",
-]
+__all__ = ["FORMATS", "LineWriter", "ManifestLine", "format_of", "read_all", "read_lines", "write_text"]
 
 FORMATS: Final = ("text", "jsonl", "parquet")
 _PARQUET_MAGIC: Final = b"PAR1"
