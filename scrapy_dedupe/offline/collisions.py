@@ -16,11 +16,9 @@ The files in the working folder, each of which is complete if it exists:
 
 ``lines.txt``
     The manifest in the order of (digest, date, file, offset). Its lines are numbered from 0.
-``others.rows``
-    The rows of the second pass in this order, with the number of the first line of the digest instead of the place of its
-    payload.
 ``first/``, ``second/``
-    The files of the two passes.
+    The two passes. ``rows`` has the records to read, in the order of files and offsets, and ``tasks.json`` the tasks, one for
+    each file: its name, and the start and size of its rows in bytes. The results are files of `comparing` and `tasks.work`.
 
 Memory does not grow with the number of lines or the size of payloads. It grows only with the number of different payloads
 of one digest, and with the number of payloads that are stored for one file.
@@ -29,7 +27,6 @@ of one digest, and with the number of payloads that are stored for one file.
 from __future__ import annotations
 
 import itertools
-import shutil
 import tempfile
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -41,19 +38,24 @@ from scrapy_dedupe.offline.comparing import (
     ALONE,
     NO_PAYLOAD,
     SAME,
-    Pass,
+    ComparisonTask,
+    read_payloads,
     row_of,
     stored_pieces,
 )
-from scrapy_dedupe.offline.manifest import LineWriter, read_lines
+from scrapy_dedupe.offline.manifest import read_lines, write_text
+from scrapy_dedupe.offline.manifest_lines import file_of
 from scrapy_dedupe.offline.ordering import by_cluster, moment, sorted_rows
 from scrapy_dedupe.offline.ordering import number as numbered
 from scrapy_dedupe.offline.windows import are_same
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.tasks.state import StateFolder, reading, writing
+from scrapy_dedupe.tasks.work import WorkFolder
+from scrapy_dedupe.warc.zip_members import StoredMember
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import TypeAlias
 
     from scrapy_dedupe.offline.manifest import ManifestLine
     from scrapy_dedupe.offline.places import Places
@@ -61,6 +63,11 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
 
+    _Line: TypeAlias = tuple[int, ManifestLine, str | None]
+    """A line with its number and its result; None: it is in no pass."""
+
+_ROWS: Final = "rows"
+_TASKS: Final = "tasks.json"
 _FEW_LINES: Final = 1_000  # up to this number, the lines of one digest are sorted in memory
 
 
@@ -96,8 +103,6 @@ def number_clusters(
     """
     counts = CollisionCounts()
     with StateFolder(state.path / "compared") as work:
-        for left in work.path.glob("sorting-*"):  # left by a killed run
-            shutil.rmtree(left, ignore_errors=True)
         resolved = resolve_collisions(
             read_lines(sums),
             places,
@@ -107,9 +112,7 @@ def number_clusters(
             folder=work.path,
             counts=counts,
         )
-        with LineWriter(output, columns=10, force=True) as writer:
-            for line in numbered(resolved, faults=faults):
-                writer.write(line)
+        write_text(output, numbered(resolved, faults=faults), columns=10)
         work.remove()
     return counts
 
@@ -146,46 +149,44 @@ def resolve_collisions(
 class _Comparison:
     def __init__(self, folder: Path, places: Places, faults: Faults, watch: Progress, jobs: Jobs) -> None:
         self._folder = folder
+        self._work = WorkFolder(folder)
         self._places = places
         self._faults = faults
         self._watch = watch
         self._jobs = jobs
         self._lines = folder / "lines.txt"
-        self._others = folder / "others.rows"
-        self._first, self._second = Pass(folder / "first", places), Pass(folder / "second", places)
 
     def run(self, lines: Iterable[ManifestLine]) -> None:
         """Do what an earlier run has not done, up to the last result."""
         if not self._lines.exists():
-            with part(self._watch, "sorting", 0), LineWriter(self._lines, columns=6) as writer:
-                for line in by_cluster(map(_plain, lines), self._folder):
-                    writer.write(line)
-        for files, rows, title in (
-            (self._first, self._first_rows, "reading payloads"),
-            (self._second, self._second_rows, "comparing"),
-        ):
-            if not files.is_prepared:
-                files.prepare(rows())
-            files.run(self._faults, self._jobs, self._watch, title)
+            with part(self._watch, "sorting", 0):
+                write_text(self._lines, by_cluster(map(_plain, lines), self._folder), columns=6)
+        self._run_pass("first", "reading payloads", ())
+        self._run_pass("second", "comparing", ("first",))
 
-    def _first_rows(self) -> Iterator[bytes]:
-        """The rows of the first record of each repeated digest. The rows of all other records are written to a file."""
-        with writing(self._others), whole_file.replacing(self._others, suffix=".new") as others:
-            for group in self._digests():
-                (first, line), *more = itertools.islice(group, 2)
-                if not more:
-                    continue
-                yield row_of(line, first, NO_PAYLOAD)
-                lines = self._unrepeated(itertools.chain([(first, line)], more, group))
-                for index, line in itertools.islice(lines, 1, None):
-                    others.write(row_of(line, index, str(first)))
+    def _run_pass(self, name: str, title: str, before: tuple[str, ...]) -> None:
+        if not (self._folder / name / _TASKS).exists():
+            self._plan(name, self._rows(*before))
+        self._work.run(read_payloads, self._tasks(name), self._jobs, self._watch, title, self._faults)
 
-    def _unrepeated(self, group: Iterator[tuple[int, ManifestLine]]) -> Iterator[tuple[int, ManifestLine]]:
+    def _rows(self, *passes: str) -> Iterator[bytes]:
+        """The rows of the first record of each repeated digest; after the first pass, those of all other records."""
+        for group in self._digests(*passes):
+            lines = list(itertools.islice(group, 2))
+            if len(lines) == 1:
+                continue
+            first, _, result = lines[0]
+            payload = NO_PAYLOAD if result is None or result == ALONE else result
+            for index, line in self._unrepeated(itertools.chain(lines, group)):
+                if (index == first) != bool(passes):
+                    yield row_of(line, index, payload)
+
+    def _unrepeated(self, group: Iterator[_Line]) -> Iterator[tuple[int, ManifestLine]]:
         """The lines of one digest, except records that were listed before, even under another name of their file."""
         # The same record has the same date, so only the records of one date must be remembered.
         for _, same_date in itertools.groupby(group, lambda item: moment(item[1].date)):
             seen: set[tuple[str, int]] = set()
-            for index, line in same_date:
+            for index, line, _ in same_date:
                 place = self._places.identity(line.file), line.offset
                 if place not in seen:
                     yield index, line
@@ -193,40 +194,51 @@ class _Comparison:
                     self._faults.add(*_repeated(line))
                 seen.add(place)
 
-    def _second_rows(self) -> Iterator[bytes]:
-        """The rows of all other records, with the place of the first payload of their digest."""
-        results = self._results(self._first)
-        with writing(self._others), self._others.open("rb") as others:
-            for data in others:
-                *start, first, text = data.split(b"\t")
-                result = results.of(int(first))
-                payload = NO_PAYLOAD if result is None or result == ALONE else result
-                yield b"\t".join([*start, payload.encode(), text])
+    def _plan(self, name: str, rows: Iterable[bytes]) -> None:
+        """Write the rows of a pass, and a list of its tasks."""
+        tasks: list[tuple[str, int, int]] = []
+        folder = self._folder / name
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+            with whole_file.replacing(folder / _ROWS, suffix=".new") as file:
+                ordered = sorted_rows(rows, self._folder)
+                for _, group in itertools.groupby(ordered, lambda row: row.partition(b"\t")[0]):
+                    start = file.tell()
+                    for row in group:
+                        file.write(row)
+                    text = row.rpartition(b"\t")[2].partition(b" ")[0].decode()
+                    tasks.append((file_of(text), start, file.tell() - start))
+        self._work.write_json(f"{name}/{_TASKS}", tasks)
+
+    def _tasks(self, name: str) -> list[ComparisonTask]:
+        folder = self._folder / name
+        return [
+            ComparisonTask(
+                file, StoredMember(folder / _ROWS, file, *part), folder / str(number), self._places.only(file)
+            )
+            for number, (file, *part) in enumerate(self._work.read_json(f"{name}/{_TASKS}"))
+        ]
 
     def resolved(self, counts: CollisionCounts) -> Iterator[ManifestLine]:
         """The lines with their extensions, in order of cluster."""
-        results = self._results(self._first, self._second)
-        for group in self._digests():
+        for group in self._digests("first", "second"):
             first = list(itertools.islice(group, 2))
             if len(first) == 1:
                 counts.lines += 1
                 yield replace(first[0][1], extension=1)
                 continue
-            lines = self._extended(itertools.chain(first, group), results, counts)
+            lines = self._extended(itertools.chain(first, group), counts)
             few = list(itertools.islice(lines, _FEW_LINES))
             if len(few) < _FEW_LINES:
                 yield from sorted(few, key=lambda line: line.extension or 1)  # a stable sort
             else:
                 yield from by_cluster(itertools.chain(few, lines), self._folder)
 
-    def _extended(
-        self, group: Iterator[tuple[int, ManifestLine]], results: _Results, counts: CollisionCounts
-    ) -> Iterator[ManifestLine]:
+    def _extended(self, group: Iterator[_Line], counts: CollisionCounts) -> Iterator[ManifestLine]:
         """The lines of one digest with their extensions, in their order."""
         payloads: dict[str, list[tuple[str, int]]] = {}  # places and extensions, by size and hash
         taken = different = 0
-        for index, line in group:
-            result = results.of(index)
+        for _, line, result in group:
             if result is None:
                 self._faults.add(*_repeated(line))
             if result == SAME:
@@ -252,29 +264,28 @@ class _Comparison:
             stored_pieces(self._folder, place), stored_pieces(self._folder, other)
         )
 
-    def _digests(self) -> Iterator[Iterator[tuple[int, ManifestLine]]]:
-        """The numbered lines of each digest. Iterate the lines of a digest before requesting the next one."""
-        lines = enumerate(read_lines(self._lines))
-        return (group for _, group in itertools.groupby(lines, lambda item: item[1].digest))
+    def _digests(self, *passes: str) -> Iterator[Iterator[_Line]]:
+        """The lines of each digest, with their results in these passes.
 
-    def _results(self, *passes: Pass) -> _Results:
-        rows = itertools.chain.from_iterable(files.results() for files in passes)
-        return _Results(sorted_rows(rows, self._folder))
+        Iterate the lines of a digest before requesting the next one.
+        """
 
+        def rows() -> Iterator[bytes]:
+            for task in itertools.chain.from_iterable(map(self._tasks, passes)):
+                with task.outputs[1].open("rb") as file:
+                    yield from file
 
-class _Results:
-    """The results of passes, which are requested in the order of the lines."""
+        def lines() -> Iterator[_Line]:
+            results = sorted_rows(rows(), self._folder)
+            row = next(results, b"")
+            for index, line in enumerate(read_lines(self._lines)):
+                result = None
+                if row.startswith(b"%012d\t" % index):
+                    result = row[:-1].decode().partition("\t")[2]
+                    row = next(results, b"")
+                yield index, line, result
 
-    def __init__(self, rows: Iterator[bytes]) -> None:
-        self._rows = rows
-        self._index, self._result = -1, ALONE
-
-    def of(self, index: int) -> str | None:
-        """The result of a line; None for a line that is in no pass."""
-        while self._index < index and (row := next(self._rows, None)) is not None:
-            text, _, result = row[:-1].decode().partition("\t")
-            self._index, self._result = int(text), result
-        return self._result if self._index == index else None
+        return (group for _, group in itertools.groupby(lines(), lambda item: item[1].digest))
 
 
 def _plain(line: ManifestLine) -> ManifestLine:

@@ -1,172 +1,93 @@
-"""Passes over the files of a manifest, which read payloads and compare them with stored ones, byte by byte.
+"""Read payloads file by file, and compare them with stored ones, byte by byte.
 
-A pass has one task per file, which reads records in the order of their offsets. A payload is compared with one that an
-earlier pass has stored on disk. A payload that differs from it, or for which no payload is stored, is stored too. A task
-stores each payload once: if the size and the BLAKE2b hash (RFC 7693) of two payloads are equal, their bytes are compared.
+A task reads records of one file in the order of their offsets. A payload is compared with one that an earlier task has
+stored on disk. A payload that differs from it, or for which no payload is stored, is stored too. A task stores each
+payload once: if the size and the BLAKE2b hash (RFC 7693) of two payloads are equal, their bytes are compared.
 
-The files of a pass, each of which is complete if it exists:
+The outputs of task N are ``N.payloads``, the stored payloads without separators, and ``N.results``, the number and the result
+of each line, separated by a tab.
 
-``rows``
-    The records in the order of files and offsets: sort key, number of the line, place of the payload to compare with, and
-    the line.
-``tasks.json``
-    The tasks: file, range of ``rows`` in bytes, and size of the records in bytes.
-``N.payloads``, ``N.results``, ``N.json``
-    The files of task N: the stored payloads without separators; the number and the result of each line; the number of
-    faults and the first faults. The last file proves that the task is finished.
-
-The place of a payload is ``PASS/TASK:START:SIZE:HASH``, or ``-`` for none. A result is ``same``, ``alone`` (the record must
-not replace another one), or the place of the stored payload. Columns are separated by tabs.
+The place of a payload is ``FOLDER/N:START:SIZE:HASH``, or ``-`` for none. A result is ``same``, ``alone`` (the record must
+not replace another one), or the place of the stored payload.
 """
 
 from __future__ import annotations
 
 import errno
 import io
-import itertools
-import json
 from dataclasses import dataclass
-from functools import partial
 from hashlib import blake2b
-from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.manifest_lines import file_of, parse_text_line, text_line
-from scrapy_dedupe.offline.ordering import place_key, sorted_rows
+from scrapy_dedupe.offline.manifest_lines import parse_text_line, text_line
+from scrapy_dedupe.offline.ordering import place_key
 from scrapy_dedupe.offline.windows import are_same
-from scrapy_dedupe.tasks.faults import Fault, Faults
-from scrapy_dedupe.tasks.jobs import run_watched
-from scrapy_dedupe.tasks.progress import part
-from scrapy_dedupe.tasks.state import write_whole, writing
+from scrapy_dedupe.tasks.state import writing
 from scrapy_dedupe.warc.bodies import decoded_pieces, has_more_than_payload, payload_pieces
 from scrapy_dedupe.warc.codings import Undecodable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from scrapy_dedupe.offline.manifest_lines import ManifestLine
     from scrapy_dedupe.offline.places import Places
-    from scrapy_dedupe.tasks.jobs import Jobs
-    from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.tasks.faults import Faults
+    from scrapy_dedupe.tasks.work import Advance
     from scrapy_dedupe.warc.reading import StoredRecord
+    from scrapy_dedupe.warc.zip_members import StoredMember
 
 NO_PAYLOAD: Final = "-"
 SAME: Final = "same"
 ALONE: Final = "alone"
 
 _PIECE_BYTES: Final = 1 << 20
-_ROWS: Final = "rows"
 
 
 def row_of(line: ManifestLine, number: int, payload: str) -> bytes:
-    """The row of a record to read: line *number*, whose payload is compared with the one at the place *payload*."""
+    """The row of a record to read: line *number*, whose payload is compared with the one at the place *payload*.
+
+    Its columns are separated by tabs: sort key, number, place, and the line.
+    """
     return place_key(line) + f"\t{number:012}\t{payload}\t{text_line(line, 6)}\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonTask:
-    """The records of one file: the rows in the bytes from *start* to *end* of the rows in *folder*."""
+    """The records of the file *name*, for `WorkFolder.run`; *file* has their rows (`row_of`) in the order of offsets."""
 
-    folder: Path
-    places: Places
-    number: int
     name: str
-    start: int
-    end: int
-    size_bytes: int
-
-    def rows(self) -> Iterator[tuple[str, str, ManifestLine]]:
-        """The number of each line, the place of the payload to compare with, and the line."""
-        with (self.folder / _ROWS).open("rb") as file:
-            file.seek(self.start)
-            while file.tell() < self.end:
-                _, _, number, payload, text = file.readline()[:-1].decode().split("\t")
-                yield number, payload, parse_text_line(text)
-
-    def file(self, kind: str) -> Path:
-        return self.folder / f"{self.number}.{kind}"
-
-
-class Pass:
-    """A pass over the files of a manifest. Each pass has its own folder."""
-
-    def __init__(self, folder: Path, places: Places) -> None:
-        self._folder = folder
-        self._places = places
-        self._plan = folder / "tasks.json"
+    file: StoredMember
+    path: Path
+    places: Places
+    depends_on: object = None
 
     @property
-    def is_prepared(self) -> bool:
-        return self._plan.exists()
-
-    def prepare(self, rows: Iterable[bytes]) -> None:
-        """Write the rows (`row_of`) in the order of files and offsets, and plan a task for each file."""
-        tasks: list[tuple[str, int, int, int]] = []
-        with writing(self._folder):
-            self._folder.mkdir(exist_ok=True)
-            with whole_file.replacing(self._folder / _ROWS, suffix=".new") as file:
-                ordered = sorted_rows(rows, self._folder.parent)
-                for _, group in itertools.groupby(ordered, lambda row: row.partition(b"\t")[0]):
-                    start, size_bytes = file.tell(), 0
-                    for row in group:
-                        file.write(row)
-                        name, _, length, _ = row.rpartition(b"\t")[2].split(b" ", 3)
-                        size_bytes += int(length)
-                    tasks.append((file_of(name.decode()), start, file.tell(), size_bytes))
-            whole_file.replace(self._plan, json.dumps(tasks).encode(), suffix=".new")
-
-    def run(self, faults: Faults, jobs: Jobs, watch: Progress, title: str) -> None:
-        """Run the tasks that have no results yet, and add the faults of all of them to *faults*."""
-        tasks = self._tasks()
-        left = [task for task in tasks if not task.file("json").exists()]
-        function = partial(_read_payloads, keep_going=faults.keep_going)
-        with part(watch, title, sum(task.size_bytes for task in left)):
-            for _ in run_watched(function, left, jobs, watch, attrgetter("size_bytes")):
-                pass
-        for task in tasks:
-            count, first = json.loads(task.file("json").read_bytes())
-            faults.replay(count, [Fault(*fault) for fault in first])
-
-    def results(self) -> Iterator[bytes]:
-        """The results of all tasks, as rows that begin with the number of the line."""
-        for task in self._tasks():
-            with task.file("results").open("rb") as file:
-                yield from file
-
-    def _tasks(self) -> list[ComparisonTask]:
-        planned = json.loads(self._plan.read_bytes())
-        return [
-            ComparisonTask(self._folder, self._places.only(name), number, name, *values)
-            for number, (name, *values) in enumerate(planned)
-        ]
+    def outputs(self) -> tuple[Path, Path]:
+        """The files of payloads and results."""
+        return self.path.with_suffix(".payloads"), self.path.with_suffix(".results")
 
 
-def _read_payloads(
-    task: ComparisonTask,
-    *,
-    keep_going: bool,
-    advance: Callable[[int], None] = lambda size_bytes: None,
-) -> None:
+def read_payloads(task: ComparisonTask, faults: Faults, advance: Advance) -> None:
     """Read the records of one file, and write their results."""
-    faults = Faults(keep_going=keep_going)
-    payloads, results = task.file("payloads"), task.file("results")
+    payloads, results = task.outputs
     with (
         writing(results),
         whole_file.replacing_from(payloads, suffix=".new") as temporary,
         temporary.open("w+b") as file,
         whole_file.replacing(results, suffix=".new") as table,
+        task.file.open("rb") as rows,
         task.places.records(task.name) as record_of,
     ):
-        stored = _StoredPayloads(file, f"{task.folder.name}/{task.number}")
-        for number, payload, line in task.rows():
-            result = _result(line, payload, record_of, stored, task.folder.parent, faults)
+        folder = task.path.parent
+        stored = _StoredPayloads(file, f"{folder.name}/{task.path.name}")
+        for row in rows:
+            _, _, number, payload, text = row[:-1].decode().split("\t")
+            result = _result(parse_text_line(text), payload, record_of, stored, folder.parent, faults)
             table.write(f"{number}\t{result}\n".encode())
-            advance(line.length)
-    first = [(fault.place, fault.reason) for fault in faults.first]
-    write_whole(task.file("json"), json.dumps([faults.count, first]).encode())
+            advance(len(row))
 
 
 def _result(
@@ -198,7 +119,7 @@ def _result(
 
 
 class _StoredPayloads:
-    """The payloads that a task stores in *file*, each once; *name* is ``PASS/TASK`` in their places."""
+    """The payloads that a task stores in *file*, each once; *name* is the start of their places."""
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self._file = file
@@ -227,7 +148,7 @@ class _StoredPayloads:
 
 
 def stored_pieces(folder: Path, place: str) -> Iterator[bytes]:
-    """The payload at a place, in pieces. Raises OSError."""
+    """The payload at a place, in pieces; *folder* is the parent of that of the task. Raises OSError."""
     name, start, size, _ = place.split(":")
     # Creating a Path takes as long as reading a payload of usual size.
     with io.FileIO(f"{folder}/{name}.payloads") as file:

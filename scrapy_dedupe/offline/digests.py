@@ -23,8 +23,11 @@ from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.bodies import (
     body_pieces,
     decoded_pieces,
+    has_digest,
     hasher_of,
+    is_in_chunks,
     payload_digest,
+    payload_digests,
     payload_pieces,
     usual_body,
 )
@@ -35,7 +38,7 @@ from scrapy_dedupe.warc.reading import KEPT_BYTES, bare_uri, says_http, stored_r
 from .manifest_lines import DECODED, ManifestLine, is_date, is_usual_name, is_usual_uri, why_unwritable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from scrapy_dedupe.warc.capture import Digest
     from scrapy_dedupe.warc.framing import Damage, Frame
@@ -271,8 +274,10 @@ class Digester:
         if stored.label not in hashlib.algorithms_available:
             self.sums.unverifiable += 1
             return {}
-        computed, size = _digests(payload_pieces(record), {stored.label, self._options.algorithm})
-        self.sums.hashed_bytes += size
+        names = tuple({stored.label, self._options.algorithm})
+        bodies = payload_digests(record, names)
+        computed = {name: body.hex for name, body in zip(names, bodies, strict=True)}
+        self.sums.hashed_bytes += bodies[0].size_bytes
         self.sums.verified += 1
         if computed[stored.label] != _hex(stored):
             self.sums.mismatch_count += 1
@@ -289,33 +294,13 @@ class Digester:
         self._faults.add(self._place(frame), reason)
 
 
-def _digests(pieces: Iterable[bytes], algorithms: set[str]) -> tuple[dict[str, str], int]:
-    hashers = {name: hashlib.new(name, usedforsecurity=False) for name in algorithms}
-    size = 0
-    for piece in pieces:
-        size += len(piece)
-        for hasher in hashers.values():
-            hasher.update(piece)
-    return {name: hasher.hexdigest() for name, hasher in hashers.items()}, size
-
-
 def _mismatch_hint(record: StoredRecord, stored: Digest) -> str:
     """A hint if *stored* is the digest of other bytes of the record, which some programs use as the payload."""
-    if _says_chunked(record):
-        found, stored_bytes = _digests(body_pieces(record), {stored.label})
-        if found[stored.label] == _hex(stored):
-            return "; it was computed from the body with its chunks"
-        is_bare = stored_bytes == sum(map(len, payload_pieces(record)))
-    else:
-        is_bare = False
-    if codings_of(record.http_headers):
-        try:
-            found, _ = _digests(decoded_pieces(record), {stored.label})
-        except Undecodable:
-            found = {}
-        if found.get(stored.label) == _hex(stored):
-            return "; it was computed from the decoded body"
-    if is_bare:
+    if _says_chunked(record) and has_digest(body_pieces(record), str(stored)):
+        return "; it was computed from the body with its chunks"
+    if codings_of(record.http_headers) and has_digest(decoded_pieces(record), str(stored)):
+        return "; it was computed from the decoded body"
+    if _says_chunked(record) and not is_in_chunks(record, sum(map(len, payload_pieces(record)))):
         return (
             "; the HTTP head announces chunks but the body is stored without them, as restore writes it, so the digest may"
             " have been computed from the chunks"

@@ -24,16 +24,13 @@ digests, and URIs that are cut at their first space.
 
 from __future__ import annotations
 
-import glob
-import os
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from typing import IO, TYPE_CHECKING, Final, cast
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.errors import DamagedInput, UsageError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.files.locks import open_locked
-from scrapy_dedupe.offline.engine import CSV_BUFFER_BYTES, open_engine, rows_of
+from scrapy_dedupe.offline.engine import CSV_BUFFER_BYTES, open_engine, quoted, rows_of, source
 from scrapy_dedupe.offline.manifest_lines import (
     COLUMNS,
     MAX_LINE_BYTES,
@@ -45,20 +42,32 @@ from scrapy_dedupe.offline.manifest_lines import (
     parse_text_line,
     text_line,
 )
+from scrapy_dedupe.offline.rows import refused
 from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.outputs import check_output, work_folder
+from scrapy_dedupe.tasks.state import reading, writing
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from types import TracebackType
     from typing import Self
 
-__all__ = ["FORMATS", "LineWriter", "ManifestLine", "read_all", "read_lines", "refuse_existing"]
+__all__ = [
+    "FORMATS",
+    "LineWriter",
+    "ManifestLine",
+    "format_of",
+    "read_all",
+    "read_lines",
+    "write_text",
+]
 
 FORMATS: Final = ("text", "jsonl", "parquet")
 _PARQUET_MAGIC: Final = b"PAR1"
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_BUFFER_BYTES: Final = 1 << 18
 
 
 def read_lines(path: Path, *, faults: Faults | None = None) -> Iterator[ManifestLine]:
@@ -87,9 +96,10 @@ def read_all(paths: Iterable[Path], *, faults: Faults | None = None) -> Iterator
 class LineWriter:
     """Context manager that writes a manifest of 6, 7 or 10 *columns*; ``-`` is standard output.
 
-    The file is written as ``.NAME.tmp`` in the folder of *path*, and renamed after it is synced to disk, if the block ends
-    without an error. Otherwise it is removed; the temporary file of a killed process is overwritten by the next one. Raises
-    ArchiveError if *path* exists and *force* is not set, if another process is writing it, and for system errors.
+    The manifest gets its name after it is synced to disk, if the block ends without an error. Until then it is in the locked
+    folder `folder`, ``.NAME.work`` next to it, which may have other temporary files. The folder is removed at the end; that
+    of a killed process is emptied by the next one. Raises ArchiveError if *path* exists and *force* is not set, if another
+    process is writing it, and for system errors.
     """
 
     def __init__(self, path: Path, *, columns: int, format: str = "text", force: bool = False) -> None:  # noqa: A002
@@ -104,158 +114,126 @@ class LineWriter:
         self._to_stdout = str(path) == "-"
         if self._to_stdout and format == "parquet":
             raise UsageError("A Parquet file cannot be written to standard output. Name a file.")
-        self._temporary = whole_file.temporary_path(path, ".tmp", is_hidden=True)
-        self._table = self._temporary.with_name(f"{self._temporary.name}.parquet")
         self._line = json_line if format == "jsonl" else text_line
-        self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
-        if self._to_stdout:
-            self._file = sys.stdout.buffer
-            return self
-        try:
-            if not self._temporary.exists():
-                refuse_existing(self.path, force=self._force)
-            self._file = self._locked()
-            try:
-                # Check again: now the temporary file of a killed process is removed even if this fails.
-                refuse_existing(self.path, force=self._force)
-            except ArchiveError:
-                self._discard(self._file)
-                raise
-        except OSError as error:
-            raise self._refused(error) from error
+        with ExitStack() as stack:
+            if not self._to_stdout:
+                check_output(self.path, may_exist=self._force, choices="or replace it with --force")
+            self.folder = stack.enter_context(work_folder(self.path)).path
+            if self._to_stdout:
+                self._file: IO[bytes] = sys.stdout.buffer
+            else:
+                with writing(self.path):
+                    self._file = (self.folder / "manifest").open("xb", buffering=_BUFFER_BYTES)
+                stack.callback(self._close)
+            self._stack = stack.pop_all()
         return self
 
     def write(self, line: ManifestLine) -> None:
         """Write a line. Raises ArchiveError if the disk is full, DamagedInput if the line is too long."""
-        assert self._file is not None
-        data = self._line(line, self.columns).encode() + b"\n"
-        if len(data) > MAX_LINE_BYTES:
-            raise DamagedInput(
-                f"{line.file}, offset {line.offset}: the URI is too long for a line of a manifest, which may have at most"
-                f" {MAX_LINE_BYTES} bytes."
-            )
+        data = _encoded(line, self.columns, self._line)
         try:
             self._file.write(data)
         except BrokenPipeError:
             raise
-        except OSError as error:
-            raise self._refused(error) from error
+        except OSError:
+            with writing(self.path):
+                raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._file is not None
-        file, self._file = self._file, None
-        if self._to_stdout:
-            file.flush()
-            return
-        is_finished = False
-        try:
-            try:
-                if kind is None:
-                    self._finish(file)
-                    is_finished = True
-            finally:
-                self._discard(file, is_finished=is_finished)
-        except OSError as refused:
-            raise self._refused(refused) from refused
+        with self._stack:
+            if self._to_stdout:
+                self._file.flush()
+            elif kind is None:
+                with writing(self.path):
+                    self._finish()
 
-    def _locked(self) -> IO[bytes]:
-        """Open the temporary file, empty and locked by this process."""
-        try:
-            fd = open_locked(
-                self._temporary,
-                lambda: os.open(
-                    self._temporary, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666
-                ),
-            )
-        except BlockingIOError:
-            raise ArchiveError(
-                f"Another process is writing {self.path}. Wait until it ends, or name another file."
-            ) from None
-        file = os.fdopen(fd, "wb", buffering=1 << 18)
-        try:
-            file.truncate(0)
-            self._table.unlink(missing_ok=True)
-        except BaseException:
-            file.close()
-            raise
-        return file
+    def _close(self) -> None:
+        # All relevant data has been synced. On a full disk, flushing the rest of the buffer fails again.
+        with suppress(OSError):
+            self._file.close()
 
-    def _discard(self, file: IO[bytes], *, is_finished: bool = False) -> None:
-        """Close the temporary file, and remove it if it was not renamed."""
-        try:
-            if not is_finished:
-                # Remove it before the lock is released: afterwards it may belong to another process.
-                self._temporary.unlink(missing_ok=True)
-                self._table.unlink(missing_ok=True)
-        finally:
-            # All relevant data has been synced. On a full disk, flushing the rest of the buffer fails again.
-            with suppress(OSError):
-                file.close()
-
-    def _finish(self, file: IO[bytes]) -> None:
-        file.flush()
-        finished = self._temporary
+    def _finish(self) -> None:
+        written = self.folder / "manifest"
+        whole_file.sync(self._file)
         if self.format == "parquet":
-            self._write_table(self._table)
-            finished = self._table
-            whole_file.sync_file(self._table)
-        else:
-            whole_file.sync(file)
-        refuse_existing(self.path, force=self._force)
-        whole_file.put_in_place(finished, self.path)
-        if finished is not self._temporary:
-            self._temporary.unlink()
+            table = self.folder / "table"
+            self._write_table(written, table)
+            whole_file.sync_file(table)
+            written = table
+        put_in_place = whole_file.put_in_place if self._force else whole_file.put_in_free_place
+        put_in_place(written, self.path)
 
-    def _write_table(self, table: Path) -> None:
-        names = NAMES[: self.columns]
-        kinds = ", ".join(f"\"{name}\": '{'BIGINT' if name in NUMBERS else 'VARCHAR'}'" for name in names)
+    def _write_table(self, written: Path, table: Path) -> None:
+        kinds = _kinds(self.columns)
         chosen = ", ".join(
-            f"nullif({name}, '-') AS {name}" if name.startswith("refers") else f'"{name}"' for name in names
+            f"nullif({name}, '-') AS {name}" if "refers" in name else f'"{name}"' for name in kinds
         )
-        # Column names are constants; quotes in the path are doubled.
-        target = str(table).replace("'", "''")
         query = (
-            f"COPY (SELECT {chosen} FROM read_csv(?, delim=' ', quote='', escape='', header=false, auto_detect=false,"  # noqa: S608
-            f" columns={{{kinds}}}, max_line_size={MAX_LINE_BYTES}, buffer_size={CSV_BUFFER_BYTES}))"
-            f" TO '{target}' (FORMAT parquet, ROW_GROUP_SIZE 20480)"
+            f"COPY (SELECT {chosen} FROM read_csv({source(written)}, delim=' ', quote='', escape='', header=false,"  # noqa: S608 - constant names
+            f" auto_detect=false, columns={kinds}, max_line_size={MAX_LINE_BYTES}, buffer_size={CSV_BUFFER_BYTES}))"
+            f" TO {quoted(table)} (FORMAT parquet, ROW_GROUP_SIZE 20480)"
         )
-        with open_engine("Writing a Parquet file", self._refused) as engine:
-            engine.execute(query, [glob.escape(str(self._temporary))])
+        with open_engine("Writing a Parquet file", lambda text: refused(self.path, text)) as engine:
+            engine.execute(query)
 
-    def _refused(self, reason: OSError | str) -> ArchiveError:
-        text = reason if isinstance(reason, str) else reason.strerror or str(reason)
-        return ArchiveError(
-            f"The manifest {self.path} cannot be written: {text}. Free some space, or name a file in"
-            " another folder."
+
+def _kinds(columns: int) -> dict[str, str]:
+    """The names and SQL types of the columns of a table."""
+    return {name: "BIGINT" if name in NUMBERS else "VARCHAR" for name in NAMES[:columns]}
+
+
+def write_text(path: Path, lines: Iterable[ManifestLine], *, columns: int) -> None:
+    """Write a text manifest into a folder that belongs to this process; an existing file is replaced.
+
+    Raises ArchiveError if the disk is full, DamagedInput if a line is too long.
+    """
+    with writing(path), whole_file.replacing(path, suffix=".new", buffering=_BUFFER_BYTES) as file:
+        for line in lines:
+            file.write(_encoded(line, columns, text_line))
+
+
+def _encoded(line: ManifestLine, columns: int, form: Callable[[ManifestLine, int], str]) -> bytes:
+    data = form(line, columns).encode() + b"\n"
+    if len(data) > MAX_LINE_BYTES:
+        raise DamagedInput(
+            f"{line.file}, offset {line.offset}: the URI is too long for a line of a manifest, which may have at most"
+            f" {MAX_LINE_BYTES} bytes."
         )
+    return data
 
 
-def refuse_existing(path: Path, *, force: bool = False) -> None:
-    """Raise ArchiveError if *path* is a folder, or if it exists and *force* is not set."""
-    if path.is_dir():
-        raise ArchiveError(f"{path} is a folder. Name a file.")
-    if path.exists() and not force:
-        raise ArchiveError(f"The file {path} already exists. Name another file, or replace it with --force.")
+def format_of(path: Path) -> str:
+    """The format of a manifest that exists. Raises OSError."""
+    with path.open("rb") as file:
+        return _format(file.read(4))
+
+
+def _format(start: bytes) -> str:
+    return "parquet" if start.startswith(_PARQUET_MAGIC) else "jsonl" if start.startswith(b"{") else "text"
 
 
 def _placed_lines(path: Path, faults: Faults) -> Iterator[tuple[str, ManifestLine]]:
-    with _opened(path) as stream:
-        start = stream.peek(4)[:4]
-        if start == _PARQUET_MAGIC:
+    with (
+        reading(path),
+        nullcontext(cast("io.BufferedReader", sys.stdin.buffer))
+        if str(path) == "-"
+        else path.open("rb") as stream,
+    ):
+        start = stream.peek(4)
+        if (form := _format(start)) == "parquet":
             yield from _parquet_lines(path, faults)
             return
         if start.startswith(_GZIP_MAGIC):
             raise DamagedInput(
                 f"{path} is compressed with gzip, but manifests are read uncompressed. Unpack it first."
             )
-        is_json = start.startswith(b"{")
         for place, data in _raw_lines(stream, path, faults):
             try:
-                if is_json:
+                if form == "jsonl":
                     line = parse_json_line(data.decode("utf-8"))
                 else:
                     line = parse_text_line(data.decode("utf-8", "surrogateescape"))
@@ -265,18 +243,6 @@ def _placed_lines(path: Path, faults: Faults) -> Iterator[tuple[str, ManifestLin
                 faults.add(place, str(error))
             else:
                 yield place, line
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[io.BufferedReader]:
-    try:
-        if str(path) == "-":
-            yield cast("io.BufferedReader", sys.stdin.buffer)
-        else:
-            with path.open("rb") as stream:
-                yield stream
-    except OSError as error:
-        raise ArchiveError(f"The manifest {path} cannot be read: {error.strerror or error}.") from error
 
 
 def _raw_lines(stream: io.BufferedReader, path: Path, faults: Faults) -> Iterator[tuple[str, bytes]]:
@@ -295,26 +261,18 @@ def _raw_lines(stream: io.BufferedReader, path: Path, faults: Faults) -> Iterato
 
 
 def _parquet_lines(path: Path, faults: Faults) -> Iterator[tuple[str, ManifestLine]]:
-    def refused(reason: str) -> DamagedInput:
+    def unreadable(reason: str) -> DamagedInput:
         return DamagedInput(
             f"The Parquet file {path} cannot be read. {reason}. No part of a damaged file is reliable; create it again."
         )
 
-    with open_engine("Reading a Parquet file", refused) as engine:
-        # Escape the name, or DuckDB treats it as a pattern.
-        source = glob.escape(str(path.absolute()))
-        found = {
-            str(name): str(kind)
-            for name, kind, *_ in rows_of(engine.execute("DESCRIBE SELECT * FROM read_parquet(?)", [source]))
-        }
-        expected = {name: "BIGINT" if name in NUMBERS else "VARCHAR" for name in NAMES[: len(found)]}
-        if found != expected or len(found) not in COLUMNS:
+    with open_engine("Reading a Parquet file", unreadable) as engine:
+        rows = engine.execute(f"SELECT * FROM read_parquet({source(path)})")  # noqa: S608
+        found = {name: str(kind) for name, kind, *_ in rows.description}
+        if len(found) not in COLUMNS or found != _kinds(len(found)):
             shown = ", ".join(f"{name} {kind}" for name, kind in found.items())
             raise DamagedInput(f"{path} is not a manifest: its columns are {shown[:300]}.")
-        # Column names are constants.
-        names = ", ".join(f'"{name}"' for name in found)
-        query = f"SELECT {names} FROM read_parquet(?)"  # noqa: S608
-        for number, row in enumerate(rows_of(engine.execute(query, [source])), 1):
+        for number, row in enumerate(rows_of(rows), 1):
             place = f"{path}, row {number}"
             try:
                 # The values are the same as in the text columns.

@@ -6,7 +6,7 @@ stable.
 
 A line is sorted as a row: its sort key, its number in the input, and the line of a text manifest, separated by tabs. The keys
 are written so that the bytes of two rows compare as their values do. `sorted_rows` sorts up to `MEMORY_BYTES` in memory;
-more rows are sorted in runs of this size, which are written to files and merged.
+more rows are sorted in runs of this size, which are written to files and merged. The files have no names, so a kill leaves none.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import itertools
 import re
 import sys
 import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline.manifest_lines import parse_text_line, text_line
@@ -28,6 +27,7 @@ from scrapy_dedupe.warc.dates import date_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from scrapy_dedupe.offline.manifest_lines import ManifestLine
 
@@ -45,8 +45,7 @@ _NO_MARKS: Final = str.maketrans("", "", "-:Tt")
 def by_cluster(lines: Iterable[ManifestLine], folder: Path) -> Iterator[ManifestLine]:
     """Sort lines by digest and extension, then by date, file and offset: a cluster's original comes first.
 
-    Lines that do not fit into memory are sorted with files in *folder*, which are removed when the iterator ends or is
-    closed. Raises ArchiveError if the disk is full.
+    Lines that do not fit into memory are sorted with temporary files in *folder*. Raises ArchiveError if the disk is full.
     """
     return _sorted(lines, folder, _cluster_key)
 
@@ -104,26 +103,42 @@ def sorted_rows(rows: Iterable[bytes], folder: Path) -> Iterator[bytes]:
     """Sort rows by their bytes; each ends with a line end. *folder* and the exceptions are those of `by_cluster`."""
     held: list[bytes] = []
     held_bytes = 0
-    runs: list[Path] = []
+    # The runs of rows, the runs that were merged from MOST_RUNS of them, and so on.
+    levels: list[list[IO[bytes]]] = [[]]
     with ExitStack() as stack:
+
+        def write(run: Iterable[bytes], level: int) -> None:
+            file = tempfile.TemporaryFile(dir=folder, buffering=_BUFFER_BYTES)  # noqa: SIM115
+            stack.callback(_close, file)
+            file.writelines(run)
+            file.seek(0)
+            levels[level].append(file)
+
         for row in rows:
             held.append(row)
             held_bytes += sys.getsizeof(row)
-            if held_bytes > MEMORY_BYTES:
-                scratch = runs[0].parent if runs else stack.enter_context(_scratch(folder))
-                runs.append(_written(scratch / str(len(runs)), sorted(held), folder))
+            if held_bytes <= MEMORY_BYTES:
+                continue
+            with _refusing(folder):
+                write(sorted(held), 0)
                 held, held_bytes = [], 0
+                level = 0
+                while len(levels[level]) == MOST_RUNS:
+                    full, levels[level] = levels[level], []
+                    level += 1
+                    if level == len(levels):
+                        levels.append([])
+                    write(heapq.merge(*full), level)
+                    for file in full:
+                        _close(file)
         held.sort()
-        if runs:
-            # Release the memory, which the caller may need.
-            runs.append(_written(scratch / str(len(runs)), held, folder))
-            held = []
-        for number in itertools.count(len(runs)):
-            if len(runs) <= MOST_RUNS:
-                break
-            merged, runs = runs[:MOST_RUNS], runs[MOST_RUNS:]
-            runs.append(_written(scratch / str(number), _merged(merged, folder), folder))
-        yield from _merged(runs, folder) if runs else held
+        if levels == [[]]:
+            yield from held
+            return
+        with _refusing(folder):
+            write(held, 0)
+            del held  # the caller may need the memory
+            yield from heapq.merge(*itertools.chain(*levels))
 
 
 def place_key(line: ManifestLine) -> bytes:
@@ -153,28 +168,10 @@ def _sorted(
         yield parse_text_line(row[row.rindex(b"\t") + 1 : -1].decode())
 
 
-def _written(path: Path, rows: Iterable[bytes], folder: Path) -> Path:
-    with _refusing(folder), path.open("xb", buffering=_BUFFER_BYTES) as file:
-        file.writelines(rows)
-    return path
-
-
-def _merged(runs: Iterable[Path], folder: Path) -> Iterator[bytes]:
-    """The rows of sorted files, which are removed at the end."""
-    with _refusing(folder), ExitStack() as stack:
-        paths = list(runs)
-        files = [stack.enter_context(path.open("rb", buffering=_BUFFER_BYTES)) for path in paths]
-        yield from heapq.merge(*files)
-        for path in paths:
-            path.unlink()
-
-
-@contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    with _refusing(folder):
-        scratch = tempfile.TemporaryDirectory(prefix="sorting-", dir=folder, ignore_cleanup_errors=True)
-    with scratch as name:
-        yield Path(name)
+def _close(file: IO[bytes]) -> None:
+    # On a full disk, flushing the rest of the buffer fails again.
+    with suppress(OSError):
+        file.close()
 
 
 @contextmanager

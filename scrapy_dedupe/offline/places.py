@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, DedupeError, UsageError
-from scrapy_dedupe.offline.ranges import HELD_BYTES, FileRange, is_remote
+from scrapy_dedupe.offline.reference_changes import date_key
 from scrapy_dedupe.offline.windows import HeldFile, WindowedFile
-from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.framing import arc_values
-from scrapy_dedupe.warc.reading import read_record
-from scrapy_dedupe.warc.remote import RemoteFile, check_regular, is_url, place_file, shown
+from scrapy_dedupe.warc.reading import bare_uri, read_record
+from scrapy_dedupe.warc.remote import RemoteFile, check_regular, is_url, place_file, read_errors, shown
+from scrapy_dedupe.warc.remote_ranges import HELD_BYTES, FileRange, is_remote
 from scrapy_dedupe.warc.sources import GZIP_MAGIC, begins_record
 from scrapy_dedupe.warc.zip_members import ZipDirectory
 
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.manifest import ManifestLine
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
-
-    _Roots = tuple[str, ...]
-    _Paths = Path | Mapping[str, str] | None
 
 _WACZ_FOLDER = ".wacz/archive/"
 _SHOWN = 3
@@ -60,21 +57,20 @@ class Places:
 
     def __init__(self, roots: Sequence[str] = (), paths: Path | Mapping[str, str] | None = None) -> None:
         self.roots = tuple(roots)
-        self.paths = paths
         self._map = read_path_map(paths) if isinstance(paths, Path) else dict(paths or {})
         self._found: dict[str, list[Path]] | None = None
         # Manifests have many lines, but few files.
         self._cached = lru_cache(4_096)(self._file)
         self._identities = lru_cache(4_096)(self._identity)
 
-    def __reduce__(self) -> tuple[Callable[..., Places], tuple[_Roots, _Paths]]:
-        return _places, (self.roots, self.paths)
+    def __reduce__(self) -> tuple[Callable[..., Places], tuple[object, ...]]:
+        return _received, (self.roots, tuple(self._map.items()))
 
     def only(self, name: str) -> Places:
         """The places of one file. A task that is sent to another process need not contain the whole path map."""
         if not self._map:
             return self
-        return _places(self.roots, {name: self._map[name]} if name in self._map else None)
+        return Places(self.roots, {name: self._map[name]} if name in self._map else None)
 
     def file(self, name: str) -> ReadableFile:
         """The file with this name in a manifest. Raises ArchiveError if there is none, or more than one."""
@@ -100,11 +96,9 @@ class Places:
         file = self.file(line.file)
         if is_remote(file) and line.length > 0:
             return _read(FileRange(file, line.offset, line.length), line)
-        try:
+        with read_errors(file):
             check_regular(file)
             return _read(file, line)
-        except OSError as error:
-            raise ArchiveError(f"{shown(str(file))} cannot be read: {error.strerror or error}.") from error
 
     @contextmanager
     def records(self, name: str) -> Iterator[Callable[[ManifestLine], StoredRecord]]:
@@ -133,76 +127,57 @@ class Places:
             yield record_of
 
     def _file(self, name: str) -> ReadableFile:
-        if name in self._map:
-            file = _at(self._map[name])
-            if file is None:
-                raise ArchiveError(
-                    f"{shown(self._map[name])} does not exist; the path map names it for {name}."
-                )
-            return file
-        if is_url(name) or Path(name).is_absolute():
-            file = _at(name)
-            if file is None:
-                raise ArchiveError(
-                    f"{shown(name)} does not exist. Give its location with --paths: a file with a line NAME PLACE."
-                )
-            return file
+        place = self._map.get(name, name)
+        if name in self._map or is_url(name) or Path(name).is_absolute():
+            if (file := _at(place)) is not None:
+                return file
+            remedy = (
+                f"; the path map names it for {name}."
+                if name in self._map
+                else ". Give its location with --paths: a file with a line NAME PLACE."
+            )
+            raise ArchiveError(f"{shown(place)} does not exist{remedy}")
         for root in self.roots or (".",):
-            place = _below(root, name) if self.roots else name
+            below = f"{root.rstrip('/')}/{quote(name)}" if is_url(root) else os.path.join(root, name)  # noqa: PTH118
             # With a single URL, skip the check: reading the record shows whether the file exists.
-            if (file := _at(place, is_sure=len(self.roots) == 1)) is not None:
+            if (file := _at(below, is_sure=len(self.roots) == 1)) is not None:
                 return file
         return self._anywhere(name)
 
     def _anywhere(self, name: str) -> Path:
         """The only file with this bare name below the roots."""
         folders = [root for root in self.roots if not is_url(root)]
-        if folders and PurePosixPath(name).name == name:
-            if self._found is None:
-                self._found = {}
-                for path in _files_below(folders):
-                    self._found.setdefault(path.name, []).append(path)
-            paths = self._found.get(name, [])
-            if len(paths) == 1:
-                return paths[0]
-            if paths:
-                first = ", ".join(str(path) for path in paths[:_SHOWN])
-                raise ArchiveError(
-                    f"{name} is the name of {len(paths)} files below the roots ({first}"
-                    f"{', …' if len(paths) > _SHOWN else ''}). Select one of them with --paths."
-                )
+        paths = self._below(folders).get(name, []) if folders and PurePosixPath(name).name == name else []
+        if len(paths) == 1:
+            return paths[0]
+        if paths:
+            first = ", ".join(map(str, paths[:_SHOWN]))
+            raise ArchiveError(
+                f"{name} is the name of {len(paths)} files below the roots ({first}"
+                f"{', …' if len(paths) > _SHOWN else ''}). Select one of them with --paths."
+            )
         where = f"below {', '.join(map(shown, self.roots))}" if self.roots else "in the working folder"
         raise ArchiveError(
             f"{name} is not {where}. Name its folder with --root, or give the location of the file with --paths."
         )
 
+    def _below(self, folders: Sequence[str]) -> dict[str, list[Path]]:
+        """All files in these folders, by their names. One folder may contain another."""
+        if self._found is None:
+            self._found, known = {}, set()
+            for folder in folders:
+                for parent, _, names in os.walk(folder):
+                    for path in (Path(parent, name) for name in names):
+                        if (real := os.path.realpath(path)) not in known:
+                            known.add(real)
+                            self._found.setdefault(path.name, []).append(path)
+        return self._found
+
 
 @lru_cache(1)
-def _latest(roots: _Roots, paths: Path | tuple[tuple[str, str], ...] | None) -> Places:
-    return Places(roots, dict(paths) if isinstance(paths, tuple) else paths)
-
-
-def _places(roots: _Roots, paths: _Paths) -> Places:
+def _received(roots: tuple[str, ...], paths: tuple[tuple[str, str], ...]) -> Places:
     """Unpickle a `Places`. The last one is cached, since every task contains one and its path map may be long."""
-    return _latest(roots, paths if isinstance(paths, Path) or paths is None else tuple(paths.items()))
-
-
-def _files_below(folders: Sequence[str]) -> Iterator[Path]:
-    seen: set[str] = set()
-    for folder in folders:
-        for parent, _, names in os.walk(folder):
-            for name in names:
-                path = Path(parent, name)
-                # One root may contain another.
-                if (real := os.path.realpath(path)) not in seen:
-                    seen.add(real)
-                    yield path
-
-
-def _below(root: str, name: str) -> str:
-    if is_url(root):
-        return f"{root.rstrip('/')}/{quote(name)}"
-    return str(Path(root, name))
+    return Places(roots, dict(paths))
 
 
 def _at(place: str, *, is_sure: bool = True) -> ReadableFile | None:
@@ -283,27 +258,16 @@ def _difference(record: StoredRecord, line: ManifestLine) -> str | None:
         return f"the record has {record.length} bytes, but {line.length} in the manifest"
     if not _is_uri(record.target_uri or "", line.uri):
         return f"the record's URI is {record.target_uri}, but {line.uri} in the manifest"
-    if not _is_date(record.date or "", line.date):
+    date = record.date or ""
+    if date != line.date and date_key(date) != date_key(line.date):
         return f"the record's date is {record.date}, but {line.date} in the manifest"
     return None
 
 
 def _is_uri(stored: str, listed: str) -> bool:
     """Whether a manifest has this URI. The C tools cut it at its first space, and keep angle brackets."""
-    if stored == listed:
-        return True
-    if listed.startswith("<") and listed.endswith(">"):
-        listed = listed[1:-1]
-    return stored == listed or (" " in stored and stored.partition(" ")[0] == listed)
-
-
-def _is_date(stored: str, listed: str) -> bool:
-    if stored == listed:
-        return True
-    try:
-        return parse_date(stored) == parse_date(listed)
-    except ValueError:
-        return False
+    bare = bare_uri(listed)
+    return stored in (listed, bare) or (" " in stored and stored.partition(" ")[0] == bare)
 
 
 def _in_version_2(record: StoredRecord) -> StoredRecord:
@@ -318,24 +282,21 @@ def _in_version_2(record: StoredRecord) -> StoredRecord:
 
 def read_path_map(path: Path) -> dict[str, str]:
     """The place of each name. Raises ArchiveError if the file cannot be read, UsageError if it is not a path map."""
+    with read_errors(path):
+        data = path.read_bytes()
     try:
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise ArchiveError(f"{path} cannot be read: {error.strerror or error}.") from error
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not a path map: it is not UTF-8 text.") from error
     places: dict[str, str] = {}
-    for where, name, place in (
-        _of_json(path, text) if text.lstrip().startswith("{") else _of_lines(path, text)
-    ):
+    for where, name, place in (_of_json if text.lstrip().startswith("{") else _of_lines)(path, text):
         place = place if is_url(place) else str(path.parent / place)
         if places.setdefault(name, place) != place:
             raise UsageError(f"{where}: {name} has two places, {places[name]} and {place}. Remove one.")
     return places
 
 
-def _of_lines(path: Path, text: str) -> list[tuple[str, str, str]]:
-    found = []
+def _of_lines(path: Path, text: str) -> Iterator[tuple[str, str, str]]:
     for number, line in enumerate(text.split("\n"), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
@@ -346,11 +307,10 @@ def _of_lines(path: Path, text: str) -> list[tuple[str, str, str]]:
                 " them as %20."
             )
         name, place = words
-        found.append((f"{path}, line {number}", unquote(name), place if is_url(place) else unquote(place)))
-    return found
+        yield f"{path}, line {number}", unquote(name), place if is_url(place) else unquote(place)
 
 
-def _of_json(path: Path, text: str) -> list[tuple[str, str, str]]:
+def _of_json(path: Path, text: str) -> Iterator[tuple[str, str, str]]:
     try:
         pairs = json.loads(text, object_pairs_hook=list)
     except ValueError as error:
@@ -358,4 +318,4 @@ def _of_json(path: Path, text: str) -> list[tuple[str, str, str]]:
     for name, place in pairs:
         if not isinstance(place, str):
             raise UsageError(f"{path}: the place of {name} is not a string. Give a path or URL.")
-    return [(str(path), name, place) for name, place in pairs]
+        yield str(path), name, place

@@ -14,7 +14,6 @@ from scrapy_dedupe.offline.rows import COLUMNS
 # The place is that of the line, and the facts are for the verification.
 _NOT_PLANNED: Final = ("offset", "length", "stored", "start", "head_bytes", "block_bytes")
 _VALUES: Final = ", ".join(f'r."{name}"' for name in COLUMNS if name not in _NOT_PLANNED)
-_SECOND: Final = "substr({}, 1, 19)"
 
 _MATCHES: Final = """
     r.file = l.file AND r."offset" = l."offset" AND r.length = l.length AND r.target_uri = l.uri AND r.target_date = l.date

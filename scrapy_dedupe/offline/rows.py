@@ -58,7 +58,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.engine import open_engine, quoted, source
+from scrapy_dedupe.offline.engine import open_engine, quoted
 from scrapy_dedupe.tasks.state import writing
 
 if TYPE_CHECKING:
@@ -121,22 +121,12 @@ class RecordRow(NamedTuple):
 
 
 _TYPES: Final = {
-    "BIGINT": ("offset", "length", "size_bytes", "heads_bytes", "head_bytes", "block_bytes"),
-    "BLOB[]": ("concurrent_to", "refers_to", "refers_uris"),
-    "BOOLEAN": ("is_gzip", "is_fixed", "is_other_method", "is_listed", "is_alone", "is_chunked"),
-    "VARCHAR": (
-        "kind",
-        "date_key",
-        "digest_key",
-        "refers_date_key",
-        "target_date",
-        "moment",
-        "reason",
-        "unfit",
-        "mime",
-    ),
+    "BIGINT": "offset length size_bytes heads_bytes head_bytes block_bytes",
+    "BLOB[]": "concurrent_to refers_to refers_uris",
+    "BOOLEAN": "is_gzip is_fixed is_other_method is_listed is_alone is_chunked",
+    "VARCHAR": "kind date_key digest_key refers_date_key target_date moment reason unfit mime",
 }
-_TYPE_OF: Final = {name: kind for kind, names in _TYPES.items() for name in names}
+_TYPE_OF: Final = {name: kind for kind, names in _TYPES.items() for name in names.split()}
 COLUMNS: Final = {name: _TYPE_OF.get(name, "BLOB") for name in RecordRow._fields}
 """The columns of a file of rows, and their types."""
 
@@ -171,10 +161,8 @@ class RowsTask:
     @property
     def depends_on(self) -> object:
         """What the rows depend on besides the file, as a JSON value."""
-        statuses = self.eligibility.statuses
-        eligibility = [self.eligibility.min_size, statuses and sorted(statuses)]
         # Without all heads, a dry run is only less exact.
-        return [VERSION, eligibility, self.algorithms, self.is_summed]
+        return [VERSION, self.eligibility.to_json(), self.algorithms, self.is_summed]
 
 
 def write_rows(path: Path, rows: Iterable[RecordRow]) -> None:
@@ -233,15 +221,6 @@ def copy_to(engine: Any, query: str, path: Path, about: Mapping[str, Any]) -> No
     # Small groups: a group is in memory while it is written, and some rows have long heads.
     options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 8192, KV_METADATA {{'{_KEY}': '{text}'}}"
     engine.execute(f"COPY ({query}) TO {quoted(path)} ({options})")
-
-
-def read_about(engine: Any, path: Path) -> dict[str, Any]:
-    """The values in the metadata of a Parquet file that `copy_to` has written."""
-    ((value,),) = engine.execute(
-        f"SELECT value FROM parquet_kv_metadata({source(path)}) WHERE decode(key) = '{_KEY}'"  # noqa: S608
-    ).fetchall()
-    found: dict[str, Any] = json.loads(value)
-    return found
 
 
 def refused(path: Path, text: str) -> ArchiveError:

@@ -13,19 +13,19 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DedupeError, UsageError
-from scrapy_dedupe.files.whole_file import put_in_place
+from scrapy_dedupe.files.whole_file import put_in_free_place, put_in_place
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.outputs import check_output, parts_folder
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.state import LOCK, writing
 from scrapy_dedupe.warc.remote import is_url
 
-from .digests import COUNTED, Digester, DigestOptions, FileSums
+from .digests import Digester, DigestOptions, FileSums
 from .inputs import refuse_equal_names, refuse_own_file
-from .manifest import LineWriter, read_lines, refuse_existing
+from .manifest import LineWriter, format_of, read_lines, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from scrapy_dedupe.tasks.jobs import Jobs
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.sources import ReadableFile
 
     from .inputs import Input
-    from .manifest import ManifestLine
 
 COLUMNS = 6
 
@@ -54,8 +53,8 @@ class SumOptions:
     jobs: Jobs = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+@dataclass(slots=True, kw_only=True)
+class Sums(FileSums):
     """The result of `sum_files`. ``listed`` are the inputs that the manifest already listed; see `FileSums` for the counts.
 
     ``left_below`` counts files in subfolders of the named folders that were not included, and ``left_open`` are files that a
@@ -66,18 +65,8 @@ class Sums:
     files: int
     listed: tuple[str, ...]
     size_bytes: int
-    lines: int
-    stored: int
-    computed: int
-    hashed_bytes: int
-    empty: int
-    headless: int
-    verified: int
-    unverifiable: int
-    mismatch_count: int
-    mismatches: tuple[Fault, ...]
-    fault_count: int
-    faults: tuple[Fault, ...]
+    fault_count: int = 0
+    faults: tuple[Fault, ...] = ()
     left_below: int = 0
     left_open: tuple[str, ...] = ()
 
@@ -89,11 +78,8 @@ def sum_files(
     *,
     faults: Faults | None = None,
     watch: Progress | None = None,
-    before_end: Callable[[Sums], None] = lambda sums: None,
 ) -> Sums:
     """Write the manifest of *inputs*. *faults* has the faults that were found in them so far.
-
-    *before_end* is called after the manifest has its final name and before the parts are removed.
 
     Raises ArchiveError if *output* is an input, exists and must not be replaced or extended, or cannot be written;
     UsageError for two files of one name; DamagedInput for the first fault, unless ``keep_going`` is set.
@@ -117,36 +103,26 @@ def sum_files(
         tasks = [
             _SumTask(given.name, given.file, work.task_path(given.name), options.digests) for given in new
         ]
-        total = FileSums()
-        for sums in work.run(_sum_file, tasks, options.jobs, watch, "summing", faults):
-            total.add(FileSums.from_json(sums))
-        file_format = options.format or (_format_of(output) if is_added_to else "text")
-        # In the state folder, so that a killed run leaves no other file.
-        whole = work.path / "manifest"
-        with LineWriter(whole, columns=COLUMNS, format=file_format, force=True) as writer:
-            if is_added_to:
-                _write(writer, read_lines(output))
-            for task in tasks:
-                _write(writer, read_lines(task.lines))
-        with writing(output):
-            refuse_existing(output, force=may_exist)
-            put_in_place(whole, output)
         done = Sums(
             output=str(output),
             files=len(new),
             listed=tuple(known),
             size_bytes=sum(given.size_bytes for given in new),
-            mismatches=tuple(total.mismatches),
-            fault_count=faults.count,
-            faults=tuple(faults.first),
-            **{name: getattr(total, name) for name in _FIGURES},
         )
-        before_end(done)
+        for sums in work.run(_sum_file, tasks, options.jobs, watch, "summing", faults):
+            done.add(FileSums.from_json(sums))
+        done.fault_count, done.faults = faults.count, tuple(faults.first)
+        file_format = options.format or (format_of(output) if is_added_to else "text")
+        # In the state folder, so that a killed run leaves no other file.
+        whole = work.path / "manifest"
+        with LineWriter(whole, columns=COLUMNS, format=file_format, force=True) as writer:
+            for path in [*([output] if is_added_to else ()), *(task.lines for task in tasks)]:
+                for line in read_lines(path):
+                    writer.write(line)
+        with writing(output):
+            (put_in_place if may_exist else put_in_free_place)(whole, output)
         work.remove()
     return done
-
-
-_FIGURES = (*COUNTED, "mismatch_count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +149,8 @@ class _SumTask:
 
 def _sum_file(task: _SumTask, faults: Faults, advance: Advance) -> object:
     digester = Digester(task.file, task.name, task.options, faults=faults, advance=advance)
-    with LineWriter(task.lines, columns=COLUMNS, force=True) as writer:
-        _write(writer, digester.lines())
+    write_text(task.lines, digester.lines(), columns=COLUMNS)
     return asdict(digester.sums)
-
-
-def _write(writer: LineWriter, lines: Iterable[ManifestLine]) -> None:
-    for line in lines:
-        writer.write(line)
 
 
 def _listed(output: Path, options: SumOptions, work: WorkFolder) -> frozenset[str]:
@@ -232,9 +202,3 @@ def _files_of(output: Path, options: SumOptions) -> Iterator[str]:
         if line.file != last:
             last = line.file
             yield last
-
-
-def _format_of(output: Path) -> str:
-    with output.open("rb") as file:
-        start = file.read(4)
-    return "parquet" if start == b"PAR1" else "jsonl" if start.startswith(b"{") else "text"

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.near import find_near_copies
 from scrapy_dedupe.offline.collisions import number_clusters
-from scrapy_dedupe.offline.manifest import refuse_existing
 from scrapy_dedupe.offline.rewriting import RewriteOptions
 from scrapy_dedupe.offline.rewriting import rewrite as rewrite_files
 from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
 from scrapy_dedupe.offline.verifying import verify as verify_pairs
 from scrapy_dedupe.tasks.faults import Faults
-from scrapy_dedupe.tasks.outputs import left_folder
+from scrapy_dedupe.tasks.outputs import check_output, left_folder
 from scrapy_dedupe.tasks.progress import NoProgress
 
 from .uploads import dedupe_to_url
@@ -60,7 +59,7 @@ def plan(
 
     Raises the exceptions of `collisions.number_clusters`, and ArchiveError if *output* exists and *force* is not set.
     """
-    refuse_existing(output, force=force)
+    check_output(output, may_exist=force, choices="or replace it with --force")
     with left_folder(output) as state:
         return number_clusters(
             sums,

@@ -8,7 +8,8 @@ no program sees a partial file there. On other servers, such as SFTP, a file is 
 Until all files are uploaded, the folder for the work has:
 
 ``job.json``
-    the URL, the options and the inputs; it is uploaded first, so that a URL that cannot be written is found before the work
+    the URL, the options and the inputs (`tasks.work`); it is uploaded first, so that a URL that cannot be written is found
+    before the work
 ``output/``
     the new files, as `offline.steps` writes them
 ``uploaded/``
@@ -25,14 +26,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, DedupeError, SettingError, UsageError
 from scrapy_dedupe.offline.inputs import STATE_FOLDER
 from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, refuse_other_files, run_steps
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, writing
-from scrapy_dedupe.tasks.work import JOB, facts_of
+from scrapy_dedupe.tasks.work import JOB, WorkFolder
 from scrapy_dedupe.warc.remote import shown
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def dedupe_to_url(
             " that all machines see with --work."
         )
     refuse_other_files(options.work)
-    with StateFolder(options.work) as state:
+    with WorkFolder(options.work) as state:
         target = Target(url)
         _begin(state, target, inputs, options)
         output = state.path / _OUTPUT
@@ -104,27 +104,16 @@ def dedupe_to_url(
     return done
 
 
-def _begin(state: StateFolder, target: Target, inputs: Sequence[Input], options: StepOptions) -> None:
+def _begin(state: WorkFolder, target: Target, inputs: Sequence[Input], options: StepOptions) -> None:
     """Start new work, or check that the unfinished one has the same URL, inputs and options.
 
     The URL is checked before the first run that is not a dry run; after this, the folder ``uploaded`` exists.
     """
-    job = {
-        "version": __version__,
-        "url": shown(target.url),
-        "options": options.to_json(),
-        "inputs": [[given.name, *facts_of(given.file, asks_server=True)] for given in inputs],
-    }
-    earlier = state.read_json(JOB)
-    is_new = earlier is None or options.force
-    if is_new:
+    if options.force:
         state.clear(keep=frozenset({LOCK}), last=(JOB,))
-        state.write_json(JOB, job)
-    elif differing := [name for name, value in job.items() if earlier.get(name) != value]:
-        raise ArchiveError(
-            f"{state.path} holds other unfinished work, with another value of {differing[0]}. Repeat that command to finish"
-            " it, or start again with --force."
-        )
+    is_new = state.job() is None
+    files = {given.name: given.file for given in inputs}
+    state.begin_or_continue({"-o": shown(target.url), **options.to_json()}, files, {}, may_be_replaced=False)
     checked = state.path / _UPLOADED
     if options.dry_run or checked.exists():
         return

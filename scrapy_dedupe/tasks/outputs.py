@@ -40,10 +40,21 @@ def left_folder(output: Path) -> Iterator[WorkFolder]:
                     stack.enter_context(tempfile.TemporaryDirectory(prefix="scrapy-dedupe-")), ".work"
                 )
         else:
-            path = output.with_name(f".{output.name}.work")
-        work = stack.enter_context(WorkFolder(path))
+            path = _work_path(output)
+        work = WorkFolder(path)
+        try:
+            stack.enter_context(work)
+        except BaseException:
+            # A signal may come before the folder is locked. The folder of another process is not empty.
+            with contextlib.suppress(OSError):
+                path.rmdir()
+            raise
         stack.callback(work.remove_at_end)
         yield work
+
+
+def _work_path(output: Path) -> Path:
+    return output.with_name(f".{output.name}.work")
 
 
 def parts_folder(output: Path) -> WorkFolder:
@@ -52,7 +63,7 @@ def parts_folder(output: Path) -> WorkFolder:
 
 
 def check_output(output: Path, *, may_exist: bool, choices: str) -> None:
-    """Raise ArchiveError if a job with a `parts_folder` cannot write the file *output*, or must not replace it.
+    """Raise ArchiveError if the file *output* cannot be written, or must not be replaced.
 
     *choices* says what the user can do about an existing file.
     """
@@ -63,8 +74,8 @@ def check_output(output: Path, *, may_exist: bool, choices: str) -> None:
     if output.is_dir():
         raise ArchiveError(f"{output} is a folder. Name a file.")
     if output.exists() and not may_exist:
-        work = parts_folder(output)
-        if work.is_left:  # by a run that was killed just before it removed this folder
-            with work:
-                work.remove()
+        for work in (parts_folder(output), WorkFolder(_work_path(output))):
+            if work.is_left:  # by a run that was killed just before it removed this folder
+                with work:
+                    work.remove()
         raise ArchiveError(f"{output} already exists. Name another output, {choices}.")

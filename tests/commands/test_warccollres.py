@@ -306,7 +306,7 @@ def test_a_kill_leaves_nothing_under_the_final_name(
     )  # fmt: skip
     try:
         for _ in range(5_000):
-            if any(name == ".out.tmp" for name in names(tmp_path)):
+            if any(name == ".out.work" for name in names(tmp_path)):
                 break
             time.sleep(0.05)
         else:

@@ -277,6 +277,7 @@ def test_a_signal_before_any_step_is_told_in_one_sentence_and_costs_nothing(
             assert not [name for name in found if name.endswith((".part", ".new"))]
             if not ground.case.goes_on:
                 assert found.keys() <= ground.before.keys() | ground.wanted.keys()
+                assert not list(folder.rglob(".*.work"))
             code, _, errors = steps.run(folder, ground.case.words)
             ground.assert_finished(folder, code, errors)
         except AssertionError as error:

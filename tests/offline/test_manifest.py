@@ -324,7 +324,9 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ArchiveError, match=r"cannot be written: No space left on device\. Free"):
+    with pytest.raises(
+        ArchiveError, match=r"cannot be written: No space left on device\. Check the free space"
+    ):
         write(tmp_path / "m", [a_line()], 6)
     assert list(tmp_path.iterdir()) == []
 
@@ -338,7 +340,6 @@ def test_a_disk_that_fills_while_writing_is_one_sentence(lines: int, tmp_path: P
         Path("/dev/full").open("wb") as full,
         writer,
     ):
-        assert writer._file is not None
         writer._file.close()
         writer._file = full
         for _ in range(lines):
@@ -353,26 +354,35 @@ def test_a_line_that_no_reader_would_take_is_not_written(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_what_a_killed_process_left_is_replaced(form: str, tmp_path: Path) -> None:
-    left = [tmp_path / ".m.tmp", tmp_path / ".m.tmp.parquet"]
-    for path in left:
-        path.write_text("left by a process that was killed\n" * 100)
+    (tmp_path / ".m.work").mkdir()
+    for name in ("manifest", "table"):
+        (tmp_path / ".m.work" / name).write_text("left by a process that was killed\n" * 100)
     write(tmp_path / "m", [a_line()], 6, format=form)
     assert list(read_lines(tmp_path / "m")) == [a_line()]
     assert list(tmp_path.iterdir()) == [tmp_path / "m"]
 
 
 def test_what_a_killed_process_left_goes_even_if_the_output_is_there(tmp_path: Path) -> None:
-    for name in ("m", ".m.tmp"):
+    (tmp_path / ".m.work").mkdir()
+    for name in ("m", ".m.work/manifest"):
         (tmp_path / name).write_text("old")
     with pytest.raises(ArchiveError, match="already exists"):
         write(tmp_path / "m", [a_line()], 6)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"m": "old"}
 
 
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match=r"none/m cannot be written: the folder .*/none does not exist"):
+        write(tmp_path / "none" / "m", [a_line()], 6)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_two_do_not_write_one_manifest_at_once(tmp_path: Path) -> None:
     with LineWriter(tmp_path / "m", columns=6) as writer:
         writer.write(a_line())
-        with pytest.raises(ArchiveError, match=r"Another process is writing .*/m\. Wait until it ends"):
+        with pytest.raises(
+            ArchiveError, match=r"Another process is working in .*/\.m\.work\. Wait until it has finished"
+        ):
             write(tmp_path / "m", [], 6)
     assert list(read_lines(tmp_path / "m")) == [a_line()]
     assert list(tmp_path.iterdir()) == [tmp_path / "m"]

@@ -15,9 +15,9 @@ from listed_archives import ListedFile, in_ranges, warc_record
 from webserver import WebServer
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError, UsageError
-from scrapy_dedupe.offline import ranges
 from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.places import Places
+from scrapy_dedupe.warc import remote_ranges as ranges
 
 DIGEST = "md5:" + "00" * 16
 DATE = "2020-01-01T00:00:00Z"
@@ -475,8 +475,9 @@ def test_paths_keep_their_type(listed, tmp_path):
 
 
 def test_the_places_of_one_file_are_few_bytes_for_another_process(listed, tmp_path):
-    mapped = Places([str(tmp_path)], {f"{number}.warc.gz": "x" * 100 for number in range(1_000)})
-    mapped_too = Places((), {"a.warc.gz": str(listed.path), **mapped.paths})
+    mapped_names = {f"{number}.warc.gz": "x" * 100 for number in range(1_000)}
+    mapped = Places([str(tmp_path)], mapped_names)
+    mapped_too = Places((), {"a.warc.gz": str(listed.path), **mapped_names})
     for places in (mapped, mapped_too):
         sent = pickle.dumps(places.only("a.warc.gz"))
         assert len(sent) < 1_000

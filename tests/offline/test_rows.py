@@ -190,7 +190,7 @@ def pairs(folder: Path, **options: Any) -> Iterator[tuple[RecordRow, RecordRow]]
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         faults = Faults(keep_going=True), Faults(keep_going=True)
         usual, parsed = (RowScan(task(path, **options), own) for own in faults)
-        setattr(parsed, "row", parsed.unusual_row)  # noqa: B010
+        setattr(parsed, "usual_values", lambda frame: None)  # noqa: B010
         yield from zip(usual.rows(), parsed.rows(), strict=True)
         assert usual.sums == parsed.sums
         assert faults[0].first == faults[1].first

@@ -15,7 +15,7 @@ from scrapy_dedupe.offline import splitting
 from scrapy_dedupe.offline.manifest import ManifestLine, read_all, read_lines
 from scrapy_dedupe.offline.manifest_lines import text_line
 from scrapy_dedupe.offline.ordering import by_cluster
-from scrapy_dedupe.offline.splitting import Part, split_by_count, split_by_size
+from scrapy_dedupe.offline.splitting import Part, split
 from scrapy_dedupe.tasks.state import StateFolder
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def check(parts: list[Part], lines: list[ManifestLine], folder: Path) -> None:
 def test_so_many_parts_are_the_manifest(tmp_path: Path, sizes: list[int], count: int, random: object) -> None:
     lines = lines_of(sizes)
     random.shuffle(lines)  # type: ignore[attr-defined]
-    parts = split_by_count(lines, tmp_path / "m", count, force=True)
+    parts = split(lines, tmp_path / "m", count=count, force=True)
     check(parts, lines, tmp_path)
     assert len(parts) == count
     assert sum(1 for part in parts if part.lines) == min(count, len(sizes))
@@ -64,7 +64,7 @@ def test_so_many_parts_are_the_manifest(tmp_path: Path, sizes: list[int], count:
 @given(groups, st.integers(1, 1_500))
 def test_parts_of_a_size_are_the_manifest(tmp_path: Path, sizes: list[int], size_bytes: int) -> None:
     lines = lines_of(sizes)
-    parts = split_by_size(lines, tmp_path / "m", size_bytes, force=True)
+    parts = split(lines, tmp_path / "m", size_bytes=size_bytes, force=True)
     check(parts, lines, tmp_path)
     assert all(part.size_bytes <= size_bytes or part.clusters == 1 for part in parts)
     for before, after in itertools.pairwise(parts):
@@ -74,36 +74,36 @@ def test_parts_of_a_size_are_the_manifest(tmp_path: Path, sizes: list[int], size
 
 
 def test_parts_of_equal_clusters_are_equal(tmp_path: Path) -> None:
-    parts = split_by_count(lines_of([3] * 40), tmp_path / "m", 4)
+    parts = split(lines_of([3] * 40), tmp_path / "m", count=4)
     assert [part.lines for part in parts] == [30] * 4
 
 
 def test_parts_can_be_json(tmp_path: Path) -> None:
-    parts = split_by_count(lines_of([1, 2]), tmp_path / "m", 2, format="jsonl")
+    parts = split(lines_of([1, 2]), tmp_path / "m", count=2, format="jsonl")
     assert [Path(part.file).read_text()[0] for part in parts] == ["{", "{"]
     check(parts, lines_of([1, 2]), tmp_path)
 
 
 def test_parts_of_an_earlier_run_are_replaced_by_force_alone(tmp_path: Path) -> None:
-    split_by_count(lines_of([1] * 12), tmp_path / "m", 11)
+    split(lines_of([1] * 12), tmp_path / "m", count=11)
     (tmp_path / "m.txt").write_text("another file")
     for name in ("m.1", "m.2"):
         (tmp_path / name).unlink()
     with pytest.raises(ArchiveError, match=r"m\.3 and 8 more of these files already exist.*--force"):
-        split_by_count(lines_of([1, 1]), tmp_path / "m", 2)
-    split_by_count(lines_of([1, 1]), tmp_path / "m", 2, force=True)
+        split(lines_of([1, 1]), tmp_path / "m", count=2)
+    split(lines_of([1, 1]), tmp_path / "m", count=2, force=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.1", "m.2", "m.txt"]
 
 
 def test_a_fault_in_the_input_leaves_the_old_parts(tmp_path: Path) -> None:
-    split_by_count(lines_of([1, 1]), tmp_path / "m", 2)
+    split(lines_of([1, 1]), tmp_path / "m", count=2)
 
     def failing() -> object:
         yield a_line()
         raise KeyError
 
     with pytest.raises(KeyError):
-        split_by_count(failing(), tmp_path / "m", 2, force=True)  # type: ignore[arg-type]
+        split(failing(), tmp_path / "m", count=2, force=True)  # type: ignore[arg-type]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.1", "m.2"]
 
 
@@ -113,9 +113,9 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(splitting, "_copy", full)
+    monkeypatch.setattr(splitting, "sync", full)
     with pytest.raises(ArchiveError, match="cannot be written: No space left on device"):
-        split_by_count(lines_of([1]), tmp_path / "m", 1)
+        split(lines_of([1]), tmp_path / "m", count=1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -139,7 +139,7 @@ def cut_run(folder: Path, moved: int, monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(Path, "replace", replace)
         patch.setattr(StateFolder, "remove", lambda self: None)
         with pytest.raises(Killed):
-            split_by_count(lines_of([2, 2, 2]), folder / "m", 3)
+            split(lines_of([2, 2, 2]), folder / "m", count=3)
 
 
 def test_parts_that_a_killed_run_has_put_in_place_are_taken_back(
@@ -148,7 +148,7 @@ def test_parts_that_a_killed_run_has_put_in_place_are_taken_back(
     cut_run(tmp_path, 2, monkeypatch)
     assert (tmp_path / "m.2").exists()
     lines = lines_of([3])
-    check(split_by_count(lines, tmp_path / "m", 1), lines, tmp_path)
+    check(split(lines, tmp_path / "m", count=1), lines, tmp_path)
 
 
 def test_a_file_of_somebody_else_is_not_taken_for_a_part_of_a_killed_run(
@@ -158,15 +158,15 @@ def test_a_file_of_somebody_else_is_not_taken_for_a_part_of_a_killed_run(
     (tmp_path / "other").write_text("mine")
     (tmp_path / "other").replace(tmp_path / "m.2")
     with pytest.raises(ArchiveError, match=r"m\.2 already exists"):
-        split_by_count(lines_of([3]), tmp_path / "m", 1)
+        split(lines_of([3]), tmp_path / "m", count=1)
     assert [path.name for path in tmp_path.iterdir()] == ["m.2"]
 
 
 def test_two_do_not_split_into_the_same_parts_at_once(tmp_path: Path) -> None:
     def lines() -> Iterator[ManifestLine]:
         with pytest.raises(ArchiveError, match="Another process is working in"):
-            split_by_count([a_line()], tmp_path / "m", 1)
+            split([a_line()], tmp_path / "m", count=1)
         yield a_line()
 
-    assert len(split_by_count(lines(), tmp_path / "m", 1)) == 1
+    assert len(split(lines(), tmp_path / "m", count=1)) == 1
     assert list(tmp_path.iterdir()) == [tmp_path / "m.1"]

@@ -322,6 +322,20 @@ def test_arc_files_are_made_warc_files_if_that_is_asked_for(folder: Path) -> Non
     assert done.old_bytes == sum(map(len, snapshot(folder / "in").values()))
 
 
+def test_several_processes_convert_arc_files_to_the_same_bytes(folder: Path) -> None:
+    p = Planting()
+    p.file("older.arc", "arc")
+    p.arc_capture("older.arc", "older", f"{SITE}/older", text("older", 3_000))
+    p.write(folder / "in")
+    assert run(folder, convert_arc=True).arcs == 2
+    wanted = snapshot(folder / "out")
+    shutil.rmtree(folder / "out")
+    assert run(folder, convert_arc=True, jobs=2).arcs == 2
+    assert {name: data for name, data in snapshot(folder / "out").items() if "report.json" not in name} == {
+        name: data for name, data in wanted.items() if "report.json" not in name
+    }
+
+
 @pytest.mark.parametrize("name", ["old.arc", "old.warc.gz"])
 def test_a_file_with_the_name_of_a_converted_one_is_refused(folder: Path, name: str) -> None:
     p = Planting()
@@ -346,6 +360,7 @@ def test_options_decide_what_becomes_a_revisit(folder: Path) -> None:
 
 
 DEATHS = [
+    (steps, "convert_arc"),
     (steps, "make_rows"),
     (steps, "number_rows"),
     (steps, "list_lines"),
@@ -365,10 +380,11 @@ DEATHS = [
 def test_a_death_before_or_after_a_step_costs_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, module: Any, step: str, in_place: bool, is_done: bool
 ) -> None:
-    if step == ("move" if in_place else "replace"):
+    if step in (("move", "convert_arc") if in_place else ("replace",)):
         pytest.skip("not a step of this run")
     how = {
         "in_place": in_place,
+        "convert_arc": step == "convert_arc",
         "compare": "bytes" if step in ("number_clusters", "write_lines") else "digest",
     }
     shutil.copytree(folder / "in", folder / "copy")
@@ -389,7 +405,7 @@ def test_a_death_before_or_after_a_step_costs_nothing(
         with pytest.raises(Died):
             run(folder, **how)
     done = run(folder, **how)
-    assert done.converted == 1
+    assert done.converted == (2 if step == "convert_arc" else 1)
     assert {name: data for name, data in snapshot(folder).items() if "report.json" not in name} == {
         name: data for name, data in wanted.items() if "report.json" not in name
     }

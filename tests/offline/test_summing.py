@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from offline.planted import SITE, Planting, text
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline import summing
 from scrapy_dedupe.offline.digests import Digester, DigestOptions
 from scrapy_dedupe.offline.inputs import Input, find_inputs, relative_to
@@ -18,11 +20,16 @@ from scrapy_dedupe.tasks import work
 from scrapy_dedupe.tasks.faults import Faults
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
 class Died(BaseException):
     """Stands for a kill."""
+
+
+def _die() -> None:
+    raise Died
 
 
 NAMES = ("c.warc.gz", "a.warc", "b/b.arc.gz")
@@ -44,6 +51,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     p.write(tmp_path / "in")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@contextmanager
+def at_end(call: Callable[[], object] = _die) -> Iterator[None]:
+    """Call a function when the manifest has its name, and the work of the run is still there."""
+
+    def called_after(place: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
+        def placed(temporary: Path, path: Path) -> None:
+            place(temporary, path)
+            call()
+
+        return placed
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("put_in_place", "put_in_free_place"):
+            patch.setattr(summing, name, called_after(getattr(whole_file, name)))
+        yield
 
 
 def inputs_of(*words: str) -> list[Input]:
@@ -97,11 +121,8 @@ def test_what_an_earlier_run_kept_is_used_for_the_same_question_alone(
     given = inputs_of("in/a.warc")
     options = SumOptions(DigestOptions("sha1"), force=True)
 
-    def stop(done: Sums) -> None:
-        raise Died
-
-    with pytest.raises(Died):
-        sum_files(given, folder / "sums", options, before_end=stop)
+    with at_end(), pytest.raises(Died):
+        sum_files(given, folder / "sums", options)
     mark_part(folder)
     if change == "options":
         options = SumOptions(DigestOptions("md5"), force=True)
@@ -119,11 +140,8 @@ def test_what_an_earlier_run_kept_is_used_for_the_same_question_alone(
 def test_what_an_earlier_run_kept_is_used(folder: Path) -> None:
     given = inputs_of("in/a.warc")
 
-    def stop(done: Sums) -> None:
-        raise Died
-
-    with pytest.raises(Died):
-        sum_files(given, folder / "sums", SumOptions(force=True), before_end=stop)
+    with at_end(), pytest.raises(Died):
+        sum_files(given, folder / "sums", SumOptions(force=True))
     mark_part(folder)
     sum_files(given, folder / "sums", SumOptions(force=True))
     assert next(read_lines(folder / "sums")).uri == f"{SITE}/a.warc/9"
@@ -155,19 +173,14 @@ def test_faults_that_an_earlier_run_passed_over_are_told_again(folder: Path) -> 
     path = folder / "in" / "a.warc"
     path.write_bytes(path.read_bytes()[:-900])
 
-    def stop(done: Sums) -> None:
-        raise Died
-
     options = SumOptions(keep_going=True)
-    with pytest.raises(Died):
-        sum_files(inputs_of(), folder / "sums", options, before_end=stop)
-    again = sum_files(
-        inputs_of(), folder / "sums", SumOptions(keep_going=True, force=True), before_end=lambda done: None
-    )
+    with at_end(), pytest.raises(Died):
+        sum_files(inputs_of(), folder / "sums", options)
+    again = sum_files(inputs_of(), folder / "sums", SumOptions(keep_going=True, force=True))
     assert again.fault_count == 1
     (folder / "sums").unlink()
-    with pytest.raises(Died):
-        sum_files(inputs_of(), folder / "sums", options, before_end=stop)
+    with at_end(), pytest.raises(Died):
+        sum_files(inputs_of(), folder / "sums", options)
     with pytest.raises(DamagedInput, match=r"in/a\.warc, offset"):
         sums(folder, force=True)
 
@@ -250,8 +263,8 @@ def test_a_broken_manifest_that_is_added_to_is_to_be_made_anew(folder: Path) -> 
 def test_a_part_is_not_used_for_other_bytes_with_the_time_of_the_first(folder: Path) -> None:
     path = folder / "in" / "a.warc"
     stat = path.stat()
-    with pytest.raises(Died):
-        sum_files(inputs_of("in/a.warc"), folder / "sums", before_end=_die)
+    with at_end(), pytest.raises(Died):
+        sum_files(inputs_of("in/a.warc"), folder / "sums")
     (folder / "sums").unlink()
     data = path.read_bytes()
     other = folder / "other"
@@ -261,10 +274,6 @@ def test_a_part_is_not_used_for_other_bytes_with_the_time_of_the_first(folder: P
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
     sums(folder, "in/a.warc")
     assert next(read_lines(folder / "sums")).uri == f"{SITE}/a.warc/9"
-
-
-def _die(done: Sums) -> None:
-    raise Died
 
 
 @pytest.mark.parametrize("name", ["{a}.warc.gz", "PAR1-x.warc.gz", '{"a":1}.warc.gz'])
@@ -305,15 +314,16 @@ def test_files_in_a_wacz_are_summed(folder: Path, jobs: int) -> None:
 
 
 def test_another_process_with_the_same_output_is_refused(folder: Path) -> None:
-    def again(done: Sums) -> None:
+    def again() -> None:
         with pytest.raises(ArchiveError, match="Another process"):
             sums(folder, force=True)
 
-    sum_files(inputs_of(), folder / "sums", before_end=again)
+    with at_end(again):
+        sum_files(inputs_of(), folder / "sums")
 
 
 def test_the_state_of_a_file_says_what_it_depends_on(folder: Path) -> None:
-    def look(done: Sums) -> None:
+    def look() -> None:
         (part,) = (folder / "sums.parts").glob("*.json")
         key = json.loads(part.read_text())["key"]
         stat = (folder / "in" / "a.warc").stat()
@@ -322,4 +332,5 @@ def test_the_state_of_a_file_says_what_it_depends_on(folder: Path) -> None:
         assert key["file"] == [place, stat.st_size, stat.st_ino, stat.st_mtime_ns, None, stat.st_ctime_ns]
         assert key["depends_on"]["algorithm"] == "sha512"
 
-    sum_files(inputs_of("in/a.warc"), folder / "sums", SumOptions(DigestOptions("sha512")), before_end=look)
+    with at_end(look):
+        sum_files(inputs_of("in/a.warc"), folder / "sums", SumOptions(DigestOptions("sha512")))

@@ -22,11 +22,10 @@ from scrapy_dedupe.offline.ordering import by_cluster, by_place
 from scrapy_dedupe.offline.ordering import number as numbered
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.splitting import FORMATS as SPLIT_FORMATS
-from scrapy_dedupe.offline.splitting import split_by_count, split_by_size
+from scrapy_dedupe.offline.splitting import split
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
-from scrapy_dedupe.tasks.outputs import work_folder
 
 from . import HASH, PATHS_MAP, ROOT, continues, left_files
 from .engines import ENGINES, jobs_of
@@ -142,14 +141,14 @@ def _compare(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
         _refuse_listed_file(names, places, opts.output)
 
     try:
-        with jobs_of(opts) as jobs, Bars(opts) as bars, writer, work_folder(opts.output) as work:
+        with jobs_of(opts) as jobs, Bars(opts) as bars, writer:
             lines = resolve_collisions(
                 given(),
                 places,
                 faults=faults,
                 watch=bars,
                 jobs=jobs,
-                folder=work.path,
+                folder=writer.folder,
                 counts=counts,
             )
             for line in numbered(lines) if opts.proc else lines:
@@ -231,12 +230,11 @@ def _number(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     with (
         Bars(opts) as bars,
         LineWriter(opts.output, columns=10, format=opts.format, force=opts.force) as writer,
-        work_folder(opts.output) as work,
     ):
         read = bars.counted(given(), "reading", 0, "lines")
-        lines: Iterable[ManifestLine] = numbered(by_cluster(read, work.path), faults=faults)
+        lines: Iterable[ManifestLine] = numbered(by_cluster(read, writer.folder), faults=faults)
         if opts.order == "place":
-            lines = by_place(lines, work.path)
+            lines = by_place(lines, writer.folder)
         for line in bars.counted(lines, "numbering", 0, "lines"):
             writer.write(line)
             clusters += not line.is_copy
@@ -313,8 +311,7 @@ def _split(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     faults = Faults(keep_going=opts.keep_going)
     with Bars(opts) as bars, bars.part("splitting", 0):
         lines = bars.counted(read_all(opts.manifests, faults=faults), "reading", 0, "lines")
-        split, most = (split_by_size, opts.size) if opts.count is None else (split_by_count, opts.count)
-        parts = split(lines, prefix, most, **picked(opts, "format force"))
+        parts = split(lines, prefix, size_bytes=opts.size or 0, **picked(opts, "count format force"))
     return {"parts": parts, **_faults(faults)}
 
 
