@@ -35,8 +35,8 @@ from scrapy_dedupe.content.options import JudgeOptions
 from scrapy_dedupe.content.pages import host_of, text_digest
 from scrapy_dedupe.near import joins
 from scrapy_dedupe.near.pages import CAPTURES, PAGES
-from scrapy_dedupe.near.signing import shares_to_sign_again, sign_texts
-from scrapy_dedupe.near.tables import RowsWriter, joining, table_of
+from scrapy_dedupe.near.signing import sign_texts
+from scrapy_dedupe.near.tables import RowsWriter, Tables, joining, table_of
 from scrapy_dedupe.tasks.jobs import run_jobs
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def main() -> None:
         + [("all", f"{total:.1f}", "", f"{max(row[3] for row in rows):,.0f}")],
     )
     with joining(work) as engine:
-        found = joins.count_groups(engine, work / "documents.parquet", work / "decisions.parquet")
+        found = joins.count_groups(Tables(engine), work / "rows.parquet")
     print(", ".join(f"{name} {count:,}" for name, count in found.items()))
     compare_with_datasketch(options, work)
 
@@ -138,6 +138,8 @@ def make_crawl(task: tuple[Path, int, int]) -> None:
                     [title],
                     zlib_ng.compress(text.encode(), 1),
                     True,
+                    None,
+                    None,
                     None,
                 )
             )
@@ -196,18 +198,19 @@ def files_of(work: Path) -> list[joins.FileRows]:
 
 def join_documents(work: Path) -> None:
     with joining(work, memory_limit=MEMORY_LIMIT) as engine:
-        joins.find_originals(engine, files_of(work), work / "originals.parquet")
-        joins.join_documents(engine, files_of(work), work / "originals.parquet", work / "documents.parquet")
+        tables = Tables(engine)
+        joins.find_originals(tables, files_of(work), work / "originals.parquet")
+        joins.join_documents(tables, files_of(work), work / "originals.parquet", work / "documents.parquet")
 
 
 def join_texts(work: Path) -> None:
     with joining(work, memory_limit=MEMORY_LIMIT) as engine:
-        joins.join_texts(engine, files_of(work), work / "documents.parquet", work / "texts.parquet")
+        joins.join_texts(Tables(engine), files_of(work), work / "documents.parquet", work / "texts.parquet")
 
 
 def sign(options: argparse.Namespace, work: Path) -> str:
     with joining(work) as engine:
-        shares = joins.shares_of(engine, work / "texts.parquet")
+        shares = joins.shares_of(Tables(engine), work / "texts.parquet")
     left = [share for share, _ in shares if not signatures(work, share).exists()]
     start = resource.getrusage(resource.RUSAGE_CHILDREN)
     for share, _ in run_jobs(partial(sign_share, work), left, options.jobs):
@@ -231,13 +234,15 @@ def all_signatures(work: Path) -> list[Path]:
 
 def decide(work: Path) -> None:
     with joining(work, memory_limit=MEMORY_LIMIT) as engine:
-        joins.decide(engine, work / "documents.parquet", all_signatures(work), work / "decisions.parquet")
+        joins.decide(
+            Tables(engine), work / "documents.parquet", all_signatures(work), work / "decisions.parquet"
+        )
 
 
 def check(work: Path) -> None:
     with joining(work, memory_limit=MEMORY_LIMIT) as engine:
-        changed = shares_to_sign_again(
-            engine, work / "texts.parquet", all_signatures(work), work / "decisions.parquet"
+        changed = joins.shares_to_sign_again(
+            Tables(engine), work / "texts.parquet", all_signatures(work), work / "decisions.parquet"
         )
         query = (
             f"SELECT count(*) FROM {table_of(all_signatures(work))} AS signed"
@@ -252,10 +257,10 @@ def check(work: Path) -> None:
 
 
 def write(work: Path) -> None:
+    groups = work / "rows.parquet"
     with joining(work, memory_limit=MEMORY_LIMIT) as engine:
-        joins.write_groups(
-            engine, work / "documents.parquet", work / "decisions.parquet", work / "groups.parquet", "parquet"
-        )
+        joins.join_groups(Tables(engine), work / "documents.parquet", work / "decisions.parquet", groups)
+    joins.write_groups(groups, work / "groups.parquet", "parquet")
 
 
 def measured(step: Callable[[], object]) -> tuple[float, float, float]:
@@ -320,7 +325,10 @@ def decide_subset(work: Path, count: int) -> tuple[float, int]:
         engine.execute(f"COPY ({signed}) TO '{folder}/signatures.parquet'")
         start = time.process_time()
         joins.decide(
-            engine, work / "documents.parquet", [folder / "signatures.parquet"], folder / "decisions.parquet"
+            Tables(engine),
+            work / "documents.parquet",
+            [folder / "signatures.parquet"],
+            folder / "decisions.parquet",
         )
         cpu = time.process_time() - start
         query = f"SELECT count(*) FROM {table_of([folder / 'decisions.parquet'])} WHERE kept <> number"

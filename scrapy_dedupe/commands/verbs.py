@@ -120,9 +120,8 @@ _TEXTS: Final = {
     " every revisit.",
     "restore": "Undo warcrefs and dedupe: convert revisits back to responses, and revert changed references.",
     "arc2warc": "Convert ARC files to WARC 1.1, and verify that every capture is kept with its payload.",
-    "dedupe": "Deduplicate WARC files: compare records with the same digest byte by byte, rewrite the files"
-    " with a revisit for every copy, and verify them. After an interruption, the same command"
-    " continues.",
+    "dedupe": "Deduplicate WARC files: find the records with the same payload, rewrite the files with a"
+    " revisit for every copy, and verify them. After an interruption, the same command continues.",
     "near": "Find the pages of WARC files with the same or nearly the same text, across crawls, as a crawl"
     " would. After an interruption, the same command continues.",
 }

@@ -325,18 +325,19 @@ def _count_tags(
     data = np.frombuffer(source + b"   ", np.uint8)
     tags = np.flatnonzero(data == 0x3C)
     names = tags + 1
-    is_end = data[names] == 0x2F
+    # take() needs less time than indexing.
+    is_end = data.take(names) == 0x2F
     names += is_end
-    key = keys[(data[names].astype(np.uint16) << 8) | data[names + 1]].astype(np.int64)
-    key[is_end] += _NO_NAME + 1
+    key = keys.take((data.take(names).astype(np.uint16) << 8) | data.take(names + 1)).astype(np.int64)
+    key += is_end * (_NO_NAME + 1)
     counts = np.bincount(key, minlength=len(levels)).reshape(2, -1)
     # Unpaired names include non-tags, which may be part of an attribute.
     unpaired = int((np.abs(counts[0] - counts[1]) * levels[: _NO_NAME + 1]).sum() + counts[:, _NO_NAME].sum())
-    level = np.cumsum(levels[key])
+    level = np.cumsum(levels.take(key))
     # End tags without a start tag before them do not reduce the depth of the tags after them.
     ground = np.minimum(np.minimum.accumulate(level), 0)
     steps = int(level.sum() - ground.sum()) + unpaired * len(tags)
-    lengths = formatting_lengths[key]
+    lengths = formatting_lengths.take(key)
     formatting = np.flatnonzero(lengths)
     after = np.minimum(tags[formatting] + lengths[formatting] + 1, len(source))
     is_bare = data[after] == 0x3E

@@ -242,14 +242,13 @@ def _distinct_hashes(text: str, size: int, hashes: Hashes) -> int:
     """Fill *hashes* with the distinct shingle hashes in ascending order, and return their number."""
     found = hashes_in_order(text, size)
     # Twice as fast as one sort: numpy has a radix sort for 16 bits only. It leaves runs of a few hashes to sort.
-    found = found[(found >> _16).astype(np.uint16).argsort(kind="stable")]
+    found = found.take((found >> _16).astype(np.uint16).argsort(kind="stable"))
     found.sort(kind="stable")
-    is_first = np.empty(len(found), dtype=bool)
-    is_first[:1] = True
+    is_first = np.ones(len(found), dtype=bool)
     np.not_equal(found[1:], found[:-1], out=is_first[1:])
-    count = int(np.count_nonzero(is_first))
-    found.compress(is_first, out=hashes[:count])
-    return count
+    distinct = found.compress(is_first)
+    hashes[: len(distinct)] = distinct
+    return len(distinct)
 
 
 def _lower(rows: Hashes, hashes: Hashes, factors: Hashes, summands: Hashes) -> None:
@@ -274,8 +273,8 @@ def _lower_parts(
     summands: Hashes,
 ) -> None:
     """Lower *rare* to the minima over the *hashes* that are not template, and *whole* to those over all."""
-    _lower(rare, hashes[~is_template], factors, summands)
-    _lower(whole, hashes[is_template], factors, summands)
+    _lower(rare, hashes.compress(~is_template), factors, summands)
+    _lower(whole, hashes.compress(is_template), factors, summands)
     np.minimum(rare, whole, out=whole)
 
 

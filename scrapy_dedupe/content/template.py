@@ -288,7 +288,7 @@ def _classify(
     is_common: NDArray[np.bool_],
 ) -> None:
     """Fill *is_template* and *is_common*: whether the counters of *hashes* have reached the two numbers."""
-    selected = counters[hashes >> np.uint32(_SHIFT)]
+    selected = counters.take(hashes >> np.uint32(_SHIFT))
     np.greater_equal(selected, needed, out=is_template)
     np.greater_equal(selected, needed_common, out=is_common)
 

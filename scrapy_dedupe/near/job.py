@@ -7,14 +7,16 @@ the last complete step:
     The rows of one input file (`pages`), and the proof that they are complete (`tasks.work`), with its counts; FILE is the
     SHA-256 of its name.
 ``KEY/``
-    The Parquet files of the later steps: ``originals``, ``documents``, ``texts`` (`joins`), ``signatures-SHARE-ROUND``
-    (`signing`) and ``decisions-ROUND`` (`deciding`). KEY is a hash of the ids in the proofs of all files.
+    The tables of the later steps, as Parquet files or folders of them: ``originals``, ``documents``, ``texts`` (`joins`),
+    ``signatures-SHARE-ROUND`` (`signing`), ``decisions-ROUND`` (`deciding`) and ``groups``, the rows of the result. KEY is a
+    hash of the ids in the proofs of all files.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,7 @@ from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.offline.engine import require_engine
 from scrapy_dedupe.offline.inputs import Input, refuse_equal_names, refuse_own_file
 from scrapy_dedupe.tasks.faults import KEPT, Fault, Faults
-from scrapy_dedupe.tasks.jobs import run_jobs, thread_count
+from scrapy_dedupe.tasks.jobs import job_count, join_workers, run_jobs, thread_count
 from scrapy_dedupe.tasks.outputs import check_output, parts_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.tasks.state import writing
@@ -32,29 +34,34 @@ from scrapy_dedupe.tasks.work import proof_id
 
 from .joins import (
     FORMATS,
+    MOST_SHARES,
     FileRows,
     count_groups,
     decide,
     find_originals,
     join_documents,
+    join_groups,
     join_texts,
     shares_of,
+    shares_to_sign_again,
     write_groups,
 )
 from .pages import REPORTED_REASONS, FileCounts, PageOptions, read_file, storable
-from .signing import EarlierRound, shares_to_sign_again, sign_texts
-from .tables import PURPOSE, joining
+from .signing import EarlierRound, sign_texts
+from .tables import PURPOSE, Tables, joining
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.tasks.work import Advance
     from scrapy_dedupe.warc.sources import ReadableFile
 
-# The memory of the joins; what needs more goes to temporary files.
+
+# The memory of DuckDB for the joins; what needs more goes to temporary files.
 _MEMORY_LIMIT: Final = "1GB"
+_SHARES_PER_JOB: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,31 +208,35 @@ class _Joined:
         with writing(self._folder):
             self._folder.mkdir(exist_ok=True)
         originals, documents, texts = map(self._path, ("originals", "documents", "texts"))
-        threads = thread_count(self._options.jobs)
-        with part(self._watch, "joining", 0), self._engine(threads) as engine:
+        most_shares = max(MOST_SHARES, _SHARES_PER_JOB * job_count(self._options.jobs))
+        with part(self._watch, "joining", 0), self._tables() as tables:
             for path, step in (
-                (originals, lambda: find_originals(engine, self._files, originals)),
-                (documents, lambda: join_documents(engine, self._files, originals, documents)),
-                (texts, lambda: join_texts(engine, self._files, documents, texts)),
+                (originals, lambda: find_originals(tables, self._files, originals)),
+                (documents, lambda: join_documents(tables, self._files, originals, documents)),
+                (texts, lambda: join_texts(tables, self._files, documents, texts, most_shares)),
             ):
                 if not path.exists():
                     step()
             # The next steps need a file of signatures even if no text is compared.
-            shares = shares_of(engine, texts) or [(0, 0)]
+            shares = shares_of(tables, texts) or [(0, 0)]
         signatures = {share: self._path(f"signatures-{share}-0") for share, _ in shares}
         tasks = [_SigningTask(signatures[share], share, count) for share, count in shares]
         rounds = 0
         while True:
             self._sign(texts, tasks)
             decisions = self._path(f"decisions-{rounds}")
-            with part(self._watch, "comparing", 0), self._engine(threads) as engine:
+            with part(self._watch, "comparing", 0), self._tables() as tables:
                 if not decisions.exists():
-                    decide(engine, documents, signatures.values(), decisions)
-                changed = shares_to_sign_again(engine, texts, signatures.values(), decisions)
+                    decide(tables, documents, signatures.values(), decisions)
+                changed = shares_to_sign_again(tables, texts, signatures.values(), decisions)
                 rounds += 1
                 if not changed:
-                    write_groups(engine, documents, decisions, output, self._options.format)
-                    return {**count_groups(engine, documents, decisions), "rounds": rounds}
+                    groups = self._path("groups")
+                    if not groups.exists():
+                        join_groups(tables, documents, decisions, groups)
+                    found = count_groups(tables, groups)
+                    write_groups(groups, output, self._options.format)
+                    return {**found, "rounds": rounds}
             # Each round makes the decisions on some more of the first texts final, so this ends.
             tasks = [
                 _SigningTask(
@@ -251,8 +262,19 @@ class _Joined:
             for task, _ in run_jobs(function, left, self._options.jobs):
                 self._watch.advance(task.count)
 
-    def _engine(self, threads: int) -> Any:
-        return joining(self._folder, memory_limit=_MEMORY_LIMIT, threads=threads)
+    @contextmanager
+    def _tables(self) -> Iterator[Tables]:
+        """Tables of workers if there are many rows, else of DuckDB in this process."""
+        scratch = self._folder / "scratch"
+        with writing(scratch):
+            size_bytes = sum(rows.pages.stat().st_size for rows in self._files)
+        if (workers := join_workers(self._options.jobs, size_bytes)) is not None:
+            with workers.joins(scratch) as tables:
+                yield tables
+            return
+        threads = thread_count(self._options.jobs)
+        with joining(self._folder, memory_limit=_MEMORY_LIMIT, threads=threads) as engine:
+            yield Tables(engine)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.parquet"

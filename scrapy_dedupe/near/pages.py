@@ -19,9 +19,12 @@
     text BLOB           the canonical text, UTF-8, compressed with zlib; NULL if an earlier row of the file has it, or if it is
                         not compared
     has_text BOOLEAN    whether the row has it
-    reference VARCHAR   for a revisit: the fields of its `Reference`, as JSON
+    reference VARCHAR   for a revisit: the fields of its `Reference`, as JSON; NULL for a page, like the next two
+    reference_digest VARCHAR    the digest in it
+    reference_keys BLOB[]       its other keys (`reference_keys`)
 
-**Captures**: one row for each record that may be the original of a revisit, with the fields of `CaptureRow`.
+**Captures**: one row for each record that may be the original of a revisit: the name of its file, and the fields of
+`CaptureRow`.
 
 A page is what the content layer of a crawl judges: a response with status 200 and a text Content-Type, not truncated, of
 at most ``max_bytes`` when decoded. ``robots.txt`` is left out, since a crawl does not judge it. A revisit is a page with
@@ -48,7 +51,7 @@ from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.codings import Oversized, Undecodable, codings_of, decoded_body
 from scrapy_dedupe.warc.exchanges import exchanges
 from scrapy_dedupe.warc.reading import read_records
-from scrapy_dedupe.warc.references import capture_row, milliseconds, reference_of
+from scrapy_dedupe.warc.references import capture_row, milliseconds, reference_keys, reference_of
 
 from .tables import RowsWriter
 
@@ -77,8 +80,11 @@ PAGES: Final = {
     "text": "BLOB",
     "has_text": "BOOLEAN",
     "reference": "VARCHAR",
+    "reference_digest": "VARCHAR",
+    "reference_keys": "BLOB[]",
 }
 CAPTURES: Final = {
+    "file": "VARCHAR",
     "date_ms": "BIGINT",
     "digest": "VARCHAR",
     "offset": "BIGINT",
@@ -180,7 +186,7 @@ def read_file(
                 advance(max(0, record.offset - done))
                 done = max(done, record.offset)
                 if (row := capture_row(record)) is not None:
-                    captures_writer.write(row)
+                    captures_writer.write((storable(name), *row))
                 yield record
             if not records and not faults.count:
                 faults.add(str(file), "the file is empty")
@@ -213,6 +219,8 @@ class _PageRow(NamedTuple):
     text: bytes | None
     has_text: bool
     reference: str | None
+    reference_digest: str | None
+    reference_keys: list[bytes] | None
 
 
 class _PageReader:
@@ -243,8 +251,13 @@ class _PageReader:
 
     def _revisit(self, record: StoredRecord) -> _PageRow:
         self.counts.revisits += 1
-        reference = json.dumps(asdict(reference_of(record)))
-        return self._row(record, reference=reference)
+        reference = reference_of(record)
+        return self._row(
+            record,
+            reference=json.dumps(asdict(reference)),
+            reference_digest=reference.digest,
+            reference_keys=reference_keys(reference),
+        )
 
     def _page(self, record: StoredRecord) -> _PageRow | str:
         found = self._reading(record)

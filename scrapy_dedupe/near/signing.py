@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from zlib_ng import zlib_ng
 
@@ -53,7 +53,6 @@ from scrapy_dedupe.stores.content_values import bucket_numbers, equal_bytes
 from .tables import RowsWriter, joining, table_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from scrapy_dedupe.content.candidates import NearCandidate
@@ -77,14 +76,14 @@ SIGNATURES: Final = {
 _MOST_VERSIONS: Final = 16
 
 
-# The hosts for which another assumption was made than what was decided.
-_CHANGED: Final = """
+CHANGED_HOSTS: Final = """
 SELECT DISTINCT texts.share, texts.host
 FROM {texts} AS texts
 JOIN {signatures} AS signed ON signed.number = texts.number
 LEFT JOIN {decisions} AS decided ON decided.number = texts.number
 WHERE signed.is_own_version <> coalesce(decided.is_own_version, false)
 """
+"""The hosts for which another assumption was made than what was decided, by share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +124,11 @@ def sign_texts(
             writer.write(_row(number, key, candidate.signature, is_own_version=is_own))
 
 
-def shares_to_sign_again(engine: Any, texts: Path, signatures: Iterable[Path], decisions: Path) -> set[int]:
-    """The shares with a text for which another assumption was made than what was decided."""
-    changed = _changed(texts, signatures, decisions)
-    return {share for (share,) in engine.execute(f"SELECT DISTINCT share FROM ({changed})").fetchall()}  # noqa: S608
-
-
-def _changed(texts: Path, signatures: Iterable[Path], decisions: Path) -> str:
-    return _CHANGED.format(
-        texts=table_of([texts]), signatures=table_of(signatures), decisions=table_of([decisions])
+def _changed(texts: Path, earlier: EarlierRound) -> str:
+    return CHANGED_HOSTS.format(
+        texts=table_of([texts]),
+        signatures=table_of([earlier.signatures]),
+        decisions=table_of([earlier.decisions]),
     )
 
 
@@ -141,7 +136,7 @@ def _texts_to_sign(texts: Path, share: int, earlier: EarlierRound | None) -> str
     columns = "number, host, uri, mime, names, text_key, text, has_versions"
     if earlier is None:
         return f"SELECT {columns}, NULL FROM {table_of([texts])} WHERE share = {share} ORDER BY host, number"  # noqa: S608
-    changed = _changed(texts, [earlier.signatures], earlier.decisions)
+    changed = _changed(texts, earlier)
     return (
         f"SELECT {columns}, coalesce(decided.is_own_version, false) FROM {table_of([texts])}"  # noqa: S608
         f" LEFT JOIN {table_of([earlier.decisions])} AS decided USING (number)"
@@ -150,7 +145,7 @@ def _texts_to_sign(texts: Path, share: int, earlier: EarlierRound | None) -> str
 
 
 def _rows_to_copy(texts: Path, share: int, earlier: EarlierRound) -> str:
-    changed = _changed(texts, [earlier.signatures], earlier.decisions)
+    changed = _changed(texts, earlier)
     numbers = (
         f"SELECT number FROM {table_of([texts])}"  # noqa: S608
         f" WHERE share = {share} AND host NOT IN (SELECT host FROM ({changed}))"

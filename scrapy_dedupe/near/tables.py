@@ -1,18 +1,20 @@
-"""Rows in Parquet files, written and joined with DuckDB (extra ``archive``)."""
+"""Rows in Parquet files, written and joined with DuckDB (extra ``archive``).
+
+A table is a file or, if a cluster has written it, a folder of files.
+"""
 
 from __future__ import annotations
 
-import glob
 import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.engine import open_engine
+from scrapy_dedupe.offline.engine import open_engine, quoted, source
+from scrapy_dedupe.offline.plan import Joins
+from scrapy_dedupe.offline.rows import create_table, insert_rows
 from scrapy_dedupe.tasks.state import writing
 
 if TYPE_CHECKING:
@@ -41,8 +43,7 @@ class RowsWriter:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self._engine = stack.enter_context(joining(self._path.parent))
-            types = ", ".join(f'"{name}" {kind}' for name, kind in self._columns.items())
-            self._engine.execute(f"CREATE TABLE rows ({types})")
+            create_table(self._engine, "rows", self._columns)
             self._stack = stack.pop_all()
         return self
 
@@ -65,24 +66,26 @@ class RowsWriter:
                 copy(self._engine, "SELECT * FROM rows", self._path)
 
     def _insert(self) -> None:
-        if not self._rows:
-            return
-        insert(self._engine, "rows", self._columns, self._rows)
+        insert_rows(self._engine, "rows", self._columns, self._rows)
         self._rows.clear()
 
 
-def insert(engine: Any, table: str, columns: Iterable[str], rows: Sequence[Sequence[object]]) -> None:
-    """Insert *rows* of Python values into a table with these columns."""
-    arrays = {}
-    for place, name in enumerate(columns):
-        # Filled one by one, since numpy would make a table of lists of equal length.
-        array = np.empty(len(rows), dtype=object)
-        for number, row in enumerate(rows):
-            array[number] = row[place]
-        arrays[name] = array
-    engine.register("new_rows", arrays)
-    engine.execute(f"INSERT INTO {table} SELECT * FROM new_rows")  # noqa: S608 - a constant
-    engine.unregister("new_rows")
+class Tables(Joins):
+    """Tables by name in DuckDB, and statements over them in its SQL. `spark.joins` has the same methods for Spark."""
+
+    def view(self, table: str, paths: Iterable[Path]) -> None:
+        """Add the rows of Parquet files as *table*, or replace it."""
+        self._engine.execute(f"CREATE OR REPLACE VIEW {table} AS SELECT * FROM {table_of(paths)}")  # noqa: S608
+
+    def number(self, table: str, column: str, query: str, order: str) -> None:
+        """Add *table*: the rows of a query, with their numbers from 0 in a unique *order* in the first column, *column*."""
+        self._engine.execute(
+            f"CREATE TABLE {table} AS SELECT row_number() OVER (ORDER BY {order}) - 1 AS {column}, * FROM ({query})"  # noqa: S608
+        )
+
+    def write(self, query: str, path: Path) -> None:
+        """Write the rows of a query, in its order, to the new table *path*, which gets its name when it is complete."""
+        copy(self._engine, query, path)
 
 
 @contextmanager
@@ -111,11 +114,6 @@ def copy(engine: Any, query: str, path: Path, options: str = PARQUET) -> None:
 
 
 def table_of(paths: Iterable[Path]) -> str:
-    """An SQL expression for the rows of Parquet files."""
-    names = ", ".join(quoted(glob.escape(str(path))) for path in paths)
-    return f"read_parquet([{names}])"
-
-
-def quoted(path: Path | str) -> str:
-    """A text as an SQL literal."""
-    return "'" + str(path).replace("'", "''") + "'"
+    """An SQL expression of DuckDB for the rows of Parquet files, or of folders with such files."""
+    files = [file for path in paths for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
+    return f"read_parquet([{', '.join(map(source, files))}])"

@@ -2,14 +2,14 @@
 
 Each step is a function of files and manifests, so that several machines can share the work: `summing` writes a
 manifest of digests, `collisions` compares payloads, `ordering` sorts and splits manifests and chooses originals,
-`rewriting` writes revisits, `verifying` compares both archives, `restoring` reverts the change. `arc_conversion` and
-`arc_files` convert ARC files to WARC. `steps` runs all steps of a deduplication.
+`rewriting` writes revisits, `verifying` compares both archives, `restoring` reverts the change. `arc_conversion` converts
+ARC files to WARC. `steps` runs all steps of a deduplication.
 
 Their parts are in these modules:
 
-- input files and names: `inputs`, `places`, `windows`, `ranges`;
+- input files and names: `inputs`, `places`, `windows`;
 - manifests: `manifest`, `manifest_lines`, `digests`, `comparing`;
-- rows and the plan: `rows`, `row_scan`, `usual_rows`, `plan`, `plan_lines`, `plan_queries`, `engine`;
+- rows and the plan: `rows`, `row_scan`, `plan`, `plan_lines`, `plan_queries`, `engine`;
 - new records and files: `eligibility`, `revisits`, `reference_changes`, `file_rewriting`, `final_names`;
 - verification, which uses none of the modules that write records: `side_by_side`, `changes`, `record_changes`,
   `old_files`, `evidence`, `references`;

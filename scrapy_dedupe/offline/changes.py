@@ -13,7 +13,7 @@ import base64
 import re
 from collections import Counter
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from scrapy_dedupe.warc.bodies import hasher_of
 from scrapy_dedupe.warc.capture import parse_digest
@@ -53,73 +53,55 @@ _HASHED = ("md5", "sha1", "sha256", "sha384", "sha512")
 Field = tuple[bytes, bytes]
 
 
-class Order(NamedTuple):
-    """The names of the fields of a head, in order.
-
-    ``titles`` are the names as stored, ``names`` in lower case. ``places`` are the positions of each name in lower case;
-    ``former`` has the names, without the prefix, and the positions of the ``Former-NAME`` fields.
-    """
-
-    titles: tuple[bytes, ...]
-    names: tuple[bytes, ...]
-    places: dict[bytes, list[int]]
-    former: list[tuple[bytes, int]]
-
-
-# A program writes its heads with few different orders of fields, so each order is computed only once.
+# A program writes its heads with few different orders of fields.
 @lru_cache(_KEPT_ORDERS)
-def _order(titles: tuple[bytes | str, ...]) -> Order:
-    encoded = tuple([title.encode("ascii") if isinstance(title, str) else title for title in titles])
-    names = tuple([title.lower() for title in encoded])
-    places: dict[bytes, list[int]] = {}
-    for place, name in enumerate(names):
-        places.setdefault(name, []).append(place)
-    former = [(name[len(FORMER) :], place) for place, name in enumerate(names) if name.startswith(FORMER)]
-    return Order(encoded, names, places, former)
+def _encoded(titles: tuple[str, ...]) -> tuple[bytes, ...]:
+    return tuple([title.encode("ascii") for title in titles])
+
+
+@lru_cache(_KEPT_ORDERS)
+def _lowered(titles: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    return tuple([title.lower() for title in titles])
 
 
 class Head:
-    """The version line of a record and its fields in order, as bytes. Folded lines are joined; `text` is as stored."""
+    """The version line of a record and its fields in order, as bytes. Folded lines are joined; `text` is as stored.
 
-    __slots__ = ("_values", "order", "text", "version")
+    ``titles`` are the names of the fields as stored, ``names`` in lower case.
+    """
 
-    def __init__(self, version: bytes, order: Order, values: list[bytes], text: bytes = b"") -> None:
+    __slots__ = ("_values", "names", "text", "titles", "version")
+
+    def __init__(
+        self, version: bytes, titles: tuple[bytes, ...], values: list[bytes], text: bytes = b""
+    ) -> None:
         self.version = version
-        self.order = order
+        self.titles = titles
+        self.names = _lowered(titles)
         self.text = text
         self._values = values
 
     @classmethod
     def of(cls, version: bytes, fields: Sequence[Field], text: bytes = b"") -> Head:
         """The head with these fields."""
-        return cls(version, _order(tuple([name for name, _ in fields])), [value for _, value in fields], text)
+        return cls(version, tuple([name for name, _ in fields]), [value for _, value in fields], text)
 
     def is_like(self, other: Head) -> bool:
         """Whether both have the same version and fields."""
-        return (self.version, self.order.titles, self._values) == (
-            other.version,
-            other.order.titles,
-            other._values,
-        )
+        return self.version == other.version and self.fields == other.fields
 
     @property
     def fields(self) -> list[Field]:
         """The fields, as pairs of name and value."""
-        return list(zip(self.order.titles, self._values, strict=True))
-
-    @property
-    def names(self) -> tuple[bytes, ...]:
-        """The names of the fields in order, in lower case."""
-        return self.order.names
+        return list(zip(self.titles, self._values, strict=True))
 
     def values(self, name: bytes) -> list[bytes]:
         """All values of a field, given by its lower-case name."""
-        return [self._values[place] for place in self.order.places.get(name, ())]
+        return [value for lower, value in zip(self.names, self._values, strict=True) if lower == name]
 
     def value(self, name: bytes) -> bytes | None:
         """The first value of a field."""
-        places = self.order.places.get(name)
-        return self._values[places[0]] if places else None
+        return self._values[self.names.index(name)] if name in self.names else None
 
     def text_of(self, name: bytes) -> str | None:
         """The first value of a field as text."""
@@ -131,16 +113,20 @@ class Head:
         values = [
             value if lower == name else old for lower, old in zip(self.names, self._values, strict=True)
         ]
-        return Head(self.version, self.order, values)
+        return Head(self.version, self.titles, values)
 
     def without(self, names: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], list[bytes]]:
         """The names and values of the fields, except those with one of these names and the ``Former-`` fields."""
-        titles, places = _without(self.order.titles, names)
+        titles, places = _without(self.titles, names)
         return titles, [self._values[place] for place in places]
 
     def former(self) -> list[Field]:
         """The ``Former-NAME`` fields, as pairs of name (without the prefix) and value."""
-        return [(name, self._values[place]) for name, place in self.order.former]
+        return [
+            (name[len(FORMER) :], value)
+            for name, value in zip(self.names, self._values, strict=True)
+            if name.startswith(FORMER)
+        ]
 
 
 @lru_cache(_KEPT_ORDERS)
@@ -188,7 +174,7 @@ def head_of(record: StoredRecord) -> Head:
         layout, match = record.frame.head
         if text.count(b"\r") == len(layout.names) + 2:
             return Head(
-                version, _order(layout.names), [value.strip(b" \t") for value in match.groups()], text
+                version, _encoded(layout.names), [value.strip(b" \t") for value in match.groups()], text
             )
     fields: list[tuple[bytes, list[bytes]]] = []
     for line in rest.split(b"\n"):
@@ -316,17 +302,8 @@ def rechunked_faults(old: Head, new: Head, block_digest_of_new: str | None) -> l
 
 def is_undone(before: Head, after: Head) -> bool:
     """Whether `restoring` made the change between two heads: former values were removed, and none was added."""
-    if not before.order.former:
-        return False
     had, has = Counter(before.former()), Counter(after.former())
     return bool(had - has and not has - had)
-
-
-def concurrent_changes(old: Head, new: Head) -> list[tuple[bytes, bytes]]:
-    """The old and new values of each WARC-Concurrent-To, in order."""
-    if CONCURRENT_TO not in old.order.places:
-        return []
-    return list(zip(old.values(CONCURRENT_TO), new.values(CONCURRENT_TO), strict=False))
 
 
 def digest_like(form: str, data: Iterable[bytes]) -> str | None:
@@ -405,15 +382,15 @@ def _kept_faults(
     if new.version != old.version:
         faults.append(f"the version is {_shown(new.version)}, but was {_shown(old.version)}")
     faults += _stray_faults(old, new) + _rest_faults(old, new, changing)
-    if len(old.values(CONCURRENT_TO)) != len(new.values(CONCURRENT_TO)):
-        faults.append("a WARC-Concurrent-To is gone, or was added")
-    changed[CONCURRENT_TO] = [was for was, value in concurrent_changes(old, new) if was != value]
+    # A link that is gone or was added is found in the evidence.
+    links = zip(old.values(CONCURRENT_TO), new.values(CONCURRENT_TO), strict=False)
+    changed[CONCURRENT_TO] = [was for was, value in links if was != value]
     return faults + _former_faults(old, former, changed)
 
 
 def _former_faults(old: Head, former: list[Field], changed: Mapping[bytes, list[bytes]]) -> list[str]:
     wanted = [(name, value) for name, values in changed.items() for value in values]
-    if not old.order.former and sorted(former) == sorted(wanted):
+    if not old.former() and sorted(former) == sorted(wanted):
         return []
     had, has = Counter(old.former()), Counter(former)
     gone, came = had - has, has - had

@@ -15,16 +15,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.faults import KEPT, Fault, Faults
 from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.bodies import (
     body_pieces,
     decoded_pieces,
+    has_digest,
     hasher_of,
+    is_in_chunks,
     payload_digest,
+    payload_digests,
     payload_pieces,
     usual_body,
 )
@@ -35,17 +38,13 @@ from scrapy_dedupe.warc.reading import KEPT_BYTES, bare_uri, says_http, stored_r
 from .manifest_lines import DECODED, ManifestLine, is_date, is_usual_name, is_usual_uri, why_unwritable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from scrapy_dedupe.warc.capture import Digest
     from scrapy_dedupe.warc.framing import Damage, Frame
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
-COUNTED = ("lines", "stored", "computed", "hashed_bytes", "empty", "headless", "verified", "unverifiable")
-"""The counters of `FileSums` that are added up."""
-
-_KEPT = 1_000
 _PROGRESS_BYTES = 1 << 20
 
 
@@ -94,15 +93,17 @@ class FileSums:
 
     def add(self, other: FileSums) -> None:
         """Add the counters and mismatches of another file."""
-        for name in COUNTED:
+        for name in _COUNTERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.mismatch_count += other.mismatch_count
-        self.mismatches += other.mismatches[: max(0, _KEPT - len(self.mismatches))]
+        self.mismatches += other.mismatches[: max(0, KEPT - len(self.mismatches))]
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> FileSums:
         """The inverse of ``dataclasses.asdict``."""
         return cls(**{**value, "mismatches": [Fault(**item) for item in value["mismatches"]]})
+
+
+_COUNTERS = [one.name for one in fields(FileSums) if one.name != "mismatches"]
 
 
 class Digester:
@@ -271,12 +272,14 @@ class Digester:
         if stored.label not in hashlib.algorithms_available:
             self.sums.unverifiable += 1
             return {}
-        computed, size = _digests(payload_pieces(record), {stored.label, self._options.algorithm})
-        self.sums.hashed_bytes += size
+        names = tuple({stored.label, self._options.algorithm})
+        bodies = payload_digests(record, names)
+        computed = {name: body.hex for name, body in zip(names, bodies, strict=True)}
+        self.sums.hashed_bytes += bodies[0].size_bytes
         self.sums.verified += 1
         if computed[stored.label] != _hex(stored):
             self.sums.mismatch_count += 1
-            if len(self.sums.mismatches) < _KEPT:
+            if len(self.sums.mismatches) < KEPT:
                 hint = _mismatch_hint(record, stored)
                 reason = f"WARC-Payload-Digest is {stored}, the payload has {stored.label}:{computed[stored.label]}"
                 self.sums.mismatches.append(Fault(self._place(record.frame), reason + hint))
@@ -289,33 +292,13 @@ class Digester:
         self._faults.add(self._place(frame), reason)
 
 
-def _digests(pieces: Iterable[bytes], algorithms: set[str]) -> tuple[dict[str, str], int]:
-    hashers = {name: hashlib.new(name, usedforsecurity=False) for name in algorithms}
-    size = 0
-    for piece in pieces:
-        size += len(piece)
-        for hasher in hashers.values():
-            hasher.update(piece)
-    return {name: hasher.hexdigest() for name, hasher in hashers.items()}, size
-
-
 def _mismatch_hint(record: StoredRecord, stored: Digest) -> str:
     """A hint if *stored* is the digest of other bytes of the record, which some programs use as the payload."""
-    if _says_chunked(record):
-        found, stored_bytes = _digests(body_pieces(record), {stored.label})
-        if found[stored.label] == _hex(stored):
-            return "; it was computed from the body with its chunks"
-        is_bare = stored_bytes == sum(map(len, payload_pieces(record)))
-    else:
-        is_bare = False
-    if codings_of(record.http_headers):
-        try:
-            found, _ = _digests(decoded_pieces(record), {stored.label})
-        except Undecodable:
-            found = {}
-        if found.get(stored.label) == _hex(stored):
-            return "; it was computed from the decoded body"
-    if is_bare:
+    if _says_chunked(record) and has_digest(body_pieces(record), str(stored)):
+        return "; it was computed from the body with its chunks"
+    if codings_of(record.http_headers) and has_digest(decoded_pieces(record), str(stored)):
+        return "; it was computed from the decoded body"
+    if _says_chunked(record) and not is_in_chunks(record, sum(map(len, payload_pieces(record)))):
         return (
             "; the HTTP head announces chunks but the body is stored without them, as restore writes it, so the digest may"
             " have been computed from the chunks"

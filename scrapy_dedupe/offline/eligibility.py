@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
@@ -56,6 +56,13 @@ class Eligibility:
 
     min_size: int = DEFAULT_MIN_SIZE
     statuses: frozenset[int] | None = DEFAULT_STATUSES
+
+    def to_json(self) -> dict[str, Any]:
+        """The values by their options."""
+        return {
+            "--min-size": self.min_size,
+            "--status": "all" if self.statuses is None else sorted(self.statuses),
+        }
 
     def reason_against(self, record: StoredRecord, *, size_bytes: int | None = None) -> str | None:
         """Why a record is not changed, a key of `REASONS`; None if it may be an original.

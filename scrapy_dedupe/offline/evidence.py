@@ -2,41 +2,24 @@
 
 Each pair of compared files has one SQLite file without indexes, written by the process that reads the pair
 (`EvidenceWriter`). They are merged into one file with indexes (`Evidence`). The files are deleted after the
-verification, so they are neither synced nor journalled.
-
-``captures``: a response or resource. ``place`` is a hash of its URI and its date to the second, ``uri`` the key of the
-URI, ``id`` a hash of the record id; ``bare`` is 1 if the id has no angle brackets. ``sha`` is the SHA-256 of its stored
-payload. ``digest`` is its WARC-Payload-Digest in normal form, or the SHA-1 that replay programs compute if it has none;
-``text`` is the WARC-Payload-Digest as written, if that differs. ``whole`` is 0 for a truncated payload, ``chunked`` 1
-for one stored in chunks. ``page`` is 1 for a response with status 200, and NULL for a capture that cannot be an original,
-such as a 304. ``sides`` has bit 1 if the capture is in the archive before, bit 2 if it is in the archive after. ``file``
-numbers the files: 2n and 2n + 1 are the files of pair n before and after.
-
-``revisits``: a revisit before (``b_`` columns), after (``a_``) or on both sides. ``sha`` is the required payload, NULL if
-only the reference identifies it. ``position`` distinguishes records that share a gzip member. ``new_id`` is the record id
-after, ``former_id`` its former id according to the record. If a response became a revisit (``change`` is CONVERTED), or a
-revisit became a response, the row is also in the view ``renamed``, and ``old_id`` is the record id before.
-
-``links``: the ids in WARC-Concurrent-To or WARC-Refers-To of other records, before (``old``) and after (``new``); with
-field ``place``, references by URI and date that changed.
-
-``others``: the ids of all records that are neither captures nor revisits.
+verification, so they are neither synced nor journalled. The tables ``captures``, ``revisits`` and ``links`` have the rows of
+`Held`, `RevisitRow` and `LinkRow`; a revisit or response that got a new id is also in the view ``renamed``. ``others`` has the
+ids of all records that are neither captures nor revisits.
 """
 
 from __future__ import annotations
 
-import random
 import sqlite3
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.tasks.state import writing
-from scrapy_dedupe.warc.bodies import payload_digests
 from scrapy_dedupe.warc.references import (
     Captures,
     Reference,
@@ -52,14 +35,20 @@ from scrapy_dedupe.warc.references import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
+    from types import TracebackType
+    from typing import Self
 
     from scrapy_dedupe.warc.bodies import BodyDigest
     from scrapy_dedupe.warc.reading import StoredRecord
 
+HashedRecord = tuple["StoredRecord", "Sequence[BodyDigest]"]
+"""A record with the digests of its payload in the algorithms of `algorithms_of`."""
+
 BEFORE, AFTER, BOTH = 1, 2, 3
 
-UNCHANGED, CONVERTED, REPOINTED, UNDONE = range(4)
-"""What happened to a revisit. UNDONE: its reference was reverted, or it became a response again."""
+UNCHANGED, CONVERTED, REPOINTED, UNDONE, RECHUNKED = range(5)
+"""What happened to a record. UNDONE: its reference was reverted, or it became a response again. RECHUNKED: only one side stores
+its payload in chunks."""
 
 PAYLOAD_TYPES = ("response", "resource")
 
@@ -94,12 +83,24 @@ _INDEXES = (
         " GROUP BY place HAVING min(sha) <> max(sha)"
     ),
 )
-# A new revisit with one original that has everything that `references` requires.
-_IS_CLEAR = (
-    "change = 1 AND NOT EXISTS (SELECT 1 FROM ambiguous WHERE place = r.a_place)"
+# Not a new revisit with one original that has everything that `references` requires.
+_IS_UNCLEAR = (
+    "NOT (change = 1 AND NOT EXISTS (SELECT 1 FROM ambiguous WHERE place = r.a_place)"
     " AND EXISTS (SELECT 1 FROM captures c WHERE c.place = r.a_place AND c.id = r.a_id AND c.date = r.a_date"
     " AND c.bare = r.a_bare AND c.sha = r.sha AND c.whole AND coalesce(c.text, c.digest) = r.a_digest"
-    " AND NOT (c.chunked AND r.a_unchunked) AND c.sides & 2)"
+    " AND NOT (c.chunked AND r.a_unchunked) AND c.sides & 2))"
+)
+# Revisits of records that shared an id may share an id too, regardless of when they were made.
+_HAS_USED_ID = (
+    "change = 1 AND new_id IS NOT NULL AND (EXISTS (SELECT 1 FROM captures WHERE id = r.new_id)"
+    " OR EXISTS (SELECT 1 FROM revisits WHERE new_id = r.new_id AND former_id IS NOT r.old_id)"
+    " OR EXISTS (SELECT 1 FROM renamed WHERE new_id = r.new_id AND old_id IS NOT r.old_id)"
+    " OR new_id IN (SELECT id FROM others))"
+)
+_IS_DANGLING = (
+    "field <> 'place' AND EXISTS (SELECT 1 FROM renamed WHERE old_id = l.new)"
+    " AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.new AND sides & 2)"
+    " AND NOT EXISTS (SELECT 1 FROM revisits WHERE new_id = l.new)"
 )
 # A link to a record that is not in the file after any more, because it has a new id there. If another host rewrites the file
 # of the record, only its old id is known: in the originals, which have the pairs from the given number on.
@@ -175,8 +176,19 @@ class ReferenceRow(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A row of ``captures``, representing all rows that are equal in the queried columns."""
+    """A response or resource. A row that was queried represents all rows that are equal in the queried columns.
 
+    ``uri`` is the key of the URI, ``place`` a hash of the URI and the date to the second, ``id`` a hash of the record id;
+    ``bare`` is 1 if the id has no angle brackets. ``sides`` has bit 1 if the capture is in the archive before, bit 2 if it
+    is in the archive after. ``sha`` is the SHA-256 of the stored payload. ``digest`` is the WARC-Payload-Digest in normal
+    form, or the SHA-1 that replay programs compute if there is none; ``text`` is the WARC-Payload-Digest as written, if that
+    differs. ``whole`` is 0 for a truncated payload, ``chunked`` 1 for one stored in chunks. ``page`` is 1 for a response
+    with status 200, and None for a capture that cannot be an original, such as a 304. ``file`` numbers the files: 2n and
+    2n + 1 are the files of pair n before and after. ``position`` distinguishes records that share a gzip member.
+    """
+
+    uri: bytes
+    sides: int
     place: bytes | None
     id: bytes | None
     bare: int
@@ -202,24 +214,48 @@ class Held(NamedTuple):
 
 
 class RevisitRow(NamedTuple):
-    """A row of ``revisits``. ``is_clear``: it is a new revisit whose reference is right and not ambiguous."""
+    """A revisit before, after or on both sides, or a response that was one.
 
-    is_clear: int
+    ``sha`` is the required payload, None if only the reference identifies it. ``new_id`` is the record id after,
+    ``former_id`` its former id according to the record. If a response became a revisit (``change`` is CONVERTED), or a
+    revisit became a response, ``old_id`` is the record id before.
+    """
+
     pair: int
     change: int
     before_offset: int | None
+    before_position: int | None
     after_offset: int | None
     sha: bytes | None
-    before: ReferenceRow | None
-    after: ReferenceRow | None
+    old_id: bytes | None
+    new_id: bytes | None
+    former_id: bytes | None
+    before: ReferenceRow | None = None
+    after: ReferenceRow | None = None
 
 
+class LinkRow(NamedTuple):
+    """The id in a WARC-Concurrent-To, or in the WARC-Refers-To of a record that is no revisit, before and after.
+
+    With field ``place``: a reference by URI and date that changed.
+    """
+
+    pair: int
+    before_offset: int | None
+    after_offset: int
+    field: str
+    old: bytes | None
+    new: bytes | None
+
+
+_OWN = RevisitRow._fields[:-2]
+_REFERENCE = ReferenceRow._fields
+_NO_REFERENCE = (None,) * len(_REFERENCE)
 _TABLES = {
-    "captures": f"uri, sides, {', '.join(Held._fields)}",
-    "revisits": "pair, change, b_offset, b_position, a_offset, sha, old_id, new_id, former_id, "
-    + ", ".join(f"{side}_{name}" for side in "ba" for name in ReferenceRow._fields),
-    "links": "pair, b_offset, a_offset, field, old, new",
-    "others": "id",
+    "captures": Held._fields,
+    "revisits": (*_OWN, *(f"{side}_{name}" for side in "ba" for name in _REFERENCE)),
+    "links": LinkRow._fields,
+    "others": ("id",),
 }
 
 
@@ -289,7 +325,7 @@ def is_bare(record_id: str | None) -> int:
 
 
 class EvidenceWriter:
-    """Writes the facts about one pair of files, in batches of rows."""
+    """Context manager that writes the facts about one pair of files, in batches of rows."""
 
     def __init__(self, path: Path, pair: int) -> None:
         self._pair = pair
@@ -299,85 +335,106 @@ class EvidenceWriter:
         with _as_archive_errors(path):
             self._db = _open(self._temporary)
 
-    def add_capture(self, record: StoredRecord, sides: int, payload: Sequence[BodyDigest] = ()) -> None:
-        """Add a response or resource. *sides* is BEFORE, AFTER or BOTH.
+    def __enter__(self) -> Self:
+        return self
 
-        *payload* has its digests in the order of `algorithms_of`; if it is empty, they are computed.
-        """
-        payload = payload or payload_digests(record, algorithms_of(record))
-        uri, date = record.target_uri, record.date
-        text = stored_digest(record)
-        digest = digest_key(text or f"sha1:{payload[1].hex}")
-        row = (
-            uri_key(uri or ""), sides,
-            hashed_place(uri, date), hashed_id(record.id), is_bare(record.id), date,
-            bytes.fromhex(payload[0].hex), digest, None if text == digest else text, int(record.is_whole),
-            int(_is_in_chunks(record, payload[0].size_bytes)),
-            int(record.http_status == 200) if can_be_original(record) else None,
-            2 * self._pair + (sides != BEFORE), record.offset, _position(record),
-        )  # fmt: skip
-        self._add("captures", row)
-
-    def add_revisit(
-        self,
-        change: int,
-        before: StoredRecord | None,
-        after: StoredRecord | None,
-        *,
-        before_offset: int | None = None,
-        payload: Sequence[BodyDigest] = (),
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Add a revisit with its record before and after, one of which may be a response.
-
-        *payload* has the digests of the response (see `add_capture`). *before_offset* must be given if *before* was read
-        from the file after, which has the same bytes.
-        """
-        sha = bytes.fromhex(payload[0].hex) if payload else None
-        references = [
-            row_of(record) if record and record.type == "revisit" else (None,) * len(ReferenceRow._fields)
-            for record in (before, after)
-        ]
-        old_id = new_id = former_id = None
-        if after:
-            new_id = hashed_id(after.id)
-            former_id = hashed_id(after.get("Former-WARC-Record-ID"))
-            if before and before.type != after.type:
-                # A record of an ARC file has no id; the conversion to WARC gave it one.
-                old_id = hashed_id(before.id) if before.format != "arc" else former_id
-        before_offset = before.offset if before_offset is None and before else before_offset
-        row = (
-            self._pair, change, before_offset, _position(before), after.offset if after else None, sha,
-            old_id, new_id, former_id, *references[0], *references[1],
-        )  # fmt: skip
-        self._add("revisits", row)
-
-    def add_link(
-        self, field: str, old: str | None, new: str | None, before_offset: int | None, after_offset: int
-    ) -> None:
-        """Add a field that refers to another record, with its old and new value."""
-        was = hashed_id(old)
-        now = was if new == old else hashed_id(new)
-        self._add("links", (self._pair, before_offset, after_offset, field, was, now))
-
-    def add_place(self, before: StoredRecord, after: StoredRecord) -> None:
-        """Add the URI and date that a record other than a revisit refers to, if they changed."""
-        was, now = ((record.refers_to_uri, record.refers_to_date) for record in (before, after))
-        if was != now:
-            row = (self._pair, before.offset, after.offset, "place", hashed_place(*was), hashed_place(*now))
-            self._add("links", row)
-
-    def add_other(self, record: StoredRecord) -> None:
-        """Add the id of a record that is neither a capture nor a revisit."""
-        if record.id is not None:
-            self._add("others", (hashed_id(record.id),))
-
-    def close(self) -> None:
         for table in self._rows:
             self._flush(table)
         with _as_archive_errors(self._path), writing(self._path):
             self._db.commit()
             self._db.close()
             whole_file.put_in_place(self._temporary, self._path, durable=False)
+
+    def add(
+        self,
+        before: HashedRecord | None,
+        after: HashedRecord | None,
+        change: int = UNCHANGED,
+        places: tuple[int, int] | None = None,
+    ) -> None:
+        """Add a record before and after; None if one of the sides does not have it.
+
+        *places* are the offsets before and after of an unchanged record, which was read from one of the files.
+        """
+        was, now = before and before[0], after and after[0]
+        was_at, at = places or (was.offset if was else None, now.offset if now else None)
+        if any(record is not None and record.type == "revisit" for record in (was, now)):
+            self._add_revisit(change, before, after, (was_at, at))
+        elif before and after and change != RECHUNKED:
+            # Id, URI, date and payload have been compared and are the same on both sides.
+            self.add_record(after, BOTH, at)
+            before = after = None
+        for found, side in ((before, BEFORE), (after, AFTER)):
+            if found is not None:
+                self.add_record(found, side)
+        if now is not None:
+            self._add_links(was or now, now, (was_at, at))
+
+    def add_record(self, found: HashedRecord, sides: int, offset: int | None = None) -> None:
+        """Add a record, unless it is a revisit. *sides* is BEFORE, AFTER or BOTH.
+
+        *offset* is its place after, which must be given if it was read from the file before.
+        """
+        record, payload = found
+        if record.type not in PAYLOAD_TYPES:
+            if record.type != "revisit" and record.id is not None:
+                self._add("others", (hashed_id(record.id),))
+            return
+        text = stored_digest(record)
+        digest = digest_key(text or f"sha1:{payload[1].hex}")
+        row = Held(
+            uri_key(record.target_uri or ""), sides, hashed_place(record.target_uri, record.date),
+            hashed_id(record.id), is_bare(record.id), record.date,
+            bytes.fromhex(payload[0].hex), digest, None if text == digest else text, int(record.is_whole),
+            int(_is_in_chunks(record, payload[0].size_bytes)),
+            int(record.http_status == 200) if can_be_original(record) else None,
+            2 * self._pair + (sides != BEFORE), record.offset if offset is None else offset, _position(record),
+        )  # fmt: skip
+        self._add("captures", row)
+
+    def _add_revisit(
+        self,
+        change: int,
+        before: HashedRecord | None,
+        after: HashedRecord | None,
+        places: tuple[int | None, int | None],
+    ) -> None:
+        was, now = before and before[0], after and after[0]
+        payload = (before and before[1]) or (after and after[1])
+        sha = bytes.fromhex(payload[0].hex) if payload else None
+        old_id = new_id = former_id = None
+        if now:
+            new_id = hashed_id(now.id)
+            former_id = hashed_id(now.get("Former-WARC-Record-ID"))
+            if was and was.type != now.type:
+                # A record of an ARC file has no id; the conversion to WARC gave it one.
+                old_id = hashed_id(was.id) if was.format != "arc" else former_id
+        row = RevisitRow(
+            self._pair, change, places[0], _position(was), places[1], sha, old_id, new_id, former_id
+        )
+        references = [row_of(one) if one and one.type == "revisit" else _NO_REFERENCE for one in (was, now)]
+        self._add("revisits", (*row[:-2], *references[0], *references[1]))
+
+    def _add_links(
+        self, before: StoredRecord, after: StoredRecord, places: tuple[int | None, int | None]
+    ) -> None:
+        """Add the fields that refer to other records; those of revisits to their originals are in ``revisits``."""
+        links: list[tuple[str, bytes | None, bytes | None]] = []
+        is_revisit = "revisit" in (before.type, after.type)
+        for name in ("WARC-Concurrent-To",) if is_revisit else ("WARC-Concurrent-To", "WARC-Refers-To"):
+            values = after.get_all(name)
+            for old, new in zip_longest(values if before is after else before.get_all(name), values):
+                was = hashed_id(old)
+                links.append((name, was, was if new == old else hashed_id(new)))
+        if before is not after and not is_revisit:
+            fields = [(record.refers_to_uri, record.refers_to_date) for record in (before, after)]
+            if fields[0] != fields[1]:
+                links.append(("place", hashed_place(*fields[0]), hashed_place(*fields[1])))
+        for link in links:
+            self._add("links", (self._pair, *places, *link))
 
     def _add(self, table: str, row: tuple[object, ...]) -> None:
         rows = self._rows[table]
@@ -395,49 +452,63 @@ class EvidenceWriter:
 
 
 class Evidence:
-    """The facts about all pairs, and queries to resolve references."""
+    """The facts about all pairs, and queries to resolve references.
 
-    def __init__(self, path: Path) -> None:
+    *parts* are the files of the `EvidenceWriter` of each pair, in the order of the pairs. They are removed.
+    """
+
+    def __init__(self, path: Path, parts: Iterable[Path]) -> None:
         self._path = path
         with _as_archive_errors(path):
             self._db = _open(path)
-        self._has_digests = False
-
-    def add_part(self, path: Path) -> None:
-        """Add the facts of an `EvidenceWriter`, and remove its file. Add the parts in the order of the pairs."""
-        with _as_archive_errors(self._path):
-            self._db.execute("ATTACH ? AS part", (bytes(path),))  # a file name may not be valid text
-            for table in _TABLES:
-                self._db.execute(f"INSERT INTO {table} SELECT * FROM part.{table}")  # noqa: S608 - constant names
-            self._db.commit()
-            self._db.execute("DETACH part")
-        path.unlink()
-
-    def make_indexes(self) -> None:
-        """Create the indexes for queries, after the last part."""
-        with _as_archive_errors(self._path):
+            for part in parts:
+                self._db.execute("ATTACH ? AS part", (bytes(part),))  # a file name may not be valid text
+                for table in _TABLES:
+                    self._db.execute(f"INSERT INTO {table} SELECT * FROM part.{table}")  # noqa: S608 - constant names
+                self._db.commit()
+                self._db.execute("DETACH part")
+                part.unlink()
             for statement in _INDEXES:
                 self._db.execute(statement)
+        self._has_digests = False
 
-    def revisits(self) -> Iterator[RevisitRow]:
-        """All revisits, in the order of the files."""
-        for row in self._rows(f"SELECT {_IS_CLEAR}, r.* FROM revisits r ORDER BY rowid"):  # noqa: S608 - a constant
-            is_clear, pair, change, before_offset, _, after_offset, sha, _, _, _, *references = row
-            size = len(ReferenceRow._fields)
-            before, after = references[:size], references[size:]
-            yield RevisitRow(
-                is_clear, pair, change, before_offset, after_offset, sha,
-                ReferenceRow(*before) if before[5] is not None else None,
-                ReferenceRow(*after) if after[5] is not None else None,
-            )  # fmt: skip
-
-    def sample(self, size: int, seed: int) -> list[tuple[int, int, int | None, int]]:
-        """Pair, offset and position before, and offset after, of at most *size* random responses that became revisits."""
+    def converted_count(self) -> int:
+        """The number of responses that became revisits."""
         ((count,),) = self._rows("SELECT count(*) FROM revisits WHERE change = ?", (CONVERTED,))
-        chosen = set(random.Random(seed).sample(range(count), min(size, count)))  # noqa: S311 - not for cryptography
-        columns = "pair, b_offset, b_position, a_offset"
-        rows = self._rows(f"SELECT {columns} FROM revisits WHERE change = ? ORDER BY rowid", (CONVERTED,))  # noqa: S608 - constant names
-        return [row for number, row in enumerate(rows) if number in chosen] if chosen else []
+        return int(count)
+
+    def converted(self) -> Iterator[RevisitRow]:
+        """The responses that became revisits."""
+        return self._revisits("change = 1")
+
+    def unclear_revisits(self) -> Iterator[RevisitRow]:
+        """All revisits in the order of the files, except new ones whose reference is right and not ambiguous."""
+        return self._revisits(_IS_UNCLEAR)
+
+    def with_used_id(self) -> Iterator[RevisitRow]:
+        """The new revisits that share their id with another record."""
+        return self._revisits(_HAS_USED_ID)
+
+    def _revisits(self, condition: str) -> Iterator[RevisitRow]:
+        own, size = len(_OWN), len(_REFERENCE)
+        for row in self._rows(f"SELECT * FROM revisits r WHERE {condition} ORDER BY rowid"):  # noqa: S608 - a constant
+            found = [ReferenceRow(*row[start : start + size]) for start in (own, own + size)]
+            yield RevisitRow._make((*row[:own], *(None if one.uri is None else one for one in found)))
+
+    def changed_links(self, pair_count: int) -> Iterator[LinkRow]:
+        """The links that changed, except to the new id of their record.
+
+        The pairs from *pair_count* on are originals, which are in neither archive.
+        """
+        return self._links(f"old IS NOT new AND NOT coalesce({_IS_NEW_ID}, 0)", pair_count)
+
+    def dangling_links(self) -> Iterator[LinkRow]:
+        """The links to an id that a record had before but no record has after."""
+        return self._links(_IS_DANGLING)
+
+    def _links(self, condition: str, *values: int) -> Iterator[LinkRow]:
+        rows = self._rows(f"SELECT * FROM links l WHERE {condition} ORDER BY rowid", values)  # noqa: S608 - a constant
+        return map(LinkRow._make, rows)
 
     def captures(self, where: str, alike: str, side: int, *keys: object) -> tuple[Held, ...]:
         """The captures of a side that match an SQL condition. Captures that are equal in the columns *alike* are returned once."""
@@ -449,48 +520,10 @@ class Evidence:
             self._has_digests = True
         # Group in SQL: a URI that was captured a million times in one second must not yield a million rows.
         rows = self._rows(
-            f"SELECT {', '.join(Held._fields)}, min(rowid) FROM captures"  # noqa: S608 - constant names
-            f" WHERE {where} AND sides & ? GROUP BY {alike} LIMIT {_MOST_HELD}",
+            f"SELECT *, min(rowid) FROM captures WHERE {where} AND sides & ? GROUP BY {alike} LIMIT {_MOST_HELD}",  # noqa: S608 - constants
             (*keys, side),
         )
         return tuple(Held(*row[:-1]) for row in rows)
-
-    def reused_ids(self) -> Iterator[tuple[int, int, int]]:
-        """The pair and offsets of each new revisit that shares its id with another record.
-
-        Revisits of records that shared an id may share an id too, regardless of when they were made.
-        """
-        yield from self._rows(
-            "SELECT pair, b_offset, a_offset FROM revisits r WHERE change = ? AND new_id IS NOT NULL AND ("
-            " EXISTS (SELECT 1 FROM captures WHERE id = r.new_id)"
-            " OR EXISTS (SELECT 1 FROM revisits WHERE new_id = r.new_id AND former_id IS NOT r.old_id)"
-            " OR EXISTS (SELECT 1 FROM renamed WHERE new_id = r.new_id AND old_id IS NOT r.old_id)"
-            " OR new_id IN (SELECT id FROM others)) ORDER BY rowid",
-            (CONVERTED,),
-        )
-
-    def changed_links(
-        self, pair_count: int
-    ) -> Iterator[tuple[int, int, int, str, bytes | None, bytes | None]]:
-        """Pair, offsets, field, old and new id of each link that changed, except to the new id of its record.
-
-        The pairs from *pair_count* on are originals, which are in neither archive.
-        """
-        condition = f"old IS NOT new AND NOT coalesce({_IS_NEW_ID}, 0)"
-        yield from self._rows(
-            f"SELECT * FROM links l WHERE {condition} ORDER BY rowid",  # noqa: S608 - a constant
-            (pair_count,),
-        )
-
-    def dangling_links(self) -> Iterator[tuple[int, int, int, str]]:
-        """Pair, offsets and field of each link to an id that a record had before but no record has after."""
-        yield from self._rows(
-            "SELECT links.pair, links.b_offset, links.a_offset, field FROM links"
-            " WHERE field <> 'place' AND EXISTS (SELECT 1 FROM renamed WHERE old_id = links.new)"
-            " AND NOT EXISTS (SELECT 1 FROM captures WHERE captures.id = links.new AND sides & ?)"
-            " AND NOT EXISTS (SELECT 1 FROM revisits WHERE new_id = links.new) ORDER BY links.rowid",
-            (AFTER,),
-        )
 
     def close(self) -> None:
         self._db.close()
@@ -573,7 +606,7 @@ def _open(path: Path) -> sqlite3.Connection:
     # By default SQLite may sort in memory, or in another folder.
     db.execute("PRAGMA temp_store = FILE")
     for table, columns in _TABLES.items():
-        db.execute(f"CREATE TABLE {table} ({columns})")
+        db.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
     return db
 
 

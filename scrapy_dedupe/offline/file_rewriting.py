@@ -23,7 +23,8 @@ from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.plan import read_slice
 from scrapy_dedupe.offline.reference_changes import ReferenceChanges
 from scrapy_dedupe.offline.revisits import RECORD_END, as_revisit
-from scrapy_dedupe.tasks.state import reading
+from scrapy_dedupe.tasks.state import reading, writing
+from scrapy_dedupe.tasks.work import OutputTask
 from scrapy_dedupe.warc.files import DEFAULT_GZIP_LEVEL, gzip_member
 from scrapy_dedupe.warc.framing import is_gzip_file, open_block
 from scrapy_dedupe.warc.raw_heads import parsed_head, raw_head
@@ -59,27 +60,10 @@ _QUICK_BYTES: Final = 1 << 20  # larger records are read in pieces
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteTask:
-    """A file to rewrite, as a task for `WorkFolder.run`.
+class RewriteTask(OutputTask):
+    """A file to rewrite; ``slice_folder`` has its slice of the plan (`plan`), which never changes."""
 
-    ``slice_folder`` has its slice of the plan (`plan`); ``target`` is the path of the new file.
-    """
-
-    name: str
-    file: ReadableFile
-    path: Path
     slice_folder: Path
-    target: Path
-
-    @property
-    def outputs(self) -> tuple[Path, ...]:
-        """The file that the task writes."""
-        return (self.target,)
-
-    @property
-    def depends_on(self) -> object:
-        """None, since the result depends only on the file and its slice, and a slice never changes."""
-        return None
 
 
 def rewrite_file(task: RewriteTask, faults: Faults, advance: Advance) -> dict[str, int]:
@@ -211,7 +195,7 @@ class RecordFile:
         self.size = 0
         self._gzip = gzip
         self._part = whole_file.temporary_path(path, _TEMPORARY, is_hidden=True)
-        with self._as_archive_errors():
+        with writing(self.path):
             path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered, since the kernel writes to it as well.
             self._file = self._part.open("wb", buffering=0)
@@ -254,14 +238,14 @@ class RecordFile:
                 self._write(stream.compress(piece))
             self._write(stream.flush())
 
-    def finish(self, check: Callable[[Path], None] | None = None) -> None:
+    def finish(self, check: Callable[[Path], object] | None = None) -> None:
         """Sync the file, call *check* with its temporary path, and rename it; an existing file is replaced."""
-        with self._as_archive_errors():
+        with writing(self.path):
             whole_file.sync(self._file)
             self._file.close()
         if check is not None:
             check(self._part)
-        with self._as_archive_errors():
+        with writing(self.path):
             whole_file.put_in_place(self._part, self.path)
 
     def __enter__(self) -> Self:
@@ -277,7 +261,7 @@ class RecordFile:
 
     def _copied_by_kernel(self, source: BinaryIO | FileIO, begin: int, end: int) -> int:
         """Copy as much as the kernel can; return the end of this part."""
-        with self._as_archive_errors():
+        with writing(self.path):
             try:
                 while begin < end and hasattr(os, "copy_file_range"):
                     size = min(_RUN, end - begin)
@@ -312,25 +296,10 @@ class RecordFile:
 
     def _write(self, data: bytes) -> None:
         self.size += len(data)
-        try:
+        with writing(self.path):
             while data:
                 written = self._file.write(data)
                 data = data[written:] if written < len(data) else b""
-        except OSError as error:
-            raise self._unwritable(error) from error
-
-    @contextlib.contextmanager
-    def _as_archive_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise self._unwritable(error) from error
-
-    def _unwritable(self, error: OSError) -> ArchiveError:
-        return ArchiveError(
-            f"{self.path} cannot be written: {error.strerror or error}. Check the free space and the permissions, or choose"
-            " another place."
-        )
 
 
 def remove_parts(paths: Iterable[Path]) -> None:

@@ -12,65 +12,24 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.tasks.state import reading, writing
-from scrapy_dedupe.tasks.work import Job, facts_of
+from scrapy_dedupe.tasks.work import facts_of
 from scrapy_dedupe.warc.files import prove_writable
+from scrapy_dedupe.warc.remote import RemoteFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from scrapy_dedupe.tasks.work import FileFacts, WorkFolder
+    from scrapy_dedupe.tasks.work import FileFacts, SourceFiles
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _ARCHIVE_NAME: Final = re.compile(r".*\.w?arc(\.gz)?", re.IGNORECASE | re.DOTALL)
 _MOST_UNLISTED: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFiles:
-    """The files that a job reads, by name. They must not change until the end of the job."""
-
-    work: WorkFolder
-    job: Job
-    files: Mapping[str, ReadableFile]
-
-    def check_unchanged(self, names: Iterable[str] | None = None) -> None:
-        """Raise ArchiveError for the first of *names* (None: all) that has changed since the job began."""
-        now = {
-            name: facts_of(self.files[name], asks_server=True)
-            for name in (self.files if names is None else names)
-        }
-        if (changed := self.job.changed_file(now)) is not None:
-            raise self.work.changed(changed)
-
-
-def begin(
-    work: WorkFolder,
-    options: Mapping[str, Any],
-    files: Mapping[str, ReadableFile],
-    notes: Mapping[str, Any],
-    *,
-    may_be_replaced: bool,
-) -> SourceFiles:
-    """Begin a job that reads *files*, or continue it; *options* and *notes* are those of `Job`.
-
-    Raises ArchiveError if the folder has another job or, unless files *may_be_replaced* already, if one has changed.
-    """
-    now = Job(options, {name: facts_of(file, asks_server=True) for name, file in files.items()}, notes)
-    before = work.job()
-    if before is None:
-        work.begin(now)
-    else:
-        work.check_same(before, now, with_changes=False)
-    sources = SourceFiles(work, before or now, files)
-    if not may_be_replaced:
-        sources.check_unchanged()
-    return sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +141,19 @@ class NewFiles:
             raise ArchiveError(
                 f"{final} already exists; {name} would be written to it. Use --force to replace it."
             )
+
+
+def refuse_unwritable(name: str, file: ReadableFile, *, in_place: bool) -> None:
+    """Raise UsageError for a file that cannot be rewritten, or not *in_place*."""
+    if not isinstance(file, Path | RemoteFile):
+        raise UsageError(
+            f"{name} is in a container, such as a WACZ, and cannot be rewritten. Extract its WARC files (unzip), name the"
+            " folder with them, and pack the new files with `scrapy dedupe warc pack`."
+        )
+    if in_place and not isinstance(file, Path):
+        raise UsageError(
+            f"{name} is remote and cannot be replaced. Write to a folder with -o, or download it first."
+        )
 
 
 def move(new: Path, final: Path) -> None:

@@ -1,8 +1,10 @@
-"""The file before, as a verification reads it.
+"""The two files of a pair, read record by record at any place.
 
-Without facts, its bytes are compared with the file after, so it is read completely.
+`RecordReader` reads the next record from a place. `OldFile` is the file before: a verification asks it whether a record is
+unchanged in the file after.
 
-With facts (`OldRecord`), which an earlier reading of the file has stored, it is hardly read at all. The file after is
+Without facts, the records of the file before are read, and their bytes are compared with the file after. With facts
+(`OldRecord`), which an earlier reading of the file has stored, the file before is hardly read at all. The file after is
 compared with the digests of the stored bytes; a response that became a revisit is compared with its stored heads and the
 SHA-256 of its payload, and a short record is in the facts itself. Any other record that changed is read, and so are bytes
 between records. This finds the same differences, on the condition that the facts are those of the file. It does not find a
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zlib_ng import zlib_ng
@@ -24,29 +27,32 @@ from scrapy_dedupe.offline.evidence import algorithms_of
 from scrapy_dedupe.offline.windows import HeldFile, WindowedFile
 from scrapy_dedupe.warc.bodies import BodyDigest, hashed_records, payload_digests
 from scrapy_dedupe.warc.framing import Frame, known_head
-from scrapy_dedupe.warc.reading import KEPT_BYTES, read_record, stored_record
+from scrapy_dedupe.warc.reading import KEPT_BYTES, read_record, read_records, stored_record
+from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
     from types import TracebackType
     from typing import Self
 
-    from scrapy_dedupe.warc.framing import Layouts
+    from scrapy_dedupe.offline.evidence import HashedRecord
+    from scrapy_dedupe.warc.framing import Damage, Layouts
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _PIECE: Final = 1 << 20
+_FIRST_BYTES: Final = 1 << 11
 _LOOK_BYTES: Final = 1 << 12  # how much is read of a record of unknown length
+# The number of unchanged payloads, of 256, that are hashed again.
+_HASHED_AGAIN: Final = 16
 _RECORD_END: Final = b"\r\n\r\n"
+_AFTER_A_RECORD: Final = (GZIP_MAGIC, b"WAR", b"\0\0\0", b"")
 # A file of rows is sorted by offset.
 _QUERY: Final = """
 SELECT "offset", length, stored, start, head_bytes, block_bytes, CASE WHEN sha256 IS NOT NULL THEN size_bytes END, sha256
 FROM read_parquet({}) WHERE stored IS NOT NULL
 """
-
-HashedRecord = tuple["StoredRecord", "Sequence[BodyDigest]"]
-"""A record with digests of its payload."""
 
 
 class OldRecord(NamedTuple):
@@ -92,17 +98,43 @@ class RowFacts:
         return ArchiveError(f"{self.rows} cannot be read: {text}.")
 
 
+class RecordReader:
+    """Reads the next record from a place. This is fast if the place is the end of the record before."""
+
+    def __init__(self, window: WindowedFile) -> None:
+        self._window = window
+        self._records: Iterator[HashedRecord] = iter(())
+        self._damages: list[Damage] = []
+        self._at = -1  # the place from which the records continue
+
+    def next_from(self, offset: int) -> tuple[HashedRecord | None, list[Damage]]:
+        """The next record from *offset*, and the damaged places before it.
+
+        If the record shares its gzip member with others, the next call for the same offset returns the following one.
+        """
+        if offset != self._at:
+            self._damages = []
+            self._records = hashed_records(
+                self._window, algorithms_of, on_damage=self._damages.append, start=offset
+            )
+        found = next(self._records, None)
+        self._at = found[0].offset + found[0].length if found is not None and found[0].length else offset
+        damages = [*self._damages]
+        self._damages.clear()
+        return found, damages
+
+
 class OldFile:
-    """Context manager for the file before. *facts* are in the order of the file."""
+    """Context manager for the file before. *facts* are in the order of the file. Places must not decrease."""
 
     def __init__(self, file: ReadableFile, facts: Iterable[OldRecord] | None = None) -> None:
         self.window = WindowedFile(file, reads_ahead=facts is None)
-        self.has_facts = facts is not None
+        self.is_arc = is_arc(self.window)
         self._facts = iter(facts or ())
         self._next = next(self._facts, None)
         self._layouts: Layouts = {}
-        self._records: Iterator[HashedRecord] = iter(())
-        self._following = -1
+        self._reader = RecordReader(self.window)
+        self._last: tuple[int, HashedRecord | None] = (-1, None)
 
     def __enter__(self) -> Self:
         return self
@@ -112,27 +144,66 @@ class OldFile:
     ) -> None:
         self.window.__exit__(kind, error, trace)
 
-    def facts_at(self, offset: int) -> OldRecord | None:
-        """The facts about the record at *offset*, if there are any. Offsets must not decrease."""
-        while self._next is not None and self._next.offset < offset:
-            self._next = next(self._facts, None)
-        return self._next if self._next is not None and self._next.offset == offset else None
+    def unchanged(
+        self, offset: int, after: WindowedFile, at: int, *, is_one_file: bool
+    ) -> HashedRecord | None:
+        """The record at *offset*, if the file after has the same record at the offset *at*; else None.
+
+        The result has its place in one of the two files. *is_one_file*: they need not be compared.
+        """
+        facts = self._facts_at(offset)
+        found = None if facts is not None else self.record_at(offset)
+        if facts is not None:
+            length = facts.length
+        elif found is None or is_one_file:
+            return found
+        else:
+            length = found[0].length
+        # This rules out most of the changed records without reading them completely.
+        following = after.read(at, min(length + len(GZIP_MAGIC), _PIECE))[length:]
+        if not self.is_arc and following not in _AFTER_A_RECORD:
+            return None
+        if not self.has_bytes(offset, length, after, at):
+            return None
+        # A share of the payloads is hashed again, so that wrong facts are noticed.
+        if facts is not None and (facts.payload_sha256 is None or facts.stored[0] >= _HASHED_AGAIN):
+            found = self._known(facts, after, at, needs_body=False)
+        return found or record_in(after, at, length, self._layouts)
+
+    def has_bytes(self, offset: int, length: int, after: WindowedFile, at: int) -> bool:
+        """Whether the bytes from *offset* are also in the file after, at the offset *at*."""
+        if (facts := self._facts_at(offset)) is not None:
+            return length == facts.length and stored_digest(after, at, length) == facts.stored
+        # Different records usually differ in the first bytes, so compare few bytes first.
+        done, size = 0, _FIRST_BYTES
+        while done < length:
+            piece = after.read(at + done, min(length - done, size))
+            if not piece or piece != self.window.read(offset + done, len(piece)):
+                return False
+            done += len(piece)
+            size = _PIECE
+        return True
 
     def record_at(self, offset: int, *, needs_body: bool = True) -> HashedRecord | None:
         """The record that begins at *offset*; None if there is none, or if it shares a gzip member with others.
 
         Without *needs_body*, the result may have only the heads of the record.
         """
-        if (facts := self.facts_at(offset)) is not None:
-            found = self.known(facts, self.window, offset, needs_body=needs_body)
+        if (facts := self._facts_at(offset)) is not None:
+            found = self._known(facts, self.window, offset, needs_body=needs_body)
             return found or record_in(self.window, offset, facts.length, self._layouts)
-        if offset != self._following:
-            self._records = records_from(self.window, offset, algorithms_of)
-        found = next(self._records, None)
-        self._following = -1 if found is None else offset + found[0].length
-        return found
+        if self._last[0] != offset:
+            found, _ = self._reader.next_from(offset)
+            is_here = found is not None and found[0].offset == offset and found[0].length > 0
+            self._last = (offset, found if is_here else None)
+        return self._last[1]
 
-    def known(
+    def _facts_at(self, offset: int) -> OldRecord | None:
+        while self._next is not None and self._next.offset < offset:
+            self._next = next(self._facts, None)
+        return self._next if self._next is not None and self._next.offset == offset else None
+
+    def _known(
         self, facts: OldRecord, file: ReadableFile, offset: int, *, needs_body: bool
     ) -> HashedRecord | None:
         """A record from its facts, at *offset* of *file*; None if they do not suffice."""
@@ -155,20 +226,6 @@ class OldFile:
         if algorithms != ("sha256",) or facts.payload_sha256 is None or facts.payload_bytes is None:
             return None
         return record, (BodyDigest(facts.payload_sha256.hex(), facts.payload_bytes),)
-
-
-def records_from(
-    file: ReadableFile, offset: int, wanted: Callable[[StoredRecord], Sequence[str]] = lambda _: ()
-) -> Iterator[HashedRecord]:
-    """Yield the records from *offset* on, up to the first place that is not a record or has several in one gzip member.
-
-    *wanted* is as for `hashed_records`.
-    """
-    for record, digests in hashed_records(file, wanted, on_damage=lambda damage: None, start=offset):
-        if record.offset != offset or not record.length:
-            return
-        yield record, digests
-        offset += record.length
 
 
 def record_in(file: WindowedFile, offset: int, length: int, layouts: Layouts) -> HashedRecord | None:
@@ -207,3 +264,8 @@ def usual_record(
 def _hashed(record: StoredRecord) -> HashedRecord:
     algorithms = algorithms_of(record)
     return record, payload_digests(record, algorithms) if algorithms else ()
+
+
+def is_arc(file: ReadableFile) -> bool:
+    """Whether the first record is one of an ARC file."""
+    return any(record.format == "arc" for record in islice(read_records(file, on_damage=lambda _: None), 1))

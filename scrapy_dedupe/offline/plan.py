@@ -1,7 +1,7 @@
 """The plan of a rewriting: which records become revisits of which originals, found by joins over lines and rows.
 
 Lines come from `plan_lines`, rows from the files (`rows`). The statements are in `plan_queries`; DuckDB runs them in this
-process (`LocalJoins`), or other workers do (`spark.joins`). The result depends only on lines and rows: one slice for each file
+process (`Joins`), or other workers do (`spark.joins`). The result depends only on lines and rows: one slice for each file
 that changes, from which the file is rewritten without any other file.
 
 The original of a copy is the earliest record of its payload, by the copy numbers of the lines, that a revisit can
@@ -28,7 +28,7 @@ import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
@@ -49,29 +49,33 @@ from scrapy_dedupe.offline.rows import (
     insert_rows,
     refused,
 )
-from scrapy_dedupe.offline.usual_rows import ADDED_BYTES
-from scrapy_dedupe.tasks.faults import Fault, Faults
-from scrapy_dedupe.tasks.jobs import run_jobs
+from scrapy_dedupe.tasks.faults import Faults
+from scrapy_dedupe.tasks.jobs import join_workers
+from scrapy_dedupe.tasks.progress import NO_PROGRESS
 from scrapy_dedupe.tasks.state import writing
+from scrapy_dedupe.tasks.work import run_tasks
 from scrapy_dedupe.warc.bodies import payload_digests
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from scrapy_dedupe.offline.eligibility import Eligibility
     from scrapy_dedupe.offline.places import Places
     from scrapy_dedupe.offline.plan_lines import PlannedFile
+    from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.jobs import Jobs
+    from scrapy_dedupe.tasks.work import Advance
 
 SIZES: Final = {"line": "BIGINT", "revisit_bytes": "BIGINT"}
 """The columns of the table ``size``."""
 
+# More than a revisit adds to the heads of its response and the place of its original: four other ids, and digests.
+_ADDED_BYTES: Final = 2_048
 _SLICES: Final = "slices"
 _SLICE: Final = """
 SELECT kind, is_converted, target_id, target_uri, target_date, target_digest, "offset", length, line, is_here, id, id_key, uri,
-    date_key, digest_key, listed_key, payload_key FROM read_parquet([{}]) ORDER BY kind, "offset", line
+    date_key, digest_key, listed_key, payload_key FROM read_parquet([{}])
 """
 
 
@@ -87,25 +91,15 @@ class PlanTask:
     rows: Mapping[int, Path]
     places: Places
     eligibility: Eligibility
-    keep_going: bool
     is_dry_run: bool
     jobs: Jobs
 
 
-class PlanCounts(NamedTuple):
-    """What the plan changes. ``left`` counts the unchanged copies by reason, a key of `eligibility.LEFT`.
+def make_plan(task: PlanTask, faults: Faults) -> tuple[dict[str, int], Savings]:
+    """Make the slices of all files.
 
-    ``savings`` is only filled in a dry run.
-    """
-
-    left: dict[str, int]
-    savings: Savings
-
-
-def make_plan(task: PlanTask, faults: Faults) -> PlanCounts:
-    """Make the slices of all files, and return the counts. A dry run makes no slices.
-
-    A line that differs from its record is a fault. Raises ArchiveError, and the exceptions of `Faults.add`.
+    Return the number of unchanged copies by reason, a key of `eligibility.LEFT`, and the bytes that a dry run would save; a dry
+    run makes no slices. A line that differs from its record is a fault. Raises ArchiveError, and the exceptions of `Faults.add`.
     """
     slices, scratch = task.folder / _SLICES, task.folder / "scratch"
     made = slices.with_name(f"{_SLICES}.new")
@@ -123,23 +117,23 @@ def make_plan(task: PlanTask, faults: Faults) -> PlanCounts:
     return counts
 
 
-def _joined(task: PlanTask, joins: Joins, slices: Path, faults: Faults) -> PlanCounts:
+def _joined(task: PlanTask, joins: Joins, slices: Path, faults: Faults) -> tuple[dict[str, int], Savings]:
     joins.add_lines(task.folder / LINES_FILE)
     columns = {"file": "BIGINT", "is_output": "BOOLEAN"}
     joins.add("file", columns, ((file.id, file.is_output) for file in task.files))
     joins.add_rows(task.rows)
     _check_lines(task, joins, faults)
-    joins.run([*queries.SURVEYED, *queries.CHOICES])
-    all_copies = "TRUE" if task.is_dry_run else "FALSE"
-    joins.add_sizes(queries.SMALL_COPIES.format(added=ADDED_BYTES, all_copies=all_copies))
-    joins.run(statement.format(added=ADDED_BYTES) for statement in queries.OUTCOMES)
+    values = {"added": _ADDED_BYTES, "all_copies": "TRUE" if task.is_dry_run else "FALSE"}
+    joins.run([*(statement.format(**values) for statement in queries.SURVEYED), *queries.CHOICES])
+    joins.add_sizes(queries.SMALL_COPIES.format(**values))
+    joins.run(statement.format(**values) for statement in queries.OUTCOMES)
     left = dict(joins.fetch(queries.LEFT_COPIES))
     if task.is_dry_run:
         saved = joins.fetch(queries.SAVED)
-        return PlanCounts(left, add_up((bytes_text(uri), *others) for uri, *others in saved))
+        return left, add_up((bytes_text(uri), *others) for uri, *others in saved)
     joins.run(queries.SLICES)
     joins.write_by_file(queries.SLICE_ROWS, slices)
-    return PlanCounts(left, Savings())
+    return left, Savings()
 
 
 def _check_lines(task: PlanTask, joins: Joins, faults: Faults) -> None:
@@ -149,14 +143,14 @@ def _check_lines(task: PlanTask, joins: Joins, faults: Faults) -> None:
     for number, file, offset, length, uri, date, label, value in joins.fetch(queries.UNMATCHED):
         line = ManifestLine(names[file], offset, length, bytes_text(uri), date, f"{label}:{value.hex()}")
         lines.setdefault(file, []).append((number, line))
-    tasks = [
-        CheckTask(task.places, task.eligibility, tuple(some), task.keep_going, task.is_dry_run)
-        for some in lines.values()
-    ]
+    tasks = [CheckTask(task.places, task.eligibility, tuple(some)) for some in lines.values()]
     rows: list[Sequence[Any]] = []
-    for _, (found, count, first) in run_jobs(check_lines, tasks, task.jobs):
-        rows += found
-        faults.take(count, first)
+    done = run_tasks(
+        check_lines, tasks, task.jobs, NO_PROGRESS, lambda task: len(task.lines), keep_going=faults.keep_going
+    )
+    for _, outcome in done:
+        rows += outcome.value
+        faults.take(outcome.fault_count, outcome.faults)
     joins.add("checked", {"line": "BIGINT", **COLUMNS}, rows)
     for file, offset in joins.fetch(queries.NO_RECORD):
         place = task.places.file(names[file])
@@ -165,26 +159,23 @@ def _check_lines(task: PlanTask, joins: Joins, faults: Faults) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckTask:
-    """Numbered lines of one file. For a dry run, the heads of all records are kept."""
+    """Numbered lines of one file."""
 
     places: Places
     eligibility: Eligibility
     lines: tuple[tuple[int, ManifestLine], ...]
-    keep_going: bool
-    is_dry_run: bool
 
 
-def check_lines(task: CheckTask) -> tuple[list[tuple[Any, ...]], int, tuple[Fault, ...]]:
-    """The rows of the lines, each after the number of its line; the number of faults, and the first of them.
+def check_lines(task: CheckTask, faults: Faults, advance: Advance) -> list[tuple[Any, ...]]:
+    """The rows of the lines, each after the number of its line.
 
-    The row of a line that differs from its record has the reason ``damaged``. Raises ArchiveError, and DamagedInput for
-    the first fault unless set to keep going.
+    A line that differs from its record is a fault, and its row has the reason ``damaged``. Raises ArchiveError, and the
+    exceptions of `Faults.add`.
     """
-    faults = Faults(keep_going=task.keep_going)
     rows: list[tuple[Any, ...]] = []
     for number, line in task.lines:
         try:
-            row = _row(task, line)
+            row = _row(task, line, faults)
         except DamagedInput as error:
             place = f"{task.places.file(line.file)}, offset {line.offset}"
             faults.add(place, str(error).removeprefix(f"{place}: "))
@@ -192,10 +183,10 @@ def check_lines(task: CheckTask) -> tuple[list[tuple[Any, ...]], int, tuple[Faul
                 line.offset, line.length, "response", reason="damaged", unfit="damaged", is_chunked=False
             )
         rows.append((number, *row))
-    return rows, faults.count, tuple(faults.first)
+    return rows
 
 
-def _row(task: CheckTask, line: ManifestLine) -> RecordRow:
+def _row(task: CheckTask, line: ManifestLine, faults: Faults) -> RecordRow:
     record = task.places.record(line)
     algorithm, _, value = line.digest.partition(":")
     (digest,) = payload_digests(record, (algorithm,))
@@ -207,19 +198,8 @@ def _row(task: CheckTask, line: ManifestLine) -> RecordRow:
     with record.path.open("rb") as file:
         file.seek(record.offset)
         is_gzip = file.read(2) == GZIP_MAGIC[:2]
-    scan = RowScan(
-        RowsTask(
-            record.path,
-            line.file,
-            Path(),
-            task.eligibility,
-            (algorithm,),
-            False,
-            task.is_dry_run,
-        ),
-        Faults(keep_going=task.keep_going),
-    )
-    return scan.captured(record, {algorithm: digest})._replace(is_gzip=is_gzip)
+    rows = RowsTask(record.path, line.file, Path(), task.eligibility, (algorithm,), False)
+    return RowScan(rows, faults).captured(record, {algorithm: digest})._replace(is_gzip=is_gzip)
 
 
 class PlannedChange(NamedTuple):
@@ -251,7 +231,8 @@ def read_slice(folder: Path) -> Slice:
         return found
     query = _SLICE.format(", ".join(map(source, sorted(folder.glob("*.parquet")))))
     with open_engine(PURPOSE, lambda text: ArchiveError(f"{folder} cannot be read: {text}.")) as engine:
-        for kind, is_converted, *values in rows_of(engine.execute(query)):
+        # Sorting in DuckDB could need more than its limit of memory, and all rows are in memory here anyway.
+        for kind, is_converted, *values in sorted(rows_of(engine.execute(query)), key=_order):
             target = RevisitTarget(*values[:4]) if is_converted else None
             offset, length, line, is_here, *keys = values[4:]
             if kind == "change":
@@ -264,89 +245,60 @@ def read_slice(folder: Path) -> Slice:
     return found
 
 
-class Joins(Protocol):
-    """Tables of one plan, and statements in the SQL of DuckDB."""
-
-    def add_lines(self, path: Path) -> None:
-        """Add ``line``, the table in a Parquet file."""
-
-    def add_rows(self, rows: Mapping[int, Path]) -> None:
-        """Add ``row`` and ``row_file``, the rows of files by the number of the file."""
-
-    def add(self, table: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
-        """Add a table with these columns, their types, and rows."""
-
-    def add_sizes(self, query: str) -> None:
-        """Add ``size``, the sizes of revisits; *query* yields line, heads, is_gzip, refers_uri and refers_date."""
-
-    def run(self, statements: Iterable[str]) -> None:
-        """Run statements that create or drop tables."""
-
-    def fetch(self, query: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query."""
-
-    def write_by_file(self, query: str, folder: Path) -> None:
-        """Write the rows of a query to Parquet files in ``file=N/`` below *folder*, by their column file."""
-
-
-@runtime_checkable
-class JoinWorkers(Protocol):
-    """`Workers` that can run the joins of plans with at least `least_join_bytes` of lines and rows."""
-
-    least_join_bytes: int
-
-    def joins(self, scratch: Path) -> AbstractContextManager[Joins]:
-        """Open the joins of one plan, with temporary files in *scratch*."""
+def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """By kind, offset and line of a row of a slice; the last two may be None."""
+    kind, offset, line = row[0], row[6], row[8]
+    return kind, offset is None, offset, line is None, line
 
 
 @contextmanager
 def open_joins(jobs: Jobs, size_bytes: int, scratch: Path, output: Path) -> Iterator[Joins]:
-    """The joins of a plan with *size_bytes* of lines and rows, with temporary files in *scratch*. Errors name *output*.
-
-    DuckDB makes a small plan in less time than a cluster needs to start its tasks.
-    """
-    if isinstance(jobs, JoinWorkers) and size_bytes >= jobs.least_join_bytes:
-        with jobs.joins(scratch) as joins:
+    """The joins of a plan with *size_bytes* of lines and rows, with temporary files in *scratch*. Errors name *output*."""
+    if (workers := join_workers(jobs, size_bytes)) is not None:
+        with workers.joins(scratch) as joins:
             yield joins
         return
     memory = join_memory(size_bytes)
     with open_engine(PURPOSE, lambda text: refused(output, text), scratch, memory_limit=memory) as engine:
-        yield LocalJoins(engine)
+        yield Joins(engine)
 
 
-class LocalJoins:
-    """Joins by DuckDB."""
+class Joins:
+    """Tables of one plan in DuckDB, and statements in its SQL. `spark.joins` has the same methods for Spark."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
 
     def add_lines(self, path: Path) -> None:
+        """Add ``line``, the table in a Parquet file."""
         self._engine.execute(f"CREATE VIEW line AS SELECT * FROM read_parquet({source(path)})")  # noqa: S608
 
     def add_rows(self, rows: Mapping[int, Path]) -> None:
-        if not rows:
-            create_table(self._engine, "row_file", {"path": "VARCHAR", "file": "BIGINT"})
-            create_table(self._engine, "row", {"file": "BIGINT", **COLUMNS})
-            return
+        """Add ``row`` and ``row_file``, the rows of files by the number of the file."""
         view_rows(self._engine, rows)
 
     def add(self, table: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
+        """Add a table with these columns, their types, and rows."""
         create_table(self._engine, table, columns)
         insert_rows(self._engine, table, columns, rows)
 
     def add_sizes(self, query: str) -> None:
+        """Add ``size``, the sizes of revisits; *query* yields line, heads, is_gzip, refers_uri and refers_date."""
         # Another connection: each has one result at a time.
         rows = rows_of(self._engine.cursor().execute(query))
         self.add("size", SIZES, map(size_of, rows))
 
     def run(self, statements: Iterable[str]) -> None:
+        """Run statements that create or drop tables."""
         for statement in statements:
             self._engine.execute(statement)
 
     def fetch(self, query: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query."""
         return rows_of(self._engine.execute(query))
 
     def write_by_file(self, query: str, folder: Path) -> None:
+        """Write the rows of a query to Parquet files in ``file=N/`` below *folder*, by their column file."""
         self._engine.execute(
             f"COPY ({query}) TO {quoted(folder)} (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (file))"
         )

@@ -6,7 +6,7 @@ line
     The number of the line in the order of the manifests, from 1. A record that is listed several times has only its first
     line.
 file
-    The number of the file in ``files``.
+    The number of the file (`PlannedFile`).
 label, value, listed_key
     The digest: its label, its bytes, and the text by which digests are compared.
 refers_uri, refers_date
@@ -16,9 +16,6 @@ original
 role
     0: the record has no duplicates; 1: it may be the original of a copy; 2: it is a copy, which may become the original of
     another copy.
-
-The metadata has ``files``, a list of `PlannedFile`, and ``marks``, a hash of the lines of manifests. ``lines.parquet`` depends
-only on the manifests or rows, and does not change after it gets its name.
 
 Lines from rows are numbered here. Records have the same payload if both digests and the size are equal. The digests are
 independent: two different payloads would have to collide in the digest of the manifest and in BLAKE2b-256. The extensions and
@@ -32,7 +29,7 @@ import hashlib
 import shutil
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.errors import UsageError
@@ -47,7 +44,6 @@ from scrapy_dedupe.offline.rows import (
     copy_to,
     create_table,
     insert_rows,
-    read_about,
     refused,
 )
 from scrapy_dedupe.tasks.state import writing
@@ -64,6 +60,7 @@ LINES_FILE: Final = "lines.parquet"
 _MOST_ORIGINALS: Final = 8
 
 _LISTED: Final = {
+    "is_main": "BOOLEAN",  # in a manifest whose files are rewritten
     "line": "BIGINT",
     "file": "BIGINT",
     "offset": "BIGINT",
@@ -84,7 +81,7 @@ CREATE TABLE kept AS SELECT * FROM (
 ) WHERE line = first
 """
 _REPEATED: Final = """
-SELECT file, "offset" FROM listed WHERE line <= {main} GROUP BY file, "offset"
+SELECT file, "offset" FROM listed WHERE is_main GROUP BY file, "offset"
 HAVING count(DISTINCT (label, value, extension, copy)) > 1 ORDER BY file, "offset"
 """
 _REFERRED: Final = """
@@ -95,17 +92,16 @@ CREATE TABLE referred AS SELECT l.*, o.line AS original FROM kept l LEFT JOIN (
     AND o.uri = l.refers_uri AND o.date = l.refers_date
 """
 _WITHOUT_ORIGINAL: Final = """
-SELECT file, "offset" FROM referred WHERE copy > 1 AND original IS NULL AND line <= {main} ORDER BY line
+SELECT file, "offset" FROM referred WHERE copy > 1 AND original IS NULL AND is_main ORDER BY line
 """
 _LINES_OF_MANIFESTS: Final = """
-CREATE TABLE line AS SELECT l.* EXCLUDE (first),
-    CASE WHEN l.copy > 1 AND l.line <= {main} THEN 2
-         WHEN l.line IN (SELECT original FROM used) OR (l.line > {main} AND l.original IN (SELECT original FROM used)) THEN 1
+CREATE TABLE line AS SELECT * EXCLUDE (first, is_main),
+    CASE WHEN copy > 1 AND is_main THEN 2
+         WHEN coalesce(original, line) IN (
+             SELECT original FROM referred WHERE copy > 1 AND is_main AND original IS NOT NULL
+         ) THEN 1
          ELSE 0 END AS role
-FROM referred l
-"""
-_USED: Final = """
-CREATE TABLE used AS SELECT DISTINCT original FROM referred WHERE copy > 1 AND line <= {main} AND original IS NOT NULL
+FROM referred
 """
 
 _PLACED: Final = """
@@ -143,13 +139,13 @@ SELECT count(*), count(DISTINCT CASE WHEN lines > 1 THEN value END), count(CASE 
     )
 ), count(CASE WHEN lines > 1 AND is_alone THEN 1 END) FROM payload
 """
+# Both files are in the order of the manifest. Without ORDER BY, DuckDB needs no memory for the result.
 _LINES: Final = """
 SELECT file, "offset", length, uri, date, label, value, extension, copy, refers_uri, refers_date FROM read_parquet({source})
-ORDER BY line
 """
-_IN_FILES: Final = """
-SELECT file, "offset", length, target_uri, target_date, '{algorithm}' AS label, {algorithm} FROM row WHERE is_listed
-ORDER BY file, "offset"
+_IN_FILE: Final = """
+SELECT {file}, "offset", length, target_uri, target_date, '{algorithm}', {algorithm} FROM read_parquet({source})
+WHERE is_listed
 """
 
 
@@ -174,46 +170,81 @@ def write_lines(
     originals: Iterable[ManifestLine],
     files: Sequence[str] | None,
     faults: Faults,
-) -> None:
+) -> tuple[list[PlannedFile], str]:
     """Make ``lines.parquet`` from manifests; *files* are the files to rewrite, None: all in *lines*.
 
-    Raises UsageError for manifests without copy numbers or with digests of decoded payloads, DamagedInput for
-    contradictory manifests (unless *faults* is set to keep going), ArchiveError if the disk is full.
+    Return the files in the order in which the manifests first name them, and a hash of the lines. Raises UsageError for
+    manifests without copy numbers or with digests of decoded payloads, DamagedInput for contradictory manifests (unless
+    *faults* is set to keep going), ArchiveError if the disk is full.
     """
-    with _lines_file(folder, join_memory(None)) as (engine, write):
+    # Whether each file is rewritten in this run, and whether in this or another one.
+    listed: dict[str, tuple[bool, bool]] = {}
+    marks = hashlib.blake2b()
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        numbers: dict[str, int] = {}
+        some = (line for line in originals if (line.copy or 0) <= _MOST_ORIGINALS)
+        both = chain(zip(lines, repeat(True)), zip(some, repeat(False)))
+        for count, (line, is_main) in enumerate(both, 1):
+            _check(line)
+            if line.file not in numbers:
+                listed[line.file] = (is_main and files is None, is_main)
+                numbers[line.file] = len(listed)
+            text = (
+                f"{line.file}\n{line.offset} {line.length} {line.digest} {line.extension} {line.copy}\n"
+                f"{line.refers_to_uri}\n{line.refers_to_date}\n"
+            )
+            marks.update(text_bytes(text))
+            label, _, value = line.digest.partition(":")
+            yield (
+                is_main,
+                count,
+                numbers[line.file],
+                line.offset,
+                line.length,
+                label,
+                bytes.fromhex(value),
+                digest_key(line.digest) or line.digest,
+                line.extension or 1,
+                line.copy,
+                text_bytes(line.uri),
+                line.date,
+                None if line.refers_to_uri is None else text_bytes(line.refers_to_uri),
+                line.refers_to_date,
+            )
+
+    with _lines_engine(folder, join_memory(None)) as engine:
         create_table(engine, "listed", _LISTED)
-        marks = hashlib.blake2b()
-        # Whether each file is rewritten in this run, and whether in this or another one.
-        listed: dict[str, tuple[bool, bool]] = {}
-        main = _insert(engine, _marked(_numbered(lines), marks), listed, (files is None, True), 0)
+        insert_rows(engine, "listed", _LISTED, rows())
+        main = [name for name, (_, is_main) in listed.items() if is_main]
         for name in files or ():
-            matches = [] if name in listed else [known for known in listed if fnmatchcase(known, name)]
             # A name that is not in the manifests may be a file without any response.
-            listed |= dict.fromkeys(matches or [name], (True, True))
-        _insert(engine, _marked(_originals(originals), marks), listed, (False, False), main)
+            found = [name] if name in listed else [known for known in main if fnmatchcase(known, name)]
+            listed |= dict.fromkeys(found or [name], (True, True))
         names = list(listed)
-        for file, offset in rows_of(engine.execute(_REPEATED.format(main=main))):
+        for file, offset in rows_of(engine.execute(_REPEATED)):
             place = f"{names[file - 1]}, offset {offset}"
             faults.add(place, "the manifests have several different lines for this record")
         engine.execute(_KEPT)
         engine.execute(_REFERRED)
-        for file, offset in rows_of(engine.execute(_WITHOUT_ORIGINAL.format(main=main))):
+        for file, offset in rows_of(engine.execute(_WITHOUT_ORIGINAL)):
             faults.add(
                 f"{names[file - 1]}, offset {offset}",
                 "the original of this copy is in none of the manifests. Name the manifest that lists it with --originals",
             )
-        engine.execute(_USED.format(main=main))
-        engine.execute(_LINES_OF_MANIFESTS.format(main=main))
-        write(listed, marks.hexdigest())
+        engine.execute(_LINES_OF_MANIFESTS)
+        return _planned(engine, listed), marks.hexdigest()
 
 
-def number_rows(folder: Path, rows: Mapping[str, Path], algorithm: str) -> CollisionCounts:
+def number_rows(
+    folder: Path, rows: Mapping[str, Path], algorithm: str
+) -> tuple[list[PlannedFile], CollisionCounts]:
     """Make ``lines.parquet`` from the rows of files, by their names; *algorithm* is the digest of the lines.
 
-    Raises ArchiveError if the disk is full.
+    Return the files in the same order. Raises ArchiveError if the disk is full.
     """
     memory_limit = join_memory(sum(path.stat().st_size for path in rows.values()))
-    with _lines_file(folder, memory_limit) as (engine, write):
+    with _lines_engine(folder, memory_limit) as engine:
         view_rows(engine, dict(enumerate(rows.values(), 1)))
         columns = {"file": "BIGINT", "name": "BLOB"}
         create_table(engine, "file", columns)
@@ -230,33 +261,56 @@ def number_rows(folder: Path, rows: Mapping[str, Path], algorithm: str) -> Colli
             key = "sha1_key(n.value)"
             engine.create_function("sha1_key", _sha1_key, ["BLOB"], "VARCHAR")
         engine.execute(_LINES_OF_ROWS.format(algorithm=algorithm, key=key))
-        write(dict.fromkeys(rows, (True, True)), "")
-    return CollisionCounts(*counts)
+        return _planned(engine, dict.fromkeys(rows, (True, True))), CollisionCounts(*counts)
 
 
-def list_lines(folder: Path, manifest: Path) -> None:
+@contextmanager
+def _lines_engine(folder: Path, memory_limit: str) -> Iterator[Any]:
+    """DuckDB with a limit of memory. At the end, its table ``line`` is written to ``lines.parquet``."""
+    path, scratch = folder / LINES_FILE, folder / "scratch"
+    with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
+        with open_engine(
+            PURPOSE, lambda text: refused(path, text), scratch, memory_limit=memory_limit
+        ) as engine:
+            yield engine
+            copy_to(engine, "SELECT * FROM line ORDER BY line", temporary, {})
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _planned(engine: Any, files: Mapping[str, tuple[bool, bool]]) -> list[PlannedFile]:
+    """The files with these names, and their values ``is_output`` and ``is_main``."""
+    query = "SELECT file, list(DISTINCT label ORDER BY label) FROM line WHERE role > 0 GROUP BY file"
+    used = dict(engine.execute(query).fetchall())
+    return [
+        PlannedFile(number, name, is_output, is_main, number in used, used.get(number, []))
+        for number, (name, (is_output, is_main)) in enumerate(files.items(), 1)
+    ]
+
+
+def list_lines(folder: Path, files: Iterable[PlannedFile], manifest: Path) -> None:
     """Write the lines in ``lines.parquet`` as a numbered manifest. Raises ArchiveError if the disk is full."""
-    files, _ = read_notes(folder)
-    with open_engine(PURPOSE, lambda text: refused(manifest, text)) as engine:
-        names = {file.id: file.name for file in files}
-        _write_manifest(
-            engine, _LINES.format(source=source(folder / LINES_FILE)), names, manifest, columns=10
-        )
+    query = _LINES.format(source=source(folder / LINES_FILE))
+    _write_manifest([query], {file.id: file.name for file in files}, manifest, columns=10)
 
 
 def list_rows(rows: Mapping[str, Path], algorithm: str, manifest: Path) -> None:
     """Write the manifest of six columns of the files with these names and rows. Raises ArchiveError if the disk is full."""
-    with open_engine(PURPOSE, lambda text: refused(manifest, text), manifest.parent / "scratch") as engine:
-        view_rows(engine, dict(enumerate(rows.values())))
-        query = _IN_FILES.format(algorithm=algorithm)
-        _write_manifest(engine, query, dict(enumerate(rows)), manifest, columns=6)
+    queries = [
+        _IN_FILE.format(file=file, algorithm=algorithm, source=source(path))
+        for file, path in enumerate(rows.values())
+    ]
+    _write_manifest(queries, dict(enumerate(rows)), manifest, columns=6)
 
 
 def _write_manifest(
-    engine: Any, query: str, names: Mapping[int, str], manifest: Path, *, columns: int
+    queries: Iterable[str], names: Mapping[int, str], manifest: Path, *, columns: int
 ) -> None:
-    with LineWriter(manifest, columns=columns, force=True) as writer:
-        for file, offset, length, uri, date, label, value, *numbers in rows_of(engine.execute(query)):
+    with (
+        open_engine(PURPOSE, lambda text: refused(manifest, text)) as engine,
+        LineWriter(manifest, columns=columns, force=True) as writer,
+    ):
+        found = chain.from_iterable(rows_of(engine.execute(query)) for query in queries)
+        for file, offset, length, uri, date, label, value, *numbers in found:
             if numbers and numbers[2] is not None:
                 numbers[2] = bytes_text(numbers[2])
             digest = f"{label}:{value.hex()}"
@@ -265,111 +319,17 @@ def _write_manifest(
 
 def view_rows(engine: Any, rows: Mapping[int, Path]) -> None:
     """Create the table ``row_file`` with the numbers of files, and the view ``row``: all rows, with the column ``file``."""
-    places = [(checked(path), number) for number, path in rows.items()]
-    create_table(engine, "row_file", {"path": "VARCHAR", "file": "BIGINT"})
-    insert_rows(engine, "row_file", {"path": "VARCHAR", "file": "BIGINT"}, places)
+    columns = {"path": "VARCHAR", "file": "BIGINT"}
+    create_table(engine, "row_file", columns)
+    insert_rows(engine, "row_file", columns, ((checked(path), number) for number, path in rows.items()))
+    if not rows:
+        create_table(engine, "row", {"file": "BIGINT", **COLUMNS})
+        return
     names = ", ".join(f'r."{name}"' for name in COLUMNS)
     engine.execute(
         f"CREATE VIEW row AS SELECT f.file, {names} FROM read_parquet([{', '.join(map(source, rows.values()))}],"  # noqa: S608
         " filename = true) r JOIN row_file f ON f.path = r.filename"
     )
-
-
-def read_notes(folder: Path) -> tuple[list[PlannedFile], str]:
-    """The files of the plan, in the order in which the manifests first name them, and the hash of the lines."""
-    path = folder / LINES_FILE
-    with open_engine(PURPOSE, lambda text: refused(path, text)) as engine:
-        notes = read_about(engine, path)
-    return [PlannedFile(*file) for file in notes["files"]], notes["marks"]
-
-
-def marks_of(lines: Iterable[ManifestLine], originals: Iterable[ManifestLine]) -> str:
-    """The hash that `read_notes` returns for these manifests."""
-    marks = hashlib.blake2b()
-    for _ in _marked(chain(_numbered(lines), _originals(originals)), marks):
-        pass
-    return marks.hexdigest()
-
-
-@contextmanager
-def _lines_file(folder: Path, memory_limit: str) -> Iterator[tuple[Any, Any]]:
-    """DuckDB with a limit of memory, and a function that writes its table ``line``.
-
-    The function gets the files by name, with two values: whether each is rewritten in this run, and whether in any run.
-    """
-    path, scratch = folder / LINES_FILE, folder / "scratch"
-    with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
-        with open_engine(
-            PURPOSE, lambda text: refused(path, text), scratch, memory_limit=memory_limit
-        ) as engine:
-
-            def write(files: Mapping[str, tuple[bool, bool]], marks: str) -> None:
-                labels = (
-                    "SELECT file, list(DISTINCT label ORDER BY label) FROM line WHERE role > 0 GROUP BY file"
-                )
-                used = dict(engine.execute(labels).fetchall())
-                planned = [
-                    PlannedFile(number, name, is_output, is_main, number in used, used.get(number, []))
-                    for number, (name, (is_output, is_main)) in enumerate(files.items(), 1)
-                ]
-                copy_to(
-                    engine, "SELECT * FROM line ORDER BY line", temporary, {"files": planned, "marks": marks}
-                )
-
-            yield engine, write
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _marked(lines: Iterable[ManifestLine], marks: hashlib.blake2b) -> Iterator[ManifestLine]:
-    """Pass the lines through, and update the hash *marks* with the values that identify a run."""
-    for line in lines:
-        text = (
-            f"{line.file}\n{line.offset} {line.length} {line.digest} {line.extension} {line.copy}\n"
-            f"{line.refers_to_uri}\n{line.refers_to_date}\n"
-        )
-        marks.update(text_bytes(text))
-        yield line
-
-
-def _insert(
-    engine: Any,
-    lines: Iterable[ManifestLine],
-    files: dict[str, tuple[bool, bool]],
-    is_rewritten: tuple[bool, bool],
-    count: int,
-) -> int:
-    """Insert lines into the table ``listed``, numbered after *count* earlier ones, and add their files to *files*.
-
-    Return the number of all lines.
-    """
-    numbers = {name: number for number, name in enumerate(files, 1)}
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        nonlocal count
-        for line in lines:
-            if line.file not in numbers:
-                files[line.file] = is_rewritten
-                numbers[line.file] = len(files)
-            count += 1
-            label, _, value = line.digest.partition(":")
-            yield (
-                count,
-                numbers[line.file],
-                line.offset,
-                line.length,
-                label,
-                bytes.fromhex(value),
-                digest_key(line.digest) or line.digest,
-                line.extension or 1,
-                line.copy,
-                text_bytes(line.uri),
-                line.date,
-                None if line.refers_to_uri is None else text_bytes(line.refers_to_uri),
-                line.refers_to_date,
-            )
-
-    insert_rows(engine, "listed", _LISTED, rows())
-    return count
 
 
 def text_bytes(text: str) -> bytes:
@@ -386,24 +346,19 @@ def _sha1_key(value: bytes) -> str | None:
     return digest_key(f"sha1:{bytes(value).hex()}")
 
 
-def _numbered(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:
-    for line in lines:
-        if line.copy is None:
-            raise UsageError(
-                f"The manifest has no copy numbers (the line of {line.file}, offset {line.offset}). Run warccollres and"
-                " warcsumproc first."
-            )
-        if line.is_decoded:
-            raise UsageError(
-                "The manifest has digests of decoded payloads, but a revisit must represent the stored bytes. Run warcsum"
-                " without --decoded."
-            )
-        if line.is_copy and (line.refers_to_uri is None or line.refers_to_date is None):
-            raise UsageError(
-                f"The manifest has no reference for the copy in {line.file}, offset {line.offset}. Run warcsumproc."
-            )
-        yield line
-
-
-def _originals(lines: Iterable[ManifestLine]) -> Iterator[ManifestLine]:
-    return (line for line in _numbered(lines) if line.copy is not None and line.copy <= _MOST_ORIGINALS)
+def _check(line: ManifestLine) -> None:
+    """Raise UsageError for a line from which no plan can be made."""
+    if line.copy is None:
+        raise UsageError(
+            f"The manifest has no copy numbers (the line of {line.file}, offset {line.offset}). Run warccollres and"
+            " warcsumproc first."
+        )
+    if line.is_decoded:
+        raise UsageError(
+            "The manifest has digests of decoded payloads, but a revisit must represent the stored bytes. Run warcsum"
+            " without --decoded."
+        )
+    if line.is_copy and (line.refers_to_uri is None or line.refers_to_date is None):
+        raise UsageError(
+            f"The manifest has no reference for the copy in {line.file}, offset {line.offset}. Run warcsumproc."
+        )

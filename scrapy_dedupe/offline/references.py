@@ -14,6 +14,7 @@ this head does not announce them, they show the chunks as part of the page. A ch
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from scrapy_dedupe.offline.evidence import Evidence, Findings, Held, ReferenceRow, RevisitRow
+    from scrapy_dedupe.offline.evidence import Evidence, Findings, Held, LinkRow, ReferenceRow, RevisitRow
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -76,14 +77,13 @@ class References:
 
     def check_revisits(self) -> None:
         """Check every revisit after, and every revisit that became a response again."""
-        for row in self._evidence.revisits():
-            if row.is_clear:
-                self._counts["resolved"] += 1
-            elif row.after is None:
+        self._counts["resolved"] += self._evidence.converted_count()
+        for row in self._evidence.unclear_revisits():
+            if row.after is None:
                 if row.change == UNDONE:
                     self._check_restored(row)
             elif row.change == CONVERTED:
-                self._check_converted(row, row.after)
+                self._counts["resolved"] -= not self._is_right_original(row, row.after)
             elif row.before is None:
                 self._counts["resolved"] += bool(self._ways(row.after, AFTER))
             else:
@@ -91,30 +91,38 @@ class References:
 
     def check_links(self) -> None:
         """Check every WARC-Concurrent-To, and the WARC-Refers-To of records other than revisits."""
-        for pair, before, after in self._evidence.reused_ids():
-            self._report("reference", pair, before, after, "another record has its new record id too")
-        for pair, before, after, field in self._evidence.dangling_links():
-            self._report("reference", pair, before, after, f"{field} refers to a record whose id has changed")
-        for pair, before, after, field, old, new in self._evidence.changed_links(self._pair_count):
-            if reason := self._reason_against(field, old, new):
-                self._report("reference", pair, before, after, reason)
+        for row in self._evidence.with_used_id():
+            self._report(row, "another record has its new record id too")
+        for link in self._evidence.dangling_links():
+            self._report(link, f"{link.field} refers to a record whose id has changed")
+        for link in self._evidence.changed_links(self._pair_count):
+            if reason := self._reason_against(link):
+                self._report(link, reason)
 
     def replay(self, sample: int, seed: int) -> None:
         """Replay *sample* random revisits, or all if there are fewer, as a replay program does."""
-        for pair, before_offset, position, after_offset in self._evidence.sample(sample, seed):
+        count = self._evidence.converted_count()
+        chosen = set(random.Random(seed).sample(range(count), min(sample, count)))  # noqa: S311 - not for cryptography
+        rows = enumerate(self._evidence.converted()) if chosen else ()
+        for row in [row for number, row in rows if number in chosen]:
             self._counts["sample"] += 1
             try:
-                response = read_record(self._file(2 * pair), before_offset, block_position=position)
-                reason = self._replay(response, read_record(self._file(2 * pair + 1), after_offset))
+                reason = self._reason_against_replay(row)
             except DamagedInput as error:
                 reason = str(error)
             if reason is None:
                 self._counts["replayed"] += 1
             else:
-                self._report("replay", pair, before_offset, after_offset, reason)
+                self._report(row, reason, "replay")
 
-    def _replay(self, response: StoredRecord, revisit: StoredRecord) -> str | None:
-        """The reason of a failure, or None."""
+    def _reason_against_replay(self, row: RevisitRow) -> str | None:
+        """Why a new revisit does not replay the payload of its response; None if it does. Raises DamagedInput."""
+        assert row.before_offset is not None
+        assert row.after_offset is not None
+        response = read_record(
+            self._file(2 * row.pair), row.before_offset, block_position=row.before_position
+        )
+        revisit = read_record(self._file(2 * row.pair + 1), row.after_offset)
         uri, date = revisit.refers_to_uri, revisit.refers_to_date
         place = hashed_place(uri, date)
         if place is None:
@@ -131,9 +139,9 @@ class References:
             return f"replayed from {original.path}, offset {original.offset}, its payload differs"
         return None
 
-    def _reason_against(self, field: str, old: bytes | None, new: bytes | None) -> str | None:
+    def _reason_against(self, link: LinkRow) -> str | None:
         """Why a value of a link that changed to another record is wrong; None if it is right."""
-        is_place = field == "place"
+        field, old, new, is_place = link.field, link.old, link.new, link.field == "place"
         field = "WARC-Refers-To-Target-URI or -Date" if is_place else field
         if old is None or new is None:
             return f"{field} is gone, or was added"
@@ -144,11 +152,11 @@ class References:
             return f"{field} refers to a record with another payload, or to none"
         return None
 
-    def _check_converted(self, row: RevisitRow, reference: ReferenceRow) -> None:
+    def _is_right_original(self, row: RevisitRow, reference: ReferenceRow) -> bool:
+        """Check the reference of a new revisit; return whether it leads to its payload."""
         originals = self._originals(row, reference, {row.sha}, is_new_id=True)
         if not originals:
-            return
-        self._counts["resolved"] += 1
+            return False
         self._check_digest(row, reference, originals)
         self._check_chunks(row, reference, originals)
         assert reference.place is not None
@@ -158,11 +166,12 @@ class References:
                 row, "a record with another payload has the same URI, and a date in the same second, as the original; a program"
                 " that ignores fractions of a second may replay the other payload"
             )  # fmt: skip
+        return True
 
     def _check_digest(self, row: RevisitRow, reference: ReferenceRow, originals: list[Held]) -> None:
         digests = sorted({held.digest_text for held in originals if held.digest_text})
         if reference.digest not in digests:
-            self._report_row(
+            self._report(
                 row, f"WARC-Payload-Digest is {reference.digest}, but {' or '.join(digests)} in its original"
             )
 
@@ -171,7 +180,7 @@ class References:
     ) -> None:
         """Report a revisit without chunks in its HTTP head whose original has chunks, unless *led* had chunks too."""
         if reference.unchunked and _are_in_chunks(originals) and not _are_in_chunks(led):
-            self._report_row(
+            self._report(
                 row, "its original is stored in transfer chunks, which replay shows, since its HTTP head does not announce them"
             )  # fmt: skip
 
@@ -180,9 +189,9 @@ class References:
             return
         shas = self._payloads(self._ways(row.before, BEFORE))
         if not shas:
-            self._report_row(row, "its payload cannot be verified: its original is missing")
+            self._report(row, "its payload cannot be verified: its original is missing")
         elif row.sha not in shas:
-            self._report_row(row, "its payload is not that of the revisit's original")
+            self._report(row, "its payload is not that of the revisit's original")
 
     def _check_kept(self, row: RevisitRow, before: ReferenceRow, after: ReferenceRow) -> None:
         led = self._ways(before, BEFORE)
@@ -199,7 +208,7 @@ class References:
             for way, found in led.items():
                 better = _ORDER[: _ORDER.index(way)] if way in _LAST_WAYS else [way]
                 if _shas(found) & shas and now.isdisjoint((way, *better)):
-                    self._report_row(row, f"{_WAYS[way]} led to a payload before, but no longer leads to it")
+                    self._report(row, f"{_WAYS[way]} led to a payload before, but no longer leads to it")
                     return
             self._check_chunks(row, after, _of_payload(leads, shas), _of_payload(led, shas))
             self._counts["resolved"] += 1
@@ -213,7 +222,7 @@ class References:
             there = self._sides[AFTER].at_place(after.place) if after.place is not None else ()
             # The update was reverted: the former original may be a capture again, next to another one of the same time.
             if not _shas([*_of_payload(leads, shas), *there, *self._by_digest(after, AFTER)]) & shas:
-                self._report_row(
+                self._report(
                     row, f"{_WAYS[(wrong or ['place'])[0]]} does not lead to the payload from before"
                 )
                 return
@@ -229,13 +238,13 @@ class References:
 
     def _check_dangling(self, row: RevisitRow, before: ReferenceRow, after: ReferenceRow) -> None:
         if before != after:
-            self._report_row(row, "its reference led nowhere before, and was changed")
+            self._report(row, "its reference led nowhere before, and was changed")
             return
         if after.id is not None:
             # An id is unique, so it identifies the original even if the digest is wrong.
             was, now = (_shas(side.named(after.id)) for side in self._sides.values())
             if was and not was & now:
-                self._report_row(row, f"{_WAYS['id']} led to a payload before, but no longer leads to it")
+                self._report(row, f"{_WAYS['id']} led to a payload before, but no longer leads to it")
                 return
         if self._ways(after, AFTER):
             self._counts["resolved"] += 1
@@ -292,7 +301,7 @@ class References:
     ) -> list[Held]:
         """The originals to which all ways of a new reference lead; reports the problem if there is none."""
         if reference.place is None:
-            self._report_row(
+            self._report(
                 row, "it has no WARC-Refers-To-Target-URI and WARC-Refers-To-Date, so it does not replay"
             )
             return []
@@ -301,14 +310,14 @@ class References:
         if not found or reference.id is None:
             # Only an original without an id, as in ARC files, may be referred to by URI and date only.
             if found and all(one.id is not None for one in found):
-                self._report_row(row, f"{_WAYS['id']} is missing, but its original has a record id")
+                self._report(row, f"{_WAYS['id']} is missing, but its original has a record id")
             return found
         named = self._right(row, list(self._sides[AFTER].named(reference.id)), shas, _WAYS["id"])
         both = [held for held in named if (held.place, held.date) == (reference.place, reference.date)]
         if named and not both:
-            self._report_row(row, f"{_WAYS['id']} refers to another record than {_WAYS['place']}")
+            self._report(row, f"{_WAYS['id']} refers to another record than {_WAYS['place']}")
         if both and is_new_id and all(held.bare != reference.bare for held in both):
-            self._report_row(row, f"{_WAYS['id']} and the id of its original differ in angle brackets")
+            self._report(row, f"{_WAYS['id']} and the id of its original differ in angle brackets")
         return both
 
     def _right(
@@ -316,26 +325,24 @@ class References:
     ) -> list[Held]:
         if not held:
             verb = "refer" if way == _WAYS["place"] else "refers"
-            self._report_row(row, f"{way} {verb} to no existing response or resource")
+            self._report(row, f"{way} {verb} to no existing response or resource")
             return []
         right = [one for one in held if one.sha in shas]
         if not right:
-            self._report_row(row, f"{way}: the record has another payload")
+            self._report(row, f"{way}: the record has another payload")
             return []
         whole = [one for one in right if one.whole]
         if not whole:
-            self._report_row(row, f"{way}: the payload of the record is truncated or partial")
+            self._report(row, f"{way}: the payload of the record is truncated or partial")
         return whole
 
     def _ways(self, reference: ReferenceRow, side: int) -> dict[str, list[Held]]:
         """The captures to which each way of a reference leads, the first way first; ways that lead nowhere are omitted."""
         return dict(self._sides[side].ways(reference.named))
 
-    def _report_row(self, row: RevisitRow, reason: str) -> None:
-        self._report("reference", row.pair, row.before_offset, row.after_offset, reason)
-
-    def _report(self, kind: str, pair: int, before: int | None, after: int | None, reason: str) -> None:
-        self._findings.add(kind, self._place(2 * pair, before), self._place(2 * pair + 1, after), reason)
+    def _report(self, row: RevisitRow | LinkRow, reason: str, kind: str = "reference") -> None:
+        places = self._place(2 * row.pair, row.before_offset), self._place(2 * row.pair + 1, row.after_offset)
+        self._findings.add(kind, *places, reason)
 
     def _place(self, number: int, offset: int | None) -> str | None:
         """The text for a place in findings; None if the file or offset is missing."""

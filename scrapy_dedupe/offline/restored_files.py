@@ -3,8 +3,8 @@
 All input files are read once (`search`). The records that change, and the possible originals of revisits, are stored in an
 SQLite file, so that the plan is limited only by the disk and survives a kill. Its tables:
 
-``revisit``    records that become responses: file, offset, length, whether the file is compressed, the reference as JSON,
-               and the record itself: uncompressed, with its HTTP head but without the rest of its block
+``revisit``    records that become responses: file, offset, length, whether the file is compressed, and the record itself:
+               uncompressed, with its HTTP head but without the rest of its block
 ``candidate``  the possible originals of each revisit, the best one with rank 0; records in one gzip member have the same
                offset and different positions
 ``made``       the result for a candidate: why it is not the original, or else the place of the restored record in the file
@@ -25,7 +25,7 @@ import json
 import shutil
 import sqlite3
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal
@@ -49,10 +49,10 @@ from scrapy_dedupe.offline.revisits import record_bytes
 from scrapy_dedupe.offline.windows import HeldFile, WindowedFile
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import reading, writing
-from scrapy_dedupe.warc.framing import is_gzip_file, open_block
+from scrapy_dedupe.warc.framing import is_compressed, open_block
 from scrapy_dedupe.warc.raw_heads import raw_head
 from scrapy_dedupe.warc.reading import read_record, read_records
-from scrapy_dedupe.warc.references import CaptureTable, Reference, is_unmodified, reference_of
+from scrapy_dedupe.warc.references import CaptureTable, is_unmodified, reference_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.reading import StoredRecord
-    from scrapy_dedupe.warc.references import FiledCapture
+    from scrapy_dedupe.warc.references import FiledCapture, Reference
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _NO_ORIGINAL: Final = "its original was not found"
@@ -71,11 +71,10 @@ _NO_HEAD: Final = "without an HTTP head"
 _FORMER_OF_OTHERS: Final = "with Former- fields that warcrefs or dedupe did not write"
 _SHARED: Final = "in a gzip member with other records"
 _MOST_CANDIDATES: Final = 8
-_START_BYTES: Final = 4_096  # enough of a file to detect its format
 
 _TABLES: Final = """
-CREATE TABLE revisit (file INTEGER, "offset" INTEGER, length INTEGER, is_gzip INTEGER, reference TEXT,
-  record BLOB, PRIMARY KEY (file, "offset"));
+CREATE TABLE revisit (file INTEGER, "offset" INTEGER, length INTEGER, is_gzip INTEGER, record BLOB,
+  PRIMARY KEY (file, "offset"));
 CREATE TABLE candidate (rank INTEGER, original_file INTEGER, original_offset INTEGER, position INTEGER,
   file INTEGER, "offset" INTEGER, PRIMARY KEY (rank, original_file, original_offset, position, file, "offset"))
   WITHOUT ROWID;
@@ -169,8 +168,8 @@ def search(
             is_input = number < len(inputs)
             if not is_input and not plan.execute("SELECT 1 FROM revisit LIMIT 1").fetchone():
                 break
-            is_gzip = is_input and _is_gzip(given.file)
             with reading(given.file):
+                is_gzip = is_input and is_compressed(given.file)
                 for record in captures.noted(read_records(given.file, on_damage=faults.add_damage)):
                     if is_input and record.format == "warc":
                         kind = _kind(scan, record, faults, all_writers=all_writers)
@@ -179,8 +178,8 @@ def search(
                         elif kind == "pointed":
                             _add_pointed(plan, number, record)
             watch.advance(given.size_bytes)
-        for file, offset, reference in plan.execute('SELECT file, "offset", reference FROM revisit'):
-            found = _candidates(captures, Reference(**json.loads(reference)))
+        for file, offset, held in plan.execute('SELECT file, "offset", record FROM revisit'):
+            found = _candidates(captures, reference_of(_revisit(held)))
             places = [(numbers[str(captures.file_of(one))], one.offset, one.block_position) for one in found]
             plan.executemany(
                 "INSERT INTO candidate VALUES (?, ?, ?, ?, ?, ?)",
@@ -190,9 +189,9 @@ def search(
     return scan
 
 
-def _is_gzip(file: ReadableFile) -> bool:
-    with reading(file), file.open("rb") as stream:
-        return is_gzip_file(file, stream.read(_START_BYTES))
+def _revisit(held: bytes, name: str = "") -> StoredRecord:
+    """A revisit from the plan; *name* is the name of its file."""
+    return read_record(HeldFile(held, name), 0)
 
 
 def _kind(scan: RestorationScan, record: StoredRecord, faults: Faults, *, all_writers: bool) -> str | None:
@@ -227,9 +226,8 @@ def _kind(scan: RestorationScan, record: StoredRecord, faults: Faults, *, all_wr
 def _add_revisit(plan: sqlite3.Connection, file: int, record: StoredRecord, *, is_gzip: bool) -> None:
     assert record.http is not None
     held = record_bytes(raw_head(record), record.frame.part(0, record.http.length))
-    reference = json.dumps(asdict(reference_of(record)))
-    values = (file, record.offset, record.length, is_gzip, reference, held)
-    plan.execute("INSERT INTO revisit VALUES (?, ?, ?, ?, ?, ?)", values)
+    values = (file, record.offset, record.length, is_gzip, held)
+    plan.execute("INSERT INTO revisit VALUES (?, ?, ?, ?, ?)", values)
 
 
 def _add_pointed(plan: sqlite3.Connection, file: int, record: StoredRecord) -> None:
@@ -285,7 +283,7 @@ def leave_unrestored(
     plan.execute("BEGIN")
     plan.execute("DELETE FROM lost")
     for file, offset, held, reason in plan.execute(_UNRESTORED):
-        record = read_record(HeldFile(held, names[file]), 0)
+        record = _revisit(held, names[file])
         former_id = record.get(FORMER_ID)
         if reason is None and former_id is None:
             scan.leave(_NO_ORIGINAL)
@@ -347,7 +345,7 @@ def make_records(task: OriginalsTask) -> None:
         for (offset, position), candidates in groupby(rows, key=lambda row: row[:2]):
             original = OriginalRecord(read_record(file, offset, block_position=position))
             for *_, revisit_file, revisit_offset, held, is_gzip in candidates:
-                revisit = read_record(HeldFile(held, ""), 0)
+                revisit = _revisit(held)
                 reason = original.reason_against(revisit)
                 begin = size = 0
                 if reason is None:
@@ -384,28 +382,25 @@ class Output:
 
 def write_output(output: Output) -> None:
     """Write a new file in the work folder. Raises ArchiveError, and DamagedInput if a record cannot be read again."""
-    is_gzip, copied = _is_gzip(output.source), 0
-    with (
-        open_plan(output.plan) as plan,
-        reading(output.source),
-        output.source.open("rb") as source,
-        RecordFile(output.waiting, gzip=is_gzip) as target,
-    ):
+    copied = 0
+    with open_plan(output.plan) as plan, reading(output.source), output.source.open("rb") as source:
+        is_gzip = is_compressed(output.source)
         parts = RecordParts(output.source, source, is_gzip=is_gzip)
-        for offset, length, fields, rank, original, begin, size in plan.execute(
-            _CHANGES, (output.number,) * 2
-        ):
-            target.copy(source, copied, offset)
-            copied = offset + length
-            if fields is None:
-                made = made_path(output.plan, rank, original, is_gzip=is_gzip)
-                with reading(made), made.open("rb", buffering=0) as restored:
-                    target.copy(restored, begin, begin + size)
-                continue
-            old, found = parts.record(offset, length)
-            head = pointed_back(old, frozenset(fields.split()))
-            block_length = len(found) if isinstance(found, bytes) else found.frame.block_length
-            block = (found,) if isinstance(found, bytes) else open_block(found.path, found.frame)
-            target.write(head.to_bytes(block_length), block, block_length)
-        target.copy(source, copied, None)
-        target.finish(partial(shutil.copymode, output.source))
+        with RecordFile(output.waiting, gzip=is_gzip) as target:
+            for offset, length, fields, rank, original, begin, size in plan.execute(
+                _CHANGES, (output.number,) * 2
+            ):
+                target.copy(source, copied, offset)
+                copied = offset + length
+                if fields is None:
+                    made = made_path(output.plan, rank, original, is_gzip=is_gzip)
+                    with reading(made), made.open("rb", buffering=0) as restored:
+                        target.copy(restored, begin, begin + size)
+                    continue
+                old, found = parts.record(offset, length)
+                head = pointed_back(old, frozenset(fields.split()))
+                block_length = len(found) if isinstance(found, bytes) else found.frame.block_length
+                block = (found,) if isinstance(found, bytes) else open_block(found.path, found.frame)
+                target.write(head.to_bytes(block_length), block, block_length)
+            target.copy(source, copied, None)
+            target.finish(partial(shutil.copymode, output.source))

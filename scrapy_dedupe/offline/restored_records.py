@@ -34,8 +34,14 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from scrapy_dedupe.offline.revisits import revisit_id
-from scrapy_dedupe.warc.bodies import MAX_DECODED_BYTES, body_pieces, decoded_pieces, payload_pieces
+from scrapy_dedupe.offline.revisits import NONE, revisit_id
+from scrapy_dedupe.warc.bodies import (
+    MAX_DECODED_BYTES,
+    body_forms,
+    decoded_pieces,
+    has_digest,
+    payload_pieces,
+)
 from scrapy_dedupe.warc.capture import digest_in_form_of
 from scrapy_dedupe.warc.chunks import MAX_CHUNK_LINE
 from scrapy_dedupe.warc.codings import Undecodable, codings_of, decoded_stream
@@ -45,7 +51,7 @@ from scrapy_dedupe.warc.records import IDENTICAL_PAYLOAD
 from scrapy_dedupe.warc.references import bare_id, milliseconds, reference_of, uri_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from scrapy_dedupe.warc.reading import StoredRecord
 
@@ -55,7 +61,6 @@ BLOCK_DIGEST: Final = b"WARC-Block-Digest"
 PAYLOAD_DIGEST: Final = b"WARC-Payload-Digest"
 _FORMER: Final = b"former-"
 _OURS: Final = b"former-warc-"
-_NONE: Final = b"none"
 _FORMER_DIGEST: Final = b"Former-WARC-Payload-Digest"
 _ONLY_IN_REVISITS: Final = (b"warc-profile", b"warc-truncated")
 _REFERENCE: Final = b"warc-refers-to"
@@ -131,7 +136,7 @@ def _is_made_of(new_id: str | None, old_id: str) -> bool:
 def former(record: StoredRecord, name: str) -> str | None:
     """The former value of a field; None if it did not change or did not exist."""
     value = record.get(FORMER + name)
-    return None if value == _NONE.decode() else value
+    return None if value == NONE.decode() else value
 
 
 def pointed_back(head: RawHead, only: frozenset[str] | None = None) -> RawHead:
@@ -141,25 +146,21 @@ def pointed_back(head: RawHead, only: frozenset[str] | None = None) -> RawHead:
     def is_undone(lower: bytes) -> bool:
         return lower.startswith(_OURS) and (wanted is None or lower.removeprefix(_FORMER) in wanted)
 
-    changed: dict[bytes, list[bytes]] = {}
+    former: dict[bytes, list[bytes]] = {}
     for name, value in head.fields:
         if is_undone(name.lower()):
-            changed.setdefault(name.lower().removeprefix(_FORMER), []).append(value)
+            former.setdefault(name.lower().removeprefix(_FORMER), []).append(value)
     present = {name.lower() for name, _ in head.fields}
-    seen: dict[bytes, int] = {}
+    left = {name: iter(values) for name, values in former.items()}
     fields = []
     for name, value in head.fields:
         lower = name.lower()
-        if is_undone(lower):
-            if lower.removeprefix(_FORMER) not in present and value != _NONE:
-                fields.append((name[len(_FORMER) :], value))
-            continue
-        values = changed.get(lower, [])
-        index = seen.get(lower, 0)
-        seen[lower] = index + 1
-        before = values[index] if index < len(values) else value
-        if not (before == _NONE and index < len(values)):
-            fields.append((name, before))
+        if not is_undone(lower):
+            before = next(left.get(lower, iter(())), None)
+            if before != NONE:
+                fields.append((name, value if before is None else before))
+        elif lower.removeprefix(_FORMER) not in present and value != NONE:
+            fields.append((name[len(_FORMER) :], value))
     return RawHead(head.version, tuple(fields))
 
 
@@ -175,18 +176,10 @@ def as_response_of_others(head: RawHead) -> RawHead:
     ``Former-`` fields of updated references are removed: a later restoration would treat them as changes of a response.
     """
     # Its digest is already that of the original, in the original's notation.
-    back = pointed_back(head.without([_FORMER_DIGEST]))
-    fields = []
-    for name, value in back.fields:
-        lower = name.lower()
-        if _is_of_revisit(name):
-            continue
-        if lower == b"warc-type":
-            value = b"response"
-        elif lower == b"content-type" and value.lower().startswith(b"message/http"):
-            value = b"application/http; msgtype=response"
-        fields.append((name, value))
-    return RawHead(head.version, tuple(fields))
+    back = as_response(head.without([_FORMER_DIGEST]))
+    if (back.get(b"Content-Type") or b"").lower().startswith(b"message/http"):
+        back = back.replaced(b"Content-Type", b"application/http; msgtype=response")
+    return back
 
 
 def _is_of_revisit(name: bytes) -> bool:
@@ -200,7 +193,7 @@ class OriginalRecord:
     def __init__(self, record: StoredRecord) -> None:
         self.record = record
         self._codings = codings_of(record.http_headers)
-        self._has_digest: dict[tuple[str, str], bool] = {}
+        self._known: dict[str, bool] = {}
 
     @cached_property
     def size_bytes(self) -> int:
@@ -222,9 +215,9 @@ class OriginalRecord:
         if any(map(self._has_body, texts)):
             return None
         block_digest = former(revisit, "WARC-Block-Digest")
-        if block_digest and _matches(block_digest, RestoredBlock(revisit, self.record, 0).pieces()):
+        if block_digest and has_digest(RestoredBlock(revisit, self.record, 0).pieces(), block_digest):
             return None
-        if is_sure and wanted and self.record.get("WARC-Payload-Digest") == wanted and self._is_sound():
+        if is_sure and wanted and self.record.get("WARC-Payload-Digest") == wanted and self._is_sound:
             return None
         if not wanted:
             # Early versions of warcprox wrote no digest. Then all readers accept the record that the revisit names.
@@ -257,26 +250,19 @@ class OriginalRecord:
 
     def _has_body(self, digest: str) -> bool:
         """Whether a digest is of the body: without its transfer chunks, with them, or decoded."""
-        http = self.record.http
-        return (
-            self._has(digest, payload_pieces)
-            or (http is not None and http.is_chunked and self._has(digest, body_pieces))
-            or self._has_decoded(digest)
-        )
+        if digest not in self._known:
+            forms = body_forms(self.record)
+            self._known[digest] = any(has_digest(pieces_of(self.record), digest) for pieces_of in forms)
+        return self._known[digest]
 
     def _has_decoded(self, digest: str) -> bool:
-        return bool(self._codings) and self._has(digest, decoded_pieces)
+        return bool(self._codings) and has_digest(decoded_pieces(self.record), digest)
 
+    @cached_property
     def _is_sound(self) -> bool:
         """Whether the record has a digest of its block, and it is right."""
         digest = self.record.get("WARC-Block-Digest")
-        return digest is not None and self._has(digest, _block_pieces)
-
-    def _has(self, digest: str, pieces_of: Callable[[StoredRecord], Iterator[bytes]]) -> bool:
-        key = digest, pieces_of.__name__
-        if key not in self._has_digest:
-            self._has_digest[key] = _matches(digest, pieces_of(self.record))
-        return self._has_digest[key]
+        return digest is not None and has_digest(open_block(self.record.path, self.record.frame), digest)
 
 
 class RestoredBlock:
@@ -340,20 +326,7 @@ def _right_payload_digest(text: bytes, revisit: StoredRecord, original: StoredRe
         return text
     codings = codings_of(revisit.http_headers)
     decoded = decoded_stream(payload_pieces(original), codings, MAX_DECODED_BYTES)
-    return text if codings and _matches(text, decoded) else right
-
-
-def _matches(digest: bytes | str, pieces: Iterable[bytes]) -> bool:
-    """Whether a digest is that of *pieces*; False if they cannot be decoded."""
-    text = digest.encode("latin-1", "replace") if isinstance(digest, str) else digest
-    try:
-        return digest_in_form_of(digest, pieces) == text.strip()
-    except Undecodable:
-        return False
-
-
-def _block_pieces(record: StoredRecord) -> Iterator[bytes]:
-    return open_block(record.path, record.frame)
+    return text if codings and has_digest(decoded, text) else right
 
 
 def _first_bytes(record: StoredRecord) -> bytes:

@@ -24,11 +24,11 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.offline import final_names
-from scrapy_dedupe.offline.inputs import find_inputs, output_names
+from scrapy_dedupe.offline.inputs import find_inputs, output_names, refuse_own_folder
 from scrapy_dedupe.offline.restored_files import (
     OriginalsTask,
     Output,
@@ -41,7 +41,7 @@ from scrapy_dedupe.offline.restored_files import (
     search,
     write_output,
 )
-from scrapy_dedupe.offline.verifying import verify
+from scrapy_dedupe.offline.verifying import DEFAULT_SAMPLE, verify
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import part
@@ -50,11 +50,12 @@ from scrapy_dedupe.tasks.work import JOB, Job, WorkFolder, facts_of
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from scrapy_dedupe.offline.inputs import Input
     from scrapy_dedupe.tasks.progress import Progress
-    from scrapy_dedupe.tasks.work import FileFacts
+
+AnyTask = TypeVar("AnyTask", OriginalsTask, Output)
 
 WORK_FOLDER: Final = ".restore"
 _PLAN: Final = "plan.sqlite"
@@ -69,7 +70,7 @@ class RestoreOptions:
     jobs: int = 1
     keep_going: bool = False
     force: bool = False
-    sample: int = 100
+    sample: int = DEFAULT_SAMPLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,71 +136,66 @@ def restore(
 
 
 def _final_paths(inputs: Sequence[Input], output: Path | None) -> list[Path]:
-    """The final path of each file. Raises UsageError for a file that would overwrite itself."""
+    """The final path of each file. Raises ArchiveError for a file that would overwrite a source file."""
     if output is None:
         # Resolve links, so that the target is replaced and not the link.
         return [Path(given.name).resolve() for given in inputs]
+    refuse_own_folder(inputs, output)
     names = output_names(given.name for given in inputs)
-    finals = [(output / names[given.name]).absolute() for given in inputs]
-    for given, final in zip(inputs, finals, strict=True):
-        if final.exists() and final.samefile(Path(given.name)):
-            raise UsageError(
-                f"{given.name} would overwrite itself. Choose another folder, or use --in-place."
-            )
-    return finals
+    return [(output / names[given.name]).absolute() for given in inputs]
 
 
+@dataclass
 class _Restoration:
-    def __init__(
-        self,
-        work: WorkFolder,
-        inputs: Sequence[Input],
-        others: Sequence[Input],
-        finals: Sequence[Path],
-        in_place: bool,
-        options: RestoreOptions,
-        faults: Faults,
-        watch: Progress,
-    ) -> None:
-        self._work = work
-        self._plan = work.path / _PLAN
-        self._inputs = inputs
-        self._others = others
-        self._files = [*inputs, *others]
-        self._all_outputs = [
-            Output(self._plan, number, Path(given.name), final, in_place)
-            for number, (given, final) in enumerate(zip(inputs, finals, strict=True))
+    work: WorkFolder
+    inputs: Sequence[Input]
+    others: Sequence[Input]
+    finals: Sequence[Path]
+    in_place: bool
+    options: RestoreOptions
+    faults: Faults
+    watch: Progress
+
+    def __post_init__(self) -> None:
+        self.plan = self.work.path / _PLAN
+        self.files = [*self.inputs, *self.others]
+        self.all_outputs = [
+            Output(self.plan, number, Path(given.name), final, self.in_place)
+            for number, (given, final) in enumerate(zip(self.inputs, self.finals, strict=True))
         ]
-        self._in_place = in_place
-        self._options = options
-        self._faults = faults
-        self._watch = watch
-        self._facts: Mapping[str, FileFacts] = {}  # about all files when they were read
-        self._made: Mapping[str, object] = {}  # facts about verified outputs, by their final paths
+        options = {
+            "finals": [str(one.final) for one in self.all_outputs],
+            "files": [given.name for given in self.files],
+            "all_writers": self.options.all_writers,
+            "keep_going": self.options.keep_going,
+        }
+        self.job = Job(options, {given.name: facts_of(given.file) for given in self.files})
+        self.made: Mapping[str, object] = {}  # facts about verified outputs, by their final paths
 
     def run(self) -> Restored:
-        work, before, now = self._work, self._work.job(), self._job()
-        if before is not None and before.options == now.options:
-            self._facts = before.files
-            self._made = (work.read_json(f"{_VERIFIED}.json") or {"value": {}})["value"]
-        continues = bool(self._facts) and self._is_current()
-        if not continues:
+        work, before = self.work, self.work.job()
+        continues = False
+        if before is not None and before.options == self.job.options:
+            self.made = (work.read_json(f"{_VERIFIED}.json") or {"value": {}})["value"]
+            continues = self._is_current(before)
+        if continues and before is not None:
+            self.job = before
+        else:
             self.forget()
-            self._refuse_existing(self._all_outputs)
+            self._refuse_existing(self.all_outputs)
             work.clear(keep=frozenset({LOCK}))
-            self._facts = now.files
-        scan = RestorationScan(**work.step("searched", self._searched, self._faults))
+        scan = RestorationScan(**work.step("searched", self._searched, self.faults))
         if not continues:
-            work.begin(now)
-        with open_plan(self._plan, "rw") as plan:
+            work.begin(self.job)
+        with open_plan(self.plan, "rw") as plan:
             self._make_records(plan)
-            leave_unrestored(plan, scan, [given.name for given in self._files], self._faults)
+            leave_unrestored(plan, scan, [given.name for given in self.files], self.faults)
             ((restored,),) = plan.execute("SELECT count(*) FROM restored")
             ((repointed,),) = plan.execute("SELECT count(*) FROM pointed")
             rows = plan.execute("SELECT file FROM restored UNION SELECT file FROM pointed").fetchall()
         changed = {number for (number,) in rows}
-        outputs = [one for one in self._all_outputs if one.number in changed or not self._in_place]
-        work.step(_VERIFIED, lambda faults: self._verified(outputs, restored), self._faults)
+        outputs = [one for one in self.all_outputs if one.number in changed or not self.in_place]
+        work.step(_VERIFIED, lambda faults: self._verified(outputs, restored), self.faults)
         self._give_final_names([one for one in outputs if one.waiting.exists()])
         result = self._result(scan, len(changed), restored, repointed)
         self.forget()
@@ -207,51 +203,48 @@ class _Restoration:
 
     def forget(self) -> None:
         """Make the stored state unusable for a later run, which then starts again."""
-        path = self._work.path / JOB
+        path = self.work.path / JOB
         with writing(path):
             path.unlink(missing_ok=True)
 
-    def _job(self) -> Job:
-        options: dict[str, object] = {
-            "finals": [str(one.final) for one in self._all_outputs],
-            "files": [given.name for given in self._files],
-            "all_writers": self._options.all_writers,
-            "keep_going": self._options.keep_going,
-        }
-        return Job(options, {given.name: facts_of(given.file) for given in self._files})
-
-    def _is_current(self) -> bool:
+    def _is_current(self, before: Job) -> bool:
         """Whether a killed run can continue: each file is unchanged, or has been replaced by its verified output."""
-        replaced = set()
-        for one in self._all_outputs:
-            made = self._made.get(str(one.final))
-            if made is not None and not one.waiting.exists():
-                if _made_facts(one.final) != made:
-                    return False
-                if self._in_place:
-                    replaced.add(one.source)
-        return self._changed_file(given for given in self._files if given.file not in replaced) is None
+        named = {one for one in self.all_outputs if str(one.final) in self.made and not one.waiting.exists()}
+        if any(_made_facts(one.final) != self.made[str(one.final)] for one in named):
+            return False
+        replaced = {self.inputs[one.number].name for one in named} if self.in_place else set()
+        now = self.job.files
+        return not any(before.files[name].has_changed(now[name]) for name in now if name not in replaced)
 
-    def _changed_file(self, files: Iterable[Input]) -> str | None:
-        """The name of the first file that has changed since it was read; None if there is none."""
-        return next((given.name for given in files if facts_of(given.file) != self._facts[given.name]), None)
+    def _check_unchanged(self, files: Sequence[Input]) -> None:
+        """Raise ArchiveError if a file has changed since it was read, so that records added during the run are not lost."""
+        for given in files:
+            if self.job.files[given.name].has_changed(facts_of(given.file)):
+                self.forget()
+                raise ArchiveError(
+                    f"{given.name} has changed since it was read, so no more files get their final names. Start again."
+                )
 
     def _refuse_existing(self, outputs: Sequence[Output]) -> None:
         """Raise ArchiveError if a file has the final name of an output, unless this run has made it."""
-        if self._in_place or self._options.force:
+        if self.in_place or self.options.force:
             return
         for one in outputs:
-            if one.final.exists() and self._made.get(str(one.final)) != _made_facts(one.final):
+            if one.final.exists() and self.made.get(str(one.final)) != _made_facts(one.final):
                 raise ArchiveError(
                     f"{one.final} already exists. Choose another folder, or replace it with --force."
                 )
 
     def _searched(self, faults: Faults) -> dict[str, Any]:
         """Step 1. Return the values of a `RestorationScan`."""
-        all_writers, watch = self._options.all_writers, self._watch
-        with open_plan(self._plan, "rwc") as plan:
+        with open_plan(self.plan, "rwc") as plan:
             scan = search(
-                plan, self._inputs, self._others, all_writers=all_writers, faults=faults, watch=watch
+                plan,
+                self.inputs,
+                self.others,
+                all_writers=self.options.all_writers,
+                faults=faults,
+                watch=self.watch,
             )
         return asdict(scan)
 
@@ -260,36 +253,33 @@ class _Restoration:
         ((last,),) = plan.execute("SELECT coalesce(max(rank), -1) FROM candidate")
         for rank in range(last + 1):
             tasks = [
-                OriginalsTask(self._plan, rank, number, self._files[number].file)
+                OriginalsTask(self.plan, rank, number, self.files[number].file)
                 for number in files_with_candidates(plan, rank)
             ]
             left = [task for task in tasks if not task.results.exists()]
-            sizes = {task.number: self._files[task.number].size_bytes for task in left}
-            with part(self._watch, "restoring records", sum(sizes.values())):
-                for task, _ in run_jobs(make_records, left, self._options.jobs):
-                    self._watch.advance(sizes[task.number])
+            self._run(make_records, left, "restoring records")
             add_results(plan, tasks)
+
+    def _run(self, function: Callable[[AnyTask], None], tasks: Sequence[AnyTask], title: str) -> None:
+        sizes = [given.size_bytes for given in self.files]
+        with part(self.watch, title, sum(sizes[task.number] for task in tasks)):
+            for task, _ in run_jobs(function, tasks, self.options.jobs):
+                self.watch.advance(sizes[task.number])
 
     def _verified(self, outputs: Sequence[Output], restored: int) -> dict[str, object]:
         """Step 3. Return the facts about the new files by their final paths."""
-        left = [one for one in outputs if not one.waiting.exists()]
-        sizes = {one.number: self._inputs[one.number].size_bytes for one in left}
-        with part(self._watch, "writing", sum(sizes.values())):
-            for one, _ in run_jobs(write_output, left, self._options.jobs):
-                self._watch.advance(sizes[one.number])
+        self._run(write_output, [one for one in outputs if not one.waiting.exists()], "writing")
         new = {one.number: one.waiting for one in outputs}
         result = verify(
-            [(one.source, new.get(one.number, one.source)) for one in self._all_outputs],
-            originals=[given.file for given in self._others],
-            sample=self._options.sample,
-            jobs=self._options.jobs,
-            work=self._work.path / "verify",
-            watch=self._watch,
-            keep_going=self._options.keep_going,
+            [(one.source, new.get(one.number, one.source)) for one in self.all_outputs],
+            originals=[given.file for given in self.others],
+            sample=self.options.sample,
+            jobs=self.options.jobs,
+            work=self.work.path / "verify",
+            watch=self.watch,
+            keep_going=self.options.keep_going,
         )
-        if (name := self._changed_file(self._files)) is not None:
-            self.forget()
-            raise ArchiveError(f"{name} changed while it was read. No file got its final name; start again.")
+        self._check_unchanged(self.files)
         if result.findings:
             more = result.findings_count - 1
             others = f" {more} other {'place is' if more == 1 else 'places are'} wrong too." if more else ""
@@ -304,37 +294,30 @@ class _Restoration:
         # Check again, since a file may have been created during the run. The verified files are kept meanwhile.
         self._refuse_existing(outputs)
         for one in outputs:
-            # Check again, so that records added during the run are not lost.
-            if self._in_place and self._changed_file([self._inputs[one.number]]) is not None:
-                self.forget()
-                raise ArchiveError(
-                    f"{one.source} has changed since it was read, and was not replaced. Start again."
-                )
+            if self.in_place:
+                self._check_unchanged([self.inputs[one.number]])
             give_final_name(one)
 
     def _result(self, scan: RestorationScan, changed: int, restored: int, repointed: int) -> Restored:
-        others = scan.not_ours_revisits if self._options.all_writers else 0
+        others = scan.not_ours_revisits if self.options.all_writers else 0
         return Restored(
-            files=len(self._inputs),
+            files=len(self.inputs),
             files_changed=changed,
             restored=restored,
             repointed=repointed,
             bytes_before=scan.size_bytes,
-            bytes_after=sum(one.final.stat().st_size for one in self._all_outputs),
+            bytes_after=sum(one.final.stat().st_size for one in self.all_outputs),
             left=scan.left,
             left_revisits=sum(scan.left.values()) + others,
             not_ours=scan.not_ours,
-            fault_count=self._faults.count,
-            faults=tuple(self._faults.first),
+            fault_count=self.faults.count,
+            faults=tuple(self.faults.first),
         )
 
 
 def give_final_name(one: Output) -> None:
     """Move a verified file to its final name; a replaced file keeps its permissions."""
-    if one.is_replaced:
-        final_names.replace(one.waiting, one.final)
-    else:
-        final_names.move(one.waiting, one.final)
+    (final_names.replace if one.is_replaced else final_names.move)(one.waiting, one.final)
 
 
 def _made_facts(path: Path) -> list[object] | None:

@@ -111,28 +111,19 @@ def _stripped(value: bytes) -> bytes:
         return value.decode("latin-1").strip().encode("latin-1")
 
 
-def is_as_written(head: RawHead, stored: bytes) -> bool:
-    """Whether writing the parsed head of a record yields exactly the bytes from which it was parsed.
-
-    False for a head that might become too long for readers when its fields are changed.
-    """
-    if len(stored) > _MAX_CHANGED_BYTES:
-        return False
-    length = head.get(b"Content-Length") or b""
-    return length.isdigit() and head.to_bytes(int(length)) == stored
-
-
 def could_be_written(record: StoredRecord, head: RawHead) -> bool:
     """Whether the parsed head of a record has the form in which we write heads, and the record ends as ours do.
 
-    Any other record would lose folded lines, white space or line ends.
+    Any other record would lose folded lines, white space or line ends. A long head might become too long for readers when its
+    fields are changed.
     """
     frame = record.frame
     if frame.block_end != RECORD_END or frame.head_position:
         return False
     usual = frame.head[1].group() if frame.head is not None else frame.member[: frame.block_position]
     stored = bytes(usual) or open_head(record.path, frame)
-    return is_as_written(head, stored)
+    length = head.get(b"Content-Length") or b""
+    return len(stored) <= _MAX_CHANGED_BYTES and length.isdigit() and head.to_bytes(int(length)) == stored
 
 
 def can_change_references(head: RawHead) -> bool:

@@ -21,7 +21,7 @@ rewrite different files from the same manifests.
 from __future__ import annotations
 
 import contextlib
-import tempfile
+import os
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,33 +30,32 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.offline.eligibility import Eligibility, Savings
 from scrapy_dedupe.offline.file_rewriting import RewriteTask, rewrite_file
-from scrapy_dedupe.offline.final_names import NewFiles, begin
+from scrapy_dedupe.offline.final_names import NewFiles, refuse_unwritable
 from scrapy_dedupe.offline.inputs import STATE_FOLDER, output_names
 from scrapy_dedupe.offline.old_files import RowFacts
 from scrapy_dedupe.offline.plan import PlanTask, make_plan, slice_folder
-from scrapy_dedupe.offline.plan_lines import marks_of, read_notes, write_lines
+from scrapy_dedupe.offline.plan_lines import write_lines
 from scrapy_dedupe.offline.restored_records import is_own_revisit
 from scrapy_dedupe.offline.row_scan import make_rows
 from scrapy_dedupe.offline.rows import SECOND, RowsTask
 from scrapy_dedupe.offline.verifying import DEFAULT_SAMPLE, Verification, verify
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import kept_processes
+from scrapy_dedupe.tasks.outputs import work_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
-from scrapy_dedupe.tasks.state import LOCK, reading, writing
+from scrapy_dedupe.tasks.state import LOCK, reading
 from scrapy_dedupe.tasks.work import JOB, WorkFolder, size_of
 from scrapy_dedupe.warc.reading import read_records
-from scrapy_dedupe.warc.remote import RemoteFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from scrapy_dedupe.offline.final_names import SourceFiles
     from scrapy_dedupe.offline.manifest import ManifestLine
     from scrapy_dedupe.offline.places import Places
-    from scrapy_dedupe.offline.plan import PlanCounts
     from scrapy_dedupe.offline.plan_lines import PlannedFile
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.tasks.work import SourceFiles
     from scrapy_dedupe.warc.sources import ReadableFile
 
 VERIFIED: Final = "verified.json"
@@ -65,7 +64,7 @@ _FOLDER: Final = "warcrefs"
 
 @dataclass(frozen=True, slots=True)
 class RewriteOptions:
-    """Options of `rewrite`. ``sample`` new revisits are replayed, chosen at random with ``seed`` if given."""
+    """Options of `rewrite`. ``sample`` new revisits are replayed, chosen at random."""
 
     eligibility: Eligibility = field(default_factory=Eligibility)
     dry_run: bool = False
@@ -73,17 +72,11 @@ class RewriteOptions:
     keep_going: bool = False
     jobs: Jobs = 1
     sample: int = DEFAULT_SAMPLE
-    seed: int | None = None
     force: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The options that the result depends on."""
-        statuses = self.eligibility.statuses
-        return {
-            "--min-size": self.eligibility.min_size,
-            "--status": "all" if statuses is None else sorted(statuses),
-            "--in-place": self.in_place,
-        }
+        return self.eligibility.to_json() | {"--in-place": self.in_place}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,55 +149,54 @@ def rewrite(
     faults = Faults(keep_going=options.keep_going) if faults is None else faults
     with _work_folder(output, options) as work, kept_processes(options.jobs) as kept:
         options = replace(options, jobs=kept)
-        is_begun = work.job() is not None
-        if not is_begun:
+        if work.job() is None:
             # Without job.json, the other files in this folder are not reliable.
             work.clear(keep=frozenset({LOCK}))
-            write_lines(work.path, lines, originals, files, faults)
-        planned, marks = read_notes(work.path)
-        sources = {file.name: places.file(file.name) for file in planned if file.is_output or file.is_used}
-        _check_inputs(planned, sources, options)
-        rewritten = {file.name for file in planned if file.is_output}
+        planned, marks = write_lines(work.path, lines, originals, files, faults)
+        used = [file for file in planned if file.is_output or file.is_used]
+        sources = {file.name: places.file(file.name) for file in used}
+        for file in used:
+            if file.is_output:
+                refuse_unwritable(file.name, sources[file.name], in_place=options.in_place)
+            elif file.is_main and options.in_place and not options.dry_run:
+                raise UsageError(
+                    f"--in-place must replace all files of the manifests: {file.name} is in them but not selected, and its"
+                    " records could not be found afterwards. Leave --files out, or write to a folder with -o."
+                )
         new = NewFiles(
-            {name: file for name, file in sources.items() if name in rewritten},
-            {name: file for name, file in sources.items() if name not in rewritten},
+            {file.name: sources[file.name] for file in used if file.is_output},
+            {file.name: sources[file.name] for file in used if not file.is_output},
             # Computed for all files, so that several machines use the same paths.
             output_names(file.name for file in planned if file.is_main),
             work.path / "new",
             None if options.in_place else output,
             options.force,
         )
-        rewriting = Rewriting(work, places, planned, new, options, watch, faults)
-        if options.dry_run:
-            return rewriting.tried(rewriting.make_rows())
         is_verified = (work.path / VERIFIED).exists()
-        if not is_verified:
+        if not (is_verified or options.dry_run):
             new.check()
         asked = options.to_json() | {
             "--files": None if files is None else list(files),
-            "the hash of the manifests": marks_of(lines, originals) if is_begun else marks,
+            "the hash of the manifests": marks,
         }
-        begun_with = begin(work, asked, sources, {}, may_be_replaced=is_verified)
-        if not is_verified:
-            try:
-                report, changed = rewriting.verified(begun_with, rewriting.make_rows())
-            except DamagedInput as error:
-                raise _explained(error, new) from error
-            if report.kept_in is not None:
-                return report
-            work.write_json(VERIFIED, {"report": asdict(report), "changed": changed})
-        verified = work.read_json(VERIFIED)
-        new.move(verified["changed"], begun_with)
-        # Without job.json, the rest of the folder is not kept.
-        (work.path / JOB).unlink()
-        return Rewritten.from_json(verified["report"])
+        begun_with = work.begin_or_continue(asked, sources, {}, may_be_replaced=is_verified)
+        rewriting = Rewriting(work, places, used, new, options, watch, faults)
+        try:
+            rows = {} if is_verified else rewriting.make_rows()
+            report = rewriting.run(begun_with, rows)
+        except DamagedInput as error:
+            raise _explained(error, new) from error
+        if report.kept_in is None:
+            # Without job.json, the rest of the folder is not kept.
+            (work.path / JOB).unlink()
+        return report
 
 
 @contextlib.contextmanager
 def _work_folder(output: Path, options: RewriteOptions) -> Iterator[WorkFolder]:
     """The folder for the work. It is removed at the end, unless a later run can continue from it."""
     if options.dry_run:
-        with tempfile.TemporaryDirectory(prefix="dedupe-") as folder, WorkFolder(Path(folder)) as work:
+        with work_folder(Path("-")) as work:
             yield work
         return
     path = rewriting_folder(output)
@@ -225,36 +217,6 @@ def _work_folder(output: Path, options: RewriteOptions) -> Iterator[WorkFolder]:
 def rewriting_folder(output: Path) -> Path:
     """The folder for unfinished work of `rewrite`, and for new files of `steps` if its own work is elsewhere."""
     return output / STATE_FOLDER / _FOLDER
-
-
-def _check_inputs(
-    planned: Sequence[PlannedFile], sources: Mapping[str, ReadableFile], options: RewriteOptions
-) -> None:
-    """Raise UsageError if a file cannot be rewritten."""
-    for file in planned:
-        place = sources.get(file.name)
-        if (
-            options.in_place
-            and not options.dry_run
-            and file.is_main
-            and not file.is_output
-            and place is not None
-        ):
-            raise UsageError(
-                f"--in-place must replace all files of the manifests: {file.name} is in them but not selected, and its records"
-                " could not be found afterwards. Leave --files out, or write to a folder with -o."
-            )
-        if not file.is_output or isinstance(place, Path):
-            continue
-        if not isinstance(place, RemoteFile):
-            raise UsageError(
-                f"{file.name} is in a WACZ, which cannot be rewritten. Extract its WARC files (unzip), name the folder with"
-                " them, and pack the new files with `scrapy dedupe warc pack`."
-            )
-        if options.in_place:
-            raise UsageError(
-                f"{file.name} is remote and cannot be replaced there. Write to a folder with -o."
-            )
 
 
 def _explained(error: DamagedInput, new: NewFiles) -> DamagedInput:
@@ -281,60 +243,67 @@ def rows_task(
 ) -> RowsTask:
     """The task that makes the rows of file *number* in the work folder."""
     target = work.path / "rows" / f"{number}.parquet"
-    return RowsTask(file, name, target, options.eligibility, algorithms, is_summed, options.dry_run)
+    return RowsTask(file, name, target, options.eligibility, algorithms, is_summed)
 
 
+@dataclass(frozen=True, slots=True)
 class Rewriting:
-    """The steps of a job that follow its lines, until the new files are verified."""
+    """The steps of a job that follow its lines, until the new files have their final names."""
 
-    def __init__(
-        self,
-        work: WorkFolder,
-        places: Places,
-        files: Iterable[PlannedFile],
-        new: NewFiles,
-        options: RewriteOptions,
-        watch: Progress,
-        faults: Faults,
-    ) -> None:
-        self._work = work
-        self._places = places
-        self._files = [file for file in files if file.is_output or file.is_used]
-        self._new = new
-        self._options = options
-        self._watch = watch
-        self._faults = faults
+    work: WorkFolder
+    places: Places
+    files: Sequence[PlannedFile]
+    new: NewFiles
+    options: RewriteOptions
+    watch: Progress
+    faults: Faults
 
     def make_rows(self) -> dict[int, Path]:
-        """The rows of all files, by number. No rows are made of a remote file that is only read."""
-        tasks = []
-        for file in self._files:
-            place = self._places.file(file.name)
+        """The rows of the files, by number. No rows are made of a remote file that is only read."""
+        tasks = {}
+        for file in self.files:
+            place = self.places.file(file.name)
             if file.is_output or isinstance(place, Path):
                 labels = tuple(file.labels) or (SECOND,)
-                tasks.append(rows_task(self._work, self._options, file.id, file.name, place, labels))
-        self._work.run(make_rows, tasks, self._options.jobs, self._watch, "survey", self._faults)
-        return {int(task.target.stem): task.target for task in tasks}
+                tasks[file.id] = rows_task(self.work, self.options, file.id, file.name, place, labels)
+        self.work.run(make_rows, [*tasks.values()], self.options.jobs, self.watch, "survey", self.faults)
+        return {number: task.target for number, task in tasks.items()}
 
-    def tried(self, rows: Mapping[int, Path]) -> Rewritten:
-        """The report of a dry run."""
-        counts = self._planned(rows, self._faults)
-        old_bytes = sum(map(size_of, self._new.files.values()))
-        savings = counts.savings
-        sizes = {"old_bytes": old_bytes, "new_bytes": old_bytes - savings.saved_bytes}
-        return self._report(
-            counts.left, {"converted": savings.records, "repointed": 0, **sizes}, savings=savings
-        )
+    def run(self, sources: SourceFiles, rows: Mapping[int, Path], *, trusts_rows: bool = False) -> Rewritten:
+        """Make the plan and the new files, verify them, and give them their final names; or continue an earlier run.
 
-    def verified(
-        self, sources: SourceFiles, rows: Mapping[int, Path], *, trusts_rows: bool = False
-    ) -> tuple[Rewritten, list[str]]:
-        """Make the plan and the new files, and verify them; return the report, and the names of the files that change.
-
-        *trusts_rows*: the verification uses facts from the rows instead of reading the old files again (`old_files`).
+        *rows* are by the number of the file. *trusts_rows*: the verification uses facts from the rows instead of reading the
+        old files again (`old_files`).
         """
-        options, work, new = self._options, self._work, self._new
-        left = work.step("plan", lambda faults: self._planned(rows, faults).left, self._faults)
+        work, new = self.work, self.new
+        place = os.path.relpath(new.folder, work.path)
+        verified = work.read_json(VERIFIED)
+        if verified is None:
+            if self.options.dry_run:
+                return self._tried(rows)
+            report, changed = self._verified(sources, rows, trusts_rows=trusts_rows)
+            if report.kept_in is not None:
+                return report
+            verified = {"report": asdict(report), "changed": changed, "new": place}
+            work.write_json(VERIFIED, verified)
+        elif verified["new"] != place:
+            raise work.other_work(f"-o was {verified['report']['output']}")
+        new.move(verified["changed"], sources)
+        return Rewritten.from_json(verified["report"])
+
+    def _tried(self, rows: Mapping[int, Path]) -> Rewritten:
+        """The report of a dry run."""
+        left, savings = self._planned(rows, self.faults)
+        old_bytes = sum(map(size_of, self.new.files.values()))
+        counts = {"converted": savings.records, "repointed": 0, "old_bytes": old_bytes}
+        return self._report(left, counts, new_bytes=old_bytes - savings.saved_bytes, savings=savings)
+
+    def _verified(
+        self, sources: SourceFiles, rows: Mapping[int, Path], *, trusts_rows: bool
+    ) -> tuple[Rewritten, list[str]]:
+        """The report on the verified new files, and the names of the files that change."""
+        options, work, new = self.options, self.work, self.new
+        left = work.step("plan", lambda faults: self._planned(rows, faults)[0], self.faults)
         sources.check_unchanged()
         rewrites = self._rewritten()
         sources.check_unchanged()
@@ -344,17 +313,15 @@ class Rewriting:
             for name, done in rewrites.items()
             if new.output is not None or done["converted"] or done["repointed"]
         ]
-        numbers = {file.name: file.id for file in self._files}
         try:
             verification = verify(
                 [(file, new.waiting(name) if name in changed else file) for name, file in new.files.items()],
-                facts=[RowFacts(rows[numbers[name]]) for name in new.files] if trusts_rows else (),
+                facts=[RowFacts(rows[file.id]) for file in self.files] if trusts_rows else (),
                 originals=[*new.others.values()],
                 sample=options.sample,
-                seed=options.seed,
                 jobs=options.jobs,
                 work=work.path / "verify",
-                watch=self._watch,
+                watch=self.watch,
                 faults=Faults(keep_going=options.keep_going),
             )
         except OSError as error:
@@ -365,54 +332,50 @@ class Rewriting:
         kept_in = None if verification.is_right else str(new.folder.parent)
         return self._report(left, total, verification=verification, kept_in=kept_in), changed
 
-    def _planned(self, rows: Mapping[int, Path], faults: Faults) -> PlanCounts:
-        options = self._options
+    def _planned(self, rows: Mapping[int, Path], faults: Faults) -> tuple[dict[str, int], Savings]:
+        options = self.options
         found = Faults(keep_going=options.keep_going)
         task = PlanTask(
-            self._work.path,
-            self._files,
+            self.work.path,
+            self.files,
             rows,
-            self._places,
+            self.places,
             options.eligibility,
-            options.keep_going,
             options.dry_run,
             options.jobs,
         )
-        counts = make_plan(task, found)
+        planned = make_plan(task, found)
         # Damage that was found while rows were made is found again, with another reason.
-        known = {fault.place for fault in self._faults.first}
+        known = {fault.place for fault in self.faults.first}
         new = tuple(fault for fault in found.first if fault.place not in known)
         faults.take(found.count - (len(found.first) - len(new)), new)
-        return counts
+        return planned
 
     def _rewritten(self) -> dict[str, dict[str, int]]:
         """Write the new files that do not exist yet. Return the counts of each file."""
-        folder = self._work.path / "done"
-        with writing(folder):
-            folder.mkdir(exist_ok=True)
         tasks = [
             RewriteTask(
                 file.name,
-                self._new.files[file.name],
-                folder / str(file.id),
-                slice_folder(self._work.path, file.id),
-                self._new.waiting(file.name),
+                self.new.files[file.name],
+                self.work.path / "done" / str(file.id),
+                self.new.waiting(file.name),
+                slice_folder(self.work.path, file.id),
             )
-            for file in self._files
+            for file in self.files
             if file.is_output
         ]
-        done = self._work.run(rewrite_file, tasks, self._options.jobs, self._watch, "rewrite", self._faults)
+        done = self.work.run(rewrite_file, tasks, self.options.jobs, self.watch, "rewrite", self.faults)
         return {task.name: counts for task, counts in zip(tasks, done, strict=True)}
 
     def _report(self, left: dict[str, int], counts: Mapping[str, Any], **others: Any) -> Rewritten:
         return Rewritten(
-            output=str(self._new.output or Path()),
-            is_dry_run=self._options.dry_run,
-            files=len(self._new.files),
+            output=str(self.new.output or Path()),
+            is_dry_run=self.options.dry_run,
+            files=len(self.new.files),
             left=left,
-            unlisted=self._new.unlisted(),
-            faults_count=self._faults.count,
-            faults=tuple(self._faults.first),
+            unlisted=self.new.unlisted(),
+            faults_count=self.faults.count,
+            faults=tuple(self.faults.first),
             **counts,
             **others,
         )

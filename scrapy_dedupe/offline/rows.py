@@ -1,6 +1,6 @@
 """Rows: one for each record of a file, with all that the plan needs to know about it, as a Parquet file.
 
-A file is read once (`row_scan`); everything up to the plan works on its rows. The columns of version 2:
+A file is read once (`row_scan`); everything up to the plan works on its rows. The columns of version 3:
 
 ===================  =======  ======================================================================================
 offset, length       BIGINT   stored bytes; length 0: the record shares a gzip member with others
@@ -33,7 +33,6 @@ unfit                VARCHAR  why no revisit can refer to the record; else NULL
 is_chunked           BOOLEAN  the body is stored in chunks
 mime                 VARCHAR  the media type of the HTTP response, without parameters
 heads_bytes          BIGINT   the size of the WARC head and the HTTP head
-heads                BLOB     both heads, if the record is so small that a revisit might not be smaller
 start                BLOB     both heads of a response that may become a revisit; of a record of another type that refers to
                               others and can be changed, the head and the block, if the block has at most 4 KiB
 head_bytes           BIGINT   the size of the WARC head in ``start``
@@ -41,7 +40,7 @@ block_bytes          BIGINT   the size of the block; this and ``head_bytes`` are
 ===================  =======  ======================================================================================
 
 ``blake2b`` is BLAKE2b with 32 bytes (RFC 7693), a second digest that is independent of the others. The columns from
-``target_uri`` to ``heads`` are only set for captures (``response`` and ``resource``). ``stored`` and the last three columns
+``target_uri`` to ``heads_bytes`` are only set for captures (``response`` and ``resource``). ``stored`` and the last three columns
 are the facts with which a verification need not read the file again (`old_files`). The key ``scrapy-dedupe`` of the Parquet
 metadata holds a JSON object with ``version``.
 
@@ -58,7 +57,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.engine import open_engine, quoted, source
+from scrapy_dedupe.offline.engine import open_engine, quoted
 from scrapy_dedupe.tasks.state import writing
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.eligibility import Eligibility
     from scrapy_dedupe.warc.sources import ReadableFile
 
-VERSION: Final = 2
+VERSION: Final = 3
 PURPOSE: Final = "Deduplicating an archive"
 SECOND: Final = "blake2b"
 """The name of the second digest, as a column and for `warc.bodies.hasher_of`."""
@@ -114,29 +113,18 @@ class RecordRow(NamedTuple):
     is_chunked: bool | None = None
     mime: str | None = None
     heads_bytes: int | None = None
-    heads: bytes | None = None
     start: bytes | None = None
     head_bytes: int | None = None
     block_bytes: int | None = None
 
 
 _TYPES: Final = {
-    "BIGINT": ("offset", "length", "size_bytes", "heads_bytes", "head_bytes", "block_bytes"),
-    "BLOB[]": ("concurrent_to", "refers_to", "refers_uris"),
-    "BOOLEAN": ("is_gzip", "is_fixed", "is_other_method", "is_listed", "is_alone", "is_chunked"),
-    "VARCHAR": (
-        "kind",
-        "date_key",
-        "digest_key",
-        "refers_date_key",
-        "target_date",
-        "moment",
-        "reason",
-        "unfit",
-        "mime",
-    ),
+    "BIGINT": "offset length size_bytes heads_bytes head_bytes block_bytes",
+    "BLOB[]": "concurrent_to refers_to refers_uris",
+    "BOOLEAN": "is_gzip is_fixed is_other_method is_listed is_alone is_chunked",
+    "VARCHAR": "kind date_key digest_key refers_date_key target_date moment reason unfit mime",
 }
-_TYPE_OF: Final = {name: kind for kind, names in _TYPES.items() for name in names}
+_TYPE_OF: Final = {name: kind for kind, names in _TYPES.items() for name in names.split()}
 COLUMNS: Final = {name: _TYPE_OF.get(name, "BLOB") for name in RecordRow._fields}
 """The columns of a file of rows, and their types."""
 
@@ -147,7 +135,7 @@ class RowsTask:
 
     ``name`` is the name of the file in manifests. ``algorithms`` are the digests of payloads. ``is_summed``: records get lines
     of a manifest, and everything that `digests` reports as a fault is one; then the first algorithm is that of the
-    manifest. ``has_heads``: the heads of all captures are kept, for a dry run.
+    manifest.
     """
 
     file: ReadableFile
@@ -156,7 +144,6 @@ class RowsTask:
     eligibility: Eligibility
     algorithms: tuple[str, ...]
     is_summed: bool
-    has_heads: bool
 
     @property
     def path(self) -> Path:
@@ -171,10 +158,7 @@ class RowsTask:
     @property
     def depends_on(self) -> object:
         """What the rows depend on besides the file, as a JSON value."""
-        statuses = self.eligibility.statuses
-        eligibility = [self.eligibility.min_size, statuses and sorted(statuses)]
-        # Without all heads, a dry run is only less exact.
-        return [VERSION, eligibility, self.algorithms, self.is_summed]
+        return [VERSION, self.eligibility.to_json(), self.algorithms, self.is_summed]
 
 
 def write_rows(path: Path, rows: Iterable[RecordRow]) -> None:
@@ -233,15 +217,6 @@ def copy_to(engine: Any, query: str, path: Path, about: Mapping[str, Any]) -> No
     # Small groups: a group is in memory while it is written, and some rows have long heads.
     options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 8192, KV_METADATA {{'{_KEY}': '{text}'}}"
     engine.execute(f"COPY ({query}) TO {quoted(path)} ({options})")
-
-
-def read_about(engine: Any, path: Path) -> dict[str, Any]:
-    """The values in the metadata of a Parquet file that `copy_to` has written."""
-    ((value,),) = engine.execute(
-        f"SELECT value FROM parquet_kv_metadata({source(path)}) WHERE decode(key) = '{_KEY}'"  # noqa: S608
-    ).fetchall()
-    found: dict[str, Any] = json.loads(value)
-    return found
 
 
 def refused(path: Path, text: str) -> ArchiveError:

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -27,19 +26,20 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.tasks.faults import Fault
 from scrapy_dedupe.tasks.jobs import kept_processes
-from scrapy_dedupe.tasks.progress import part
+from scrapy_dedupe.tasks.outputs import work_folder
+from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.tasks.state import LOCK, reading, writing
-from scrapy_dedupe.tasks.work import JOB, WorkFolder
+from scrapy_dedupe.tasks.work import JOB, OutputTask, WorkFolder
 from scrapy_dedupe.warc.reading import read_records
 
 from .arc_conversion import ConversionOptions, convert_arc
 from .collisions import number_clusters
 from .engine import require_engine
-from .final_names import NewFiles, begin
+from .final_names import NewFiles, refuse_unwritable
 from .inputs import STATE_FOLDER, Input, output_names, refuse_equal_names
 from .manifest import read_lines
 from .places import Places
-from .plan_lines import list_lines, list_rows, number_rows, read_notes, write_lines
+from .plan_lines import PlannedFile, list_lines, list_rows, number_rows, write_lines
 from .rewriting import VERIFIED, RewriteOptions, Rewriting, rewriting_folder, rows_task
 from .row_scan import make_rows
 from .rows import PURPOSE, SECOND
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.progress import Progress
-    from scrapy_dedupe.warc.sources import ReadableFile
+    from scrapy_dedupe.tasks.work import Advance, SourceFiles
 
     from .eligibility import Savings
-    from .final_names import SourceFiles
+    from .rows import RowsTask
 
 MANIFEST, REPORT, EARLIER = "manifest.txt", "report.json", "earlier"
 
@@ -144,12 +144,7 @@ def run_steps(
     if not inputs:
         raise UsageError("None of the files can be read as WARC or ARC.")
     for given in inputs:
-        if given.is_member:
-            raise UsageError(f"{given.name} is in a container and cannot be rewritten. Extract it first.")
-        if options.in_place and not isinstance(given.file, Path):
-            raise UsageError(
-                f"{given.name} is remote and cannot be replaced. Write to a folder with -o, or download it first."
-            )
+        refuse_unwritable(given.name, given.file, in_place=options.in_place)
     converted = _converted_names(inputs) if options.convert_arc else {}
     if options.work is not None:
         refuse_other_files(options.work)
@@ -172,14 +167,10 @@ def _work_folder(inputs: Sequence[Input], output: Path | None, options: StepOpti
     if options.work is not None:
         yield options.work
     elif options.dry_run:
-        with writing(Path(tempfile.gettempdir())):
-            folder = tempfile.TemporaryDirectory(prefix="scrapy-dedupe-")
-        with folder as name:
-            yield Path(name) / STATE_FOLDER
-    elif output is not None:
-        yield output / STATE_FOLDER
+        with work_folder(Path("-")) as work:
+            yield work.path.with_name(STATE_FOLDER)
     else:
-        yield _common_folder(inputs) / STATE_FOLDER
+        yield (_common_folder(inputs) if output is None else output) / STATE_FOLDER
 
 
 def refuse_other_files(work: Path) -> None:
@@ -187,6 +178,8 @@ def refuse_other_files(work: Path) -> None:
     with reading(work):
         found = {path.name for path in work.iterdir()} if work.is_dir() else set()
     known = {LOCK, f"{JOB}.new"} | ({REPORT, MANIFEST, EARLIER} if REPORT in found else set())
+    if (work / EARLIER / "1" / REPORT).exists():  # killed after the files of the earlier run were moved there
+        known.add(EARLIER)
     if JOB not in found and (others := sorted(found - known)):
         raise ArchiveError(
             f"{work} has other files, such as {others[0]}, which would be removed. Name an empty or a new folder with --work."
@@ -204,46 +197,47 @@ def _refuse_output(output: Path, work: Path, options: StepOptions) -> None:
         return
     with writing(output):
         others = sorted(path.name for path in output.iterdir() if path.name != STATE_FOLDER)
-    if others or (work / REPORT).exists():
+    state = output / STATE_FOLDER
+    if state != work and (state / JOB).exists():
+        raise ArchiveError(
+            f"{state} holds other unfinished work. Repeat that command to finish it, or start again with --force."
+        )
+    if others or (state / REPORT).exists():
         raise ArchiveError(
             f"{output} is not empty: it has {others[0] if others else STATE_FOLDER}. Choose another folder, or start again"
             " with --force, which replaces files of the same names."
         )
 
 
+@dataclass(frozen=True, slots=True)
 class _Steps:
     """One run, with the work folder locked, and the folder for new files, which may be another one."""
 
-    def __init__(
-        self,
-        inputs: Sequence[Input],
-        converted: Mapping[int, str],
-        output: Path | None,
-        options: StepOptions,
-        work: WorkFolder,
-        new: WorkFolder,
-        faults: Faults,
-        watch: Progress,
-    ) -> None:
-        self._inputs = inputs
-        self._converted_names = converted
-        self._output = output
-        self._options = options
-        self._work = work
-        self._new = new
-        self._faults = faults
-        self._watch = watch
+    inputs: Sequence[Input]
+    converted_names: Mapping[int, str]
+    output: Path | None
+    options: StepOptions
+    work: WorkFolder
+    new: WorkFolder
+    faults: Faults
+    watch: Progress
 
     def run(self) -> Deduped:
-        work, options = self._work, self._options
+        work, options = self.work, self.options
+        is_verified = any((work.path / name).exists() for name in (VERIFIED, REPORT))
+        if options.dry_run and is_verified and (work.path / JOB).exists():
+            # To continue would move the new files, which may have replaced some of the old ones.
+            raise ArchiveError(
+                f"{work.path} holds unfinished work with new files that are already verified. Run the command without"
+                " --dry-run to finish it, or name another folder with --work."
+            )
         if options.force or not (work.path / JOB).exists():
             if options.in_place:
                 self._keep_earlier()
             work.clear(keep=frozenset({LOCK, EARLIER} if options.in_place else {LOCK}), last=(JOB,))
-        sources = begin(
-            work,
+        sources = work.begin_or_continue(
             options.to_json(),
-            {given.name: given.file for given in self._inputs},
+            {given.name: given.file for given in self.inputs},
             {"replaces": options.force},
             may_be_replaced=any((work.path / name).exists() for name in (VERIFIED, REPORT)),
         )
@@ -254,16 +248,16 @@ class _Steps:
             work.write_json(REPORT, asdict(report))
         else:
             report = Deduped.from_json(stored)
-        if self._new is not work:
-            self._new.remove()
+        if self.new is not work:
+            self.new.remove()
             with suppress(OSError):
-                self._new.path.parent.rmdir()
+                self.new.path.parent.rmdir()
         work.clear(keep=frozenset({MANIFEST, REPORT, EARLIER}), last=(VERIFIED, LOCK, JOB))
         return report
 
     def _keep_earlier(self) -> None:
         """Move the files of a finished run aside: the files that its manifest lists will be replaced again."""
-        path, number = self._work.path, 1
+        path, number = self.work.path, 1
         if not (path / REPORT).exists():
             return
         # The report is moved last, so if it exists, the manifest does too.
@@ -276,43 +270,31 @@ class _Steps:
             (path / REPORT).rename(earlier)
 
     def _finished(self, sources: SourceFiles) -> Deduped:
-        work, output = self._work, self._output
-        inputs, arcs = self._converted()
+        work, output, options = self.work, self.output, self.options
+        inputs = self._converted()
         files = {given.name: given.file for given in inputs}
-        replaces = sources.job.notes["replaces"]
-        new = NewFiles(files, {}, output_names(files), self._new.path / "new", output, replaces)
-        if (verified := work.read_json(VERIFIED)) is None:
-            report, changed = self._verified(sources, new, arcs)
-            if report.dry_run or report.kept_in is not None:
-                return report
-            verified = {"report": asdict(report), "changed": changed, "new": os.path.realpath(new.folder)}
-            work.write_json(VERIFIED, verified)
-        elif self._new is not work and verified["new"] != os.path.realpath(new.folder):
-            raise work.other_work(f"-o was {verified['report']['output']}")
-        new.move(verified["changed"], sources)
-        return Deduped.from_json(verified["report"])
-
-    def _verified(self, sources: SourceFiles, new: NewFiles, arcs: int) -> tuple[Deduped, list[str]]:
-        """The report, and the names of the files that change."""
-        options, work, output, files = self._options, self._work, self._output, new.files
-        if not options.dry_run:
+        new = NewFiles(
+            files, {}, output_names(files), self.new.path / "new", output, sources.job.notes["replaces"]
+        )
+        if not (options.dry_run or (work.path / VERIFIED).exists()):
             new.check()
         places = Places(paths={name: str(file) for name, file in files.items()})
-        rows, records = self._rows(files)
-        counts = work.step("numbered", lambda faults: self._numbered(rows, places, faults), self._faults)
-        planned, _ = read_notes(work.path)
-        rewriting = Rewriting(work, places, planned, new, options, self._watch, self._faults)
-        by_number = {file.id: rows[file.name] for file in planned}
-        changed: list[str] = []
-        if options.dry_run:
-            done = rewriting.tried(by_number)
-        else:
-            trusts_rows = options.compare == "digest"
-            done, changed = rewriting.verified(sources, by_number, trusts_rows=trusts_rows)
-        paths = [] if options.dry_run else [new.final(name) if output else files[name] for name in files]
-        verified: dict[str, Any] = {}
+        tasks = [
+            rows_task(work, options, number, name, file, (options.algorithm, SECOND), is_summed=True)
+            for number, (name, file) in enumerate(files.items(), 1)
+        ]
+        numbered = work.step("numbered", lambda faults: self._numbered(tasks, places, faults), self.faults)
+        counts, planned = numbered["counts"], [PlannedFile(*file) for file in numbered["files"]]
+        rows = {task.name: task.target for task in tasks}
+        done = Rewriting(work, places, planned, new, options, self.watch, self.faults).run(
+            sources,
+            {file.id: rows[file.name] for file in planned},
+            trusts_rows=options.compare == "digest",
+        )
+        paths = [new.final(name) if output else files[name] for name in files]
+        proof: dict[str, Any] = {"savings": done.savings}
         if (seen := done.verification) is not None:
-            verified = {
+            proof = {
                 "verified": seen.records,
                 "resolved": seen.resolved,
                 "by_digest": seen.by_digest,
@@ -320,79 +302,83 @@ class _Steps:
                 "replayed": seen.replayed,
                 "findings_count": seen.findings_count,
                 "findings": tuple(map(str, seen.findings)),
+                "paths": tuple(map(str, paths)),
+                "state": str(work.path),
             }
-        report = Deduped(
+        return Deduped(
             output=str(output or (work.path.parent if work.path.name == STATE_FOLDER else work.path)),
             in_place=options.in_place,
             dry_run=options.dry_run,
             files=len(files),
-            arcs=arcs,
-            records=records,
+            arcs=sum(given is not before for given, before in zip(inputs, self.inputs, strict=True)),
+            records=counts["lines"],
             clusters=counts["digests"],
             collisions=counts["collisions"],
             converted=done.converted,
             repointed=done.repointed,
             left=dict(done.left),
             # Files converted from ARC had another size before.
-            old_bytes=sum(fact.size_bytes or 0 for fact in sources.job.files.values()),
+            old_bytes=sum(facts.size_bytes or 0 for facts in sources.job.files.values()),
             new_bytes=done.new_bytes,
-            savings=done.savings if options.dry_run else None,
             kept_in=done.kept_in,
             fault_count=done.faults_count,
             faults=done.faults,
-            paths=tuple(map(str, paths)),
-            state=None if options.dry_run else str(work.path),
-            **verified,
+            **proof,
         )
-        return report, changed
 
-    def _converted(self) -> tuple[list[Input], int]:
-        """The inputs, with ARC files replaced by converted WARC files if requested, and the number of these."""
-        inputs, names = list(self._inputs), self._converted_names
-        with part(self._watch, "converting", 0) if names else nullcontext():
-            for number, name in names.items():
-                inputs[number] = self._converted_one(number, name) or inputs[number]
-        return inputs, sum(given is not before for given, before in zip(inputs, self._inputs, strict=True))
+    def _converted(self) -> list[Input]:
+        """The inputs, with ARC files replaced by WARC files if requested."""
+        inputs, folder = list(self.inputs), self.work.path / "arcs"
+        tasks = {
+            number: _ConversionTask(
+                inputs[number].name,
+                inputs[number].file,
+                folder / str(number),
+                folder / str(number) / PurePosixPath(name).name,
+                name,
+            )
+            for number, name in self.converted_names.items()
+        }
+        if tasks:
+            jobs = self.options.jobs
+            done = self.work.run(_convert, [*tasks.values()], jobs, self.watch, "converting", self.faults)
+            for (number, task), is_converted in zip(tasks.items(), done, strict=True):
+                if is_converted:
+                    inputs[number] = Input(task.new_name, task.target)
+        return inputs
 
-    def _converted_one(self, number: int, name: str) -> Input | None:
-        file = self._inputs[number].file
-        path = self._work.path / "arcs" / str(number) / PurePosixPath(name).name
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-
-        def convert(faults: Faults) -> bool:
-            options = ConversionOptions(algorithm="sha256")
-            return convert_arc(file, path, options=options, faults=faults, watch=self._watch) is not None
-
-        return Input(name, path) if self._work.step(f"arcs/{number}", convert, self._faults) else None
-
-    def _rows(self, files: Mapping[str, ReadableFile]) -> tuple[dict[str, Path], int]:
-        """The rows of all files, by name, and the number of records with a line."""
-        work, options, algorithms = self._work, self._options, (self._options.algorithm, SECOND)
-        tasks = [
-            rows_task(work, options, number, name, file, algorithms, is_summed=True)
-            for number, (name, file) in enumerate(files.items(), 1)
-        ]
-        sums = work.run(make_rows, tasks, options.jobs, self._watch, "summing", self._faults)
-        return {task.name: task.target for task in tasks}, sum(found["lines"] for found in sums)
-
-    def _numbered(self, rows: Mapping[str, Path], places: Places, faults: Faults) -> dict[str, Any]:
-        """Make the lines and the manifest; return the counts of the comparison."""
-        work, options = self._work, self._options
+    def _numbered(self, tasks: Sequence[RowsTask], places: Places, faults: Faults) -> dict[str, Any]:
+        """Make the rows, the lines and the manifest; return the counts of the comparison, and the files of the lines."""
+        work, options = self.work, self.options
+        work.run(make_rows, tasks, options.jobs, self.watch, "summing", faults)
+        rows = {task.name: task.target for task in tasks}
         manifest = work.path / MANIFEST
         if options.compare == "bytes":
             sums = work.path / "sums.txt"
             if not sums.exists():
                 list_rows(rows, options.algorithm, sums)
             counts = number_clusters(
-                sums, manifest, places, work, faults=faults, watch=self._watch, jobs=options.jobs
+                sums, manifest, places, work, faults=faults, watch=self.watch, jobs=options.jobs
             )
-            write_lines(work.path, read_lines(manifest), (), list(rows), faults)
+            files, _ = write_lines(work.path, read_lines(manifest), (), list(rows), faults)
         else:
-            with part(self._watch, "comparing", 0):
-                counts = number_rows(work.path, rows, options.algorithm)
-                list_lines(work.path, manifest)
-        return asdict(counts)
+            with part(self.watch, "comparing", 0):
+                files, counts = number_rows(work.path, rows, options.algorithm)
+                list_lines(work.path, files, manifest)
+        return {"counts": asdict(counts), "files": files}
+
+
+@dataclass(frozen=True, slots=True)
+class _ConversionTask(OutputTask):
+    """An ARC file to convert; ``new_name`` is the name of the WARC file in manifests."""
+
+    new_name: str
+
+
+def _convert(task: _ConversionTask, faults: Faults, advance: Advance) -> bool:
+    """Whether the file has ARC records, which are then in the WARC file."""
+    options = ConversionOptions()
+    return convert_arc(task.file, task.target, options=options, faults=faults, watch=NO_PROGRESS) is not None
 
 
 def _converted_names(inputs: Sequence[Input]) -> dict[int, str]:

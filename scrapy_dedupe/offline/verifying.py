@@ -16,6 +16,7 @@ import secrets
 import shutil
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,7 @@ from scrapy_dedupe.offline.side_by_side import Compared, PairComparison, compare
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import NoProgress
+from scrapy_dedupe.tasks.work import size_of
 from scrapy_dedupe.warc.containers import find_files
 
 if TYPE_CHECKING:
@@ -132,40 +134,30 @@ def verify(
     work.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="verify-", dir=work))
     try:
-        evidence = Evidence(folder / "evidence.sqlite")
-        try:
-            tasks = [
-                PairComparison(
-                    number,
-                    before,
-                    after,
-                    folder / f"{number}.sqlite",
-                    number >= len(pairs),
-                    faults.keep_going,
-                    facts[number] if number < len(facts) else None,
-                )
-                for number, (before, after) in enumerate(files)
-            ]
-            watch.begin("verify", sum(_size(file) for task in tasks for file in task.files))
-            waiting: dict[int, Path] = {}
-            added = 0
-            for task, done in run_jobs(compare, tasks, jobs):
-                found.add(done)
-                faults.take(done.faults.count, tuple(done.faults.first))
-                watch.advance(done.size_bytes)
-                # Add parts in the order of the pairs, so that a seed selects the same sample for any number of processes.
-                waiting[task.number] = task.evidence
-                while added in waiting:
-                    evidence.add_part(waiting.pop(added))
-                    added += 1
-            watch.end()
-            evidence.make_indexes()
+        tasks = [
+            PairComparison(
+                number,
+                before,
+                after,
+                folder / f"{number}.sqlite",
+                number >= len(pairs),
+                faults.keep_going,
+                facts[number] if number < len(facts) else None,
+            )
+            for number, (before, after) in enumerate(files)
+        ]
+        watch.begin("verify", sum(size_of(file) for task in tasks for file in task.files))
+        for _, done in run_jobs(compare, tasks, jobs):
+            found.add(done)
+            faults.take(done.faults.count, tuple(done.faults.first))
+            watch.advance(done.size_bytes)
+        watch.end()
+        # In the order of the pairs, so that a seed selects the same sample for any number of processes.
+        with closing(Evidence(folder / "evidence.sqlite", [task.evidence for task in tasks])) as evidence:
             references = References(evidence, found.findings, found.counts, files, len(pairs))
             references.check_revisits()
             references.check_links()
             references.replay(sample, seed)
-        finally:
-            evidence.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Verification(
@@ -258,7 +250,3 @@ def _identity(file: ReadableFile) -> object:
         return str(file)
     facts = file.stat()
     return facts.st_dev, facts.st_ino
-
-
-def _size(file: ReadableFile) -> int:
-    return file.stat().st_size if isinstance(file, Path) else 0

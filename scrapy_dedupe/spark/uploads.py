@@ -8,9 +8,12 @@ no program sees a partial file there. On other servers, such as SFTP, a file is 
 Until all files are uploaded, the folder for the work has:
 
 ``job.json``
-    the URL, the options and the inputs; it is uploaded first, so that a URL that cannot be written is found before the work
+    the URL, the options and the inputs (`tasks.work`); it is uploaded first, so that a URL that cannot be written is found
+    before the work
 ``output/``
     the new files, as `offline.steps` writes them
+``uploaded/``
+    exists if the URL has been checked, and ``job.json`` uploaded
 ``uploaded/N.json``
     the size and the BLAKE2b-256 of file N, which was uploaded and read back
 """
@@ -23,14 +26,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from scrapy_dedupe import __version__
 from scrapy_dedupe.errors import ArchiveError, DedupeError, SettingError, UsageError
 from scrapy_dedupe.offline.inputs import STATE_FOLDER
 from scrapy_dedupe.offline.steps import MANIFEST, REPORT, Deduped, refuse_other_files, run_steps
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, writing
-from scrapy_dedupe.tasks.work import JOB, facts_of
+from scrapy_dedupe.tasks.work import JOB, WorkFolder
 from scrapy_dedupe.warc.remote import shown
 
 if TYPE_CHECKING:
@@ -62,15 +64,22 @@ def dedupe_to_url(
             f"The new files are written and verified in a folder before they are uploaded to {shown(url)}. Name a folder"
             " that all machines see with --work."
         )
-    if options.dry_run:
-        return replace(run_steps(inputs, None, options, faults=faults, watch=watch), output=shown(url))
     refuse_other_files(options.work)
-    with StateFolder(options.work) as state:
+    with WorkFolder(options.work) as state:
         target = Target(url)
         _begin(state, target, inputs, options)
         output = state.path / _OUTPUT
         finished = StateFolder(output / STATE_FOLDER)
         report = None if (finished.path / JOB).exists() else finished.read_json(REPORT)
+        if options.dry_run:
+            if report is not None:
+                raise ArchiveError(
+                    f"{state.path} holds unfinished work with new files that are already verified. Run the command without"
+                    " --dry-run to upload them, or name another folder with --work."
+                )
+            # The real run continues from this state.
+            tried = replace(options, work=finished.path, force=False)
+            return replace(run_steps(inputs, output, tried, faults=faults, watch=watch), output=shown(url))
         if report is None:
             done = run_steps(
                 inputs, output, replace(options, work=None, force=False), faults=faults, watch=watch
@@ -95,31 +104,29 @@ def dedupe_to_url(
     return done
 
 
-def _begin(state: StateFolder, target: Target, inputs: Sequence[Input], options: StepOptions) -> None:
-    """Start new work, or check that the unfinished one has the same URL, inputs and options."""
-    job = {
-        "version": __version__,
-        "url": shown(target.url),
-        "options": options.to_json(),
-        "inputs": [[given.name, *facts_of(given.file, asks_server=True)] for given in inputs],
-    }
-    earlier = state.read_json(JOB)
-    if earlier is None or options.force:
-        try:
-            if not options.force:
-                target.refuse_files()
-            state.clear(keep=frozenset({LOCK}), last=(JOB,))
-            state.write_json(JOB, job)
-            upload_file(UploadTask(0, state.path / JOB, target, f"{STATE_FOLDER}/{JOB}"))
-        except DedupeError:
-            # Nothing was done, so leave no state.
+def _begin(state: WorkFolder, target: Target, inputs: Sequence[Input], options: StepOptions) -> None:
+    """Start new work, or check that the unfinished one has the same URL, inputs and options.
+
+    The URL is checked before the first run that is not a dry run; after this, the folder ``uploaded`` exists.
+    """
+    if options.force:
+        state.clear(keep=frozenset({LOCK}), last=(JOB,))
+    is_new = state.job() is None
+    files = {given.name: given.file for given in inputs}
+    state.begin_or_continue({"-o": shown(target.url), **options.to_json()}, files, {}, may_be_replaced=False)
+    checked = state.path / _UPLOADED
+    if options.dry_run or checked.exists():
+        return
+    try:
+        if not options.force:
+            target.refuse_files()
+        upload_file(UploadTask(0, state.path / JOB, target, f"{STATE_FOLDER}/{JOB}"))
+        with writing(checked):
+            checked.mkdir()
+    except DedupeError:
+        if is_new:  # nothing was done, so leave no state
             state.remove()
-            raise
-    elif differing := [name for name, value in job.items() if earlier[name] != value]:
-        raise ArchiveError(
-            f"{state.path} holds other unfinished work, with another value of {differing[0]}. Repeat that command to finish"
-            " it, or start again with --force."
-        )
+        raise
 
 
 def _upload(
@@ -130,8 +137,6 @@ def _upload(
     options: StepOptions,
     watch: Progress,
 ) -> None:
-    with writing(state.path):
-        (state.path / _UPLOADED).mkdir(exist_ok=True)
     tasks = [UploadTask(number, output / name, target, name) for number, name in enumerate(names)]
     with reading(output):
         sizes = [task.source.stat().st_size for task in tasks]

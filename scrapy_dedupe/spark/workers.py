@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import traceback
 import uuid
@@ -50,7 +51,7 @@ class SparkWorkers:
     """Runs tasks, and the joins of large plans, in the classic session *session* (not Spark Connect)."""
 
     least_join_bytes = 256 << 20
-    """Smaller plans, of about 3 million records, are made by DuckDB in the driver."""
+    """Fewer rows, such as a plan of about 3 million records, are joined by DuckDB in the driver."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -83,18 +84,22 @@ class SparkWorkers:
 
     @contextmanager
     def joins(self, scratch: Path) -> Iterator[SparkJoins]:
-        """The joins of a plan, with temporary files in *scratch*. Raises EngineError if a statement fails."""
+        """Joins with temporary files in *scratch*. Raises EngineError if a statement fails."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
+        shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
         joins = SparkJoins(self._session, scratch)
         try:
             yield joins
         except (Py4JError, PySparkException) as error:
-            raise EngineError(f"Spark cannot make the plan: {_reason_of(error)}.") from error
+            raise EngineError(
+                f"The joins on Spark failed: {_reason_of(error)}. Run the same command again to continue."
+            ) from error
         finally:
             with suppress(Exception):
                 joins.close()
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 class _SparkJob:

@@ -22,14 +22,16 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from itertools import chain, islice
 from multiprocessing import connection, get_context
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from scrapy_dedupe.errors import ArchiveError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from concurrent.futures import Future
+    from contextlib import AbstractContextManager
     from multiprocessing.connection import Connection
+    from pathlib import Path
     from typing import TypeAlias
 
     from scrapy_dedupe.tasks.progress import Progress
@@ -52,6 +54,16 @@ class Workers(Protocol):
         self, function: Callable[[Task], Result], tasks: Iterable[Task]
     ) -> Generator[tuple[Task, Result]]:
         """Yield each task with its result, in the order of completion. Raises the exceptions of *function*."""
+
+
+@runtime_checkable
+class JoinWorkers(Protocol):
+    """`Workers` that can also run joins over at least `least_join_bytes` of rows."""
+
+    least_join_bytes: int
+
+    def joins(self, scratch: Path) -> AbstractContextManager[Any]:
+        """Open tables and statements in SQL, with temporary files in *scratch*."""
 
 
 if TYPE_CHECKING:
@@ -112,6 +124,14 @@ class _Processes:
         self, function: Callable[[Task], Result], tasks: Iterable[Task]
     ) -> Generator[tuple[Task, Result]]:
         yield from _in_processes(self._pool, function, iter(tasks), self.count, _WAITING_PER_JOB)
+
+
+def join_workers(jobs: Jobs, size_bytes: int) -> JoinWorkers | None:
+    """The workers for joins over *size_bytes* of rows; None if DuckDB in this process is to run them.
+
+    DuckDB has joined a few rows in less time than a cluster needs to start its tasks.
+    """
+    return jobs if isinstance(jobs, JoinWorkers) and size_bytes >= jobs.least_join_bytes else None
 
 
 def run_watched(

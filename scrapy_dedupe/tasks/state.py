@@ -72,12 +72,18 @@ class StateFolder:
         write_whole(self.path / name, (json.dumps(value, indent=1) + "\n").encode())
 
     def clear(self, *, keep: frozenset[str] = frozenset(), last: tuple[str, ...] = ()) -> None:
-        """Remove all entries except those in *keep*; those in *last* are removed after the others, in that order."""
+        """Remove all entries except those in *keep*; those in *last* are removed after the others, in that order.
+
+        Files are removed before folders: if a kill interrupts this, no proof of a step may outlive the files of the step.
+        """
         with writing(self.path):
             entries = [path for path in self.path.iterdir() if path.name not in keep]
-            entries.sort(key=lambda path: last.index(path.name) + 1 if path.name in last else 0)
+            folders = {path for path in entries if path.is_dir() and not path.is_symlink()}
+            entries.sort(
+                key=lambda path: (last.index(path.name) + 1 if path.name in last else 0, path in folders)
+            )
             for path in entries:
-                if path.is_dir() and not path.is_symlink():
+                if path in folders:
                     shutil.rmtree(path)
                 else:
                     path.unlink(missing_ok=True)

@@ -31,7 +31,7 @@ from scrapy_dedupe.tasks.state import StateFolder, reading, write_whole, writing
 from scrapy_dedupe.warc.remote import RemoteFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
     from scrapy_dedupe.tasks.jobs import Jobs
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 Task = TypeVar("Task")
 
 JOB: Final = "job.json"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 
 
 class FileFacts(NamedTuple):
@@ -103,21 +103,16 @@ class Job:
     files: Mapping[str, FileFacts]
     notes: Mapping[str, Any] = field(default_factory=dict)
 
-    def difference(self, now: Job, *, with_changes: bool = True) -> str | None:
-        """The first difference to the same job *now*, for a message; None if both have the same options and files.
-
-        *with_changes* False: files may have changed, but must be in the same places.
-        """
+    def difference(self, now: Job) -> str | None:
+        """The first difference to the job *now*, for a message; None if both have the same options, and files in the same places."""
         for name in {**self.options, **now.options}:
             if (before := self.options.get(name)) != now.options.get(name):
-                return f"{name} was {before}"
+                return f"{name} was {_shown(before)}"
         for name in {**self.files, **now.files}:
             if name not in now.files or name not in self.files:
                 return f"{name} was {'one of its files' if name in self.files else 'none of its files'}"
             if self.files[name].place != now.files[name].place:
                 return f"{name} was another file"
-        if with_changes and (changed := self.changed_file(now.files)) is not None:
-            return f"{changed} has changed since"
         return None if list(self.files) == list(now.files) else "its files had another order"
 
     def changed_file(self, now: Mapping[str, FileFacts]) -> str | None:
@@ -174,6 +169,24 @@ class FileTask(Protocol):
 AnyFileTask = TypeVar("AnyFileTask", bound=FileTask)
 
 
+@dataclass(frozen=True, slots=True)
+class OutputTask:
+    """A `FileTask` that writes the file ``target``, which depends only on the input file and the job."""
+
+    name: str
+    file: ReadableFile
+    path: Path
+    target: Path
+
+    @property
+    def outputs(self) -> tuple[Path]:
+        return (self.target,)
+
+    @property
+    def depends_on(self) -> None:
+        return None
+
+
 class WorkFolder(StateFolder):
     """A state folder for one job. *restart* says how to start again, for messages."""
 
@@ -190,9 +203,13 @@ class WorkFolder(StateFolder):
         stored = self.read_json(JOB)
         if stored is None:
             return None
-        versions = [stored.get(name) for name in ("format", "version")]
-        if versions != [_FORMAT, __version__]:
-            raise self.other_work(f"it was started by version {versions[1]}, but this is {__version__}")
+        version, file_format = stored.get("version"), stored.get("format")
+        if version != __version__:
+            raise self.other_work(f"it was started by version {version}, but this is {__version__}")
+        if file_format != _FORMAT:
+            raise self.other_work(
+                f"its files have format {file_format}, but this state of version {version} uses format {_FORMAT}"
+            )
         files = {name: FileFacts(*facts) for name, facts in stored["files"]}
         return Job(stored["options"], files, stored["notes"])
 
@@ -207,10 +224,29 @@ class WorkFolder(StateFolder):
         }
         self.write_json(JOB, stored)
 
-    def check_same(self, before: Job, now: Job, *, with_changes: bool = True) -> None:
-        """Raise ArchiveError if the job *before*, which began the folder, is not the job *now*; see `Job.difference`."""
-        if difference := before.difference(now, with_changes=with_changes):
+    def begin_or_continue(
+        self,
+        options: Mapping[str, Any],
+        files: Mapping[str, ReadableFile],
+        notes: Mapping[str, Any],
+        *,
+        may_be_replaced: bool,
+    ) -> SourceFiles:
+        """Begin a job that reads *files*, or continue it; *options* and *notes* are those of `Job`.
+
+        Raises ArchiveError if the folder has another job or, unless *files* *may_be_replaced* already, if one has changed.
+        """
+        now = Job(options, {name: facts_of(file, asks_server=True) for name, file in files.items()}, notes)
+        before = self.job()
+        if before is None:
+            self.begin(now)
+            return SourceFiles(self, now, files)
+        if difference := before.difference(now):
             raise self.other_work(difference)
+        sources = SourceFiles(self, before, files)
+        if not may_be_replaced:
+            sources.check_unchanged()
+        return sources
 
     def step(self, name: str, run: Callable[[Faults], Any], faults: Faults) -> Any:
         """The result of *run*, a JSON value. It is called only if no earlier run has stored a result with this name.
@@ -297,6 +333,24 @@ class WorkFolder(StateFolder):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class SourceFiles:
+    """The files that a job reads, by name. They must not change until the end of the job."""
+
+    work: WorkFolder
+    job: Job
+    files: Mapping[str, ReadableFile]
+
+    def check_unchanged(self, names: Iterable[str] | None = None) -> None:
+        """Raise ArchiveError for the first of *names* (None: all) that has changed since the job began."""
+        now = {
+            name: facts_of(self.files[name], asks_server=True)
+            for name in (self.files if names is None else names)
+        }
+        if (changed := self.job.changed_file(now)) is not None:
+            raise self.work.changed(changed)
+
+
 def run_tasks(
     function: Callable[[Task, Faults, Advance], Any],
     tasks: Sequence[Task],
@@ -324,6 +378,13 @@ class _WithFaults(Generic[Task]):
         faults = Faults(keep_going=self.keep_going)
         value = self.func(task, faults, advance)
         return Outcome(value, faults.count, tuple(faults.first))
+
+
+def _shown(value: Any) -> str:
+    """The value of an option, for a message."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "empty"
+    return "not given" if value in (None, False) else "given" if value is True else str(value)
 
 
 def proof_id(task: FileTask) -> str:

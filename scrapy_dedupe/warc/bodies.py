@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dedupe.warc.capture import has_whole_page
+from scrapy_dedupe.warc.capture import digest_in_form_of, has_whole_page
 from scrapy_dedupe.warc.chunks import dechunked, has_extra_framing
-from scrapy_dedupe.warc.codings import codings_of, decoded_stream, split_pieces
+from scrapy_dedupe.warc.codings import Undecodable, codings_of, decoded_stream, split_pieces
 from scrapy_dedupe.warc.framing import open_block
 from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from scrapy_dedupe.warc.framing import Damage, Frame
     from scrapy_dedupe.warc.reading import StoredRecord
@@ -78,6 +78,16 @@ def decoded_pieces(record: StoredRecord) -> Iterator[bytes]:
     return decoded_stream(payload_pieces(record), codings, MAX_DECODED_BYTES)
 
 
+def body_forms(record: StoredRecord) -> Sequence[Callable[[StoredRecord], Iterator[bytes]]]:
+    """The functions for the forms of a stored body that programs hash: without its transfer chunks, with them, or decoded."""
+    forms = [payload_pieces]
+    if record.http is not None and record.http.is_chunked:
+        forms.append(body_pieces)
+    if codings_of(record.http_headers):
+        forms.append(decoded_pieces)
+    return forms
+
+
 def payload_digest(record: StoredRecord, algorithm: str = "sha256", *, decoded: bool = False) -> BodyDigest:
     """Hash the stored entity body of a record, or with *decoded* the body without its content codings.
 
@@ -111,27 +121,37 @@ def hashed_records(
     called before the rest of the block is read, when the length of the record is not yet known. Long blocks are hashed
     while they are read and not read a second time, unless they are chunked. Raises the exceptions of `read_records`.
     """
-    passing: tuple[tuple[int, int], BodyHashes] | None = None
+    hashes = PassingHashes(wanted)
+    for record in read_records(path, on_damage=on_damage, on_long_block=hashes.on_long_block, start=start):
+        yield record, hashes.digests(record)
 
-    def on_long_block(record: StoredRecord) -> Callable[[bytes], None] | None:
-        nonlocal passing
-        passing = None
+
+class PassingHashes:
+    """Digests of the stored payloads of records in a file; see `hashed_records`."""
+
+    def __init__(self, wanted: Callable[[StoredRecord], Sequence[str]]) -> None:
+        self._wanted = wanted
+        self._passing: tuple[tuple[int, int], BodyHashes] | None = None
+
+    def on_long_block(self, record: StoredRecord) -> Callable[[bytes | memoryview], None] | None:
+        """The function for the rest of the block of a record, as for `reading.read_records`."""
+        self._passing = None
         if record.type == "revisit" or (record.http is not None and record.http.is_chunked):
             return None
-        if not (algorithms := wanted(record)):
+        if not (algorithms := self._wanted(record)):
             return None
         hashes = BodyHashes(algorithms)
-        passing = (_place(record), hashes)
+        self._passing = (_place(record), hashes)
         hashes.update(memoryview(record.frame.kept)[_head_bytes(record) :])
         return hashes.update
 
-    for record in read_records(path, on_damage=on_damage, on_long_block=on_long_block, start=start):
+    def digests(self, record: StoredRecord) -> tuple[BodyDigest, ...]:
+        """The digests of a record that has been read to its end."""
+        passing, self._passing = self._passing, None
         if passing is not None and passing[0] == _place(record):
-            yield record, passing[1].digests()
-        else:
-            algorithms = wanted(record)
-            yield record, payload_digests(record, algorithms) if algorithms else ()
-        passing = None
+            return passing[1].digests()
+        algorithms = self._wanted(record)
+        return payload_digests(record, algorithms) if algorithms else ()
 
 
 class BodyHashes:
@@ -221,6 +241,22 @@ def has_payload(record: StoredRecord) -> bool:
     if record.http is not None and record.http.is_chunked:
         return any(payload_pieces(record))
     return record.type != "revisit" and record.frame.block_length > _head_bytes(record)
+
+
+def has_digest(pieces: Iterable[bytes], digest: bytes | str) -> bool:
+    """Whether *digest*, in its algorithm and notation, is that of *pieces*; False if they cannot be decoded."""
+    text = digest.encode("latin-1", "replace") if isinstance(digest, str) else digest
+    try:
+        return digest_in_form_of(digest, pieces) == text.strip()
+    except Undecodable:
+        return False
+
+
+def is_in_chunks(record: StoredRecord, payload_bytes: int) -> bool:
+    """Whether a body with a payload of this size is really stored in chunks, not only announced as chunked."""
+    if record.http is None or not record.http.is_chunked:
+        return False
+    return record.frame.block_length - record.http.length != payload_bytes
 
 
 def has_more_than_payload(record: StoredRecord) -> bool:

@@ -38,7 +38,7 @@ TRUNCATIONS = frozenset({"length", "time", "disconnect", "unspecified"})
 """The reasons that WARC-Truncated can name (WARC 1.1, section 5.13)."""
 
 _SAFE_URI = re.compile(r"[!#-;=?-~]+")  # printable ASCII without space, double quote, < and >
-_SAFE_URI_CHARACTERS = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in '"<>')
+SAFE_URI_CHARACTERS = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in '"<>')
 _LINE_CHARACTERS = re.compile(r"[!-~]+")  # allowed in a request line
 _URI_PARTS = re.compile(r"([^:/?]*)://([^/?]*)(.*)", re.DOTALL)
 _METHOD_CHARACTERS = "!#$%&'*+-.^_`|~"
@@ -202,7 +202,7 @@ def target_uri(url: str) -> str:
         return url
     if not url:
         raise ValueError("A capture without a URL cannot be recorded.")
-    return quote(url.encode("utf-8", "surrogatepass"), safe=_SAFE_URI_CHARACTERS)
+    return quote(url.encode("utf-8", "surrogatepass"), safe=SAFE_URI_CHARACTERS)
 
 
 def digest_text(data: bytes, algorithm: str, more: bytes = b"") -> str:

@@ -280,6 +280,12 @@ def _opened(path: ReadableFile, offset: int) -> PlainSource | GzipSource:
         raise
 
 
+def is_compressed(path: ReadableFile) -> bool:
+    """Whether a file is read as gzip members. Raises OSError."""
+    with path.open("rb") as file:
+        return is_gzip_file(path, file.peek(_START_BYTES))
+
+
 def is_gzip_file(path: ReadableFile, start: bytes) -> bool:
     """Whether a file is read as gzip members, decided by its name and its first bytes *start*."""
     if start.startswith(GZIP_MAGIC[:2]):

@@ -6,11 +6,17 @@ and values and the folding of long fields (ISO 28500, section 4: a line that beg
 one before) are normalized.
 
 A head is at most 1 MiB, as in `framing`.
+
+A usual head (`UsualHead`) gives the values of its fields by one pattern for all heads with the same fields. It has the form in
+which we write heads, with printable ASCII, and the fields that most records have: it is not the head of a revisit or a segment,
+refers to other records only by WARC-Concurrent-To, and has no ``Former-`` field.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput
@@ -18,14 +24,27 @@ from scrapy_dedupe.warc.framing import open_head, split_fields
 from scrapy_dedupe.warc.sources import WARC_START, Broken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Self
 
+    from scrapy_dedupe.warc.framing import Frame, _Layout
     from scrapy_dedupe.warc.reading import StoredRecord
 
 _END = b"\r\n\r\n"
 _LENGTH = b"Content-Length"
 _TARGET_URI = b"WARC-Target-URI"
+_MAX_USUAL_BYTES = 1 << 15
+_UNUSUAL = ("former-", "warc-refers-to", "warc-profile", "warc-truncated", "warc-segment-")
+_NEEDED = ("content-length", "warc-type")
+_ONCE = (
+    *_NEEDED,
+    "content-type",
+    "warc-block-digest",
+    "warc-date",
+    "warc-payload-digest",
+    "warc-record-id",
+    "warc-target-uri",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +130,51 @@ def parsed_head(data: bytes) -> RawHead | None:
             return None
         fields.append((name.strip(), value.strip()))
     return RawHead(version, tuple(fields))
+
+
+class UsualHead:
+    """The values of a usual head, in the order of the fields; *places* has the numbers of each field, from 1."""
+
+    __slots__ = ("_places", "values")
+
+    def __init__(self, places: Mapping[bytes, list[int]], values: tuple[bytes, ...]) -> None:
+        self._places = places
+        self.values = values
+
+    def get(self, name: bytes) -> bytes | None:
+        """The first field of that name, which is in lower case."""
+        places = self._places.get(name)
+        return self.values[places[0] - 1] if places else None
+
+    def get_all(self, name: bytes) -> list[bytes]:
+        """Every field of that name, which is in lower case, in order."""
+        return [self.values[place - 1] for place in self._places.get(name, ())]
+
+
+def usual_head(frame: Frame) -> UsualHead | None:
+    """The head of a record; None if it is not usual."""
+    if frame.head is None or frame.head_position:
+        return None
+    layout, stored = frame.head
+    pattern, places = _usual_form(layout)
+    if pattern is None or stored.end() - stored.start() > _MAX_USUAL_BYTES:
+        return None
+    found = pattern.fullmatch(stored.string, stored.start(), stored.end())
+    return None if found is None else UsualHead(places, found.groups())
+
+
+@lru_cache(1_024)
+def _usual_form(layout: _Layout) -> tuple[re.Pattern[bytes] | None, Mapping[bytes, list[int]]]:
+    """The pattern of usual heads with these fields, None if they are not usual, and the numbers of each field."""
+    counts = {name: len(places) for name, places in layout.all_places.items()}
+    is_usual = all(name in counts for name in _NEEDED) and all(counts.get(name, 0) <= 1 for name in _ONCE)
+    if not is_usual or any(name.startswith(_UNUSUAL) for name in counts):
+        return None, {}
+    fields = b"".join(
+        re.escape(name.encode("ascii")) + rb": ([!-~](?:[\t -~]*[!-~])?)\r\n" for name in layout.names
+    )
+    pattern = re.compile(rb"WARC/\d[^\r\n]*\r\n" + fields + rb"\r\n")
+    return pattern, {name.encode("ascii"): places for name, places in layout.all_places.items()}
 
 
 def stored_uri(record: StoredRecord, head: RawHead | None = None) -> bytes | None:

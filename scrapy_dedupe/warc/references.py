@@ -35,9 +35,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.warc.bodies import body_pieces, decoded_pieces, payload_digest, payload_pieces
+from scrapy_dedupe.warc.bodies import body_forms, payload_digest
 from scrapy_dedupe.warc.capture import parse_digest, target_uri
-from scrapy_dedupe.warc.codings import Undecodable, codings_of
+from scrapy_dedupe.warc.codings import Undecodable
 from scrapy_dedupe.warc.dates import date_from_digits, parse_date
 from scrapy_dedupe.warc.reading import read_record
 
@@ -157,13 +157,8 @@ def has_payload(record: StoredRecord, digest: str) -> bool:
 def payload_fault(record: StoredRecord, digest: str) -> str | None:
     """None if `has_payload`; else why the body cannot be read or decoded, empty if it can."""
     label = digest.partition(":")[0]
-    makers = [payload_pieces]
-    if record.http is not None and record.http.is_chunked:
-        makers.append(body_pieces)
-    if codings_of(record.http_headers):
-        makers.append(decoded_pieces)
     fault = ""
-    for pieces in makers:
+    for pieces in body_forms(record):
         hasher = hashlib.new(label, usedforsecurity=False)
         try:
             for piece in pieces(record):
@@ -261,6 +256,12 @@ class Captures(ABC, Generic[K, C]):
         if label in hashlib.algorithms_guaranteed and not label.startswith("shake"):
             return self.has_payload(capture, digest)
         return capture.digest is None or capture.digest.partition(":")[0] != label
+
+
+def reference_keys(reference: Reference[str]) -> list[bytes]:
+    """The keys in `CaptureRow` of the ids and URIs with which `Captures.ways` looks captures up."""
+    ids = [_key(reference.id)] if reference.id is not None else []
+    return ids + [uri_key(uri) for uri in (reference.uri, reference.own_uri) if uri is not None]
 
 
 class FiledCapture(NamedTuple):

@@ -66,6 +66,8 @@ def test_the_rows_of_a_file(file: ListedFile) -> None:
         "text": rows[0]["text"],
         "has_text": True,
         "reference": None,
+        "reference_digest": None,
+        "reference_keys": None,
     }
     assert zlib.decompress(rows[0]["text"]).decode() == text
     assert (rows[1]["offset"], rows[1]["text_key"]) == (second.offset, rows[0]["text_key"])

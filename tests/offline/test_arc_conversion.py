@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,12 +14,21 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
-from scrapy_dedupe.offline import arc_conversion
-from scrapy_dedupe.offline.arc_conversion import Conversion, ConversionOptions, convert_arc, warc_name
-from scrapy_dedupe.offline.arc_files import Converted, convert_files
+from scrapy_dedupe.offline.arc_conversion import (
+    Conversion,
+    ConversionOptions,
+    Converted,
+    convert_arc,
+    convert_files,
+    warc_name,
+)
+from scrapy_dedupe.offline.file_rewriting import RecordFile
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.warc.reading import StoredRecord, read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FIELDS_1 = b"URL IP-address Archive-date Content-type Archive-length\n"
 FIELDS_2 = (
@@ -223,16 +232,15 @@ def test_an_output_that_is_right_counts_and_another_is_refused(tmp_path: Path) -
 
 def test_an_output_that_differs_gets_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path / "a.arc", version_block(), capture())
-    monkeypatch.setattr(arc_conversion, "_record", _lying(arc_conversion._record))
+    monkeypatch.setattr(RecordFile, "write", _lying(RecordFile.write))
     with pytest.raises(DamagedInput, match="differs from"):
         convert(source, tmp_path / "a.warc")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.arc"]
 
 
-def _lying(record: Any) -> Any:
-    def lie(*args: Any) -> Any:
-        head, block, length = record(*args)
-        return head, [b"".join(block).replace(b"lake", b"pond")], length
+def _lying(write: Any) -> Any:
+    def lie(file: RecordFile, head: bytes, block: Iterable[bytes], length: int) -> None:
+        write(file, head, [b"".join(block).replace(b"lake", b"pond")], length)
 
     return lie
 

@@ -11,7 +11,8 @@ from offline.old_facts import old_records
 
 from scrapy_dedupe.offline.evidence import algorithms_of
 from scrapy_dedupe.offline.old_files import OldFile
-from scrapy_dedupe.offline.side_by_side import key_of, keys_from
+from scrapy_dedupe.offline.side_by_side import KeysAhead, key_of
+from scrapy_dedupe.offline.windows import WindowedFile
 from scrapy_dedupe.warc.bodies import payload_digests
 from scrapy_dedupe.warc.reading import read_records
 
@@ -82,6 +83,7 @@ def test_records_in_one_member_are_none(tmp_path: Path) -> None:
 def test_a_response_and_the_revisit_that_was_made_of_it_belong_together(tmp_path: Path) -> None:
     before = stored(archive(), tmp_path / "before", "b.warc")
     after = stored(deduplicated(), tmp_path / "after", "b.warc")
-    keys = list(keys_from(after[0].path, 0))
+    with WindowedFile(after[0].path) as window:
+        keys = list(KeysAhead(window).from_(0))
     for number, record in enumerate(before):
         assert [key_of(record).is_of(key) for key in keys] == [place == number for place in range(len(keys))]

@@ -15,9 +15,9 @@ from listed_archives import ListedFile, in_ranges, warc_record
 from webserver import WebServer
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError, UsageError
-from scrapy_dedupe.offline import ranges
 from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.places import Places
+from scrapy_dedupe.warc import remote_ranges as ranges
 
 DIGEST = "md5:" + "00" * 16
 DATE = "2020-01-01T00:00:00Z"

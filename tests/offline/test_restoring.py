@@ -28,7 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import examples
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline import restoring
 from scrapy_dedupe.offline.restored_records import as_response
@@ -843,8 +843,16 @@ def test_an_output_that_is_there_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_is_not_written_over_itself(tmp_path: Path) -> None:
     deduped = dedupe(pages().write(tmp_path / "first"), tmp_path / "deduped")
-    with pytest.raises(UsageError, match="overwrite itself"):
+    with pytest.raises(ArchiveError, match=r"is the folder of .*Replace the files with --in-place"):
         run(deduped, output=deduped)
+
+
+def test_a_file_is_not_written_over_another_source_file(tmp_path: Path) -> None:
+    deduped = dedupe(pages().write(tmp_path / "first"), tmp_path / "deduped")
+    shutil.copytree(tmp_path / "first", deduped / "part")
+    with pytest.raises(ArchiveError, match="is the folder of"):
+        run(deduped, deduped / "part", output=deduped / "part", force=True)
+    assert same(tmp_path / "first", deduped / "part")
 
 
 def test_damaged_places_are_faults_and_are_kept(tmp_path: Path) -> None:

@@ -157,6 +157,31 @@ def test_a_dry_run_can_leave_its_work_for_the_real_one(folder: Path, monkeypatch
     assert sorted(path.name for path in (folder / "work").iterdir()) == ["manifest.txt", "report.json"]
 
 
+def test_a_dry_run_does_not_finish_work_that_is_already_verified(
+    folder: Path, planting: Planting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, replaced = final_names.replace, []
+
+    def die(*args: Any) -> None:
+        if replaced:
+            raise Died
+        replaced.append(args)
+        replace(*args)
+
+    p = planting
+    p.exchange("a.warc.gz", "same-again", f"{SITE}/same", text("same", 3_000), fate=Copy("same-0"))
+    p.write(folder / "in")
+    with monkeypatch.context() as context:
+        context.setattr(final_names, "replace", die)
+        with pytest.raises(Died):
+            run(folder, in_place=True, work=folder / "work")
+    before = snapshot(folder)
+    with pytest.raises(ArchiveError, match=r"work holds unfinished work with new files .* without --dry-run"):
+        run(folder, in_place=True, work=folder / "work", dry_run=True)
+    assert snapshot(folder) == before
+    assert run(folder, in_place=True, work=folder / "work").converted == 2
+
+
 @pytest.mark.parametrize("name", ["in", "notes"])
 @pytest.mark.parametrize("force", [False, True])
 def test_a_work_folder_with_other_files_is_refused_and_not_emptied(
@@ -172,10 +197,47 @@ def test_a_work_folder_with_other_files_is_refused_and_not_emptied(
     assert snapshot(folder) == before
 
 
+def test_a_run_that_was_killed_when_earlier_files_were_put_aside_can_be_repeated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*args: Any, **options: Any) -> None:
+        raise Died
+
+    run(folder, work=folder / "work", in_place=True)
+    with monkeypatch.context() as context:
+        context.setattr(steps, "begin", die)
+        with pytest.raises(Died):
+            run(folder, work=folder / "work", in_place=True)
+    assert run(folder, work=folder / "work", in_place=True).converted == 0
+    assert sorted(path.name for path in (folder / "work").iterdir()) == [
+        "earlier",
+        "manifest.txt",
+        "report.json",
+    ]
+
+
 def test_a_work_folder_can_be_used_again(folder: Path) -> None:
     run(folder, work=folder / "work")
+    with pytest.raises(ArchiveError, match=r"out is not empty: it has a\.warc\.gz"):
+        run(folder, work=folder / "work")
     shutil.rmtree(folder / "out")
+    (folder / "out").mkdir()
     assert run(folder, work=folder / "work").converted == 1
+
+
+def test_unfinished_work_in_the_output_is_not_ignored_with_another_work_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*args: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as context:
+        context.setattr(final_names, "move", die)
+        with pytest.raises(Died):
+            run(folder)
+    with pytest.raises(ArchiveError, match=r"out/\.dedupe holds other unfinished work\. Repeat that command"):
+        run(folder, work=folder / "work")
+    assert run(folder).converted == 1
 
 
 def test_with_another_work_folder_new_files_are_written_below_the_output(
@@ -245,6 +307,20 @@ def test_arc_files_are_made_warc_files_if_that_is_asked_for(folder: Path) -> Non
     assert done.old_bytes == sum(map(len, snapshot(folder / "in").values()))
 
 
+def test_several_processes_convert_arc_files_to_the_same_bytes(folder: Path) -> None:
+    p = Planting()
+    p.file("older.arc", "arc")
+    p.arc_capture("older.arc", "older", f"{SITE}/older", text("older", 3_000))
+    p.write(folder / "in")
+    assert run(folder, convert_arc=True).arcs == 2
+    wanted = snapshot(folder / "out")
+    shutil.rmtree(folder / "out")
+    assert run(folder, convert_arc=True, jobs=2).arcs == 2
+    assert {name: data for name, data in snapshot(folder / "out").items() if "report.json" not in name} == {
+        name: data for name, data in wanted.items() if "report.json" not in name
+    }
+
+
 @pytest.mark.parametrize("name", ["old.arc", "old.warc.gz"])
 def test_a_file_with_the_name_of_a_converted_one_is_refused(folder: Path, name: str) -> None:
     p = Planting()
@@ -269,6 +345,7 @@ def test_options_decide_what_becomes_a_revisit(folder: Path) -> None:
 
 
 DEATHS = [
+    (steps, "convert_arc"),
     (steps, "make_rows"),
     (steps, "number_rows"),
     (steps, "list_lines"),
@@ -288,10 +365,11 @@ DEATHS = [
 def test_a_death_before_or_after_a_step_costs_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, module: Any, step: str, in_place: bool, is_done: bool
 ) -> None:
-    if step == ("move" if in_place else "replace"):
+    if step in (("move", "convert_arc") if in_place else ("replace",)):
         pytest.skip("not a step of this run")
     how = {
         "in_place": in_place,
+        "convert_arc": step == "convert_arc",
         "compare": "bytes" if step in ("number_clusters", "write_lines") else "digest",
     }
     shutil.copytree(folder / "in", folder / "copy")
@@ -312,7 +390,7 @@ def test_a_death_before_or_after_a_step_costs_nothing(
         with pytest.raises(Died):
             run(folder, **how)
     done = run(folder, **how)
-    assert done.converted == 1
+    assert done.converted == (2 if step == "convert_arc" else 1)
     assert {name: data for name, data in snapshot(folder).items() if "report.json" not in name} == {
         name: data for name, data in wanted.items() if "report.json" not in name
     }

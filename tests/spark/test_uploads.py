@@ -16,9 +16,11 @@ from offline.outputs import snapshot
 from offline.planted import SITE, Copy, Planting, text
 
 from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.offline import steps
 from scrapy_dedupe.offline.inputs import find_inputs
-from scrapy_dedupe.offline.steps import StepOptions
-from scrapy_dedupe.spark.uploads import dedupe_to_url
+from scrapy_dedupe.offline.steps import StepOptions, run_steps
+from scrapy_dedupe.spark import uploads
+from scrapy_dedupe.spark.uploads import dedupe_to_url, upload_file
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.progress import NoProgress
 
@@ -56,9 +58,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def dedupe(folder: Path) -> Any:
+def dedupe(folder: Path, **others: Any) -> Any:
     inputs = find_inputs([str(folder / "in")], faults=Faults())
-    options = StepOptions(work=folder / "work")
+    options = StepOptions(work=folder / "work", **others)
     return dedupe_to_url(inputs, f"stored://{folder}/out", options, faults=Faults(), watch=NoProgress())
 
 
@@ -120,3 +122,57 @@ def test_a_folder_with_other_files_is_not_used_for_the_work(folder: Path) -> Non
         dedupe(folder)
     assert (folder / "work/other").read_bytes() == b"kept"
     assert not (folder / "out").exists()
+
+
+def test_a_dry_run_uploads_nothing_and_the_real_one_continues_from_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = dedupe(folder, dry_run=True)
+    assert (tried.dry_run, tried.converted, tried.output) == (True, 1, f"stored://{folder}/out")
+    assert not (folder / "out").exists()
+
+    def never(*args: object, **options: object) -> None:
+        raise AssertionError("the files are read again")
+
+    monkeypatch.setattr(steps, "make_rows", never)
+    assert dedupe(folder).converted == 1
+    assert sorted(uploaded(folder)) == [".dedupe/manifest.txt", "a.warc.gz", "b.warc.gz"]
+    assert not (folder / "work").exists()
+
+
+def test_files_at_the_url_are_not_replaced_after_a_dry_run(folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out/a.warc.gz").write_bytes(b"kept")
+    dedupe(folder, dry_run=True)
+    for _ in range(2):
+        with pytest.raises(ArchiveError, match=r"out is not empty: it has a\.warc\.gz"):
+            dedupe(folder)
+    assert (folder / "out/a.warc.gz").read_bytes() == b"kept"
+    assert not (folder / "out/.dedupe").exists()
+    dedupe(folder, force=True)
+    assert (folder / "out/a.warc.gz").read_bytes() == (folder / "in/a.warc.gz").read_bytes()
+
+
+def test_a_work_folder_of_a_run_without_upload_is_refused(folder: Path) -> None:
+    inputs = find_inputs([str(folder / "in")], faults=Faults())
+    options = StepOptions(work=folder / "work", dry_run=True)
+    run_steps(inputs, folder / "near", options, faults=Faults(), watch=NoProgress())
+    with pytest.raises(ArchiveError, match="work holds other unfinished work, with another value of url"):
+        dedupe(folder)
+
+
+def test_a_dry_run_does_not_discard_new_files_that_are_ready(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(task: Any) -> str:
+        if task.name.startswith("a"):
+            raise ArchiveError("the connection was lost.")
+        return upload_file(task)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(uploads, "upload_file", fail)
+        with pytest.raises(ArchiveError, match="the connection was lost"):
+            dedupe(folder)
+    with pytest.raises(ArchiveError, match=r"already verified\. Run the command without --dry-run to upload"):
+        dedupe(folder, dry_run=True)
+    assert dedupe(folder).converted == 1

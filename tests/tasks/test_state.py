@@ -169,3 +169,19 @@ def test_two_processes_can_remove_their_folders_at_the_same_time(
         work.remove()
     assert len(removed) == 2
     assert not list(tmp_path.iterdir())
+
+
+def test_a_kill_while_a_folder_is_emptied_leaves_no_file_without_the_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rmtree(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    with StateFolder(tmp_path / "work") as work:
+        for name in "abcdef":
+            (work.path / name).mkdir()
+            (work.path / f"{name}.json").touch()
+        with pytest.raises(KeyboardInterrupt):
+            work.clear(keep=frozenset({"lock"}), last=("b.json",))
+        assert sorted(path.name for path in work.path.iterdir()) == [*"ab", "b.json", *"cdef", "lock"]

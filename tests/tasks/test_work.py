@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,13 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.tasks import work
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
-from scrapy_dedupe.tasks.work import Job, WorkFolder, facts_of, size_of
+from scrapy_dedupe.tasks.work import WorkFolder, size_of
 from scrapy_dedupe.warc.remote import RemoteFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from scrapy_dedupe.tasks.work import Advance
+    from scrapy_dedupe.tasks.work import Advance, Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,63 +196,73 @@ def test_a_step_runs_once_and_its_faults_are_found_again(tmp_path: Path) -> None
         folder.step("sorted", run, Faults())
 
 
-def job_of(files: Sequence[Path], **options: object) -> Job:
-    return Job({"--hash": "sha1"} | options, {file.name: facts_of(file) for file in files})
+def begin(given: Given, files: Sequence[Path], *, may_be_replaced: bool = False, **options: object) -> Job:
+    """Begin a job, or continue it; return the job with which the folder was begun."""
+    named = {file.name: file for file in files}
+    with WorkFolder(given.folder / "work") as folder:
+        asked = {"--hash": "sha1"} | options
+        return folder.begin_or_continue(asked, named, {"pid": 1}, may_be_replaced=may_be_replaced).job
 
 
 def test_a_job_is_continued_with_the_same_options_and_files(given: Given) -> None:
-    now = job_of(given.files)
-    with WorkFolder(given.folder / "work") as folder:
-        assert folder.job() is None
-        folder.begin(replace(now, notes={"force": True}))
-        before = folder.job()
-        assert before is not None
-        assert before.notes == {"force": True}
-        folder.check_same(before, now)
+    before = begin(given, given.files)
+    assert before.notes == {"pid": 1}
+    assert begin(given, given.files) == before
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("files", "options", "reason"),
     [
-        (lambda given: job_of(given.files, **{"--hash": "md5"}), "--hash was sha1"),
-        (lambda given: job_of(given.files, **{"--new": 1}), "--new was None"),
-        (lambda given: job_of(given.files[:1]), "b was one of its files"),
-        (lambda given: job_of([*given.files, Path(__file__)]), "test_work.py was none of its files"),
-        (lambda given: job_of(given.files[::-1]), "its files had another order"),
-        (lambda given: CHANGES["file"](given) and job_of(given.files), "a has changed since"),
-        (lambda given: replaced_with_its_time(given) or job_of(given.files), "a has changed since"),
+        (["a", "b"], {"--hash": "md5"}, "--hash was sha1"),
+        (["a", "b"], {"--new": 1}, "--new was not given"),
+        (["a", "b"], {"--in-place": True}, "--in-place was not given"),
+        (["a"], {}, "b was one of its files"),
+        (["a", "b", "c"], {}, "c was none of its files"),
+        (["b", "a"], {}, "its files had another order"),
+        (["other/a", "b"], {}, "a was another file"),
     ],
 )
-def test_another_job_is_refused(given: Given, change: Callable[[Given], Job], reason: str) -> None:
-    before = job_of(given.files)
-    now = change(given)
-    with WorkFolder(given.folder / "work") as folder:
-        folder.begin(before)
-        stored = folder.job()
-        assert stored is not None
-        with pytest.raises(
-            ArchiveError, match=f"work holds other unfinished work: {reason}\\. Repeat .* --force"
-        ):
-            folder.check_same(stored, now)
-        if "changed" in reason:
-            folder.check_same(stored, now, with_changes=False)
+def test_another_job_is_refused(
+    given: Given, files: list[str], options: dict[str, object], reason: str
+) -> None:
+    begin(given, given.files)
+    (given.folder / "other").mkdir()
+    for name in ("c", "other/a"):
+        (given.folder / name).write_text("text of a")
+    with pytest.raises(
+        ArchiveError, match=f"work holds other unfinished work: {reason}\\. Repeat .* --force"
+    ):
+        begin(given, [given.folder / name for name in files], **options)
+
+
+@pytest.mark.parametrize("change", ["file", "file of the same size and time"])
+def test_a_file_that_changed_is_refused_unless_it_may_be_replaced(given: Given, change: str) -> None:
+    begin(given, given.files)
+    CHANGES[change](given)
+    with pytest.raises(
+        ArchiveError, match=r"a has changed since this work began\. Start again with --force\."
+    ):
+        begin(given, given.files)
+    begin(given, given.files, may_be_replaced=True)
 
 
 def test_a_file_with_other_permissions_has_not_changed(given: Given) -> None:
-    before = job_of(given.files)
+    begin(given, given.files)
     given.files[0].chmod(0o600)
-    assert before.difference(job_of(given.files)) is None
+    begin(given, given.files)
 
 
 @pytest.mark.parametrize(
-    "stored", [{"version": "0.1", "asked": {}}, {"format": 0, "version": work.__version__}]
+    ("stored", "reason"),
+    [
+        ({"version": "0.1", "asked": {}}, "it was started by version 0.1, but this is "),
+        ({"format": 0, "version": work.__version__}, "its files have format 0, but "),
+    ],
 )
-def test_work_of_another_version_is_refused(tmp_path: Path, stored: object) -> None:
+def test_work_of_another_version_or_format_is_refused(tmp_path: Path, stored: object, reason: str) -> None:
     with WorkFolder(tmp_path / "work", restart="remove the folder to start again") as folder:
         (folder.path / "job.json").write_text(json.dumps(stored))
-        with pytest.raises(
-            ArchiveError, match=r"started by version .*, or remove the folder to start again\."
-        ):
+        with pytest.raises(ArchiveError, match=rf"{reason}.*, or remove the folder to start again\."):
             folder.job()
 
 

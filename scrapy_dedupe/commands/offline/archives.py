@@ -17,8 +17,7 @@ from scrapy_dedupe.commands.options import FORCE, JOBS, KEEP_GOING, RECURSIVE, E
 from scrapy_dedupe.commands.output import by_kind, first, picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.offline.arc_conversion import ConversionOptions
-from scrapy_dedupe.offline.arc_files import convert_files
+from scrapy_dedupe.offline.arc_conversion import ConversionOptions, convert_files
 from scrapy_dedupe.offline.eligibility import LEFT
 from scrapy_dedupe.offline.evidence import KINDS
 from scrapy_dedupe.offline.manifest import read_all
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scrapy_dedupe.commands.stores import CommandStores
-    from scrapy_dedupe.offline.arc_files import Converted
+    from scrapy_dedupe.offline.arc_conversion import Converted
     from scrapy_dedupe.offline.restoring import Restored
     from scrapy_dedupe.offline.rewriting import Rewritten
     from scrapy_dedupe.offline.verifying import Verification
