@@ -2,8 +2,8 @@
 
 Each step is a function of files and manifests, so that several machines can share the work: `summing` writes a
 manifest of digests, `collisions` compares payloads, `ordering` sorts and splits manifests and chooses originals,
-`rewriting` writes revisits, `verifying` compares both archives, `restoring` reverts the change. `arc_conversion` converts
-ARC files to WARC. `steps` runs all steps of a deduplication.
+`rewriting` writes revisits, `verifying` compares both archives, `restoring` reverts the change. `arc_conversion`
+converts ARC files to WARC. `steps` runs all steps of a deduplication.
 
 Their parts are in these modules:
 

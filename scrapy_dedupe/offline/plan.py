@@ -104,7 +104,8 @@ def make_plan(task: PlanTask, faults: Faults) -> tuple[dict[str, int], Savings]:
     slices, scratch = task.folder / _SLICES, task.folder / "scratch"
     made = slices.with_name(f"{_SLICES}.new")
     with writing(slices):
-        for left in (scratch, slices, made):  # of a run that was killed
+        # Files of a run that was killed. A dry run must keep the slices: the real run may have stored that its plan is complete.
+        for left in (scratch,) if task.is_dry_run else (scratch, slices, made):
             shutil.rmtree(left, ignore_errors=True)
         size_bytes = sum(path.stat().st_size for path in (task.folder / LINES_FILE, *task.rows.values()))
         with open_joins(task.jobs, size_bytes, scratch, slices) as joins:

@@ -94,6 +94,8 @@ def test_in_place_it_says_where_the_manifest_is_and_how_to_undo(
         "To undo it: scrapy-dedupe restore PATH... --in-place, with the same PATHs",
     ]
     assert sorted(path.name for path in kept.iterdir()) == ["manifest.txt", "report.json"]
+    again = call("dedupe", "-r", "in", "--in-place").out.splitlines()
+    assert again[-1] == f"No file was changed. The manifest and the report are kept in {kept}."
     assert call("restore", "in", "--in-place").code == 0
     for name, file in planting.files.items():
         assert len(Path("in", name).read_bytes()) >= 0.9 * len(file.to_bytes())

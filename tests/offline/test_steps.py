@@ -157,6 +157,21 @@ def test_a_dry_run_can_leave_its_work_for_the_real_one(folder: Path, monkeypatch
     assert sorted(path.name for path in (folder / "work").iterdir()) == ["manifest.txt", "report.json"]
 
 
+def test_a_dry_run_after_an_interruption_does_not_change_the_result(
+    folder: Path, planting: Planting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*args: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as context:
+        context.setattr(rewriting, "rewrite_file", die)
+        with pytest.raises(Died):
+            run(folder, work=folder / "work")
+    assert run(folder, work=folder / "work", dry_run=True).converted == 1
+    assert run(folder, work=folder / "work").converted == 1
+    assert_deduplicated(planting, folder / "out")
+
+
 def test_a_dry_run_does_not_finish_work_that_is_already_verified(
     folder: Path, planting: Planting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

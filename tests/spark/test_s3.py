@@ -98,6 +98,7 @@ def test_new_files_are_uploaded_and_the_work_is_removed(s3: Any, folder: Path) -
     called = dedupe(folder, "s3://archive/clean")
     assert called.code == 0, called
     assert "The new files are in s3://archive/clean; the old ones are unchanged." in called.out
+    assert "To undo it: download the files, then scrapy-dedupe restore COPY -o FOLDER" in called.out
     assert "s3://archive/clean/.dedupe." in called.out
     found = objects_in(s3, "s3://archive/clean")
     near = snapshot(folder / "near")

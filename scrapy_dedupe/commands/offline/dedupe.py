@@ -20,7 +20,7 @@ from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.stores.crawl_index import checked_crawl_id
 from scrapy_dedupe.tasks.faults import Faults
-from scrapy_dedupe.warc.remote import place_file
+from scrapy_dedupe.warc.remote import is_url, place_file
 
 from . import (
     HASH,
@@ -182,12 +182,16 @@ def _outcome(done: Deduped) -> Iterator[str]:
         yield f"NOT verified. No file has its final name; the new ones are in {done.kept_in}."
         return
     kept = f" The manifest and the report are kept in {done.state}." if done.state is not None else ""
-    if done.in_place:
+    if done.in_place and not (done.converted or done.repointed):
+        yield f"No file was changed.{kept}"
+    elif done.in_place:
         yield f"The files were replaced.{kept}"
         yield "To undo it: scrapy-dedupe restore PATH... --in-place, with the same PATHs"
     else:
         yield f"The new files are in {done.output}; the old ones are unchanged.{kept}"
-        yield f"To undo it: scrapy-dedupe restore {shlex.quote(done.output)} -o FOLDER"
+        # restore reads only local files.
+        first_step, copy = ("download the files, then ", "COPY") if is_url(done.output) else ("", done.output)
+        yield f"To undo it: {first_step}scrapy-dedupe restore {shlex.quote(copy)} -o FOLDER"
 
 
 def _caveats(result: dict[str, Any]) -> Iterator[str]:
