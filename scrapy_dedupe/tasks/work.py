@@ -171,7 +171,7 @@ AnyFileTask = TypeVar("AnyFileTask", bound=FileTask)
 
 @dataclass(frozen=True, slots=True)
 class OutputTask:
-    """A `FileTask` that writes the file ``target``, which depends only on the input file and the job."""
+    """A `FileTask` that writes the file ``target``. Its result depends only on the input file and the job by default."""
 
     name: str
     file: ReadableFile
@@ -183,7 +183,7 @@ class OutputTask:
         return (self.target,)
 
     @property
-    def depends_on(self) -> None:
+    def depends_on(self) -> object:
         return None
 
 
