@@ -15,6 +15,7 @@ import tempfile
 from collections import Counter
 from datetime import UTC, datetime
 from email.utils import formatdate
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,9 @@ def recrawl(clock: Clock, store: Any, folder: str, crawl: str, pages: int) -> li
         provenance(recorded, recorded.kind, page.playable.date)
         responses.has_charset(response)
         digest = (page.playable.digest or "").removeprefix("sha256:")
-        known = {response: (page.playable.payload, lambda digest=digest: digest)}
+        known: dict[Response, responses.KnownDigest] = {
+            response: (page.playable.payload, partial(str, digest))
+        }
         source = judge.source_of("html", response.encoding, responses.body_digest(response, known))
         (judged,) = judge.recall([(request.url, crawl, source)])
         assert judged is not None
