@@ -211,7 +211,7 @@ class Judge:
         asked = [SeenText(b"", url, crawl, now_ms, source=source) for url, crawl, source in pages]
         found = self._store.recall(asked)
         known = [
-            None if match is None else _exact(replace(capture, digest=match.digest), match)
+            None if match is None else _exact(capture, match)
             for capture, match in zip(asked, found, strict=True)
         ]
         recalled = len(known) - known.count(None)
@@ -390,7 +390,14 @@ def _exact(capture: SeenText, seen: TextMatch) -> Judgement:
 
 def _judgement(kind: str, capture: SeenText, seen: TextMatch, similarity: float) -> Judgement:
     noted = SeenText(
-        capture.digest, capture.url, capture.crawl, capture.seen_ms, kind, seen.digest, similarity
+        # A text that was found by its source is that of the match.
+        capture.digest or seen.digest,
+        capture.url,
+        capture.crawl,
+        capture.seen_ms,
+        kind,
+        seen.digest,
+        similarity,
     )
     verdict = Verdict(
         kind,

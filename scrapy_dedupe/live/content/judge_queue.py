@@ -114,7 +114,7 @@ class JudgeQueue:
         if not has_charset(response):
             return b""
         return self._judge.source_of(
-            page.kind, response.encoding, body_digest(response, self._session.captures)
+            page.kind, response.encoding, body_digest(response, self._session.digests)
         )
 
     @property
