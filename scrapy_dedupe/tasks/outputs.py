@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.tasks.state import LOCK, writing
+from scrapy_dedupe.tasks.state import LOCK, reading, writing
 from scrapy_dedupe.tasks.work import WorkFolder
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def left_folder(output: Path) -> Iterator[WorkFolder]:
                 )
         else:
             path = _work_path(output)
+        _refuse_other_files(path)
         work = WorkFolder(path)
         try:
             stack.enter_context(work)
@@ -58,8 +59,30 @@ def _work_path(output: Path) -> Path:
 
 
 def parts_folder(output: Path) -> WorkFolder:
-    """The work folder of a job that writes the file *output*, and that continues after a kill."""
-    return WorkFolder(output.with_name(f"{output.name}.parts"), restart="run the command again")
+    """The work folder of a job that writes the file *output*, and that continues after a kill.
+
+    Raises ArchiveError if the folder has files of other programs.
+    """
+    path = _parts_path(output)
+    _refuse_other_files(path)
+    return WorkFolder(path, restart="run the command again")
+
+
+def _parts_path(output: Path) -> Path:
+    return output.with_name(f"{output.name}.parts")
+
+
+def _has_other_files(path: Path) -> bool:
+    """Whether a folder is not from an earlier run, which makes its lock before its other files."""
+    return path.is_dir() and not (path / LOCK).exists() and any(path.iterdir())
+
+
+def _refuse_other_files(path: Path) -> None:
+    with reading(path):
+        if _has_other_files(path):
+            raise ArchiveError(
+                f"{path} has other files, which would be removed. Move them to another folder, or choose another output."
+            )
 
 
 def check_output(output: Path, *, may_exist: bool, choices: str) -> None:
@@ -74,8 +97,9 @@ def check_output(output: Path, *, may_exist: bool, choices: str) -> None:
     if output.is_dir():
         raise ArchiveError(f"{output} is a folder. Name a file.")
     if output.exists() and not may_exist:
-        for work in (parts_folder(output), WorkFolder(_work_path(output))):
-            if work.is_left:  # by a run that was killed just before it removed this folder
+        for work in map(WorkFolder, (_parts_path(output), _work_path(output))):
+            # A run that was killed just before it removed this folder may have left it.
+            if work.is_left and not _has_other_files(work.path):
                 with work:
                     work.remove()
         raise ArchiveError(f"{output} already exists. Name another output, {choices}.")

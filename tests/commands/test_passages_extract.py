@@ -80,7 +80,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(root: str, call: Callab
     output = tmp_path / "passages.txt"
     output.write_text("mine")
     called = call("passages", "extract", "--root", root, "-o", str(output))
-    assert called.code == 2
+    assert called.code == 3
     assert "--force" in called.err
     assert output.read_text() == "mine"
     called = call("passages", "extract", "--root", root, "-o", str(output), "--force", "--json")

@@ -69,6 +69,7 @@ def test_a_missing_original_is_code_4(call: Callable[..., Any], deduped: Path, t
     assert done.code == 4
     assert "1 fault" in done.err
     assert "its original" in done.out
+    assert "Nothing was restored in 1 file (" in done.out
     done = call("restore", part, "-o", str(tmp_path / "whole"), "--originals", str(deduped / "a.warc.gz"))
     assert done.code == 0
 

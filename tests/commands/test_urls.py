@@ -337,8 +337,11 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(
     path.write_text("mine")
     called = call("urls", "export", "--jobdir", str(job), "-o", str(path))
     assert (called.code, called.out) == (3, "")
-    assert "exists already" in called.err
+    assert "file already exists. Name another output, or replace it with --force." in called.err
     assert path.read_text() == "mine"
+    for folder in (".", "/", str(tmp_path)):
+        called = call("urls", "export", "--jobdir", str(job), "-o", folder, "--force")
+        assert (called.code, "is a folder. Name a file." in called.err) == (3, True)
     assert call("urls", "export", "--jobdir", str(job), "-o", str(path), "--force").code == 0
     assert path.read_bytes() != b"mine"
     missing = tmp_path / "no" / "folder"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,3 +40,20 @@ def test_an_output_must_not_exist_and_its_folder_must(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match=r"out already exists\. Name another output, or replace it\."):
         check_output(output, may_exist=False, choices="or replace it")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(("opened", "name"), [(parts_folder, "out.parts"), (work_folder, ".out.work")])
+def test_a_folder_with_files_of_others_is_refused_and_kept(tmp_path: Path, opened: Any, name: str) -> None:
+    kept = tmp_path / name / "notes.txt"
+    kept.parent.mkdir()
+    kept.write_text("kept")
+    with (
+        pytest.raises(ArchiveError, match=rf"{name} has other files, which would be removed\. Move them"),
+        opened(tmp_path / "out"),
+    ):
+        pass
+    (tmp_path / "out").touch()
+    with pytest.raises(ArchiveError, match="out already exists"):
+        check_output(tmp_path / "out", may_exist=False, choices="or replace it")
+    assert kept.read_text() == "kept"
+    assert [path.name for path in kept.parent.iterdir()] == ["notes.txt"]

@@ -247,6 +247,8 @@ def _restore_lines(result: Restored) -> Iterator[str]:
             f"{counted(result.restored, 'revisit')} restored, references of {counted(result.repointed, 'other record')}"
             f" reverted, in {changed}; {size(result.bytes_before)} became {size(result.bytes_after)}. Verified."
         )
+    elif result.fault_count:
+        yield f"Nothing was restored in {counted(result.files, 'file')} ({size(result.bytes_before)})."
     else:
         yield (
             f"Nothing to restore: {counted(result.files, 'file')}, {size(result.bytes_before)}, without any record"

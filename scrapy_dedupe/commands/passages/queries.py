@@ -52,6 +52,7 @@ from scrapy_dedupe.passages.text_reading import (
 )
 from scrapy_dedupe.passages.values import Place
 from scrapy_dedupe.reports.wording import clean, counted, number
+from scrapy_dedupe.tasks.outputs import check_output
 from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
 
@@ -334,8 +335,7 @@ def _output(opts: argparse.Namespace) -> Iterator[TextIO]:
         sys.stdout.flush()
         return
     path = Path(opts.output)
-    if path.exists() and not opts.force:
-        raise UsageError(f"{path} already exists. Choose another file, or replace it with --force.")
+    check_output(path, may_exist=opts.force, choices="or replace it with --force")
     with (
         writing(path),
         whole_file.replacing(path, suffix=".new", durable=False) as file,

@@ -15,9 +15,10 @@ from scrapy_dedupe.commands.content.archive import Archive, Wanted
 from scrapy_dedupe.commands.options import CRAWL_IDS, FORCE, WARC_DIR, Option
 from scrapy_dedupe.commands.output import as_json, first, listed, picked
 from scrapy_dedupe.commands.verbs import Verb
-from scrapy_dedupe.errors import ArchiveError, UsageError
+from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.reports.wording import clean, counted, number, percent, shortened, size
+from scrapy_dedupe.tasks.outputs import check_output
 from scrapy_dedupe.tasks.state import writing
 from scrapy_dedupe.urls.learning import learn
 from scrapy_dedupe.urls.rule_check import check_rules
@@ -46,10 +47,8 @@ def _share(text: str) -> float:
 
 def _learn(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
     output = None if opts.output == "-" else Path(opts.output)
-    if output is not None and output.exists() and not opts.force:
-        raise ArchiveError(
-            f"The file {output} exists already. Name another file, or replace it with --force."
-        )
+    if output is not None:
+        check_output(output, may_exist=opts.force, choices="or replace it with --force")
     with Bars(opts) as bars, CrawledPages(stores, opts.ids, opts.warc_dir, bars) as pages:
         facts = list(pages.facts())
         with bars.part("learn", 0, "rules"):

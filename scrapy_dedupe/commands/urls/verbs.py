@@ -13,9 +13,10 @@ from scrapy_dedupe.commands.options import FORCE, Option
 from scrapy_dedupe.commands.output import picked
 from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.crawls.crawl_files import sizes_of
-from scrapy_dedupe.errors import ArchiveError, StoreError, UsageError
+from scrapy_dedupe.errors import StoreError, UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.reports.wording import counted, number, size
+from scrapy_dedupe.tasks.outputs import check_output
 from scrapy_dedupe.tasks.progress import Reached
 from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.urls.folder import LastStop
@@ -168,8 +169,7 @@ def _export(stores: CommandStores, opts: argparse.Namespace) -> dict[str, Any]:
 
 def _write(path: Path, fingerprints: Iterator[bytes], *, as_text: bool, force: bool) -> int:
     """Write a temporary file, sync it and rename it to ``path``; return the number of fingerprints."""
-    if path.exists() and not force:
-        raise ArchiveError(f"The file {path} exists already. Name another file, or replace it with --force.")
+    check_output(path, may_exist=force, choices="or replace it with --force")
     with writing(path), whole_file.replacing(path, suffix=".tmp") as file:
         return write_requests_seen(file, fingerprints, as_text=as_text)
 
