@@ -119,6 +119,7 @@ WARCSUM = Verb(
         *ENGINES,
         KEEP_GOING,
     ],
+    json=lambda sums: picked(sums, "output files listed size_bytes") | as_json(sums),
     caveats=_sum_caveats,
     stopped=continues,
     store_option=None,
