@@ -159,11 +159,14 @@ class OldFile:
             return found
         else:
             length = found[0].length
-        # This rules out most of the changed records without reading them completely.
-        following = after.read(at, min(length + len(GZIP_MAGIC), _PIECE))[length:]
-        if not self.is_arc and following not in _AFTER_A_RECORD:
+        # The next bytes rule out most of the changed records.
+        data = after.read(at, min(length + len(GZIP_MAGIC), _PIECE))
+        if not self.is_arc and data[length:] not in _AFTER_A_RECORD:
             return None
-        if not self.has_bytes(offset, length, after, at):
+        if facts is None and length <= _PIECE:
+            if not data.startswith(self.window.read(offset, length)):
+                return None
+        elif not self.has_bytes(offset, length, after, at):
             return None
         # A share of the payloads is hashed again, so that wrong facts are noticed.
         if facts is not None and (facts.payload_sha256 is None or facts.stored[0] >= _HASHED_AGAIN):
@@ -242,21 +245,37 @@ def record_in(file: WindowedFile, offset: int, length: int, layouts: Layouts) ->
 def usual_record(
     file: WindowedFile, offset: int, length: int | None, layouts: Layouts
 ) -> HashedRecord | None:
-    """A record in the usual form, a gzip member of *length* stored bytes or, if None, of at most 4 KiB; else None."""
+    """A record in the usual form of *length* stored bytes; else None.
+
+    If *length* is None, a gzip member must have at most 4 KiB, and an uncompressed record at most 1 MiB.
+    """
     stored = file.read(offset, _LOOK_BYTES if length is None else length)
-    member = zlib_ng.decompressobj(31)
-    try:
-        data = member.decompress(stored, KEPT_BYTES)
-    except zlib_ng.error:  # type: ignore[misc]
-        return None
-    known = known_head(data, layouts)
-    if known is None or not member.eof or not data.endswith(_RECORD_END):
+    data, stored_bytes = stored, length
+    if is_gzip := stored.startswith(GZIP_MAGIC[:2]):
+        member = zlib_ng.decompressobj(31)
+        try:
+            data = member.decompress(stored, KEPT_BYTES)
+        except zlib_ng.error:  # type: ignore[misc]
+            return None
+        if not member.eof:
+            return None
+        stored_bytes = len(stored) - len(member.unused_data)
+    if (known := known_head(data, layouts)) is None:
         return None
     layout, match = known
     begin, digits = match.end(), match[layout.length_place].strip() if layout.length_place else b""
-    stored_bytes = len(stored) - len(member.unused_data)
-    if length not in (None, stored_bytes) or digits != b"%d" % (len(data) - begin - len(_RECORD_END)):
+    if not digits.isdigit():
         return None
+    size = begin + int(digits) + len(_RECORD_END)
+    if not is_gzip and length is None:
+        if size > _PIECE:
+            return None
+        data, stored_bytes = file.read(offset, size), size
+        if file.read(offset + size, len(b"WAR")) not in (b"WAR", b""):
+            return None
+    if size != len(data) or length not in (None, stored_bytes) or not data.endswith(_RECORD_END):
+        return None
+    assert stored_bytes is not None
     frame = Frame(False, None, offset, stored_bytes, 0, begin, int(digits), data, KEPT_BYTES, known)
     return _hashed(stored_record(file, frame))
 
