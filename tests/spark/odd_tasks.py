@@ -145,8 +145,8 @@ def compared_after_a_kill(task: Any) -> Any:
     return compare(task)
 
 
-def size_after_a_kill(row: Any) -> Any:
-    killed_once("size")
+def size_after_a_kill(folder: Path, row: Any) -> Any:
+    killed_once(str(folder / "size"))
     return size_of(row)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -96,7 +97,7 @@ def test_a_full_disk_and_a_killed_process_during_a_plan_in_spark_sql(
     assert called.err.count("\n") == 1
     assert new_files(folder / "far [1] 100%") == []
     assert not list((folder / "far [1] 100%").rglob("scratch"))
-    monkeypatch.setattr(joins, "size_of", odd_tasks.size_after_a_kill)
+    monkeypatch.setattr(joins, "size_of", partial(odd_tasks.size_after_a_kill, folder))
     done(folder, *command, "-o", "far [1] 100%", *ENGINE)
     assert (folder / "size.killed").exists()
     done(folder, *command, "-o", "near")
