@@ -62,7 +62,13 @@ def spark_session(master: str | None = None) -> Iterator[Any]:
 
 
 def reason_of(failure: BaseException) -> str:
-    """Why Spark failed, in less than a sentence: without the calls in Java, and with the error of a disk that caused it."""
+    r"""Why Spark failed, in less than a sentence: without the calls in Java, and with the error of a disk that caused it.
+
+    >>> reason_of(Exception("calling None.Context.\n: org.apache.spark.SparkException: Asked for 9 MiB/worker\n\tat org.a"))
+    'Asked for 9 MiB/worker'
+    >>> reason_of(Exception("a.SparkException: [TASK_FAILED] It cannot write a. SQLSTATE: 5\n\tat b\nNo space left on device"))
+    'It cannot write a: No space left on device'
+    """
     text = str(failure)
     if condition := _CONDITION.search(text):
         reason = condition[1]

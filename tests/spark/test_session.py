@@ -86,13 +86,9 @@ def test_options_that_do_not_go_together_are_refused(
 
 # pyspark leaves the pipe of the Java process that ended.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(
-    ("master", "reason"),
-    [("nonsense", ""), ("local-cluster[1,1,9]", "Asked to launch cluster with 9 MiB/worker")],
-)
-def test_a_cluster_that_cannot_be_used_is_named(folder: Path, master: str, reason: str) -> None:
+def test_a_cluster_that_cannot_be_used_is_named(folder: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed (extra spark)")
-    called = call(folder, "dedupe", "in", "-o", "out", *ENGINE, "--master", master)
+    called = call(folder, "dedupe", "in", "-o", "out", *ENGINE, "--master", "nonsense")
     assert called.code == 3
-    assert f"Spark cannot start on {master}: {reason}" in called.sentences
+    assert "Spark cannot start on nonsense: " in called.sentences
     assert called.err.count("\n") == 1
