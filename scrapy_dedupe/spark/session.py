@@ -28,6 +28,12 @@ _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 _REASON_CHARS: Final = 300
 _ERROR: Final = re.compile(r"^(?:Exception in thread \S+ |Error: |Caused by: )(.+)$", re.MULTILINE)
 
+_JAVA_CALLS: Final = re.compile(r"\n\s+at ")
+# A sentence of Spark after the name of an error condition, and errors of a disk, which are causes of other errors.
+_CONDITION: Final = re.compile(r"\[[A-Z]{4,}[A-Z_.]*\] (.*?)\.?(?:\s+SQLSTATE|\. |$)", re.MULTILINE)
+_DISK: Final = re.compile(r"No space left on device|Disk quota exceeded|File too large|Read-only file system")
+_CLASSES: Final = re.compile(r"[\w.$]+(?:Exception|Error): ")
+
 
 @contextmanager
 def spark_session(master: str | None = None) -> Iterator[Any]:
@@ -53,6 +59,25 @@ def spark_session(master: str | None = None) -> Iterator[Any]:
         yield session
     finally:
         session.stop()
+
+
+def reason_of(failure: BaseException) -> str:
+    r"""Why Spark failed, in less than a sentence: without the calls in Java, and with the error of a disk that caused it.
+
+    >>> reason_of(Exception("calling None.Context.\n: org.apache.spark.SparkException: Asked for 9 MiB/worker\n\tat org.a"))
+    'Asked for 9 MiB/worker'
+    >>> reason_of(Exception("a.SparkException: [TASK_FAILED] It cannot write a. SQLSTATE: 5\n\tat b\nNo space left on device"))
+    'It cannot write a: No space left on device'
+    """
+    text = str(failure)
+    if condition := _CONDITION.search(text):
+        reason = condition[1]
+    else:
+        # The last line before the calls in Java, which may end a traceback of Python.
+        head = _JAVA_CALLS.split(text, maxsplit=1)[0].strip() or type(failure).__name__
+        reason = _CLASSES.split(head.splitlines()[-1])[-1].partition(". ")[0].rstrip(".")
+    disk = _DISK.search(text)
+    return reason if disk is None or disk[0] in reason else f"{reason}: {disk[0]}"
 
 
 def _pyspark_sql() -> Any:
@@ -83,7 +108,7 @@ def _started(builder: Any, master: str | None) -> Any:
                 return builder.getOrCreate()
         except Exception as error:
             log.seek(0)
-            reason = _reason(log.read().decode("utf-8", "replace")) or str(error)
+            reason = _reason(log.read().decode("utf-8", "replace")) or reason_of(error)
             raise EngineError(
                 f"Spark cannot start{f' on {master}' if master else ''}:"
                 f" {' '.join(reason.split())[:_REASON_CHARS].rstrip('.')}. Check --master, and that Java is version 17"

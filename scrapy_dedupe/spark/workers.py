@@ -30,6 +30,7 @@ from scrapy_dedupe.errors import DamagedInput, DedupeError, EngineError, Setting
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.spark.joins import SparkJoins
+from scrapy_dedupe.spark.session import reason_of
 
 if TYPE_CHECKING:
     import threading
@@ -43,8 +44,6 @@ _POLL_S: Final = 0.05
 _DEFAULT_FAILURES: Final = 4
 _LOCAL: Final = re.compile(r"local(?:\[[^,\]]*(?:,\s*(\d+)\s*)?\])?")
 _FAILED: Final = re.compile(r"Task (\d+) in stage \S+ failed")
-_JAVA_CALLS: Final = re.compile(r"\n\s+at ")
-_CLASSES: Final = re.compile(r"[\w.$]+(?:Exception|Error): ")
 
 
 class SparkWorkers:
@@ -94,7 +93,8 @@ class SparkWorkers:
             yield joins
         except (Py4JError, PySparkException) as error:
             raise EngineError(
-                f"The joins on Spark failed: {_reason_of(error)}. Run the same command again to continue."
+                f"The joins on Spark failed: {reason_of(error)}. Check the free space, also in Spark's temporary folders"
+                f" (spark.local.dir), and that all machines see {scratch.parent}; then run the same command again to continue."
             ) from error
         finally:
             with suppress(Exception):
@@ -165,15 +165,8 @@ class _SparkJob:
         found = _FAILED.search(text)
         where = f" of {_name_of(self._tasks[int(found[1])])}" if found else ""
         return EngineError(
-            f"The Spark task{where} failed ({self._title}): {_reason_of(failure)}. Run the same command again to continue."
+            f"The Spark task{where} failed ({self._title}): {reason_of(failure)}. Run the same command again to continue."
         )
-
-
-def _reason_of(failure: BaseException) -> str:
-    # The last line before the calls in Java, which may end a traceback of Python.
-    text = _JAVA_CALLS.split(str(failure), maxsplit=1)[0].strip() or type(failure).__name__
-    last = text.splitlines()[-1]
-    return _CLASSES.split(last)[-1].partition(". ")[0].rstrip(".")
 
 
 class _Lists:

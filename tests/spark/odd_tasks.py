@@ -16,12 +16,14 @@ from fsspec.implementations.memory import MemoryFileSystem
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.file_rewriting import rewrite_file
+from scrapy_dedupe.offline.plan import size_of
 from scrapy_dedupe.offline.row_scan import make_rows
 from scrapy_dedupe.offline.side_by_side import compare
 from scrapy_dedupe.spark.uploads import upload_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from scrapy_dedupe.offline.places import Places
 
@@ -108,13 +110,24 @@ def rewritten_on_a_full_disk(task: Any, *others: Any) -> Any:
 
 
 @contextmanager
-def most_bytes(count: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (count, hard))
+def most_bytes(count: int, process: int = 0) -> Iterator[None]:
+    """In the block, no file of *process* (0: this one) may become larger than *count* bytes."""
+    soft, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (count, hard))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def full_disk_of(session: Any) -> AbstractContextManager[None]:
+    """In the block, the Java process of a local session cannot write files of some size."""
+    # The first task starts a Python process, which keeps the limit with which it was started.
+    session.sparkContext.parallelize([0]).map(double).collect()
+    # Java unpacks these libraries into files, and does not try again.
+    session.sparkContext._jvm.com.github.luben.zstd.util.Native.load()
+    session.sparkContext._jvm.org.xerial.snappy.Snappy.getNativeLibraryVersion()
+    return most_bytes(1_000, session.sparkContext._gateway.proc.pid)
 
 
 def rows_after_a_kill(task: Any, *others: Any) -> Any:
@@ -130,6 +143,11 @@ def rewritten_after_a_kill(task: Any, *others: Any) -> Any:
 def compared_after_a_kill(task: Any) -> Any:
     killed_once("compare")
     return compare(task)
+
+
+def size_after_a_kill(folder: Path, row: Any) -> Any:
+    killed_once(str(folder / "size"))
+    return size_of(row)
 
 
 def killed_once(name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +23,7 @@ from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.steps import StepOptions, run_steps
 from scrapy_dedupe.offline.summing import SumOptions
 from scrapy_dedupe.offline.verifying import pairs_of
+from scrapy_dedupe.spark import joins
 from scrapy_dedupe.tasks.faults import Faults
 
 if TYPE_CHECKING:
@@ -79,6 +81,27 @@ def test_a_plan_in_spark_sql_is_the_same(folder: Path, monkeypatch: pytest.Monke
     for name, words in (("near", ()), ("far", ENGINE)):
         done(folder, "dedupe", "in", "-r", "-o", name, "--status", "all", "--min-size", "500", *words)
     assert files_in(folder / "far") == files_in(folder / "near")
+
+
+def test_a_full_disk_and_a_killed_process_during_a_plan_in_spark_sql(
+    folder: Path, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark.SparkWorkers, "least_join_bytes", 0)
+    command = ("dedupe", "in", "-r", "--min-size", "500")
+    with odd_tasks.full_disk_of(session):
+        called = call(folder, *command, "-o", "far [1] 100%", *ENGINE)
+    assert called.code == 3
+    assert re.search(
+        r"The joins on Spark failed: .*File too large\. Check the free space, also", called.sentences
+    )
+    assert called.err.count("\n") == 1
+    assert new_files(folder / "far [1] 100%") == []
+    assert not list((folder / "far [1] 100%").rglob("scratch"))
+    monkeypatch.setattr(joins, "size_of", partial(odd_tasks.size_after_a_kill, folder))
+    done(folder, *command, "-o", "far [1] 100%", *ENGINE)
+    assert (folder / "size.killed").exists()
+    done(folder, *command, "-o", "near")
+    assert files_in(folder / "far [1] 100%") == files_in(folder / "near")
 
 
 def test_the_steps_are_functions_of_a_session(folder: Path, session: Any) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from listed_archives import ListedFile
 from near.made_crawls import HTML, html, words, write_crawls
-from offline.calling import done
+from offline.calling import call, done
+from spark.odd_tasks import full_disk_of
 
 from scrapy_dedupe import near, spark
 from scrapy_dedupe.errors import ArchiveError
@@ -130,6 +131,30 @@ def test_another_engine_finishes_a_stopped_run(folder: Path, session: Any, is_lo
         find(folder, "far.parquet", first, StopAt("comparing"))
     find(folder, "far.parquet", second)
     assert (folder / "far.parquet").read_bytes() == (folder / "near.parquet").read_bytes()
+
+
+@pytest.mark.usefixtures("in_sql")
+def test_a_full_disk_is_named_and_the_same_command_continues(folder: Path, session: Any) -> None:
+    with full_disk_of(session):
+        called = call(folder, "near", "in", "-o", "far.parquet", *ENGINE)
+    assert called.code == 3
+    assert "File too large. Check the free space, also in Spark's temporary folders" in called.sentences
+    assert called.err.count("\n") == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["far.parquet.parts", "in"]
+    assert not [path for path in folder.rglob("*") if path.suffix == ".new" or path.name == "scratch"]
+    done(folder, "near", "in", "-o", "far.parquet", *ENGINE)
+    done(folder, "near", "in", "-o", "near.parquet")
+    assert (folder / "far.parquet").read_bytes() == (folder / "near.parquet").read_bytes()
+
+
+def test_a_damaged_file_is_named(folder: Path) -> None:
+    path = folder / "in/crawl1.warc.gz"
+    path.write_bytes(path.read_bytes()[:-9])
+    called = call(folder, "near", "in", "-o", "far.parquet", *ENGINE)
+    assert called.code == 4
+    assert "in/crawl1.warc.gz, offset" in called.sentences
+    assert called.err.count("\n") == 1
+    assert not (folder / "far.parquet").exists()
 
 
 class Appends(StopAt):
