@@ -340,26 +340,34 @@ class SqliteContent:
         return answers
 
     def _claim(self, captures: Sequence[SeenText], pending: bool) -> list[TextMatch | None]:
-        # Most texts are new: nothing is read unless a text cannot be inserted.
+        # Most texts are new: only those that cannot be inserted are read.
         statement = _CLAIM_PENDING if pending else _CLAIM_CONFIRMED
         execute, many = self._connection.execute, self._connection.executemany
-        sources: list[tuple[bytes, bytes]] = []
-        answers: list[TextMatch | None] = []
-        for capture in captures:
+        rows = [self._row(capture, pending) for capture in captures]
+        claimed: list[SeenText] = []
+        known: list[int] = []
+        for number, capture in enumerate(captures):
+            if execute(statement, (capture.digest, *rows[number][:4])).rowcount:
+                claimed.append(capture)
+            else:
+                known.append(number)
+        answers: list[TextMatch | None] = [None] * len(captures)
+        first = self._first([captures[number].digest for number in known])
+        for number in known:
+            capture = captures[number]
             digest = capture.digest
-            row = (digest, *self._row(capture, pending)[:4])
-            answer = None
-            if not execute(statement, row).rowcount:
-                answer = self._first_capture(digest, capture, 1.0)
-                if answer is None:
-                    # It has expired, or is an earlier attempt of this page.
-                    for table in ("content_pending", "content_texts"):
-                        execute(f"DELETE FROM {table} WHERE digest = ?", (digest,))  # noqa: S608
-                    execute(statement, row)
-            if answer is None and capture.source:
-                sources.append((capture.source, digest))
-            answers.append(answer)
-        many("INSERT OR REPLACE INTO content_sources VALUES (?, ?)", sources)
+            answers[number] = self._answer(digest, first[digest], capture)
+            if answers[number] is None:
+                # The text has expired, or is that of an earlier attempt of this page.
+                for table in ("content_pending", "content_texts"):
+                    execute(f"DELETE FROM {table} WHERE digest = ?", (digest,))  # noqa: S608
+                execute(statement, (digest, *rows[number][:4]))
+                first[digest] = rows[number]
+                claimed.append(capture)
+        many(
+            "INSERT OR REPLACE INTO content_sources VALUES (?, ?)",
+            [(capture.source, capture.digest) for capture in claimed if capture.source],
+        )
         return answers
 
     def _row(self, capture: SeenText, pending: bool) -> _First:
