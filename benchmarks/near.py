@@ -205,9 +205,7 @@ def join_documents(work: Path) -> None:
 
 def join_texts(work: Path) -> None:
     with joining(work, memory_limit=MEMORY_LIMIT) as engine:
-        joins.join_texts(
-            Tables(engine), files_of(work), work / "documents.parquet", work / "texts.parquet"
-        )
+        joins.join_texts(Tables(engine), files_of(work), work / "documents.parquet", work / "texts.parquet")
 
 
 def sign(options: argparse.Namespace, work: Path) -> str:

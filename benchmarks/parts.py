@@ -144,7 +144,9 @@ def measure(clock: Clock, bodies: list[bytes]) -> list[Counter[str]]:
             responses.has_charset(response)
             capture = responses.capture_of(Request(url), response)
             source = judge.source_of(
-                "html", response.encoding, responses.body_digest(response, {response: capture})
+                "html",
+                response.encoding,
+                responses.body_digest(response, {response: (capture.body, capture.payload_digest)}),
             )
             judge.recall([(url, "parts", source)])
             text = decoded(response)

@@ -1,22 +1,23 @@
 """The cost of a second crawl: without a cache, with Scrapy's own cache storage, and with the archive as cache.
 
-The variant "only Scrapy" does not use this package: its cache reads the pages from FOLDER. This is what the downloads, the
-cache policy and the spider cost.
+The variant "only Scrapy" does not use this package, except for what it changes for the whole process: its cache reads the
+pages from FOLDER. This is what the downloads, the cache policy and the spider cost.
 
     python benchmarks/recrawl.py FOLDER… [--pages 2000] [--changed 33] [--rounds 2]
 
 FOLDER holds HTML files. A separate process serves them with ETag and Last-Modified, and counts the bytes that it sends.
 For the second crawl every 33rd page has changed. Each variant crawls twice in an own folder, each crawl in a new process.
-The figures are the best of the rounds: CPU milliseconds per page, and bytes received, as shares of the first crawl. The
-last column is the share of the first crawl with the archive as cache.
+As in ``crawl.py``, the crawls use one processor and the server another.
+The figures are the best of the rounds: CPU milliseconds per page after the startup, and bytes received, as shares of the
+first crawl. The last column is the share of the first crawl with the archive as cache.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from crawl import pages_of
+from crawl import pages_of, use_processors
 
 MODIFIED_S = 1_790_000_000
 RFC2616 = "scrapy.extensions.httpcache.RFC2616Policy"
@@ -158,14 +159,23 @@ def crawl(settings: dict[str, Any], urls_file: str, base: str) -> None:
                 str(verdict and verdict.kind),
             )
 
-    def freeze() -> None:
-        gc.freeze()
+    startup: list[float] = []
+
+    def tune() -> None:
+        from scrapy_dedupe.live import memory
+
+        memory.keep_freed_memory()
+        memory.freeze_for_crawl()
+
+    def started() -> None:
+        startup.append(time.process_time())
 
     process = AsyncCrawlerProcess(settings)
     crawler = process.create_crawler(PagesSpider)
     if not settings.get("ADDONS"):
-        # As DEDUPE_GC_FREEZE in the other variants.
-        crawler.signals.connect(freeze, signal=signals.engine_started)
+        # As in the other variants.
+        crawler.signals.connect(tune, signal=signals.engine_started)
+    crawler.signals.connect(started, signal=signals.engine_started)
     process.crawl(crawler)
     process.start()
     assert crawler.stats is not None
@@ -174,7 +184,8 @@ def crawl(settings: dict[str, Any], urls_file: str, base: str) -> None:
         for key, value in crawler.stats.get_stats().items()
         if key.startswith(("dedupe/", "httpcache/", "log_count/ERROR"))
     }
-    print(json.dumps({"cpu_s": time.process_time(), "items": items, "stats": stats}))
+    cpu_s = time.process_time() - startup[0]
+    print(json.dumps({"startup_s": startup[0], "cpu_s": cpu_s, "items": items, "stats": stats}))
 
 
 def run(*words: str, cwd: str) -> dict[str, Any]:
@@ -192,11 +203,14 @@ def measure(
     folder: Path, names: str, changed: int, variant: str, with_validators: bool
 ) -> list[dict[str, Any]]:
     """Return the figures of both crawls of a variant."""
+    processors = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    use_processors(processors[1:])
     words = ["--serve", str(folder), names, str(changed), str(int(with_validators))]
     server = subprocess.Popen(
         [sys.executable, __file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert server.stdout is not None
+    use_processors(processors[:1])
     base = f"http://127.0.0.1:{server.stdout.readline().strip()}"
     settings = {
         "LOG_LEVEL": "WARNING",
@@ -222,6 +236,7 @@ def measure(
             crawls.append(figures)
             urlopen(f"{base}/_change").read()
     server.communicate()
+    use_processors(processors)
     return crawls
 
 
@@ -272,7 +287,7 @@ def main() -> None:
                     print(
                         f"  {variant:17} received {second['received'] / first['received']:6.1%}"
                         f"  archive grew by {(second['archive'] - first['archive']) / (first['archive'] or 1):6.1%}"
-                        f"  CPU {ms[0]:.2f} -> {ms[1]:.2f} ms"
+                        f"  startup {second['startup_s']:.2f} s, CPU {ms[0]:.2f} -> {ms[1]:.2f} ms"
                         f"  different items {len(wrong)}  {second['stats'].get('log_count/ERROR', 0)} errors",
                         *wrong[:3],
                     )

@@ -211,7 +211,8 @@ class WarcPipeline:
             return
         try:
             # Copy everything: HttpCompressionMiddleware changes the headers of this object later.
-            capture = self._session.captures[response] = capture_of(request, response)
+            capture = capture_of(request, response)
+            self._session.digests[response] = capture.body, capture.payload_digest
             if self._settings.scope == "items":
                 self._captures[request] = capture
             else:

@@ -110,8 +110,9 @@ class Candidates:
         is_template, is_bare, has_rest = None, False, True
         if self._guard is not None:
             is_template, is_bare = self._guard.classify(host, hashes)
-            has_rest = len(hashes) - int(np.count_nonzero(is_template)) >= MIN_RARE
-            if not is_template.any() or not has_rest:
+            template = int(np.count_nonzero(is_template))
+            has_rest = len(hashes) - template >= MIN_RARE
+            if not template or not has_rest:
                 is_template = None
         if not self._has_identity:
             signed = layer.signature_of(capture, hashes, is_template) if has_rest else None

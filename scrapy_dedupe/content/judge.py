@@ -112,6 +112,9 @@ class Verdict:
         }
 
 
+_UNIQUE = Verdict("unique")
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """A verdict, and the capture to pass to :meth:`Judge.settle` when the page has succeeded or failed.
@@ -208,7 +211,7 @@ class Judge:
         asked = [SeenText(b"", url, crawl, now_ms, source=source) for url, crawl, source in pages]
         found = self._store.recall(asked)
         known = [
-            None if match is None else _exact(replace(capture, digest=match.digest), match)
+            None if match is None else _exact(capture, match)
             for capture, match in zip(asked, found, strict=True)
         ]
         recalled = len(known) - known.count(None)
@@ -267,19 +270,26 @@ class Judge:
         return _with_parts(verdict, one, compared(one.signature, other.signature))
 
     def _decide(self, readings: Sequence[PageReading], pending: bool | None) -> list[Judgement]:
-        judgements = [Judgement.unknown(reading.reason) for reading in readings]
         known = [
             (place, reading, reading.capture) for place, reading in enumerate(readings) if reading.capture
         ]
-        if not known:
-            return judgements
+        judgements = self._judgements(known, pending) if known else {}
+        return [
+            judgements.get(place) or Judgement.unknown(reading.reason)
+            for place, reading in enumerate(readings)
+        ]
+
+    def _judgements(
+        self, known: Sequence[tuple[int, PageReading, SeenText]], pending: bool | None
+    ) -> dict[int, Judgement]:
+        judgements: dict[int, Judgement] = {}
         answers, candidates = self._ask(known, pending)
         for number, (place, _, capture) in enumerate(known):
             answer, candidate = answers[number], candidates.get(number)
             if isinstance(answer, TextMatch):
                 judgements[place] = _exact(capture, answer)
             elif candidate is None:
-                judgements[place] = Judgement(Verdict("unique"), capture)
+                judgements[place] = Judgement(_UNIQUE, capture)
             else:
                 judgements[place] = self._judge_near(candidate, capture, answer, pending is not None)
         self._judge_imported(judgements, known)
@@ -321,7 +331,7 @@ class Judge:
         return answers, candidates
 
     def _judge_imported(
-        self, judgements: list[Judgement], known: Sequence[tuple[int, PageReading, SeenText]]
+        self, judgements: dict[int, Judgement], known: Sequence[tuple[int, PageReading, SeenText]]
     ) -> None:
         """Look up the new texts among the imported ones. They have been judged as usual already."""
         asked = [
@@ -348,7 +358,7 @@ class Judge:
             self._candidates.count(candidate, is_own_version=seen is not None and seen.had_this_url)
         if seen is None:
             is_template = answer.is_template or not candidate.has_rest
-            return Judgement(Verdict("unique"), capture, is_template, candidate.is_bare)
+            return Judgement(_UNIQUE, capture, is_template, candidate.is_bare)
         # The store returns the share of equal row bytes, which includes equality by chance.
         rows = candidate.layer.options.num_perm
         similarity = signature.similarity(round(seen.similarity * rows), rows)
@@ -380,7 +390,14 @@ def _exact(capture: SeenText, seen: TextMatch) -> Judgement:
 
 def _judgement(kind: str, capture: SeenText, seen: TextMatch, similarity: float) -> Judgement:
     noted = SeenText(
-        capture.digest, capture.url, capture.crawl, capture.seen_ms, kind, seen.digest, similarity
+        # A text that was found by its source is that of the match.
+        capture.digest or seen.digest,
+        capture.url,
+        capture.crawl,
+        capture.seen_ms,
+        kind,
+        seen.digest,
+        similarity,
     )
     verdict = Verdict(
         kind,

@@ -70,6 +70,7 @@ _MOST_DIGITS: Final = 9
 _OWN_WORDS: Final = 4
 _MOST_CHARS: Final = 80
 
+_DIGITS: Final = re.compile(r"[0-9]+")
 _NUMBERS: Final = re.compile(r"\d+(?:[.,:/_-]\d+)*")
 _VERSION: Final = re.compile(r"v?\d+(?:[._]\d+)+", re.IGNORECASE)
 _INDEX: Final = re.compile(r"(?:index|default)(?:\.\w+)?", re.IGNORECASE)
@@ -270,11 +271,13 @@ def _words_in(text: str, name: str, values: list[str]) -> tuple[list[str], list[
     for part in (text[:_BEGINNING].rpartition(" ")[0], text):
         # Many names are numbers, which can be found in the text as it is.
         missing = {word for word in missing if not (_is_number(word) and _has_word(part, word))}
-        if all(map(_is_number, missing)):
+        # Digits have no case. The text need not be lowered for most opaque ids, because their digits are not in it.
+        possible = {word for word in missing if not _is_number(word) and _has_digits_of(part, word)}
+        if not possible:
             continue
         # Lowering only ASCII letters takes a quarter of the time.
         encoded = part.encode().lower()
-        missing = {word for word in missing if _is_number(word) or not _has_lowered(encoded, word)}
+        missing -= {word for word in possible if _has_lowered(encoded, word)}
     in_name -= missing
     if _DATE.fullmatch(name) or ("/" in name and in_name):
         in_name = {name}
@@ -297,6 +300,10 @@ def _always_counts(word: str) -> bool:
 
 def _is_number(word: str) -> bool:
     return word.isascii() and word.isdigit()
+
+
+def _has_digits_of(text: str, word: str) -> bool:
+    return all(digits in text for digits in _DIGITS.findall(word))
 
 
 def _has_lowered(text: bytes, word: str) -> bool:

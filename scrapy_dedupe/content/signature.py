@@ -309,6 +309,7 @@ def _lower_block(rows: Hashes, hashes: Hashes, factors: Hashes, summands: Hashes
     block = _workspace.block[: at_once * count]
     table = block.reshape(at_once, count)
     starts = np.arange(0, len(block), count)
+    minima = np.empty_like(rows)
     for first in range(0, len(rows), at_once):
         end = min(first + at_once, len(rows))
         if end - first < at_once:
@@ -316,8 +317,8 @@ def _lower_block(rows: Hashes, hashes: Hashes, factors: Hashes, summands: Hashes
         np.multiply(hashes, factors[first:end], table)
         np.add(table, summands[first:end], table)
         # Faster than a minimum along an axis.
-        minima = np.minimum.reduceat(block, starts)
-        np.minimum(rows[first:end], minima, out=rows[first:end])
+        np.minimum.reduceat(block, starts, out=minima[first:end])
+    np.minimum(rows, minima, out=rows)
 
 
 def _base_hashes(codes: Hashes, size: int, hashes: Hashes) -> None:

@@ -355,11 +355,11 @@ def validators_of(headers: Headers) -> bytes:
 
     ``headers`` are the headers of a response. Empty if it has neither. The weakness prefix of an ETag is ignored.
     """
-    tag = _ENTITY_TAG.fullmatch(_first(headers, b"etag").strip())
+    tag = _tag_of(headers)
     modified = _first(headers, b"last-modified").strip()
-    if tag is None and not modified:
+    if not tag and not modified:
         return b""
-    return (_hash(tag[1]) if tag else _NONE) + (_hash(modified) if modified else _NONE)
+    return (tag or _NONE) + (_hash(modified) if modified else _NONE)
 
 
 def stored_validators(headers: Headers) -> bytes:
@@ -399,10 +399,9 @@ def says_nothing_else(capture: Capture, validators: bytes) -> bool:
 
     If the request had several tags, the ETag of the 304 selects one.
     """
-    if names_another(capture.response_headers, validators):
-        return False
-    if _has_tag(validators_of(capture.response_headers)):
-        return True
+    tag = _tag_of(capture.response_headers)
+    if tag:
+        return _may_have_tag(validators, tag)
     asked = [value for name, value in capture.request_headers if name.lower() == b"if-none-match"]
     return len(_ENTITY_TAG.findall(b",".join(asked))) <= 1
 
@@ -415,12 +414,19 @@ def names_another(confirmation: Headers, validators: bytes) -> bool:
     >>> names_another(((b"ETag", b'"b"'),), validators_of(((b"ETag", b'W/"b"'),)))
     False
     """
-    tag = validators_of(confirmation)
-    return _has_tag(tag) and validators[:_HASH_BYTES] not in (tag[:_HASH_BYTES], _NONE)
+    tag = _tag_of(confirmation)
+    return tag != b"" and not _may_have_tag(validators, tag)
 
 
-def _has_tag(validators: bytes) -> bool:
-    return validators[:_HASH_BYTES] not in (b"", _NONE)
+def _may_have_tag(validators: bytes, tag: bytes) -> bool:
+    """Whether the version with these validators has the ETag with this hash, or none."""
+    return validators[:_HASH_BYTES] in (tag, _NONE)
+
+
+def _tag_of(headers: Headers) -> bytes:
+    """The hash of the ETag; empty if there is none."""
+    tag = _ENTITY_TAG.fullmatch(_first(headers, b"etag").strip())
+    return _hash(tag[1]) if tag else b""
 
 
 def _hash(value: bytes) -> bytes:

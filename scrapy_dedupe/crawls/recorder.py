@@ -192,9 +192,8 @@ class Recorder:
         original = confirmed.original
         principal = self._revisit(capture, original.digest, original)
         if confirmed.renewal is not None:
-            principal = replace(
-                principal, headers=(*principal.headers, (RENEWAL_FIELD, confirmed.renewal.field))
-            )
+            field = (RENEWAL_FIELD, confirmed.renewal.field)
+            principal = records.Record((*principal.headers, field), principal.head)
         return self._write(
             capture, principal, str(parse_digest(original.digest)), original, confirmed=confirmed
         )

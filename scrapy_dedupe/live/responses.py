@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from scrapy import Request, Spider, version_info
 from scrapy.crawler import Crawler
@@ -33,10 +33,12 @@ from scrapy_dedupe.warc.codings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from scrapy.settings import BaseSettings
 
+KnownDigest: TypeAlias = "tuple[bytes, Callable[[], str]]"
+"""A body, and the function that returns its SHA-256 in hex."""
 
 SKIP_META_KEY: Final = "dedupe_skip"
 
@@ -205,12 +207,12 @@ def utf8_of(response: TextResponse) -> bytes | None:
     return body if is_same else None
 
 
-def body_digest(response: Response, captures: Mapping[Response, Capture]) -> bytes:
-    """Return the SHA-256 of the body. It is computed once if *captures* has the exchange with the same body."""
-    capture = captures.get(response)
-    if capture is None or capture.body is not response.body:
+def body_digest(response: Response, digests: Mapping[Response, KnownDigest]) -> bytes:
+    """Return the SHA-256 of the body. It is not computed again if *digests* has the same body."""
+    body, digest = digests.get(response, (None, None))
+    if digest is None or body is not response.body:
         return sha256(response.body).digest()
-    return bytes.fromhex(capture.payload_digest())
+    return bytes.fromhex(digest())
 
 
 class PageReader:

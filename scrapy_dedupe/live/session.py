@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from scrapy_dedupe.crawls.captured_records import RecentExchanges
-    from scrapy_dedupe.warc.capture import Capture
+
+    from .responses import KnownDigest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,8 +73,9 @@ class Session:
         self.is_spoiled = False
         self._started = datetime.now(UTC).replace(microsecond=0)
         self.loop = EventLoop()
-        # The exchanges as they are recorded, by their responses. Filled by the archive layer.
-        self.captures: WeakKeyDictionary[Response, Capture] = WeakKeyDictionary()
+        # The bodies of exchanges and cached pages with the function that returns their SHA-256 in hex, by their responses.
+        # Filled by the archive layer.
+        self.digests: WeakKeyDictionary[Response, KnownDigest] = WeakKeyDictionary()
         # Waits for the record of a request and sets its meta["warc"]. Set by the archive layer.
         self.set_warc_meta: Callable[[Request], Awaitable[None]] | None = None
         self.live = LiveFigures()

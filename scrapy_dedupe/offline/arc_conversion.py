@@ -128,7 +128,8 @@ def convert_arc(
             if new.record.offset - reported >= _PROGRESS_BYTES:
                 watch.advance(new.record.offset - reported)
                 reported = new.record.offset
-        target.finish(check=lambda path: _refuse_difference(source, path, date))
+        known = Faults(keep_going=True)  # they were added to *faults* when the records were converted
+        target.finish(check=lambda path: _compared(source, path, date, known))
     return _conversion(counts, source, output)
 
 
@@ -154,11 +155,8 @@ def _found(source: ReadableFile, output: Path, faults: Faults) -> Conversion:
         first = next(read_records(output), None)
         if first is None or first.id != warcinfo_id(source.name) or first.date is None:
             raise DamagedInput("it was made from a different file")
-        counts = Counter(new.type for new in _converted_records(source, first.date, faults))
-        _refuse_difference(source, output, first.date)
+        counts = _compared(source, output, first.date, faults)
     except DamagedInput as error:
-        if not faults.keep_going and faults.count:
-            raise
         raise ArchiveError(
             f"{output} already exists ({error}). Choose another folder, or replace it with --force."
         ) from error
@@ -203,10 +201,10 @@ def _arc_records(source: ReadableFile, on_damage: Callable[[Damage], None]) -> I
         yield from read_records(source, on_damage=on_damage)
 
 
-def _refuse_difference(source: ReadableFile, path: Path, first_date: str) -> None:
-    """Compare both files record by record. Raises DamagedInput for the first difference."""
-    skipped = Faults(keep_going=True)  # they were reported when the records were converted
-    before = _converted_records(source, first_date, skipped)
+def _compared(source: ReadableFile, path: Path, first_date: str, faults: Faults) -> Counter[str]:
+    """Compare both files record by record, and count the records by type. Raises DamagedInput for the first difference."""
+    counts = Counter[str]()
+    before = _converted_records(source, first_date, faults)
     after = (record for record in read_records(path) if record.type != "warcinfo")
     for old, new in zip_longest(before, after):
         if old is None or new is None or _values_before(old) != _values_after(new):
@@ -215,6 +213,8 @@ def _refuse_difference(source: ReadableFile, path: Path, first_date: str) -> Non
             raise DamagedInput(
                 f"{here} differs from {there}. The file has changed during the conversion; convert it again."
             )
+        counts[old.type] += 1
+    return counts
 
 
 def _values_before(old: ConvertedRecord) -> tuple[Any, ...]:

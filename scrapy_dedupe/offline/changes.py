@@ -97,6 +97,8 @@ class Head:
 
     def values(self, name: bytes) -> list[bytes]:
         """All values of a field, given by its lower-case name."""
+        if name not in self.names:
+            return []
         return [value for lower, value in zip(self.names, self._values, strict=True) if lower == name]
 
     def value(self, name: bytes) -> bytes | None:
@@ -122,11 +124,12 @@ class Head:
 
     def former(self) -> list[Field]:
         """The ``Former-NAME`` fields, as pairs of name (without the prefix) and value."""
-        return [
-            (name[len(FORMER) :], value)
-            for name, value in zip(self.names, self._values, strict=True)
-            if name.startswith(FORMER)
-        ]
+        return [(name, self._values[place]) for name, place in _former(self.names)]
+
+
+@lru_cache(_KEPT_ORDERS)
+def _former(names: tuple[bytes, ...]) -> list[tuple[bytes, int]]:
+    return [(name[len(FORMER) :], place) for place, name in enumerate(names) if name.startswith(FORMER)]
 
 
 @lru_cache(_KEPT_ORDERS)
@@ -302,6 +305,8 @@ def rechunked_faults(old: Head, new: Head, block_digest_of_new: str | None) -> l
 
 def is_undone(before: Head, after: Head) -> bool:
     """Whether `restoring` made the change between two heads: former values were removed, and none was added."""
+    if not before.former():
+        return False
     had, has = Counter(before.former()), Counter(after.former())
     return bool(had - has and not has - had)
 

@@ -44,7 +44,7 @@ from scrapy_dedupe.offline.comparing import (
     stored_pieces,
 )
 from scrapy_dedupe.offline.manifest import read_lines, write_text
-from scrapy_dedupe.offline.manifest_lines import file_of
+from scrapy_dedupe.offline.manifest_lines import file_of, parse_text_line
 from scrapy_dedupe.offline.ordering import by_cluster, moment, sorted_rows
 from scrapy_dedupe.offline.ordering import number as numbered
 from scrapy_dedupe.offline.windows import are_same
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
 
-    _Line: TypeAlias = tuple[int, ManifestLine, str | None]
-    """A line with its number and its result; None: it is in no pass."""
+    _Line: TypeAlias = tuple[int, bytes, str | None]
+    """The number of a line, its bytes, and its result; None: it is in no pass. Most lines need not be parsed."""
 
 _ROWS: Final = "rows"
 _TASKS: Final = "tasks.json"
@@ -184,9 +184,10 @@ class _Comparison:
     def _unrepeated(self, group: Iterator[_Line]) -> Iterator[tuple[int, ManifestLine]]:
         """The lines of one digest, except records that were listed before, even under another name of their file."""
         # The same record has the same date, so only the records of one date must be remembered.
-        for _, same_date in itertools.groupby(group, lambda item: moment(item[1].date)):
+        lines = ((index, _parsed(data)) for index, data, _ in group)
+        for _, same_date in itertools.groupby(lines, lambda item: moment(item[1].date)):
             seen: set[tuple[str, int]] = set()
-            for index, line, _ in same_date:
+            for index, line in same_date:
                 place = self._places.identity(line.file), line.offset
                 if place not in seen:
                     yield index, line
@@ -225,7 +226,7 @@ class _Comparison:
             first = list(itertools.islice(group, 2))
             if len(first) == 1:
                 counts.lines += 1
-                yield replace(first[0][1], extension=1)
+                yield replace(_parsed(first[0][1]), extension=1)
                 continue
             lines = self._extended(itertools.chain(first, group), counts)
             few = list(itertools.islice(lines, _FEW_LINES))
@@ -238,7 +239,8 @@ class _Comparison:
         """The lines of one digest with their extensions, in their order."""
         payloads: dict[str, list[tuple[str, int]]] = {}  # places and extensions, by size and hash
         taken = different = 0
-        for _, line, result in group:
+        for _, data, result in group:
+            line = _parsed(data)
             if result is None:
                 self._faults.add(*_repeated(line))
             if result == SAME:
@@ -278,14 +280,20 @@ class _Comparison:
         def lines() -> Iterator[_Line]:
             results = sorted_rows(rows(), self._folder)
             row = next(results, b"")
-            for index, line in enumerate(read_lines(self._lines)):
-                result = None
-                if row.startswith(b"%012d\t" % index):
-                    result = row[:-1].decode().partition("\t")[2]
-                    row = next(results, b"")
-                yield index, line, result
+            with self._lines.open("rb") as file:
+                for index, data in enumerate(file):
+                    result = None
+                    if row.startswith(b"%012d\t" % index):
+                        result = row[:-1].decode().partition("\t")[2]
+                        row = next(results, b"")
+                    yield index, data, result
 
-        return (group for _, group in itertools.groupby(lines(), lambda item: item[1].digest))
+        # The digest is the last column.
+        return (group for _, group in itertools.groupby(lines(), lambda item: item[1].rpartition(b" ")[2]))
+
+
+def _parsed(data: bytes) -> ManifestLine:
+    return parse_text_line(data[:-1].decode())
 
 
 def _plain(line: ManifestLine) -> ManifestLine:

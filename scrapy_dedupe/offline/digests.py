@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.faults import KEPT, Fault, Faults
 from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.warc.bodies import (
     body_pieces,
@@ -45,10 +45,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
-COUNTED = ("lines", "stored", "computed", "hashed_bytes", "empty", "headless", "verified", "unverifiable")
-"""The counters of `FileSums` that are added up."""
-
-_KEPT = 1_000
 _PROGRESS_BYTES = 1 << 20
 
 
@@ -97,15 +93,17 @@ class FileSums:
 
     def add(self, other: FileSums) -> None:
         """Add the counters and mismatches of another file."""
-        for name in COUNTED:
+        for name in _COUNTERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.mismatch_count += other.mismatch_count
-        self.mismatches += other.mismatches[: max(0, _KEPT - len(self.mismatches))]
+        self.mismatches += other.mismatches[: max(0, KEPT - len(self.mismatches))]
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> FileSums:
         """The inverse of ``dataclasses.asdict``."""
         return cls(**{**value, "mismatches": [Fault(**item) for item in value["mismatches"]]})
+
+
+_COUNTERS = [one.name for one in fields(FileSums) if one.name != "mismatches"]
 
 
 class Digester:
@@ -281,7 +279,7 @@ class Digester:
         self.sums.verified += 1
         if computed[stored.label] != _hex(stored):
             self.sums.mismatch_count += 1
-            if len(self.sums.mismatches) < _KEPT:
+            if len(self.sums.mismatches) < KEPT:
                 hint = _mismatch_hint(record, stored)
                 reason = f"WARC-Payload-Digest is {stored}, the payload has {stored.label}:{computed[stored.label]}"
                 self.sums.mismatches.append(Fault(self._place(record.frame), reason + hint))

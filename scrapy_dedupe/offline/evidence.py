@@ -9,6 +9,7 @@ ids of all records that are neither captures nor revisits.
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -361,7 +362,7 @@ class EvidenceWriter:
         """
         was, now = before and before[0], after and after[0]
         was_at, at = places or (was.offset if was else None, now.offset if now else None)
-        if any(record is not None and record.type == "revisit" for record in (was, now)):
+        if (was and was.type == "revisit") or (now and now.type == "revisit"):
             self._add_revisit(change, before, after, (was_at, at))
         elif before and after and change != RECHUNKED:
             # Id, URI, date and payload have been compared and are the same on both sides.
@@ -422,19 +423,17 @@ class EvidenceWriter:
         self, before: StoredRecord, after: StoredRecord, places: tuple[int | None, int | None]
     ) -> None:
         """Add the fields that refer to other records; those of revisits to their originals are in ``revisits``."""
-        links: list[tuple[str, bytes | None, bytes | None]] = []
         is_revisit = "revisit" in (before.type, after.type)
         for name in ("WARC-Concurrent-To",) if is_revisit else ("WARC-Concurrent-To", "WARC-Refers-To"):
             values = after.get_all(name)
             for old, new in zip_longest(values if before is after else before.get_all(name), values):
                 was = hashed_id(old)
-                links.append((name, was, was if new == old else hashed_id(new)))
-        if before is not after and not is_revisit:
-            fields = [(record.refers_to_uri, record.refers_to_date) for record in (before, after)]
-            if fields[0] != fields[1]:
-                links.append(("place", hashed_place(*fields[0]), hashed_place(*fields[1])))
-        for link in links:
-            self._add("links", (self._pair, *places, *link))
+                self._add("links", (self._pair, *places, name, was, was if new == old else hashed_id(new)))
+        if before is after or is_revisit:
+            return
+        fields = [(record.refers_to_uri, record.refers_to_date) for record in (before, after)]
+        if fields[0] != fields[1]:
+            self._add("links", (self._pair, *places, "place", *[hashed_place(*field) for field in fields]))
 
     def _add(self, table: str, row: tuple[object, ...]) -> None:
         rows = self._rows[table]
@@ -477,9 +476,13 @@ class Evidence:
         ((count,),) = self._rows("SELECT count(*) FROM revisits WHERE change = ?", (CONVERTED,))
         return int(count)
 
-    def converted(self) -> Iterator[RevisitRow]:
-        """The responses that became revisits."""
-        return self._revisits("change = 1")
+    def sample(self, size: int, seed: int) -> Iterator[RevisitRow]:
+        """At most *size* random responses that became revisits."""
+        count = self.converted_count()
+        chosen = set(random.Random(seed).sample(range(count), min(size, count)))  # noqa: S311 - not for cryptography
+        rows = self._rows("SELECT rowid FROM revisits WHERE change = ? ORDER BY rowid", (CONVERTED,))
+        for rowid in [rowid for number, (rowid,) in enumerate(rows) if number in chosen]:
+            yield from self._revisits(f"rowid = {rowid}")
 
     def unclear_revisits(self) -> Iterator[RevisitRow]:
         """All revisits in the order of the files, except new ones whose reference is right and not ambiguous."""

@@ -238,7 +238,7 @@ class RecordFile:
                 self._write(stream.compress(piece))
             self._write(stream.flush())
 
-    def finish(self, check: Callable[[Path], None] | None = None) -> None:
+    def finish(self, check: Callable[[Path], object] | None = None) -> None:
         """Sync the file, call *check* with its temporary path, and rename it; an existing file is replaced."""
         with writing(self.path):
             whole_file.sync(self._file)

@@ -54,15 +54,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = [
-    "FORMATS",
-    "LineWriter",
-    "ManifestLine",
-    "format_of",
-    "read_all",
-    "read_lines",
-    "write_text",
-]
+__all__ = ["FORMATS", "LineWriter", "ManifestLine", "format_of", "read_all", "read_lines", "write_text"]
 
 FORMATS: Final = ("text", "jsonl", "parquet")
 _PARQUET_MAGIC: Final = b"PAR1"
@@ -96,8 +88,8 @@ def read_all(paths: Iterable[Path], *, faults: Faults | None = None) -> Iterator
 class LineWriter:
     """Context manager that writes a manifest of 6, 7 or 10 *columns*; ``-`` is standard output.
 
-    The manifest gets its name after it is synced to disk, if the block ends without an error. Until then it is in the locked
-    folder `folder`, ``.NAME.work`` next to it, which may have other temporary files. The folder is removed at the end; that
+    The manifest gets its name after it is synced to disk, if the block ends without an error. Until then it is in ``folder``,
+    the locked folder ``.NAME.work`` next to it, which may have other temporary files. The folder is removed at the end; that
     of a killed process is emptied by the next one. Raises ArchiveError if *path* exists and *force* is not set, if another
     process is writing it, and for system errors.
     """

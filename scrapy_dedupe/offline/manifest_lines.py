@@ -26,7 +26,8 @@ from typing import Any, Final, cast
 
 from scrapy_dedupe.warc.dates import parse_date
 
-ALGORITHMS: Final = ("md5", "sha1", "sha256", "sha512")
+_DIGITS: Final = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
+ALGORITHMS: Final = tuple(_DIGITS)
 COLUMNS: Final = (6, 7, 10)
 MAX_LINE_BYTES: Final = 1 << 20
 MAX_OWN_BYTES: Final = MAX_LINE_BYTES // 2 - 256
@@ -35,7 +36,7 @@ DECODED: Final = "decoded-"
 """The prefix of the label for digests of payloads without their content coding."""
 
 _DIGEST_FORM: Final = (
-    f"(?:{DECODED})?(?:md5:[0-9a-f]{{32}}|sha1:[0-9a-f]{{40}}|sha256:[0-9a-f]{{64}}|sha512:[0-9a-f]{{128}})"
+    f"(?:{DECODED})?(?:{'|'.join(f'{name}:[0-9a-f]{{{digits}}}' for name, digits in _DIGITS.items())})"
 )
 _DIGEST: Final = re.compile(_DIGEST_FORM)
 _DATE_FORM: Final = r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?Z"
@@ -121,9 +122,9 @@ def digest_of(text: str) -> str:
     if _DIGEST.fullmatch(digest):
         return digest
     label, colon, value = digest.partition(":")
-    if not colon or label.removeprefix(DECODED) not in ALGORITHMS:
+    digits = _DIGITS.get(label.removeprefix(DECODED))
+    if not colon or digits is None:
         raise ValueError(f"the digest {text[:80]!r} does not begin with {', '.join(ALGORITHMS)} and a colon")
-    digits = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}[label.removeprefix(DECODED)]
     raise ValueError(f"the digest {text[:160]!r} needs {digits} hexadecimal digits, but has {value[:130]!r}")
 
 
@@ -333,9 +334,8 @@ def file_text(name: str) -> str:
     >>> file_text("my crawl/100%.warc.gz")
     'my%20crawl/100%25.warc.gz'
     """
-    if name.startswith(_FORMAT_STARTS):
-        return _escape(name[0]) + _escaped(name[1:])
-    return _escaped(name)
+    text = _NAME_BREAK.sub(_escape, name)
+    return _escape(text[0]) + text[1:] if text.startswith(_FORMAT_STARTS) else text
 
 
 def file_of(text: str) -> str:
@@ -355,7 +355,7 @@ def uri_text(uri: str) -> str:
     """
     if uri and uri[0] != "%" and uri != "-" and not _BREAK.search(uri):
         return uri
-    return _escape(uri[:1]) + _escaped(uri[1:]) if uri else "%"
+    return _escape(uri[:1]) + _NAME_BREAK.sub(_escape, uri[1:]) if uri else "%"
 
 
 def uri_of(text: str) -> str:
@@ -373,10 +373,6 @@ def uri_of(text: str) -> str:
             "the URI begins with a percent sign and has another one without two hexadecimal digits"
         )
     return file_of(text)
-
-
-def _escaped(text: str) -> str:
-    return _NAME_BREAK.sub(_escape, text) if _NAME_BREAK.search(text) else text
 
 
 def _escape(found: re.Match[str] | str) -> str:

@@ -39,7 +39,7 @@ from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.plan_lines import LINES_FILE, bytes_text, view_rows
 from scrapy_dedupe.offline.reference_changes import MeantRecord, Standing
 from scrapy_dedupe.offline.revisits import RevisitTarget, revisit_bytes
-from scrapy_dedupe.offline.row_scan import ADDED_BYTES, RowScan
+from scrapy_dedupe.offline.row_scan import RowScan
 from scrapy_dedupe.offline.rows import (
     COLUMNS,
     PURPOSE,
@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 SIZES: Final = {"line": "BIGINT", "revisit_bytes": "BIGINT"}
 """The columns of the table ``size``."""
 
+# More than a revisit adds to the heads of its response and the place of its original: four other ids, and digests.
+_ADDED_BYTES: Final = 2_048
 _SLICES: Final = "slices"
 _SLICE: Final = """
 SELECT kind, is_converted, target_id, target_uri, target_date, target_digest, "offset", length, line, is_here, id, id_key, uri,
@@ -93,20 +95,11 @@ class PlanTask:
     jobs: Jobs
 
 
-class PlanCounts(NamedTuple):
-    """What the plan changes. ``left`` counts the unchanged copies by reason, a key of `eligibility.LEFT`.
+def make_plan(task: PlanTask, faults: Faults) -> tuple[dict[str, int], Savings]:
+    """Make the slices of all files.
 
-    ``savings`` is only filled in a dry run.
-    """
-
-    left: dict[str, int]
-    savings: Savings
-
-
-def make_plan(task: PlanTask, faults: Faults) -> PlanCounts:
-    """Make the slices of all files, and return the counts. A dry run makes no slices.
-
-    A line that differs from its record is a fault. Raises ArchiveError, and the exceptions of `Faults.add`.
+    Return the number of unchanged copies by reason, a key of `eligibility.LEFT`, and the bytes that a dry run would save; a dry
+    run makes no slices. A line that differs from its record is a fault. Raises ArchiveError, and the exceptions of `Faults.add`.
     """
     slices, scratch = task.folder / _SLICES, task.folder / "scratch"
     made = slices.with_name(f"{_SLICES}.new")
@@ -125,23 +118,23 @@ def make_plan(task: PlanTask, faults: Faults) -> PlanCounts:
     return counts
 
 
-def _joined(task: PlanTask, joins: Joins, slices: Path, faults: Faults) -> PlanCounts:
+def _joined(task: PlanTask, joins: Joins, slices: Path, faults: Faults) -> tuple[dict[str, int], Savings]:
     joins.add_lines(task.folder / LINES_FILE)
     columns = {"file": "BIGINT", "is_output": "BOOLEAN"}
     joins.add("file", columns, ((file.id, file.is_output) for file in task.files))
     joins.add_rows(task.rows)
     _check_lines(task, joins, faults)
-    joins.run([*queries.SURVEYED, *queries.CHOICES])
-    all_copies = "TRUE" if task.is_dry_run else "FALSE"
-    joins.add_sizes(queries.SMALL_COPIES.format(added=ADDED_BYTES, all_copies=all_copies))
-    joins.run(statement.format(added=ADDED_BYTES) for statement in queries.OUTCOMES)
+    values = {"added": _ADDED_BYTES, "all_copies": "TRUE" if task.is_dry_run else "FALSE"}
+    joins.run([*(statement.format(**values) for statement in queries.SURVEYED), *queries.CHOICES])
+    joins.add_sizes(queries.SMALL_COPIES.format(**values))
+    joins.run(statement.format(**values) for statement in queries.OUTCOMES)
     left = dict(joins.fetch(queries.LEFT_COPIES))
     if task.is_dry_run:
         saved = joins.fetch(queries.SAVED)
-        return PlanCounts(left, add_up((bytes_text(uri), *others) for uri, *others in saved))
+        return left, add_up((bytes_text(uri), *others) for uri, *others in saved)
     joins.run(queries.SLICES)
     joins.write_by_file(queries.SLICE_ROWS, slices)
-    return PlanCounts(left, Savings())
+    return left, Savings()
 
 
 def _check_lines(task: PlanTask, joins: Joins, faults: Faults) -> None:
@@ -151,9 +144,7 @@ def _check_lines(task: PlanTask, joins: Joins, faults: Faults) -> None:
     for number, file, offset, length, uri, date, label, value in joins.fetch(queries.UNMATCHED):
         line = ManifestLine(names[file], offset, length, bytes_text(uri), date, f"{label}:{value.hex()}")
         lines.setdefault(file, []).append((number, line))
-    tasks = [
-        CheckTask(task.places, task.eligibility, tuple(some), task.is_dry_run) for some in lines.values()
-    ]
+    tasks = [CheckTask(task.places, task.eligibility, tuple(some)) for some in lines.values()]
     rows: list[Sequence[Any]] = []
     done = run_tasks(
         check_lines, tasks, task.jobs, NO_PROGRESS, lambda task: len(task.lines), keep_going=faults.keep_going
@@ -169,12 +160,11 @@ def _check_lines(task: PlanTask, joins: Joins, faults: Faults) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckTask:
-    """Numbered lines of one file. For a dry run, the heads of all records are kept."""
+    """Numbered lines of one file."""
 
     places: Places
     eligibility: Eligibility
     lines: tuple[tuple[int, ManifestLine], ...]
-    is_dry_run: bool
 
 
 def check_lines(task: CheckTask, faults: Faults, advance: Advance) -> list[tuple[Any, ...]]:
@@ -209,7 +199,7 @@ def _row(task: CheckTask, line: ManifestLine, faults: Faults) -> RecordRow:
     with record.path.open("rb") as file:
         file.seek(record.offset)
         is_gzip = file.read(2) == GZIP_MAGIC[:2]
-    rows = RowsTask(record.path, line.file, Path(), task.eligibility, (algorithm,), False, task.is_dry_run)
+    rows = RowsTask(record.path, line.file, Path(), task.eligibility, (algorithm,), False)
     return RowScan(rows, faults).captured(record, {algorithm: digest})._replace(is_gzip=is_gzip)
 
 

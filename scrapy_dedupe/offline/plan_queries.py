@@ -13,7 +13,11 @@ from scrapy_dedupe.offline.rows import COLUMNS
 
 # The place is that of the line, and the facts are for the verification.
 _NOT_PLANNED: Final = ("offset", "length", "stored", "start", "head_bytes", "block_bytes")
-_VALUES: Final = ", ".join(f'r."{name}"' for name in COLUMNS if name not in _NOT_PLANNED)
+# The heads of records whose revisits might not be smaller, if each refers to its original with at most 1,200 bytes.
+_HEADS: Final = (
+    "CASE WHEN {all_copies} OR r.heads_bytes + {added} + 1200 >= r.length THEN r.start END AS heads"
+)
+_VALUES: Final = ", ".join([*(f'r."{name}"' for name in COLUMNS if name not in _NOT_PLANNED), _HEADS])
 
 _MATCHES: Final = """
     r.file = l.file AND r."offset" = l."offset" AND r.length = l.length AND r.target_uri = l.uri AND r.target_date = l.date
@@ -132,22 +136,19 @@ GROUP BY cluster, is_chunked
 """,
     """
 CREATE TABLE earlier AS
-SELECT s.line, v.line AS original, s.is_chunked OR NOT v.is_chunked AS fits,
-    row_number() OVER (
-        PARTITION BY s.line, s.is_chunked OR NOT v.is_chunked ORDER BY v.copy, v.line
-    ) AS place
+SELECT s.line, min_by(v.line, (v.copy, v.line)) FILTER (WHERE s.is_chunked OR NOT v.is_chunked) AS original
 FROM eligible s JOIN serving v ON v.cluster = s.listed_original
 WHERE s.role = 2 AND (v.copy < s.copy OR (v.copy = s.copy AND v.line < s.line))
+GROUP BY s.line
 """,
     """
 CREATE TABLE chosen AS
 SELECT s.* EXCLUDE (reason), e.original,
     CASE WHEN s.role = 2 AND s.reason IS NULL AND e.original IS NULL THEN
-        CASE WHEN c.line IS NOT NULL THEN 'chunks' WHEN o.unfit = 'unreadable' THEN 'unreadable' ELSE 'original' END
+        CASE WHEN e.line IS NOT NULL THEN 'chunks' WHEN o.unfit = 'unreadable' THEN 'unreadable' ELSE 'original' END
         ELSE s.reason END AS reason
 FROM eligible s
-LEFT JOIN earlier e ON e.line = s.line AND e.fits AND e.place = 1
-LEFT JOIN earlier c ON c.line = s.line AND NOT c.fits AND c.place = 1
+LEFT JOIN earlier e ON e.line = s.line
 LEFT JOIN eligible o ON o.line = s.listed_original
 """,
     "DROP TABLE eligible",
@@ -167,20 +168,17 @@ OUTCOMES: Final = [
     # 64: bytes for values that the estimated size does not include, such as the digits of another date.
     """
 CREATE TABLE gaining AS
-SELECT c.* EXCLUDE (reason), m.revisit_bytes,
-    CASE WHEN c.role = 2 AND c.reason IS NULL AND m.revisit_bytes + 64
+SELECT c.* EXCLUDE (reason), coalesce(
+        z.revisit_bytes,
+        c.heads_bytes + octet_length(c.refers_uri) + length(c.refers_date) + {added} // 2
+    ) AS new_bytes,
+    CASE WHEN c.role = 2 AND c.reason IS NULL AND new_bytes + 64
         + greatest(0, coalesce(octet_length(o.id), 0) - 47)
         + greatest(0, octet_length(o.uri) - octet_length(c.refers_uri)) >= c.length THEN 'no-gain'
         ELSE c.reason END AS reason
 FROM chosen c
 LEFT JOIN chosen o ON o.line = c.original
-LEFT JOIN (
-    SELECT c.line, coalesce(
-        z.revisit_bytes,
-        c.heads_bytes + octet_length(c.refers_uri) + length(c.refers_date) + {added} // 2
-    ) AS revisit_bytes
-    FROM chosen c LEFT JOIN size z ON z.line = c.line
-) m ON m.line = c.line
+LEFT JOIN size z ON z.line = c.line
 """,
     "DROP TABLE chosen",
     # A revisit that names this URL and second would only find the record in chunks.
@@ -207,7 +205,7 @@ GROUP BY d.reason ORDER BY copies DESC, d.reason
 """Unchanged copies in rewritten files, by reason. A record that is the original of a revisit is not a copy."""
 
 SAVED: Final = """
-SELECT l.uri, coalesce(d.mime, ''), d.length - d.revisit_bytes FROM decided d JOIN line l ON l.line = d.line
+SELECT l.uri, coalesce(d.mime, ''), d.length - d.new_bytes FROM decided d JOIN line l ON l.line = d.line
 JOIN file f ON f.file = d.file WHERE d.is_converted AND f.is_output ORDER BY d.line
 """
 """URI, media type and saved bytes of each copy that becomes a revisit in a rewritten file."""

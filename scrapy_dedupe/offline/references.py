@@ -14,7 +14,6 @@ this head does not announce them, they show the chunks as part of the page. A ch
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
@@ -46,6 +45,7 @@ _WAYS = {
 # These ways are tried only if the ways before them lead nowhere. Afterwards an earlier way may find the same payload.
 _LAST_WAYS = ("target", "own", "digest", "unmodified")
 _ORDER = list(_WAYS)
+_DANGLING = "the original of this revisit is in neither archive, or has another digest than the revisit"
 _ONLY_BY_DIGEST = (
     "the record that this revisit refers to is in neither archive; only its digest leads to a payload, which pywb and"
     " wabac.js do not search for"
@@ -101,10 +101,7 @@ class References:
 
     def replay(self, sample: int, seed: int) -> None:
         """Replay *sample* random revisits, or all if there are fewer, as a replay program does."""
-        count = self._evidence.converted_count()
-        chosen = set(random.Random(seed).sample(range(count), min(sample, count)))  # noqa: S311 - not for cryptography
-        rows = enumerate(self._evidence.converted()) if chosen else ()
-        for row in [row for number, row in rows if number in chosen]:
+        for row in self._evidence.sample(sample, seed):
             self._counts["sample"] += 1
             try:
                 reason = self._reason_against_replay(row)
@@ -250,17 +247,7 @@ class References:
             self._counts["resolved"] += 1
             return
         self._counts["dangling_before"] += 1
-        self._note(row, self._why_dangling(after))
-
-    def _why_dangling(self, reference: ReferenceRow) -> str:
-        named = [] if reference.id is None else [*self._sides[AFTER].named(reference.id)]
-        if reference.place is not None:
-            named += self._sides[AFTER].at_place(reference.place)
-        if named:
-            return "the record that this revisit refers to has another digest than the revisit"
-        if reference.named.is_unmodified and not (reference.id or reference.target or reference.digest):
-            return "this revisit refers to no original"
-        return "the original of this revisit is in neither archive"
+        self._note(row, _DANGLING)
 
     def _by_digest(self, reference: ReferenceRow, side: int) -> list[Held]:
         """The captures of a reference's URI with its digest, or with a payload that has its SHA-256."""

@@ -41,7 +41,7 @@ from scrapy_dedupe.offline.restored_files import (
     search,
     write_output,
 )
-from scrapy_dedupe.offline.verifying import verify
+from scrapy_dedupe.offline.verifying import DEFAULT_SAMPLE, verify
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import part
@@ -70,7 +70,7 @@ class RestoreOptions:
     jobs: int = 1
     keep_going: bool = False
     force: bool = False
-    sample: int = 100
+    sample: int = DEFAULT_SAMPLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,16 +213,17 @@ class _Restoration:
         if any(_made_facts(one.final) != self.made[str(one.final)] for one in named):
             return False
         replaced = {self.inputs[one.number].name for one in named} if self.in_place else set()
-        now = {name: facts for name, facts in self.job.files.items() if name not in replaced}
-        return before.changed_file(now) is None
+        now = self.job.files
+        return not any(before.files[name].has_changed(now[name]) for name in now if name not in replaced)
 
     def _check_unchanged(self, files: Sequence[Input]) -> None:
         """Raise ArchiveError if a file has changed since it was read, so that records added during the run are not lost."""
-        if (name := self.job.changed_file({given.name: facts_of(given.file) for given in files})) is not None:
-            self.forget()
-            raise ArchiveError(
-                f"{name} has changed since it was read, so no more files get their final names. Start again."
-            )
+        for given in files:
+            if self.job.files[given.name].has_changed(facts_of(given.file)):
+                self.forget()
+                raise ArchiveError(
+                    f"{given.name} has changed since it was read, so no more files get their final names. Start again."
+                )
 
     def _refuse_existing(self, outputs: Sequence[Output]) -> None:
         """Raise ArchiveError if a file has the final name of an output, unless this run has made it."""

@@ -43,7 +43,7 @@ from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import kept_processes
 from scrapy_dedupe.tasks.outputs import work_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
-from scrapy_dedupe.tasks.state import LOCK, reading, writing
+from scrapy_dedupe.tasks.state import LOCK, reading
 from scrapy_dedupe.tasks.work import JOB, WorkFolder, size_of
 from scrapy_dedupe.warc.reading import read_records
 
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from scrapy_dedupe.offline.manifest import ManifestLine
     from scrapy_dedupe.offline.places import Places
-    from scrapy_dedupe.offline.plan import PlanCounts
     from scrapy_dedupe.offline.plan_lines import PlannedFile
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
@@ -244,7 +243,7 @@ def rows_task(
 ) -> RowsTask:
     """The task that makes the rows of file *number* in the work folder."""
     target = work.path / "rows" / f"{number}.parquet"
-    return RowsTask(file, name, target, options.eligibility, algorithms, is_summed, options.dry_run)
+    return RowsTask(file, name, target, options.eligibility, algorithms, is_summed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,20 +293,17 @@ class Rewriting:
 
     def _tried(self, rows: Mapping[int, Path]) -> Rewritten:
         """The report of a dry run."""
-        counts = self._planned(rows, self.faults)
+        left, savings = self._planned(rows, self.faults)
         old_bytes = sum(map(size_of, self.new.files.values()))
-        savings = counts.savings
-        sizes = {"old_bytes": old_bytes, "new_bytes": old_bytes - savings.saved_bytes}
-        return self._report(
-            counts.left, {"converted": savings.records, "repointed": 0, **sizes}, savings=savings
-        )
+        counts = {"converted": savings.records, "repointed": 0, "old_bytes": old_bytes}
+        return self._report(left, counts, new_bytes=old_bytes - savings.saved_bytes, savings=savings)
 
     def _verified(
         self, sources: SourceFiles, rows: Mapping[int, Path], *, trusts_rows: bool
     ) -> tuple[Rewritten, list[str]]:
         """The report on the verified new files, and the names of the files that change."""
         options, work, new = self.options, self.work, self.new
-        left = work.step("plan", lambda faults: self._planned(rows, faults).left, self.faults)
+        left = work.step("plan", lambda faults: self._planned(rows, faults)[0], self.faults)
         sources.check_unchanged()
         rewrites = self._rewritten()
         sources.check_unchanged()
@@ -317,11 +313,10 @@ class Rewriting:
             for name, done in rewrites.items()
             if new.output is not None or done["converted"] or done["repointed"]
         ]
-        numbers = {file.name: file.id for file in self.files}
         try:
             verification = verify(
                 [(file, new.waiting(name) if name in changed else file) for name, file in new.files.items()],
-                facts=[RowFacts(rows[numbers[name]]) for name in new.files] if trusts_rows else (),
+                facts=[RowFacts(rows[file.id]) for file in self.files] if trusts_rows else (),
                 originals=[*new.others.values()],
                 sample=options.sample,
                 jobs=options.jobs,
@@ -337,7 +332,7 @@ class Rewriting:
         kept_in = None if verification.is_right else str(new.folder.parent)
         return self._report(left, total, verification=verification, kept_in=kept_in), changed
 
-    def _planned(self, rows: Mapping[int, Path], faults: Faults) -> PlanCounts:
+    def _planned(self, rows: Mapping[int, Path], faults: Faults) -> tuple[dict[str, int], Savings]:
         options = self.options
         found = Faults(keep_going=options.keep_going)
         task = PlanTask(
@@ -349,23 +344,20 @@ class Rewriting:
             options.dry_run,
             options.jobs,
         )
-        counts = make_plan(task, found)
+        planned = make_plan(task, found)
         # Damage that was found while rows were made is found again, with another reason.
         known = {fault.place for fault in self.faults.first}
         new = tuple(fault for fault in found.first if fault.place not in known)
         faults.take(found.count - (len(found.first) - len(new)), new)
-        return counts
+        return planned
 
     def _rewritten(self) -> dict[str, dict[str, int]]:
         """Write the new files that do not exist yet. Return the counts of each file."""
-        folder = self.work.path / "done"
-        with writing(folder):
-            folder.mkdir(exist_ok=True)
         tasks = [
             RewriteTask(
                 file.name,
                 self.new.files[file.name],
-                folder / str(file.id),
+                self.work.path / "done" / str(file.id),
                 self.new.waiting(file.name),
                 slice_folder(self.work.path, file.id),
             )

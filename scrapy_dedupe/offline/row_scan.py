@@ -52,11 +52,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.reading import StoredRecord
 
 CAPTURES: Final = ("response", "resource")
-ADDED_BYTES: Final = 2_048
-"""More than a revisit adds to the heads of its response and the place of its original: four other ids, and digests."""
-
-# A reference of this size to the original is expected, when it is decided whether the heads are kept.
-_REFERENCE_BYTES: Final = 1_200
 # Of a longer record, the bytes might have left the window.
 _LONG_BYTES: Final = 1 << 20
 _SHORT_BYTES: Final = 1 << 12
@@ -328,13 +323,10 @@ class RowScan:
             values |= {"digest": sha1, "digest_key": digest_key(sha1.decode("ascii"))}
 
     def _add_heads(self, values: Values, frame: Frame, start: bytes, heads_bytes: int, mime: str) -> None:
-        """Add the values from which the size of a revisit is estimated; *start* has the WARC head and the HTTP head."""
-        # The revisit might not be smaller than its record, so that its size must be computed from the heads.
-        is_close = heads_bytes + ADDED_BYTES + _REFERENCE_BYTES >= frame.length
+        """Add the values of a response that may become a revisit; *start* has the WARC head and the HTTP head."""
         values |= {
             "mime": mime,
             "heads_bytes": heads_bytes,
-            "heads": start if self._task.has_heads or is_close else None,
             "start": start,
             "head_bytes": frame.block_position,
             "block_bytes": frame.block_length,

@@ -1,6 +1,6 @@
 """Rows: one for each record of a file, with all that the plan needs to know about it, as a Parquet file.
 
-A file is read once (`row_scan`); everything up to the plan works on its rows. The columns of version 2:
+A file is read once (`row_scan`); everything up to the plan works on its rows. The columns of version 3:
 
 ===================  =======  ======================================================================================
 offset, length       BIGINT   stored bytes; length 0: the record shares a gzip member with others
@@ -33,7 +33,6 @@ unfit                VARCHAR  why no revisit can refer to the record; else NULL
 is_chunked           BOOLEAN  the body is stored in chunks
 mime                 VARCHAR  the media type of the HTTP response, without parameters
 heads_bytes          BIGINT   the size of the WARC head and the HTTP head
-heads                BLOB     both heads, if the record is so small that a revisit might not be smaller
 start                BLOB     both heads of a response that may become a revisit; of a record of another type that refers to
                               others and can be changed, the head and the block, if the block has at most 4 KiB
 head_bytes           BIGINT   the size of the WARC head in ``start``
@@ -41,7 +40,7 @@ block_bytes          BIGINT   the size of the block; this and ``head_bytes`` are
 ===================  =======  ======================================================================================
 
 ``blake2b`` is BLAKE2b with 32 bytes (RFC 7693), a second digest that is independent of the others. The columns from
-``target_uri`` to ``heads`` are only set for captures (``response`` and ``resource``). ``stored`` and the last three columns
+``target_uri`` to ``heads_bytes`` are only set for captures (``response`` and ``resource``). ``stored`` and the last three columns
 are the facts with which a verification need not read the file again (`old_files`). The key ``scrapy-dedupe`` of the Parquet
 metadata holds a JSON object with ``version``.
 
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
     from scrapy_dedupe.offline.eligibility import Eligibility
     from scrapy_dedupe.warc.sources import ReadableFile
 
-VERSION: Final = 2
+VERSION: Final = 3
 PURPOSE: Final = "Deduplicating an archive"
 SECOND: Final = "blake2b"
 """The name of the second digest, as a column and for `warc.bodies.hasher_of`."""
@@ -114,7 +113,6 @@ class RecordRow(NamedTuple):
     is_chunked: bool | None = None
     mime: str | None = None
     heads_bytes: int | None = None
-    heads: bytes | None = None
     start: bytes | None = None
     head_bytes: int | None = None
     block_bytes: int | None = None
@@ -137,7 +135,7 @@ class RowsTask:
 
     ``name`` is the name of the file in manifests. ``algorithms`` are the digests of payloads. ``is_summed``: records get lines
     of a manifest, and everything that `digests` reports as a fault is one; then the first algorithm is that of the
-    manifest. ``has_heads``: the heads of all captures are kept, for a dry run.
+    manifest.
     """
 
     file: ReadableFile
@@ -146,7 +144,6 @@ class RowsTask:
     eligibility: Eligibility
     algorithms: tuple[str, ...]
     is_summed: bool
-    has_heads: bool
 
     @property
     def path(self) -> Path:
@@ -161,7 +158,6 @@ class RowsTask:
     @property
     def depends_on(self) -> object:
         """What the rows depend on besides the file, as a JSON value."""
-        # Without all heads, a dry run is only less exact.
         return [VERSION, self.eligibility.to_json(), self.algorithms, self.is_summed]
 
 

@@ -168,7 +168,7 @@ def _work_folder(inputs: Sequence[Input], output: Path | None, options: StepOpti
         yield options.work
     elif options.dry_run:
         with work_folder(Path("-")) as work:
-            yield work.path / STATE_FOLDER
+            yield work.path.with_name(STATE_FOLDER)
     else:
         yield (_common_folder(inputs) if output is None else output) / STATE_FOLDER
 

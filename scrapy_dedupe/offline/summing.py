@@ -18,6 +18,7 @@ from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.outputs import check_output, parts_folder
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.state import LOCK, writing
+from scrapy_dedupe.tasks.work import OutputTask
 from scrapy_dedupe.warc.remote import is_url
 
 from .digests import Digester, DigestOptions, FileSums
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.tasks.work import Advance, WorkFolder
-    from scrapy_dedupe.warc.sources import ReadableFile
 
     from .inputs import Input
 
@@ -101,7 +101,9 @@ def sum_files(
         known = _in_manifest(inputs, listed)
         new = [given for given in inputs if given.name not in known]
         tasks = [
-            _SumTask(given.name, given.file, work.task_path(given.name), options.digests) for given in new
+            _SumTask(given.name, given.file, path, path.with_suffix(".txt"), options.digests)
+            for given in new
+            for path in (work.task_path(given.name),)
         ]
         done = Sums(
             output=str(output),
@@ -116,7 +118,7 @@ def sum_files(
         # In the state folder, so that a killed run leaves no other file.
         whole = work.path / "manifest"
         with LineWriter(whole, columns=COLUMNS, format=file_format, force=True) as writer:
-            for path in [*([output] if is_added_to else ()), *(task.lines for task in tasks)]:
+            for path in [*([output] if is_added_to else ()), *(task.target for task in tasks)]:
                 for line in read_lines(path):
                     writer.write(line)
         with writing(output):
@@ -126,21 +128,10 @@ def sum_files(
 
 
 @dataclass(frozen=True, slots=True)
-class _SumTask:
-    """A file to sum; its lines go to ``PATH.txt``."""
+class _SumTask(OutputTask):
+    """A file to sum; ``target`` gets its lines."""
 
-    name: str
-    file: ReadableFile
-    path: Path
     options: DigestOptions
-
-    @property
-    def lines(self) -> Path:
-        return self.path.with_suffix(".txt")
-
-    @property
-    def outputs(self) -> tuple[Path, ...]:
-        return (self.lines,)
 
     @property
     def depends_on(self) -> object:
@@ -149,7 +140,7 @@ class _SumTask:
 
 def _sum_file(task: _SumTask, faults: Faults, advance: Advance) -> object:
     digester = Digester(task.file, task.name, task.options, faults=faults, advance=advance)
-    write_text(task.lines, digester.lines(), columns=COLUMNS)
+    write_text(task.target, digester.lines(), columns=COLUMNS)
     return asdict(digester.sums)
 
 

@@ -99,14 +99,14 @@ def compare_in_order(
     first_capture: FirstCapture,
     *,
     keep: bool,
-) -> tuple[list[NearAnswer], list[Signature]]:
-    """The near texts of *signatures*, and the signatures of the texts that are kept.
+) -> tuple[list[NearAnswer], list[int]]:
+    """The near texts of *signatures*, and the numbers of the signatures whose texts are kept.
 
     ``places`` are the buckets of each signature; ``buckets`` has the references to the texts in them, ``kept`` the digests
     and stored signatures of these texts. Both are updated, so that a text is compared with the earlier ones.
     """
     answers, new = [], []
-    for signature, its_places in zip(signatures, places, strict=True):
+    for number, (signature, its_places) in enumerate(zip(signatures, places, strict=True)):
         digest = signature.capture.digest
         refs = {buckets[place] for place in its_places if place in buckets}
         candidates = [kept[ref] for ref in refs if ref in kept and kept[ref][0] != digest]
@@ -115,7 +115,7 @@ def compare_in_order(
             ref = reference(digest)
             kept[ref] = digest, packed_signature(signature)
             buckets.update(dict.fromkeys(its_places[: len(signature.bands)], ref))
-            new.append(signature)
+            new.append(number)
         answers.append(answer)
     return answers, new
 

@@ -141,8 +141,9 @@ class ClusterContent(RedisContent):
             signatures, places, buckets, kept, _reference, first_capture, keep=is_claim
         )
         if new:
-            fills = [(band[:BAND_BYTES], _reference(it.capture.digest)) for it in new for band in it.bands]
-            keeps = [(it.capture.digest, kept[_reference(it.capture.digest)][1]) for it in new]
+            signed = [signatures[number] for number in new]
+            fills = [(band[:BAND_BYTES], _reference(it.capture.digest)) for it in signed for band in it.bands]
+            keeps = [(it.capture.digest, kept[_reference(it.capture.digest)][1]) for it in signed]
             self._run_many(_NEAR, [*self._calls(b"keep", keeps), *self._calls(b"fill", fills)])
         return answers
 

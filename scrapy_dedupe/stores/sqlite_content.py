@@ -6,7 +6,6 @@ lock first, so that several processes can share a file.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .base import SeenText, TextMatch
@@ -24,7 +23,7 @@ from .sqlite_file import rows_of, sqlite_faults, transaction
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from .base import NearAnswer, OnForgotten, Signature
@@ -36,6 +35,13 @@ _RECALL = """
 SELECT source, first.digest, scheme, rest, crawl, seen_ms, pending
 FROM content_sources JOIN content_first AS first ON first.digest = content_sources.digest WHERE source IN ({})
 """
+
+# Inserts a text unless it is in one of the two tables.
+_CLAIM = """
+INSERT INTO {} SELECT ?1, ?2, ?3, ?4, ?5 WHERE NOT EXISTS (SELECT 1 FROM {} WHERE digest = ?1) ON CONFLICT DO NOTHING
+"""
+_CLAIM_PENDING = _CLAIM.format("content_pending", "content_texts")
+_CLAIM_CONFIRMED = _CLAIM.format("content_texts", "content_pending")
 
 # The number of rows that one transaction of a purge deletes; larger ones would block other processes for too long.
 _PURGE_AT_ONCE = 10_000
@@ -239,17 +245,14 @@ class SqliteContent:
 
     # Transactions
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            with transaction(self._connection, self._url):
-                yield
-        except BaseException:
-            # What was not written must not be in memory: crawl numbers may be assigned again.
-            self._signatures.clear()
-            self._numbers.clear()
-            self._ids.clear()
-            raise
+    def _writing(self) -> AbstractContextManager[None]:
+        return transaction(self._connection, self._url, on_failure=self._clear)
+
+    def _clear(self) -> None:
+        # What was not written must not be in memory: crawl numbers may be assigned again.
+        self._signatures.clear()
+        self._numbers.clear()
+        self._ids.clear()
 
     def _reading(self) -> AbstractContextManager[None]:
         return transaction(self._connection, self._url, "BEGIN")
@@ -337,42 +340,30 @@ class SqliteContent:
         return answers
 
     def _claim(self, captures: Sequence[SeenText], pending: bool) -> list[TextMatch | None]:
-        first = self._first([capture.digest for capture in captures])
-        claimed: dict[bytes, SeenText] = {}
+        # Most texts are new: nothing is read unless a text cannot be inserted.
+        statement = _CLAIM_PENDING if pending else _CLAIM_CONFIRMED
+        execute, many = self._connection.execute, self._connection.executemany
         sources: list[tuple[bytes, bytes]] = []
-        replaced: list[tuple[bytes]] = []
         answers: list[TextMatch | None] = []
         for capture in captures:
             digest = capture.digest
-            known = first.get(digest)
-            answer = None if known is None else self._answer(digest, known, capture)
-            if answer is None:
-                if known is not None:
-                    replaced.append((digest,))
-                claimed[digest] = capture
-                if capture.source:
-                    sources.append((capture.source, digest))
-                first[digest] = self._row(capture, pending)
+            row = (digest, *self._row(capture, pending)[:4])
+            answer = None
+            if not execute(statement, row).rowcount:
+                answer = self._first_capture(digest, capture, 1.0)
+                if answer is None:
+                    # It has expired, or is an earlier attempt of this page.
+                    for table in ("content_pending", "content_texts"):
+                        execute(f"DELETE FROM {table} WHERE digest = ?", (digest,))  # noqa: S608
+                    execute(statement, row)
+            if answer is None and capture.source:
+                sources.append((capture.source, digest))
             answers.append(answer)
-        if replaced:
-            for table in ("content_pending", "content_texts"):
-                self._connection.executemany(f"DELETE FROM {table} WHERE digest = ?", replaced)  # noqa: S608
-        self._insert("content_pending" if pending else "content_texts", {key: first[key] for key in claimed})
-        self._connection.executemany(
-            "INSERT OR REPLACE INTO content_sources VALUES (?, ?)",
-            sources,
-        )
+        many("INSERT OR REPLACE INTO content_sources VALUES (?, ?)", sources)
         return answers
 
     def _row(self, capture: SeenText, pending: bool) -> _First:
         return (*split_url(capture.url), self._crawl_number(capture.crawl), capture.seen_ms, int(pending))
-
-    def _insert(self, table: str, first: dict[bytes, _First]) -> None:
-        # In the order of the digests, since neighbours share a page.
-        self._connection.executemany(
-            f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?)",  # noqa: S608
-            [(digest, *row[:4]) for digest, row in sorted(first.items())],
-        )
 
     def _settle(
         self, passed: Sequence[SeenText], failed: Sequence[SeenText], dropped: Sequence[SeenText]
@@ -398,7 +389,11 @@ class SqliteContent:
         gone = [(digest,) for digest in {*were_pending.intersection(confirmed), *released}]
         self._connection.executemany("DELETE FROM content_pending WHERE digest = ?", gone)
         self._signatures.drop(released)
-        self._insert("content_texts", confirmed)
+        # In the order of the digests, since neighbours share a page.
+        self._connection.executemany(
+            "INSERT INTO content_texts VALUES (?, ?, ?, ?, ?)",
+            [(digest, *row[:4]) for digest, row in sorted(confirmed.items())],
+        )
         statement = "INSERT INTO content_captures VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO "
         if self._lifetime_ms is None:
             statement += "NOTHING"

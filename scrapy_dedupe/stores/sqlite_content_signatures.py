@@ -20,8 +20,12 @@ from .sqlite_file import rows_of
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Collection, Sequence
+    from typing import TypeAlias
 
     from .base import NearAnswer, SeenText, Signature, TextMatch
+
+    _Row: TypeAlias = tuple[bytes, bytes, bytes]
+    """Digest, signature and bands of a text."""
 
 # Moving this many takes about 30 ms, in which other processes cannot write.
 _MOST = 1_024
@@ -46,7 +50,7 @@ class KeptSignatures:
         self._connection = connection
         self._first_capture = first_capture
         # The rows of content_recent; what they say about each bucket; and about each text, by its reference.
-        self._rows: dict[int, tuple[bytes, bytes, bytes]] = {}
+        self._rows: dict[int, _Row] = {}
         self._buckets: dict[int, int] = {}
         self._kept: dict[int, tuple[bytes, bytes]] = {}
 
@@ -56,18 +60,20 @@ class KeptSignatures:
         numbers = [bucket_numbers(b"".join((*it.bands, *it.more_bands))) for it in signatures]
         everything = set().union(*numbers)
         buckets = dict(rows_of(self._connection, _BANDS, [*everything]))
-        buckets.update((it, self._buckets[it]) for it in everything if it in self._buckets)
+        buckets.update((it, self._buckets[it]) for it in everything & self._buckets.keys())
         refs = {*buckets.values()}
         kept: dict[int, tuple[bytes, bytes]] = {
             ref: (digest, row_bytes)
             for ref, digest, row_bytes in rows_of(self._connection, _SIGNATURES, [*refs])
         }
-        kept.update((ref, self._kept[ref]) for ref in refs if ref in self._kept)
+        kept.update((ref, self._kept[ref]) for ref in refs & self._kept.keys())
         answers, new = compare_in_order(
             signatures, numbers, buckets, kept, _reference, self._first_capture, keep=keep
         )
-        for signature in new:
-            self._append(*kept[_reference(signature.capture.digest)], b"".join(signature.bands))
+        for number in new:
+            signature = signatures[number]
+            row = (*kept[_reference(signature.capture.digest)], b"".join(signature.bands))
+            self._append(row, numbers[number][: len(signature.bands)])
         if keep and len(self._rows) >= _MOST:
             self.move()
         return answers
@@ -121,19 +127,19 @@ class KeptSignatures:
         elif last:
             self.clear()
             rows = self._connection.execute(_RECENT, (0,)).fetchall()
-        for row in rows:
-            self._remember(*row)
+        for number, *row in rows:
+            self._remember(number, tuple(row), bucket_numbers(row[2]))
 
-    def _append(self, digest: bytes, row_bytes: bytes, bands: bytes) -> None:
-        row = (self._last + 1, digest, row_bytes, bands)
-        self._connection.execute("INSERT INTO content_recent VALUES (?, ?, ?, ?)", row)
-        self._remember(*row)
+    def _append(self, row: _Row, buckets: Sequence[int]) -> None:
+        number = self._last + 1
+        self._connection.execute("INSERT INTO content_recent VALUES (?, ?, ?, ?)", (number, *row))
+        self._remember(number, row, buckets)
 
-    def _remember(self, number: int, digest: bytes, row_bytes: bytes, bands: bytes) -> None:
-        ref = _reference(digest)
-        self._rows[number] = (digest, row_bytes, bands)
-        self._kept[ref] = (digest, row_bytes)
-        self._buckets.update(dict.fromkeys(bucket_numbers(bands), ref))
+    def _remember(self, number: int, row: _Row, buckets: Sequence[int]) -> None:
+        ref = _reference(row[0])
+        self._rows[number] = row
+        self._kept[ref] = row[:2]
+        self._buckets.update(dict.fromkeys(buckets, ref))
 
 
 def _reference(digest: bytes) -> int:

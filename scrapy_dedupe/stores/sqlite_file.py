@@ -14,6 +14,7 @@ import os
 import sqlite3
 import time
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
@@ -22,7 +23,9 @@ from scrapy_dedupe.files.folders import folder_fault
 from . import sqlite_content_tables, sqlite_index_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from scrapy_dedupe.errors import StoreError
 
     from .location import StoreLocation
 
@@ -199,32 +202,51 @@ def sqlite_faults(url: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        message = str(error)
-        if any(words in message for words in _NOT_A_DATABASE):
-            raise StoreRefused(
-                f"The file of the store {url} is not a valid SQLite database ({message}). It was left unchanged;"
-                " move it away, or name another file in DEDUPE_STORE_URL."
-            ) from error
-        remedy = next((f" {remedy}" for part, remedy in _REMEDIES if part in message.lower()), "")
-        raise StoreUnavailable(f"The store {url} cannot be used: {message.rstrip('.')}.{remedy}") from error
+        raise _store_error(url, error) from error
 
 
 @contextmanager
-def transaction(connection: sqlite3.Connection, url: str, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
-    """A transaction on an autocommit connection. Raises the store errors."""
-    with sqlite_faults(url):
+def transaction(
+    connection: sqlite3.Connection,
+    url: str,
+    begin: str = "BEGIN IMMEDIATE",
+    on_failure: Callable[[], None] | None = None,
+) -> Iterator[None]:
+    """A transaction on an autocommit connection. Raises the store errors.
+
+    *on_failure* is called if nothing is committed.
+    """
+    # Not with sqlite_faults(): a page has several transactions, and each context manager takes microseconds.
+    try:
         if connection.in_transaction:
             # The rollback of the previous transaction has failed.
             connection.execute("ROLLBACK")
         connection.execute(begin)
+        yield
+        connection.execute("COMMIT")
+    except BaseException as error:
+        if on_failure is not None:
+            on_failure()
         try:
-            yield
-            connection.execute("COMMIT")
-        except BaseException:
             # SQLite may have rolled back by itself, for example because the disk is full.
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            raise
+        except sqlite3.Error as other:
+            raise _store_error(url, other) from other
+        if isinstance(error, sqlite3.Error):
+            raise _store_error(url, error) from error
+        raise
+
+
+def _store_error(url: str, error: sqlite3.Error) -> StoreError:
+    message = str(error)
+    if any(words in message for words in _NOT_A_DATABASE):
+        return StoreRefused(
+            f"The file of the store {url} is not a valid SQLite database ({message}). It was left unchanged;"
+            " move it away, or name another file in DEDUPE_STORE_URL."
+        )
+    remedy = next((f" {remedy}" for part, remedy in _REMEDIES if part in message.lower()), "")
+    return StoreUnavailable(f"The store {url} cannot be used: {message.rstrip('.')}.{remedy}")
 
 
 def rows_of(
@@ -237,5 +259,10 @@ def rows_of(
         # Only a few lengths occur, so that prepared statements are reused.
         length = 1 << (len(some) - 1).bit_length()
         padded = [*parameters, *some, *[some[-1]] * (length - len(some))]
-        rows += connection.execute(statement.format(", ".join("?" * length)), padded)
+        rows += connection.execute(_with_places(statement, length), padded)
     return rows
+
+
+@cache
+def _with_places(statement: str, length: int) -> str:
+    return statement.format(", ".join("?" * length))

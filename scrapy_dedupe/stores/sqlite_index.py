@@ -29,12 +29,13 @@ from .index_values import (
     url_hash,
     utc_now,
 )
-from .sqlite_file import sqlite_faults
+from .sqlite_file import sqlite_faults, transaction
 from .sqlite_index_base import COUNTS, NEXT_ORDER, id_range, referenced_record
 from .sqlite_index_imports import SqliteImports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from .base import OnDone, UrlCapture
     from .crawl_index import Addition
@@ -124,11 +125,11 @@ class SqliteIndex(SqliteImports):
 
     def find_plain(self, crawl: str, digests: Sequence[str], *, lasting: bool) -> list[Original | None]:
         # ``lasting`` has no effect: only Browsertrix marks crawls, and it does not use SQLite.
-        with sqlite_faults(self._url):
+        with self._looking_up(len(digests)):
             return [self._original_of(crawl, digest) for digest in digests]
 
     def _find_urls(self, crawl: str, urls: Sequence[str]) -> list[UrlCapture | None]:
-        with sqlite_faults(self._url):
+        with self._looking_up(len(urls)):
             return [self._capture_of(crawl, url) for url in urls]
 
     def add_plain(self, crawl: str, added: Addition) -> None:
@@ -298,6 +299,10 @@ class SqliteIndex(SqliteImports):
                         yield original
 
     # Helpers
+
+    def _looking_up(self, count: int) -> AbstractContextManager[None]:
+        """The context of *count* look-ups: one transaction, since each transaction locks the file."""
+        return transaction(self._connection, self._url, "BEGIN") if count > 1 else sqlite_faults(self._url)
 
     def _original_of(self, own: str, digest: str) -> Original | None:
         rows = self._connection.execute(_FIND, (packed_digest(digest), own)).fetchall()

@@ -171,7 +171,7 @@ AnyFileTask = TypeVar("AnyFileTask", bound=FileTask)
 
 @dataclass(frozen=True, slots=True)
 class OutputTask:
-    """A `FileTask` that writes the file ``target``, which depends only on the input file and the job."""
+    """A `FileTask` that writes the file ``target``. Its result depends only on the input file and the job by default."""
 
     name: str
     file: ReadableFile
@@ -183,7 +183,7 @@ class OutputTask:
         return (self.target,)
 
     @property
-    def depends_on(self) -> None:
+    def depends_on(self) -> object:
         return None
 
 
@@ -343,9 +343,12 @@ class SourceFiles:
 
     def check_unchanged(self, names: Iterable[str] | None = None) -> None:
         """Raise ArchiveError for the first of *names* (None: all) that has changed since the job began."""
-        for name in self.files if names is None else names:
-            if self.job.files[name].has_changed(facts_of(self.files[name], asks_server=True)):
-                raise self.work.changed(name)
+        now = {
+            name: facts_of(self.files[name], asks_server=True)
+            for name in (self.files if names is None else names)
+        }
+        if (changed := self.job.changed_file(now)) is not None:
+            raise self.work.changed(changed)
 
 
 def run_tasks(

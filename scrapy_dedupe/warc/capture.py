@@ -27,7 +27,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from scrapy_dedupe.warc.dates import in_milliseconds
+from scrapy_dedupe.warc.dates import NOT_DIGITS, in_milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +43,6 @@ _LINE_CHARACTERS = re.compile(r"[!-~]+")  # allowed in a request line
 _URI_PARTS = re.compile(r"([^:/?]*)://([^/?]*)(.*)", re.DOTALL)
 _METHOD_CHARACTERS = "!#$%&'*+-.^_`|~"
 _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
-_NOT_DIGITS = str.maketrans("", "", "-T:.Z")
 _UNSAFE_NAME = re.compile(rb"[\r\n:]|\A[ \t]")
 
 # The empty name marks a field that is not a header; see `_header_name`.
@@ -122,7 +121,7 @@ class Capture:
     @property
     def date_digits(self) -> str:
         """The 17 digits of the date, as in a crawl index."""
-        return self.warc_date.translate(_NOT_DIGITS)
+        return self.warc_date.translate(NOT_DIGITS)
 
     @property
     def is_complete(self) -> bool:

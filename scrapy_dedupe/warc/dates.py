@@ -16,6 +16,10 @@ _TEXT = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?Z)?)?)?",
     re.ASCII | re.IGNORECASE,
 )
+# As this package writes it.
+_USUAL = re.compile(r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d\.\d{3}Z", re.ASCII)
+NOT_DIGITS = str.maketrans("", "", "-T:.Z")
+"""Removes all but the digits of a date in the usual form, by str.translate()."""
 _DIGITS = re.compile(r"\d{14}(?:\d{3})?", re.ASCII)
 
 
@@ -45,6 +49,8 @@ def format_date(date: datetime) -> str:
 @lru_cache(64)
 def parse_date(text: str) -> datetime:
     """Return the aware datetime of a WARC-Date; digits below a microsecond are cut. Raises ValueError."""
+    if _USUAL.fullmatch(text):
+        return datetime.fromisoformat(text)
     year, month, day, hour, minute, second, fraction = _parts(text)
     microsecond = int((fraction or "")[:6].ljust(6, "0"))
     return datetime(
@@ -60,6 +66,8 @@ def date_digits(text: str) -> str:
     ('20261128000000123', '20261128000000')
     """
     parse_date(text)  # raises for dates that do not exist
+    if _USUAL.fullmatch(text):
+        return text.translate(NOT_DIGITS)
     *parts, fraction = _parts(text)
     return "".join(parts) + ((fraction[:3].ljust(3, "0")) if fraction else "")
 

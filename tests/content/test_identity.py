@@ -265,6 +265,13 @@ def test_a_number_of_the_url_is_a_whole_word_of_the_text(text: str) -> None:
         assert identity_of("http://a.example/8", "", f"{prose(1)} {other}", has_rest=True).name == NOTHING
 
 
+@pytest.mark.parametrize("text", ["win32", "(Win32)", "a WIN32"])
+def test_a_word_with_digits_is_found_in_any_case(text: str) -> None:
+    assert identity_of("http://a.example/win32", "", f"{prose(1)} {text}", has_rest=True).name != NOTHING
+    for other in ("win", "win 32", "win320", "win3"):
+        assert identity_of("http://a.example/win32", "", f"{prose(1)} {other}", has_rest=True).name == NOTHING
+
+
 @pytest.mark.parametrize(
     "url", ["?" + "&".join(f"p={n:x}q" for n in range(400_000)), "-".join(WORDS * 100)], ids=["query", "path"]
 )

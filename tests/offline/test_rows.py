@@ -40,7 +40,6 @@ def task(file: Path, **options: Any) -> RowsTask:
         "eligibility": Eligibility(),
         "algorithms": ("sha256", "blake2b"),
         "is_summed": True,
-        "has_heads": False,
     }
     return RowsTask(file, **(values | options))
 
@@ -197,14 +196,11 @@ def pairs(folder: Path, **options: Any) -> Iterator[tuple[RecordRow, RecordRow]]
 
 
 @pytest.mark.parametrize("is_summed", [True, False])
-@pytest.mark.parametrize("has_heads", [True, False])
-def test_usual_records_get_the_same_rows_as_by_parsing(
-    tmp_path: Path, is_summed: bool, has_heads: bool
-) -> None:
+def test_usual_records_get_the_same_rows_as_by_parsing(tmp_path: Path, is_summed: bool) -> None:
     p = garden()
     unusual(p)
     p.write(tmp_path)
-    found = list(pairs(tmp_path, is_summed=is_summed, has_heads=has_heads))
+    found = list(pairs(tmp_path, is_summed=is_summed))
     assert len(found) > 140
     for usual, parsed in found:
         assert usual == parsed

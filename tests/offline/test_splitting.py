@@ -11,11 +11,10 @@ from made_lines import a_line
 from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError
-from scrapy_dedupe.offline import splitting
+from scrapy_dedupe.offline import ordering
 from scrapy_dedupe.offline.manifest import ManifestLine, read_all, read_lines
 from scrapy_dedupe.offline.manifest_lines import text_line
-from scrapy_dedupe.offline.ordering import by_cluster
-from scrapy_dedupe.offline.splitting import Part, split
+from scrapy_dedupe.offline.ordering import Part, by_cluster, split
 from scrapy_dedupe.tasks.state import StateFolder
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(splitting, "sync", full)
+    monkeypatch.setattr(ordering, "sync", full)
     with pytest.raises(ArchiveError, match="cannot be written: No space left on device"):
         split(lines_of([1]), tmp_path / "m", count=1)
     assert list(tmp_path.iterdir()) == []

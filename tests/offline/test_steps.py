@@ -220,7 +220,7 @@ def test_a_run_that_was_killed_when_earlier_files_were_put_aside_can_be_repeated
 
     run(folder, work=folder / "work", in_place=True)
     with monkeypatch.context() as context:
-        context.setattr(steps, "begin", die)
+        context.setattr(work.WorkFolder, "begin", die)
         with pytest.raises(Died):
             run(folder, work=folder / "work", in_place=True)
     assert run(folder, work=folder / "work", in_place=True).converted == 0

@@ -525,6 +525,27 @@ def test_damage_that_one_side_has_is_a_finding(tmp_path: Path) -> None:
     assert "damaged place that differs" in reasons(result)
 
 
+def test_after_a_damaged_place_that_is_gone_the_rest_is_still_compared(tmp_path: Path) -> None:
+    before, after = archive(), deduplicated()
+    before["first"].raw = before["first"].to_bytes(is_gzip=True) + b"these bytes are no record"
+    result = run(before, after, tmp_path, keep_going=True)
+    assert [(finding.kind, finding.reason) for finding in result.findings] == [
+        ("bytes", "25 bytes are missing")
+    ]
+    assert (result.unchanged, result.converted, result.repointed) == (5, 2, 5)
+
+
+def test_records_that_have_nothing_in_common_do_not_hide_those_that_follow(tmp_path: Path) -> None:
+    before, after = archive(), deduplicated()
+    for one, start in ((before, 2_000), (after, 4_000)):
+        others = {str(n): other("metadata", start + n, archive()["first"]) for n in range(600)}
+        for number, record in enumerate(others.values()):
+            record.set("WARC-Date", f"2020-01-01T00:00:00.{start + number}Z")
+        one.files["b.warc"] = {**others, **one.files["b.warc"]}
+    result = run(before, after, tmp_path)
+    assert (result.findings_count, result.converted, result.repointed) == (600, 2, 5)
+
+
 def test_members_with_several_records_are_compared_as_bytes(tmp_path: Path) -> None:
     before, after = archive(), deduplicated()
     member = gzip.compress(before["first request"].plain() + before["alone"].plain(), mtime=0)

@@ -18,11 +18,9 @@ from scrapy_dedupe.offline.collisions import CollisionCounts, resolve_collisions
 from scrapy_dedupe.offline.digests import DigestOptions
 from scrapy_dedupe.offline.inputs import Input, find_inputs, left_out, refuse_own_file, relative_to
 from scrapy_dedupe.offline.manifest import FORMATS, LineWriter, read_all
-from scrapy_dedupe.offline.ordering import by_cluster, by_place
+from scrapy_dedupe.offline.ordering import PART_FORMATS, by_cluster, by_place, split
 from scrapy_dedupe.offline.ordering import number as numbered
 from scrapy_dedupe.offline.places import Places
-from scrapy_dedupe.offline.splitting import FORMATS as SPLIT_FORMATS
-from scrapy_dedupe.offline.splitting import split
 from scrapy_dedupe.offline.summing import SumOptions, sum_files
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.tasks.faults import Faults
@@ -351,9 +349,7 @@ WARCSUMSPLIT = Verb(
             required=True,
         ),
         Option("-o --output", "PREFIX", "prefix of the parts (default: the manifest's name)", type=Path),
-        Option(
-            "--format", None, "format of the parts (default: text)", choices=SPLIT_FORMATS, default="text"
-        ),
+        Option("--format", None, "format of the parts (default: text)", choices=PART_FORMATS, default="text"),
         FORCE,
         KEEP_GOING,
     ],

@@ -18,7 +18,7 @@ from collections import Counter, deque
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -63,6 +63,7 @@ _AGAIN: Final = "_dedupe_ask_again"
 _TIMEOUT: Final = Found(None, "timeout")
 # Colon, space and line end of a header field.
 _LINE_BYTES: Final = 4
+_SHA256: Final = "sha256:"
 
 
 class ArchiveCache:
@@ -203,6 +204,10 @@ class ArchiveCache:
         if not self._policy.should_cache_response(response, request):
             self._count_miss("policy")
             return None
+        digest = page.playable.digest or ""
+        if digest.startswith(_SHA256):
+            # The content layer needs no digest of its own.
+            self._session.digests[response] = page.playable.payload, partial(digest.removeprefix, _SHA256)
         self._tally["found"] += 1
         request.meta["cache_timestamp"] = captured_s
         # dict.items() is faster than Headers.items().

@@ -88,7 +88,7 @@ class JudgeQueue:
     def _add(self, page: _Waiting) -> None:
         """Let the worker judge a page. Thread-safe."""
         self._waiting.append(page)
-        self._worker.submit(self._judge_batch)
+        self._worker.post(self._judge_batch)
 
     def _read_large(self, page: _Waiting) -> None:
         # Runs on the second thread.
@@ -114,7 +114,7 @@ class JudgeQueue:
         if not has_charset(response):
             return b""
         return self._judge.source_of(
-            page.kind, response.encoding, body_digest(response, self._session.captures)
+            page.kind, response.encoding, body_digest(response, self._session.digests)
         )
 
     @property

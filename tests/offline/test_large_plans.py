@@ -1,0 +1,112 @@
+"""A plan whose rows do not fit into the memory that DuckDB gets for a small one."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scrapy_dedupe.errors import ArchiveError
+from scrapy_dedupe.offline import engine
+from scrapy_dedupe.offline import plan as plan_module
+from scrapy_dedupe.offline.eligibility import Eligibility
+from scrapy_dedupe.offline.engine import open_engine, quoted, source
+from scrapy_dedupe.offline.ordering import moment
+from scrapy_dedupe.offline.places import Places
+from scrapy_dedupe.offline.plan import PlanTask, make_plan, read_slice, slice_folder
+from scrapy_dedupe.offline.plan_lines import number_rows
+from scrapy_dedupe.offline.reference_changes import date_key
+from scrapy_dedupe.offline.rows import RecordRow, write_rows
+from scrapy_dedupe.tasks.faults import Faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FILES = 20
+EXCHANGES = 25_000  # in each file
+BEGUN = datetime(2020, 1, 1, tzinfo=UTC)
+# The rows of another file: all of its records have other ids and URIs, and half of its payloads are new.
+OTHER = """
+COPY (SELECT * REPLACE (
+    encode(decode(id) || '{0}') AS id,
+    encode(decode(id_key) || '{0}') AS id_key,
+    CASE WHEN kind = 'request' THEN [encode(decode(concurrent_to[1]) || '{0}')] END AS concurrent_to,
+    encode(decode(uri) || '{0}') AS uri,
+    encode(decode(target_uri) || '{0}') AS target_uri,
+    CASE WHEN "offset" % 8600 = 0 THEN sha256 ELSE encode(left(hex(sha256), 30) || '{0}') END AS sha256
+) FROM read_parquet({1})) TO {2} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 8192)
+"""
+
+
+def exchanges() -> Iterator[RecordRow]:
+    """Rows of responses and their requests."""
+    rng = random.Random(1)
+    for number in range(EXCHANGES):
+        own, request = rng.randbytes(20).hex().encode(), rng.randbytes(20).hex().encode()
+        payload = rng.randbytes(32)
+        text = (BEGUN + timedelta(seconds=number)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        uri = b"http://host-%d.example/%s/%d" % (number % 50, rng.randbytes(20).hex().encode(), number)
+        offset = 4_300 * number
+        yield RecordRow(
+            offset,
+            4_000,
+            "response",
+            id=own,
+            id_key=own,
+            uri=uri,
+            date=text.encode(),
+            date_key=date_key(text),
+            digest=payload.hex().encode(),
+            digest_key="sha256:" + payload.hex(),
+            stored=payload,
+            is_gzip=True,
+            is_listed=True,
+            target_uri=uri,
+            target_date=text,
+            moment=moment(text),
+            sha256=payload,
+            blake2b=payload,
+            size_bytes=5_000,
+            is_alone=False,
+            is_chunked=False,
+            mime="text/html",
+            heads_bytes=500,
+            start=rng.randbytes(300),
+            head_bytes=300,
+            block_bytes=5_200,
+        )
+        yield RecordRow(offset + 4_000, 300, "request", id_key=request, concurrent_to=[own], is_gzip=True)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> dict[str, Path]:
+    """The rows of files, by their names."""
+    first, *others = paths = [tmp_path / f"{file}.parquet" for file in range(FILES)]
+    write_rows(first, exchanges())
+    with open_engine("A test", ArchiveError) as engine:
+        for number, path in enumerate(others):
+            engine.execute(OTHER.format(f"-{number}", source(first), quoted(path)))
+    return {f"{path.stem}.warc.gz": path for path in paths}
+
+
+def plan(folder: Path, rows: dict[str, Path]) -> list[int]:
+    """Make the plan. Return the number of copies that become revisits, by file."""
+    planned, _ = number_rows(folder, rows, "sha256")
+    numbered = {file.id: rows[file.name] for file in planned}
+    make_plan(PlanTask(folder, planned, numbered, Places(), Eligibility(), False, 1), Faults())
+    slices = [read_slice(slice_folder(folder, file.id)) for file in planned]
+    return [sum(change.target is not None for change in part.changes) for part in slices]
+
+
+@pytest.mark.exhaustive
+def test_a_large_plan_gets_more_memory(
+    tmp_path: Path, rows: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as context:
+        context.setattr(plan_module, "join_memory", lambda size_bytes: engine.MEMORY_LIMIT)
+        with pytest.raises(ArchiveError, match="Out of Memory"):
+            plan(tmp_path, rows)
+    assert plan(tmp_path, rows) == [0, *(FILES - 1) * [EXCHANGES // 2]]
