@@ -157,7 +157,7 @@ def test_a_work_folder_of_a_run_without_upload_is_refused(folder: Path) -> None:
     inputs = find_inputs([str(folder / "in")], faults=Faults())
     options = StepOptions(work=folder / "work", dry_run=True)
     run_steps(inputs, folder / "near", options, faults=Faults(), watch=NoProgress())
-    with pytest.raises(ArchiveError, match="work holds other unfinished work, with another value of url"):
+    with pytest.raises(ArchiveError, match="work holds other unfinished work: -o was not given"):
         dedupe(folder)
 
 
