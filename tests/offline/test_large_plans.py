@@ -1,4 +1,4 @@
-"""A plan whose rows do not fit into the memory that DuckDB gets for a small one."""
+"""Plans and manifests of so many records that DuckDB must move data to files, or read it piece by piece."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline import engine
-from scrapy_dedupe.offline import plan as plan_module
 from scrapy_dedupe.offline.eligibility import Eligibility
 from scrapy_dedupe.offline.engine import open_engine, quoted, source
+from scrapy_dedupe.offline.manifest import read_lines
 from scrapy_dedupe.offline.ordering import moment
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.plan import PlanTask, make_plan, read_slice, slice_folder
-from scrapy_dedupe.offline.plan_lines import number_rows
+from scrapy_dedupe.offline.plan_lines import list_lines, list_rows, number_rows
 from scrapy_dedupe.offline.reference_changes import date_key
 from scrapy_dedupe.offline.rows import RecordRow, write_rows
 from scrapy_dedupe.tasks.faults import Faults
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FILES = 20
 EXCHANGES = 25_000  # in each file
+LISTED = 60_000  # in each file of the test of manifests
 BEGUN = datetime(2020, 1, 1, tzinfo=UTC)
 # The rows of another file: all of its records have other ids and URIs, and half of its payloads are new.
 OTHER = """
@@ -102,11 +103,48 @@ def plan(folder: Path, rows: dict[str, Path]) -> list[int]:
 
 
 @pytest.mark.exhaustive
-def test_a_large_plan_gets_more_memory(
-    tmp_path: Path, rows: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as context:
-        context.setattr(plan_module, "join_memory", lambda size_bytes: engine.MEMORY_LIMIT)
-        with pytest.raises(ArchiveError, match="Out of Memory"):
-            plan(tmp_path, rows)
+def test_a_large_plan_has_enough_memory(tmp_path: Path, rows: dict[str, Path]) -> None:
     assert plan(tmp_path, rows) == [0, *(FILES - 1) * [EXCHANGES // 2]]
+
+
+@pytest.fixture
+def low_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(engine, "MEMORY_LIMIT", "20MB")
+    engine._reader.cache_clear()
+    yield
+    engine._reader.cache_clear()
+
+
+def long_rows(date: str) -> Iterator[RecordRow]:
+    """Rows of responses with long URIs; number N has the same payload in all files."""
+    for number in range(LISTED):
+        key = number.to_bytes(32, "big")
+        yield RecordRow(
+            number * 1_000,
+            1_000,
+            "response",
+            is_listed=True,
+            target_uri=b"http://example.org/%d/" % number + b"long" * 50,
+            target_date=date,
+            moment=moment(date),
+            sha256=key,
+            blake2b=key,
+            size_bytes=5_000,
+            is_alone=False,
+        )
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("low_limit")
+def test_manifests_longer_than_the_limit_of_memory_are_written(tmp_path: Path) -> None:
+    files = {f"{file}.warc.gz": tmp_path / f"{file}.parquet" for file in range(2)}
+    for file, path in enumerate(files.values()):
+        write_rows(path, long_rows(f"2026-01-0{file + 1}T00:00:00Z"))
+    list_rows(files, "sha256", tmp_path / "sums.txt")
+    places = [(line.file, line.offset) for line in read_lines(tmp_path / "sums.txt")]
+    assert places == [(name, number * 1_000) for name in files for number in range(LISTED)]
+    planned, _ = number_rows(tmp_path, files, "sha256")
+    list_lines(tmp_path, planned, tmp_path / "manifest.txt")
+    assert [(line.file, line.offset, line.copy) for line in read_lines(tmp_path / "manifest.txt")] == [
+        (name, number * 1_000, copy) for number in range(LISTED) for copy, name in enumerate(files, 1)
+    ]
