@@ -355,7 +355,7 @@ def test_a_line_that_no_reader_would_take_is_not_written(tmp_path: Path) -> None
 @pytest.mark.parametrize("form", FORMATS)
 def test_what_a_killed_process_left_is_replaced(form: str, tmp_path: Path) -> None:
     (tmp_path / ".m.work").mkdir()
-    for name in ("manifest", "table"):
+    for name in ("lock", "manifest", "table"):
         (tmp_path / ".m.work" / name).write_text("left by a process that was killed\n" * 100)
     write(tmp_path / "m", [a_line()], 6, format=form)
     assert list(read_lines(tmp_path / "m")) == [a_line()]
@@ -364,7 +364,7 @@ def test_what_a_killed_process_left_is_replaced(form: str, tmp_path: Path) -> No
 
 def test_what_a_killed_process_left_goes_even_if_the_output_is_there(tmp_path: Path) -> None:
     (tmp_path / ".m.work").mkdir()
-    for name in ("m", ".m.work/manifest"):
+    for name in ("m", ".m.work/lock", ".m.work/manifest"):
         (tmp_path / name).write_text("old")
     with pytest.raises(ArchiveError, match="already exists"):
         write(tmp_path / "m", [a_line()], 6)
