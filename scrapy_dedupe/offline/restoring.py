@@ -44,6 +44,7 @@ from scrapy_dedupe.offline.restored_files import (
 from scrapy_dedupe.offline.verifying import DEFAULT_SAMPLE, verify
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
+from scrapy_dedupe.tasks.outputs import refuse_files_of_others
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import LOCK, writing
 from scrapy_dedupe.tasks.work import JOB, Job, WorkFolder, facts_of
@@ -122,6 +123,7 @@ def restore(
     others = [given for given in others if os.path.realpath(given.name) not in known]
     finals = _final_paths(inputs, others, output)
     folder = (finals[0].parent if output is None else output) / WORK_FOLDER
+    refuse_files_of_others(folder)
     with WorkFolder(folder, restart=f"remove {folder} to start again") as work:
         restoration = _Restoration(work, inputs, others, finals, output is None, options, faults, watch)
         try:

@@ -106,6 +106,16 @@ def test_an_original_is_not_replaced_by_a_restored_file_of_the_same_name(tmp_pat
     assert original.read_bytes() == before
 
 
+def test_a_work_folder_with_files_of_other_programs_is_left_alone(tmp_path: Path) -> None:
+    deduped = dedupe(pages().write(tmp_path / "first"), tmp_path / "deduped")
+    other = deduped / ".restore" / "notes.txt"
+    other.parent.mkdir()
+    other.write_text("of another program")
+    with pytest.raises(ArchiveError, match=r"\.restore has other files, which would be removed"):
+        run(deduped, output=None)
+    assert other.read_text() == "of another program"
+
+
 def test_a_file_that_is_named_as_an_original_too_is_one_file(tmp_path: Path) -> None:
     deduped = dedupe(pages().write(tmp_path / "first"), tmp_path / "deduped")
     (tmp_path / "link").symlink_to(deduped)
