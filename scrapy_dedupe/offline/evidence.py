@@ -106,7 +106,8 @@ _IS_DANGLING = (
 # A link to a record that is not in the file after any more, because it has a new id there. If another host rewrites the file
 # of the record, only its old id is known: in the originals, which have the pairs from the given number on.
 _IS_NEW_ID = (
-    "field <> 'place' AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2 AND file = 2 * l.pair + 1)"
+    "field <> 'place' AND l.new IS NOT NULL"
+    " AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2 AND file = 2 * l.pair + 1)"
     " AND CASE WHEN EXISTS (SELECT 1 FROM renamed WHERE old_id = l.old AND new_id = l.new) THEN"
     " EXISTS (SELECT 1 FROM renamed WHERE old_id = l.old AND new_id = l.new AND pair = l.pair)"
     " OR NOT EXISTS (SELECT 1 FROM captures WHERE id = l.old AND sides & 2)"

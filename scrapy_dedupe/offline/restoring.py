@@ -44,6 +44,7 @@ from scrapy_dedupe.offline.restored_files import (
 from scrapy_dedupe.offline.verifying import DEFAULT_SAMPLE, verify
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
+from scrapy_dedupe.tasks.outputs import refuse_files_of_others
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import LOCK, writing
 from scrapy_dedupe.tasks.work import JOB, Job, WorkFolder, facts_of
@@ -120,8 +121,9 @@ def restore(
     known = {os.path.realpath(given.name) for given in inputs}
     others = find_inputs(originals, faults=faults, recursive=True) if originals else []
     others = [given for given in others if os.path.realpath(given.name) not in known]
-    finals = _final_paths(inputs, output)
+    finals = _final_paths(inputs, others, output)
     folder = (finals[0].parent if output is None else output) / WORK_FOLDER
+    refuse_files_of_others(folder)
     with WorkFolder(folder, restart=f"remove {folder} to start again") as work:
         restoration = _Restoration(work, inputs, others, finals, output is None, options, faults, watch)
         try:
@@ -135,14 +137,19 @@ def restore(
     return result if output is None else replace(result, output=str(output))
 
 
-def _final_paths(inputs: Sequence[Input], output: Path | None) -> list[Path]:
-    """The final path of each file. Raises ArchiveError for a file that would overwrite a source file."""
+def _final_paths(inputs: Sequence[Input], others: Sequence[Input], output: Path | None) -> list[Path]:
+    """The final path of each of *inputs*. Raises ArchiveError for a file that would overwrite one that is read."""
     if output is None:
         # Resolve links, so that the target is replaced and not the link.
         return [Path(given.name).resolve() for given in inputs]
     refuse_own_folder(inputs, output)
     names = output_names(given.name for given in inputs)
-    return [(output / names[given.name]).absolute() for given in inputs]
+    read = {os.path.realpath(given.name) for given in others}
+    finals = [(output / names[given.name]).absolute() for given in inputs]
+    for final in finals:
+        if os.path.realpath(final) in read:
+            raise ArchiveError(f"{final} is one of the files to be read. Choose another folder.")
+    return finals
 
 
 @dataclass

@@ -31,6 +31,7 @@ from scrapy_dedupe.offline.windows import WindowedFile
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.work import size_of
 from scrapy_dedupe.warc.bodies import hashed_records
+from scrapy_dedupe.warc.framing import is_compressed
 from scrapy_dedupe.warc.reading import read_records
 
 if TYPE_CHECKING:
@@ -214,23 +215,28 @@ class _Walk:
                 self._pass_missing(missing)
 
     def _compare_records(self) -> None:
-        reader = RecordReader(self._after)
+        reader, is_gzip = RecordReader(self._after), is_compressed(self._after)
         layouts: Layouts = {}
         while True:
             if self._pass_unchanged():
                 continue
-            # This is the fastest way to read one record between unchanged ones.
-            found = usual_record(self._after, self._at, None, layouts)
+            start = self._at
+            found: HashedRecord | None = None
             damages: list[Damage] = []
+            # In a compressed file, an uncompressed record is a damaged place, and vice versa.
+            if self._after.is_gzip_at(start) == is_gzip:
+                # This is the fastest way to read one record between unchanged ones.
+                found = usual_record(self._after, start, None, layouts)
             if found is None:
-                found, damages = reader.next_from(self._at)
+                found, damages = reader.next_from(start)
             for damage in damages:
                 self._pass_damage(damage)
             if found is None:
                 break
             record = found[0]
-            if not record.length:
-                # The record shares a gzip member, whose bytes are compared like the bytes between records.
+            if not record.length and self._at == start:
+                # The record shares a gzip member, whose bytes are compared like the bytes between records. After a
+                # damaged place, the member is read again from its beginning.
                 self._counts["records"] += 1
                 self._counts["unchanged"] += 1
                 self._writer.add(found, found)

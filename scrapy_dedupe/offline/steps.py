@@ -198,10 +198,11 @@ def _refuse_output(output: Path, work: Path, options: StepOptions) -> None:
     with writing(output):
         others = sorted(path.name for path in output.iterdir() if path.name != STATE_FOLDER)
     state = output / STATE_FOLDER
-    if state != work and (state / JOB).exists():
-        raise ArchiveError(
-            f"{state} holds other unfinished work. Repeat that command to finish it, or start again with --force."
-        )
+    for other in (state, rewriting_folder(output)):
+        if other != work and (other / JOB).exists():
+            raise ArchiveError(
+                f"{other} holds other unfinished work. Repeat that command to finish it, or start again with --force."
+            )
     if others or (state / REPORT).exists():
         raise ArchiveError(
             f"{output} is not empty: it has {others[0] if others else STATE_FOLDER}. Choose another folder, or start again"

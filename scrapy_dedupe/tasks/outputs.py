@@ -41,7 +41,7 @@ def left_folder(output: Path) -> Iterator[WorkFolder]:
                 )
         else:
             path = _work_path(output)
-        _refuse_other_files(path)
+        refuse_files_of_others(path)
         work = WorkFolder(path)
         try:
             stack.enter_context(work)
@@ -64,7 +64,7 @@ def parts_folder(output: Path) -> WorkFolder:
     Raises ArchiveError if the folder has files of other programs.
     """
     path = _parts_path(output)
-    _refuse_other_files(path)
+    refuse_files_of_others(path)
     return WorkFolder(path, restart="run the command again")
 
 
@@ -77,7 +77,8 @@ def _has_other_files(path: Path) -> bool:
     return path.is_dir() and not (path / LOCK).exists() and any(path.iterdir())
 
 
-def _refuse_other_files(path: Path) -> None:
+def refuse_files_of_others(path: Path) -> None:
+    """Raise ArchiveError if the folder *path* has files of other programs, which a job in it would remove."""
     with reading(path):
         if _has_other_files(path):
             raise ArchiveError(

@@ -384,7 +384,7 @@ def _shown(value: Any) -> str:
     """The value of an option, for a message."""
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "empty"
-    return "not given" if value in (None, False) else "given" if value is True else str(value)
+    return "not given" if value is None or value is False else "given" if value is True else str(value)
 
 
 def proof_id(task: FileTask) -> str:

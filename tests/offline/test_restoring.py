@@ -94,6 +94,28 @@ def test_originals_may_be_named_that_are_not_restored(tmp_path: Path) -> None:
     assert same(first / "y", tmp_path / "out")
 
 
+def test_an_original_is_not_replaced_by_a_restored_file_of_the_same_name(tmp_path: Path) -> None:
+    first = Archive({"x/a.warc.gz": [Page(1, BODY)], "y/a.warc.gz": [Page(2, BODY)]}).write(
+        tmp_path / "first"
+    )
+    deduped = dedupe(first, tmp_path / "deduped")
+    original = deduped / "x" / "a.warc.gz"
+    before = original.read_bytes()
+    with pytest.raises(ArchiveError, match=r"x/a\.warc\.gz is one of the files to be read"):
+        run(deduped / "y", output=deduped / "x", originals=(deduped / "x",), force=True)
+    assert original.read_bytes() == before
+
+
+def test_a_work_folder_with_files_of_other_programs_is_left_alone(tmp_path: Path) -> None:
+    deduped = dedupe(pages().write(tmp_path / "first"), tmp_path / "deduped")
+    other = deduped / ".restore" / "notes.txt"
+    other.parent.mkdir()
+    other.write_text("of another program")
+    with pytest.raises(ArchiveError, match=r"\.restore has other files, which would be removed"):
+        run(deduped, output=None)
+    assert other.read_text() == "of another program"
+
+
 def test_a_file_that_is_named_as_an_original_too_is_one_file(tmp_path: Path) -> None:
     deduped = dedupe(pages().write(tmp_path / "first"), tmp_path / "deduped")
     (tmp_path / "link").symlink_to(deduped)

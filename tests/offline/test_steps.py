@@ -255,6 +255,16 @@ def test_unfinished_work_in_the_output_is_not_ignored_with_another_work_folder(
     assert run(folder).converted == 1
 
 
+@pytest.mark.parametrize("work", ["out/.dedupe", "work"])
+def test_unfinished_work_of_warcrefs_in_the_output_is_not_removed(folder: Path, work: str) -> None:
+    job = folder / "out" / ".dedupe" / "warcrefs" / "job.json"
+    job.parent.mkdir(parents=True)
+    job.write_text("{}")
+    with pytest.raises(ArchiveError, match=r"out/\.dedupe/warcrefs holds other unfinished work"):
+        run(folder, work=None if work == "out/.dedupe" else folder / work)
+    assert job.exists()
+
+
 def test_with_another_work_folder_new_files_are_written_below_the_output(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

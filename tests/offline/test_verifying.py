@@ -546,6 +546,29 @@ def test_records_that_have_nothing_in_common_do_not_hide_those_that_follow(tmp_p
     assert (result.findings_count, result.converted, result.repointed) == (600, 2, 5)
 
 
+@pytest.mark.parametrize("name", ["a.warc.gz", "b.warc"])
+def test_a_record_with_another_compression_than_its_file_is_damage_that_both_have(
+    tmp_path: Path, name: str
+) -> None:
+    before, after = archive(), deduplicated()
+    for one in (before, after):
+        stray = other("metadata", 95, archive()["first"])
+        stray.raw = stray.to_bytes(is_gzip=name == "b.warc")
+        one.files[name]["stray"] = stray
+    result = run(before, after, tmp_path, keep_going=True)
+    assert reasons(result) == ""
+    assert (result.faults_count, result.converted) == (1, 2)
+
+
+def test_records_of_a_shared_member_after_damage_are_counted_once(tmp_path: Path) -> None:
+    one = archive()
+    member = gzip.compress(one["first request"].plain() + one["alone"].plain(), mtime=0)
+    one["first request"].raw, one["alone"].raw = b"these bytes are no record" + member, b""
+    result = run(one, one, tmp_path, keep_going=True)
+    assert reasons(result) == ""
+    assert (result.faults_count, result.records) == (1, sum(map(len, one.files.values())))
+
+
 def test_members_with_several_records_are_compared_as_bytes(tmp_path: Path) -> None:
     before, after = archive(), deduplicated()
     member = gzip.compress(before["first request"].plain() + before["alone"].plain(), mtime=0)
@@ -790,6 +813,18 @@ def test_a_link_may_have_the_new_id_of_a_record_that_another_host_converts(tmp_p
     assert "refers to another record" in reasons(
         run(before, after, tmp_path / "wrong", originals=[elsewhere])
     )
+
+
+def test_a_link_to_a_record_that_another_host_rewrites_must_not_be_removed(tmp_path: Path) -> None:
+    before, after = Archive(), Archive()
+    for one in (before, after):
+        link = response(81, "http://example.org/link", "2020-01-01T00:00:00Z", OTHER)
+        one.files["a.warc.gz"] = {"link": link}
+    before["link"].set("WARC-Concurrent-To", record_id(11))
+    target = response(11, "http://example.org/target", "2020-01-01T00:00:00Z", SAME)
+    elsewhere = Archive({"b.warc": {"target": target}}).write(tmp_path / "elsewhere") / "b.warc"
+    result = run(before, after, tmp_path, originals=[elsewhere])
+    assert "WARC-Concurrent-To is gone, or was added" in reasons(result)
 
 
 def test_what_is_left_of_a_reference_of_an_earlier_run_is_undone_with_the_rest(tmp_path: Path) -> None:

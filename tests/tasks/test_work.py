@@ -235,6 +235,12 @@ def test_another_job_is_refused(
         begin(given, [given.folder / name for name in files], **options)
 
 
+def test_an_option_that_was_zero_is_named_with_its_value(given: Given) -> None:
+    begin(given, given.files, **{"--min-size": 0})
+    with pytest.raises(ArchiveError, match="--min-size was 0"):
+        begin(given, given.files, **{"--min-size": 1})
+
+
 @pytest.mark.parametrize("change", ["file", "file of the same size and time"])
 def test_a_file_that_changed_is_refused_unless_it_may_be_replaced(given: Given, change: str) -> None:
     begin(given, given.files)
