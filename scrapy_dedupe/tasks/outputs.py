@@ -77,6 +77,12 @@ def _has_other_files(path: Path) -> bool:
     return path.is_dir() and not (path / LOCK).exists() and any(path.iterdir())
 
 
+def _is_continued(parts: Path, output: Path) -> bool:
+    """Whether the job in the folder *parts* began after *output* was written, and will replace it with ``--force``."""
+    lock = parts / LOCK
+    return lock.exists() and lock.stat().st_mtime_ns > output.stat().st_mtime_ns
+
+
 def refuse_files_of_others(path: Path) -> None:
     """Raise ArchiveError if the folder *path* has files of other programs, which a job in it would remove."""
     with reading(path):
@@ -98,8 +104,11 @@ def check_output(output: Path, *, may_exist: bool, choices: str) -> None:
     if output.is_dir():
         raise ArchiveError(f"{output} is a folder. Name a file.")
     if output.exists() and not may_exist:
-        for work in map(WorkFolder, (_parts_path(output), _work_path(output))):
-            # A run that was killed just before it removed this folder may have left it.
+        # A run that was killed just before it removed these folders may have left them.
+        left = [_work_path(output)]
+        if not _is_continued(_parts_path(output), output):
+            left.append(_parts_path(output))
+        for work in map(WorkFolder, left):
             if work.is_left and not _has_other_files(work.path):
                 with work:
                     work.remove()

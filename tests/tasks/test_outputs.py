@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,21 @@ def test_an_output_must_not_exist_and_its_folder_must(tmp_path: Path) -> None:
     output.write_text("before")
     check_output(output, may_exist=True, choices="")
     with parts_folder(output):  # left by a run that was killed at its very end
-        pass
+        os.utime(output.with_name("out.parts") / "lock", (0, 0))
     with pytest.raises(ArchiveError, match=r"out already exists\. Name another output, or replace it\."):
         check_output(output, may_exist=False, choices="or replace it")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_job_that_replaces_an_older_output_is_kept_if_the_option_is_forgotten(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    output.write_text("before")
+    os.utime(output, (0, 0))
+    with parts_folder(output) as work:
+        (work.path / "1.json").touch()
+    with pytest.raises(ArchiveError, match="out already exists"):
+        check_output(output, may_exist=False, choices="or replace it with --force")
+    assert sorted(path.name for path in work.path.iterdir()) == ["1.json", "lock"]
 
 
 @pytest.mark.parametrize(("opened", "name"), [(parts_folder, "out.parts"), (work_folder, ".out.work")])
