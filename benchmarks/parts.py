@@ -42,7 +42,7 @@ from scrapy_dedupe.warc.capture import Capture
 from scrapy_dedupe.warc.files import WarcWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from scrapy_dedupe.content.pages import PageReading
 
@@ -162,29 +162,40 @@ def measure(clock: Clock, bodies: list[bytes]) -> list[Counter[str]]:
     return found
 
 
-def main() -> None:
+def options_and_pages(description: str | None, rounds: int) -> tuple[argparse.Namespace, list[bytes]]:
+    """The options of a benchmark of parts, with the default number of rounds, and its pages."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("--pages", type=int, default=300)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=rounds)
     options = parser.parse_args()
-    bodies = [(options.folder / name).read_bytes() for name in pages_of(options.folder, options.pages)]
+    return options, [(options.folder / name).read_bytes() for name in pages_of(options.folder, options.pages)]
+
+
+def print_parts(
+    bodies: Sequence[bytes], rounds: Sequence[Sequence[Counter[str]]], parts: Iterable[str]
+) -> None:
+    """Print the time of each part: the mean of the minima of each page. DECODING is not part of the sum."""
+    print(f"{len(bodies)} pages of {statistics.mean(map(len, bodies)):,.0f} bytes, kernel: {kernel.NAME}")
+    total = 0.0
+    for part in parts:
+        times = [min(spent[part] for spent in page) for page in zip(*rounds, strict=True)]
+        time_us = statistics.mean(times) / 1000
+        total += time_us if part != DECODING else 0
+        print(f"{part:50}{time_us:8.0f}")
+    print(f"{'all, without decoding':50}{total:8.0f}")
+
+
+def main() -> None:
+    options, bodies = options_and_pages(__doc__, rounds=3)
     memory.keep_freed_memory()
     clock = Clock()
     for part, places in PARTS.items():
         clock.measure(part, places)
     rounds = [measure(clock, bodies) for _ in range(options.rounds)]
-    print(f"{len(bodies)} pages of {statistics.mean(map(len, bodies)):,.0f} bytes, kernel: {kernel.NAME}")
-    total = 0.0
-    for part in (*PARTS, DECODING):
-        time_us = (
-            statistics.mean(min(spent[part] for spent in page) for page in zip(*rounds, strict=True)) / 1000
-        )
-        total += time_us if part != DECODING else 0
-        print(f"{part:50}{time_us:8.0f}")
-    print(f"{'all, without decoding':50}{total:8.0f}")
+    print_parts(bodies, rounds, (*PARTS, DECODING))
 
 
 if __name__ == "__main__":

@@ -9,24 +9,19 @@ judges it. The figures are as in ``parts.py``. What Scrapy does with a cached pa
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import tempfile
 from collections import Counter
 from datetime import UTC, datetime
 from email.utils import formatdate
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from crawl import pages_of
-from parts import Clock, NeverAway
+from parts import Clock, NeverAway, options_and_pages, print_parts
 from scrapy import Request
 from scrapy.extensions.httpcache import RFC2616Policy
 from scrapy.http import HtmlResponse, Response
 from scrapy.settings import Settings
 
-from scrapy_dedupe import kernel
 from scrapy_dedupe.content import Judge, Page
 from scrapy_dedupe.crawls import cached_pages, captured_records, live_index, recorder
 from scrapy_dedupe.crawls.cached_pages import CachedPages, PageQuery
@@ -151,14 +146,7 @@ def recrawl(clock: Clock, store: Any, folder: str, crawl: str, pages: int) -> li
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path, metavar="FOLDER")
-    parser.add_argument("--pages", type=int, default=300)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    bodies = [(options.folder / name).read_bytes() for name in pages_of(options.folder, options.pages)]
+    options, bodies = options_and_pages(__doc__, rounds=5)
     memory.keep_freed_memory()
     memory.freeze_for_crawl()
     clock = Clock()
@@ -171,14 +159,7 @@ def main() -> None:
             recrawl(clock, store, folder, f"round-{number}", len(bodies)) for number in range(options.rounds)
         ]
         store.close()
-    print(f"{len(bodies)} pages of {statistics.mean(map(len, bodies)):,.0f} bytes, kernel: {kernel.NAME}")
-    total = 0.0
-    for part in PARTS:
-        times = [min(spent[part] for spent in page) for page in zip(*rounds, strict=True)]
-        time_us = statistics.mean(times) / 1000
-        total += time_us
-        print(f"{part:40}{time_us:8.0f}")
-    print(f"{'all':40}{total:8.0f}")
+    print_parts(bodies, rounds, PARTS)
 
 
 if __name__ == "__main__":

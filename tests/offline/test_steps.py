@@ -29,6 +29,10 @@ class Died(BaseException):
     """Stands for a kill."""
 
 
+def die(*args: Any, **options: Any) -> None:
+    raise Died
+
+
 @pytest.fixture
 def planting() -> Planting:
     p = Planting()
@@ -160,9 +164,6 @@ def test_a_dry_run_can_leave_its_work_for_the_real_one(folder: Path, monkeypatch
 def test_a_dry_run_after_an_interruption_does_not_change_the_result(
     folder: Path, planting: Planting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*args: Any) -> None:
-        raise Died
-
     with monkeypatch.context() as context:
         context.setattr(rewriting, "rewrite_file", die)
         with pytest.raises(Died):
@@ -215,9 +216,6 @@ def test_a_work_folder_with_other_files_is_refused_and_not_emptied(
 def test_a_run_that_was_killed_when_earlier_files_were_put_aside_can_be_repeated(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*args: Any, **options: Any) -> None:
-        raise Died
-
     run(folder, work=folder / "work", in_place=True)
     with monkeypatch.context() as context:
         context.setattr(work.WorkFolder, "begin", die)
@@ -243,9 +241,6 @@ def test_a_work_folder_can_be_used_again(folder: Path) -> None:
 def test_unfinished_work_in_the_output_is_not_ignored_with_another_work_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*args: Any) -> None:
-        raise Died
-
     with monkeypatch.context() as context:
         context.setattr(final_names, "move", die)
         with pytest.raises(Died):
@@ -268,9 +263,6 @@ def test_unfinished_work_of_warcrefs_in_the_output_is_not_removed(folder: Path, 
 def test_with_another_work_folder_new_files_are_written_below_the_output(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*args: Any) -> None:
-        raise Died
-
     with monkeypatch.context() as context:
         context.setattr(final_names, "move", die)
         with pytest.raises(Died):
@@ -424,9 +416,6 @@ def test_a_death_before_or_after_a_step_costs_nothing(
 @pytest.fixture
 def cut(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run that died before it wrote anything but its state."""
-
-    def die(*args: Any, **options: Any) -> None:
-        raise Died
 
     with monkeypatch.context() as context:
         context.setattr(rewriting, "make_plan", die)
