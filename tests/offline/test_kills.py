@@ -7,19 +7,17 @@ Ctrl-C and SIGTERM likewise, with a sentence.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from killed_runs import Runner, chosen
 from offline.calling import PROGRAM
 from offline.outputs import snapshot
 from offline.planted import SITE, Copy, Planting, text
@@ -27,8 +25,8 @@ from sampling import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-TESTS = Path(__file__).parent.parent
 KILLS = int(os.environ.get("DEDUPE_KILLS", "3"))
 
 
@@ -94,44 +92,11 @@ def small() -> Planting:
     return p
 
 
-class Steps:
-    """Talks to `killed_steps`."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(TESTS / "offline" / "killed_steps.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(
-        self,
-        folder: Path,
-        words: tuple[str, ...],
-        before: int = 0,
-        *,
-        number: int = signal.SIGKILL,
-        after_s: float = 0.0,
-    ) -> tuple[int, int, str]:
-        """Exit code (the negative signal if it died), steps, stderr."""
-        assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.write(json.dumps([str(folder), words, number, before, after_s]) + "\n")
-        self.process.stdin.flush()
-        code, steps, errors = json.loads(self.process.stdout.readline())
-        return code, steps, errors
-
-
 @pytest.fixture(scope="module")
-def steps() -> Iterator[Steps]:
-    steps = Steps()
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    steps = Runner(tmp_path_factory.mktemp("steps") / "log", "scrapy_dedupe.offline")
     yield steps
-    assert steps.process.stdin
-    steps.process.stdin.close()
-    steps.process.wait(240)
-    assert steps.process.stdout
-    steps.process.stdout.close()
+    steps.close()
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -193,7 +158,7 @@ class Ground:
         assert (code == 3) <= ("already" in errors), errors
 
 
-def prepared(case: Case, folder: Path, steps: Steps) -> Ground:
+def prepared(case: Case, folder: Path, steps: Runner) -> Ground:
     start, whole = folder / "start", folder / "whole"
     small().write(start / "in")
     for words in case.before:
@@ -209,22 +174,13 @@ def prepared(case: Case, folder: Path, steps: Steps) -> Ground:
 
 
 @pytest.fixture(scope="module", params=sampled(CASES, ["dedupe in place", "restore"]))
-def ground(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, steps: Steps) -> Ground:
+def ground(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, steps: Runner) -> Ground:
     ground = prepared(CASES[request.param], tmp_path_factory.mktemp("ground"), steps)
     assert ground.count > 0
     return ground
 
 
-def chosen(count: int, most: int, seed: int) -> list[int]:
-    """Numbers of steps; the last ones are those that a resumption has to look at most closely."""
-    numbers = list(range(1, count + 1))
-    if count <= most:
-        return numbers
-    last = numbers[-most // 2 :]
-    return sorted({*random.Random(seed).sample(numbers, most - len(last)), *last})
-
-
-def test_a_death_before_any_step_costs_nothing(ground: Ground, steps: Steps, tmp_path: Path) -> None:
+def test_a_death_before_any_step_costs_nothing(ground: Ground, steps: Runner, tmp_path: Path) -> None:
     for number in chosen(ground.count, KILLS, seed=7):
         folder = ground.fresh(tmp_path / f"died-{number}")
         code, count, _ = steps.run(folder, ground.case.words, number)
@@ -239,7 +195,7 @@ def test_a_death_before_any_step_costs_nothing(ground: Ground, steps: Steps, tmp
         shutil.rmtree(folder)
 
 
-def test_deaths_in_a_row_cost_nothing(ground: Ground, steps: Steps, tmp_path: Path) -> None:
+def test_deaths_in_a_row_cost_nothing(ground: Ground, steps: Runner, tmp_path: Path) -> None:
     rng = random.Random(11)
     for turn in range(max(1, KILLS // 4)):
         folder = ground.fresh(tmp_path / f"row-{turn}")
@@ -261,7 +217,7 @@ def test_deaths_in_a_row_cost_nothing(ground: Ground, steps: Steps, tmp_path: Pa
 
 
 def test_a_signal_before_any_step_is_told_in_one_sentence_and_costs_nothing(
-    ground: Ground, steps: Steps, tmp_path: Path
+    ground: Ground, steps: Runner, tmp_path: Path
 ) -> None:
     verb = ground.case.words[0]
     goes_on = "; the same command continues where it stopped" if ground.case.goes_on else ""
@@ -291,7 +247,7 @@ SIDE_BY_SIDE = ("dedupe", "dedupe in place", "restore", "restore in place", "arc
 
 @pytest.mark.parametrize("name", sampled(SIDE_BY_SIDE, ["dedupe"]))
 def test_processes_that_work_side_by_side_may_die_at_any_moment(
-    name: str, steps: Steps, tmp_path: Path
+    name: str, steps: Runner, tmp_path: Path
 ) -> None:
     case = CASES[name]
     ground = prepared(replace(case, words=(*case.words, "--jobs", "2")), tmp_path, steps)

@@ -10,15 +10,12 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from killed_runs import Runner, chosen
 from passages.killed_work import SHARED, documents, text
 from sampling import sampled
 
@@ -27,6 +24,7 @@ from scrapy_dedupe.passages import PassageIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from scrapy_dedupe.passages.values import Hit, Passage
 
@@ -64,58 +62,13 @@ CASES = {
 }
 
 
-class Works:
-    """Talks to `killed_work`."""
-
-    def __init__(self, log: Path) -> None:
-        self.log = log
-        with log.open("wb") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("killed_work.py"))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                # What ends a run of tests from outside, as a limit of time does, is meant for pytest alone, which may
-                # go on a while; the runner ends with its stdin.
-                start_new_session=True,
-            )
-
-    def run(
-        self, folder: Path, work: str | tuple[str, ...], before: int = 0, after_s: float = 0.0
-    ) -> tuple[int, int, str]:
-        """Exit code (the negative signal if it died), steps, stderr."""
-        assert self.process.stdin
-        assert self.process.stdout
-        answer = ""
-        with suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps([str(folder), work, before, after_s]) + "\n")
-            self.process.stdin.flush()
-            answer = self.process.stdout.readline()
-        if not answer:
-            code = self.process.wait(240)
-            raise RuntimeError(
-                f"the runner ended with {code} and said: {self.log.read_text(errors='replace')}"
-            )
-        code, steps, errors = json.loads(answer)
-        return code, steps, errors
-
-    def close(self) -> None:
-        assert self.process.stdin
-        assert self.process.stdout
-        with suppress(BrokenPipeError):
-            self.process.stdin.close()
-        try:
-            self.process.wait(240)
-        except subprocess.TimeoutExpired:  # a test was ended in the middle of a piece
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
+def runner(log: Path) -> Runner:
+    return Runner(log, "scrapy_dedupe.passages", "passages.killed_work")
 
 
 @pytest.fixture(scope="module")
-def works(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Works]:
-    works = Works(tmp_path_factory.mktemp("works") / "log")
+def works(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    works = runner(tmp_path_factory.mktemp("works") / "log")
     yield works
     works.close()
 
@@ -169,7 +122,7 @@ class Ground:
         assert before.items() <= found.texts.items() <= after.items()
         assert list(found.texts) == list(after)[: len(found.texts)]
 
-    def assert_goes_on(self, folder: Path, works: Works) -> None:
+    def assert_goes_on(self, folder: Path, works: Runner) -> None:
         """That the same piece of work and the next one are done, and that nothing is left of what was cut."""
         if self.case.work == INDEX:
             code, _, errors = works.run(folder, (*INDEX, "--append"))
@@ -195,7 +148,7 @@ def _files(folder: Path) -> list[Path]:
     return list((folder / "index").iterdir())
 
 
-def prepared(case: Case, folder: Path, works: Works) -> Ground:
+def prepared(case: Case, folder: Path, works: Runner) -> Ground:
     start, whole = folder / "start", folder / "whole"
     start.mkdir()
     for name, first, count in (("pages.jsonl", 0, 24), ("more.jsonl", 20, 10)):
@@ -216,7 +169,7 @@ def prepared(case: Case, folder: Path, works: Works) -> Ground:
 
 
 @pytest.fixture(scope="module", params=sampled(CASES, ["append", "compact verb"]))
-def ground(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, works: Works) -> Ground:
+def ground(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, works: Runner) -> Ground:
     ground = prepared(CASES[request.param], tmp_path_factory.mktemp("ground"), works)
     assert ground.count > 0
     if "compact" not in request.param:
@@ -224,17 +177,8 @@ def ground(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return ground
 
 
-def chosen(count: int, most: int, seed: int) -> list[int]:
-    """Numbers of steps; the last ones are those in which what was written takes its place."""
-    numbers = list(range(1, count + 1))
-    if count <= most:
-        return numbers
-    last = numbers[-most // 2 :]
-    return sorted({*random.Random(seed).sample(numbers, most - len(last)), *last})
-
-
 def test_a_death_before_any_step_leaves_the_index_as_before_or_as_after(
-    ground: Ground, works: Works, tmp_path: Path
+    ground: Ground, works: Runner, tmp_path: Path
 ) -> None:
     for number in chosen(ground.count, KILLS, seed=7):
         folder = ground.fresh(tmp_path / f"died-{number}")
@@ -250,7 +194,7 @@ def test_a_death_before_any_step_leaves_the_index_as_before_or_as_after(
 
 
 def test_a_death_at_any_moment_leaves_the_index_as_before_or_as_after(
-    ground: Ground, works: Works, tmp_path: Path
+    ground: Ground, works: Runner, tmp_path: Path
 ) -> None:
     rng = random.Random(13)
     for turn in range(max(1, KILLS // 4)):
@@ -263,7 +207,7 @@ def test_a_death_at_any_moment_leaves_the_index_as_before_or_as_after(
         shutil.rmtree(folder)
 
 
-def test_deaths_in_a_row_leave_nothing_behind(ground: Ground, works: Works, tmp_path: Path) -> None:
+def test_deaths_in_a_row_leave_nothing_behind(ground: Ground, works: Runner, tmp_path: Path) -> None:
     rng = random.Random(11)
     for turn in range(max(1, KILLS // 8)):
         folder = ground.fresh(tmp_path / f"row-{turn}")
@@ -276,7 +220,7 @@ def test_deaths_in_a_row_leave_nothing_behind(ground: Ground, works: Works, tmp_
 
 
 def test_a_piece_that_dies_before_it_begins_does_not_end_the_runner(tmp_path: Path) -> None:
-    works = Works(tmp_path / "log")
+    works = runner(tmp_path / "log")
     try:
         # The first one, so that no earlier piece has left what is looked for.
         code, steps, _ = works.run(tmp_path, "index", before=-1)
