@@ -36,12 +36,13 @@ PAGE = text("page", 4_000)
 def task(file: Path, **options: Any) -> RowsTask:
     values: dict[str, Any] = {
         "name": file.name,
-        "target": file.with_suffix(".parquet"),
+        "file": file,
+        "path": file,
         "eligibility": Eligibility(),
         "algorithms": ("sha256", "blake2b"),
         "is_summed": True,
     }
-    return RowsTask(file, **(values | options))
+    return RowsTask(**(values | options))
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_the_columns_are_those_of_the_documentation(file: Path) -> None:
 
 def test_rows_of_another_version_are_made_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with WorkFolder(file.parent / "work") as work:
-        tasks = [task(file, target=work.path / "0.parquet")]
+        tasks = [task(file, path=work.path / "0")]
         found = [work.run(make_rows, tasks, 1, NO_PROGRESS, "rows", Faults()) for _ in range(2)]
         assert [sums["lines"] for (sums,) in found] == [2, 2]
         before = tasks[0].target.stat().st_ino
@@ -232,7 +233,7 @@ def test_the_facts_in_rows_are_those_of_another_reader(tmp_path: Path) -> None:
     compared = 0
     for path in sorted(path for path in tmp_path.rglob("*") if path.is_file()):
         rows = path.with_name(f"{path.name}.parquet")
-        make_rows(task(path, target=rows), Faults(keep_going=True))
+        make_rows(task(path, path=path.with_name(f"{path.name}.rows")), Faults(keep_going=True))
         known = list(RowFacts(rows))
         others = list(old_records(path, on_damage=lambda _: None))
         assert [fact[:3] for fact in known] == [fact[:3] for fact in others]
