@@ -157,7 +157,7 @@ class RecordParts:
         """
         member = zlib_ng.decompressobj(31) if self._is_gzip else None
         end = offset + length
-        while data := self._at(offset, min(size, end - offset)):
+        while offset < end and (data := self._at(offset, min(size, end - offset))):
             offset, size = offset + len(data), _FEWER_BYTES
             try:
                 yield data if member is None else member.decompress(data, _QUICK_BYTES)

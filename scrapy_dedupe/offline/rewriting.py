@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.tasks.work import SourceFiles
-    from scrapy_dedupe.warc.sources import ReadableFile
 
 VERIFIED: Final = "verified.json"
 _FOLDER: Final = "warcrefs"

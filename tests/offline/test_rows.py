@@ -64,11 +64,10 @@ def read(path: Path) -> list[RecordRow]:
 
 def test_each_record_has_a_row(file: Path) -> None:
     faults = Faults()
-    sums = make_rows(task(file), faults)
+    make_rows(task(file), faults)
 
     info, first, asked, posted, request, old = read(file.with_suffix(".parquet"))
-    assert isinstance(sums, dict)
-    assert (sums["lines"], faults.count) == (2, 0)
+    assert faults.count == 0
     assert [row.kind for row in (info, first, asked, posted, request, old)] == [
         "warcinfo", "response", "request", "response", "request", "revisit"
     ]  # fmt: skip
@@ -101,9 +100,11 @@ def test_the_columns_are_those_of_the_documentation(file: Path) -> None:
 def test_rows_of_another_version_are_made_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with WorkFolder(file.parent / "work") as work:
         tasks = [task(file, path=work.path / "0")]
-        found = [work.run(make_rows, tasks, 1, NO_PROGRESS, "rows", Faults()) for _ in range(2)]
-        assert [sums["lines"] for (sums,) in found] == [2, 2]
-        before = tasks[0].target.stat().st_ino
+        made = set()
+        for _ in range(2):
+            work.run(make_rows, tasks, 1, NO_PROGRESS, "rows", Faults())
+            made.add(tasks[0].target.stat().st_ino)
+        (before,) = made
         monkeypatch.setattr(rows_module, "VERSION", rows_module.VERSION + 1)
         work.run(make_rows, tasks, 1, NO_PROGRESS, "rows", Faults())
         assert tasks[0].target.stat().st_ino != before
@@ -192,7 +193,6 @@ def pairs(folder: Path, **options: Any) -> Iterator[tuple[RecordRow, RecordRow]]
         usual, parsed = (RowScan(task(path, **options), own) for own in faults)
         setattr(parsed, "usual_values", lambda frame: None)  # noqa: B010
         yield from zip(usual.rows(), parsed.rows(), strict=True)
-        assert usual.sums == parsed.sums
         assert faults[0].first == faults[1].first
 
 
