@@ -126,7 +126,7 @@ class RecordParts:
     def heads(self, offset: int, length: int) -> tuple[RawHead, bytes]:
         """The WARC head of a response and its HTTP head with the blank line. Few other bytes are read."""
         start = b""
-        for piece in self._pieces(offset, min(length, _MORE_BYTES)):
+        for piece in self._pieces(offset, min(length, _MORE_BYTES), _FEW_BYTES):
             start += piece
             end = start.find(RECORD_END) + 4
             if end < 4 or (found := _HTTP_HEAD_END.search(start, end)) is None:
@@ -141,41 +141,30 @@ class RecordParts:
     def record(self, offset: int, length: int) -> tuple[RawHead, bytes | StoredRecord]:
         """The head of a record, and its block; for a large or unusual record, the record instead of its block."""
         if length <= _QUICK_BYTES:
-            head, rest = self._split(self._whole(offset, length))
-            if head is not None and rest.endswith(RECORD_END):
+            whole = b"".join(self._pieces(offset, length, length))
+            end = whole.find(RECORD_END) + 4
+            if end >= 4 and whole.endswith(RECORD_END) and (head := parsed_head(whole[:end])) is not None:
                 size = head.get(b"Content-Length") or b""
-                if size.isdigit() and int(size) == len(rest) - 4:
-                    return head, rest[:-4]
+                if size.isdigit() and int(size) == len(whole) - end - 4:
+                    return head, whole[end:-4]
         record = read_record(self._file, offset)
         return raw_head(record), record
 
-    def _whole(self, offset: int, length: int) -> bytes:
-        """A record of at most `_QUICK_BYTES`, decompressed; empty if it is damaged or larger."""
-        data = self._at(offset, length)
-        if not self._is_gzip:
-            return data
-        member = zlib_ng.decompressobj(31)
-        try:
-            whole = member.decompress(data, _QUICK_BYTES)
-        except zlib_ng.error:  # type: ignore[misc]
-            return b""
-        return whole if member.eof else b""
+    def _pieces(self, offset: int, length: int, size: int) -> Iterator[bytes]:
+        """A record, decompressed, until its *length* stored bytes end or are damaged; the first piece is of *size* stored bytes.
 
-    def _pieces(self, offset: int, length: int) -> Iterator[bytes]:
-        """The first bytes of a record, decompressed, until its stored bytes end or are damaged."""
+        A piece that is longer than `_QUICK_BYTES` is the last one, and only its beginning.
+        """
         member = zlib_ng.decompressobj(31) if self._is_gzip else None
-        end, size = offset + length, _FEW_BYTES
-        while data := self._at(offset, min(size, end - offset)):
+        end = offset + length
+        while offset < end and (data := self._at(offset, min(size, end - offset))):
             offset, size = offset + len(data), _FEWER_BYTES
             try:
-                yield data if member is None else member.decompress(data)
+                yield data if member is None else member.decompress(data, _QUICK_BYTES)
             except zlib_ng.error:  # type: ignore[misc]
                 return
-
-    @staticmethod
-    def _split(start: bytes) -> tuple[RawHead | None, bytes]:
-        end = start.find(RECORD_END) + 4
-        return (None, b"") if end < 4 else (parsed_head(start[:end]), start[end:])
+            if member is not None and member.unconsumed_tail:
+                return
 
     def _at(self, offset: int, size: int) -> bytes:
         if self._fd >= 0:

@@ -199,7 +199,7 @@ def _row(task: CheckTask, line: ManifestLine, faults: Faults) -> RecordRow:
     with record.path.open("rb") as file:
         file.seek(record.offset)
         is_gzip = file.read(2) == GZIP_MAGIC[:2]
-    rows = RowsTask(record.path, line.file, Path(), task.eligibility, (algorithm,), False)
+    rows = RowsTask(line.file, record.path, Path(), task.eligibility, (algorithm,), False)
     return RowScan(rows, faults).captured(record, {algorithm: digest})._replace(is_gzip=is_gzip)
 
 

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.tasks.work import SourceFiles
-    from scrapy_dedupe.warc.sources import ReadableFile
 
 VERIFIED: Final = "verified.json"
 _FOLDER: Final = "warcrefs"
@@ -231,21 +230,6 @@ def _explained(error: DamagedInput, new: NewFiles) -> DamagedInput:
     return error
 
 
-def rows_task(
-    work: WorkFolder,
-    options: RewriteOptions,
-    number: int,
-    name: str,
-    file: ReadableFile,
-    algorithms: tuple[str, ...],
-    *,
-    is_summed: bool = False,
-) -> RowsTask:
-    """The task that makes the rows of file *number* in the work folder."""
-    target = work.path / "rows" / f"{number}.parquet"
-    return RowsTask(file, name, target, options.eligibility, algorithms, is_summed)
-
-
 @dataclass(frozen=True, slots=True)
 class Rewriting:
     """The steps of a job that follow its lines, until the new files have their final names."""
@@ -264,8 +248,8 @@ class Rewriting:
         for file in self.files:
             place = self.places.file(file.name)
             if file.is_output or isinstance(place, Path):
-                labels = tuple(file.labels) or (SECOND,)
-                tasks[file.id] = rows_task(self.work, self.options, file.id, file.name, place, labels)
+                path, labels = self.work.path / "rows" / str(file.id), tuple(file.labels) or (SECOND,)
+                tasks[file.id] = RowsTask(file.name, place, path, self.options.eligibility, labels, False)
         self.work.run(make_rows, [*tasks.values()], self.options.jobs, self.watch, "survey", self.faults)
         return {number: task.target for number, task in tasks.items()}
 

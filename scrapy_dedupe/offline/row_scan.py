@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import asdict
 from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy_dedupe.offline.digests import Digester, DigestOptions, FileSums
+from scrapy_dedupe.offline.digests import Digester, DigestOptions
 from scrapy_dedupe.offline.ordering import moment
 from scrapy_dedupe.offline.reference_changes import date_key, digest_key
 from scrapy_dedupe.offline.revisits import (
@@ -63,15 +62,13 @@ _REFERRED_ID: Final = re.compile(rb"<[^\s<>]+>|[^\s<>]+")
 Values = dict[str, Any]
 
 
-def make_rows(task: RowsTask, faults: Faults, advance: Advance = lambda size_bytes: None) -> object:
-    """Make the rows of a file, for `WorkFolder.run`. The result is the JSON form of `FileSums`.
+def make_rows(task: RowsTask, faults: Faults, advance: Advance = lambda size_bytes: None) -> None:
+    """Make the rows of a file, for `WorkFolder.run`.
 
     *advance* is called about every MiB with the number of bytes read. Raises ArchiveError if a file cannot be read or
     written, SettingError if DuckDB is not installed, and the exceptions of `Faults.add`.
     """
-    scan = RowScan(task, faults, advance)
-    write_rows(task.target, scan.rows())
-    return asdict(scan.sums)
+    write_rows(task.target, RowScan(task, faults, advance).rows())
 
 
 class RowScan:
@@ -87,11 +84,6 @@ class RowScan:
         self._hashes = PassingHashes(partial(_algorithms_for, task.algorithms))
         self._is_gzip = False
         self._is_lost = False  # what follows is copied unchanged
-
-    @property
-    def sums(self) -> FileSums:
-        """The results so far for the lines of the manifest, if any are made."""
-        return self._digester.sums if self._task.is_summed and self._digester is not None else FileSums()
 
     def rows(self) -> Iterator[RecordRow]:
         """Yield the rows in file order."""

@@ -131,33 +131,30 @@ COLUMNS: Final = {name: _TYPE_OF.get(name, "BLOB") for name in RecordRow._fields
 
 @dataclass(frozen=True, slots=True)
 class RowsTask:
-    """A file to read, and the file for its rows.
+    """A file to read; a `FileTask` that writes its rows to ``path`` with the suffix ``.parquet``.
 
     ``name`` is the name of the file in manifests. ``algorithms`` are the digests of payloads. ``is_summed``: records get lines
     of a manifest, and everything that `digests` reports as a fault is one; then the first algorithm is that of the
     manifest.
     """
 
-    file: ReadableFile
     name: str
-    target: Path
+    file: ReadableFile
+    path: Path
     eligibility: Eligibility
     algorithms: tuple[str, ...]
     is_summed: bool
 
     @property
-    def path(self) -> Path:
-        """The path of the proof in the `WorkFolder`, without its suffix."""
-        return self.target.with_suffix("")
+    def target(self) -> Path:
+        return self.path.with_suffix(".parquet")
 
     @property
-    def outputs(self) -> tuple[Path, ...]:
-        """The files that the task writes."""
+    def outputs(self) -> tuple[Path]:
         return (self.target,)
 
     @property
     def depends_on(self) -> object:
-        """What the rows depend on besides the file, as a JSON value."""
         return [VERSION, self.eligibility.to_json(), self.algorithms, self.is_summed]
 
 

@@ -40,9 +40,9 @@ from .inputs import STATE_FOLDER, Input, output_names, refuse_equal_names
 from .manifest import read_lines
 from .places import Places
 from .plan_lines import PlannedFile, list_lines, list_rows, number_rows, write_lines
-from .rewriting import VERIFIED, RewriteOptions, Rewriting, rewriting_folder, rows_task
+from .rewriting import VERIFIED, RewriteOptions, Rewriting, rewriting_folder
 from .row_scan import make_rows
-from .rows import PURPOSE, SECOND
+from .rows import PURPOSE, SECOND, RowsTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.tasks.work import Advance, SourceFiles
 
     from .eligibility import Savings
-    from .rows import RowsTask
 
 MANIFEST, REPORT, EARLIER = "manifest.txt", "report.json", "earlier"
 
@@ -280,8 +279,9 @@ class _Steps:
         if not (options.dry_run or (work.path / VERIFIED).exists()):
             new.check()
         places = Places(paths={name: str(file) for name, file in files.items()})
+        algorithms = (options.algorithm, SECOND)
         tasks = [
-            rows_task(work, options, number, name, file, (options.algorithm, SECOND), is_summed=True)
+            RowsTask(name, file, work.path / "rows" / str(number), options.eligibility, algorithms, True)
             for number, (name, file) in enumerate(files.items(), 1)
         ]
         numbered = work.step("numbered", lambda faults: self._numbered(tasks, places, faults), self.faults)

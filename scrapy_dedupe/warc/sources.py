@@ -34,7 +34,7 @@ _ARC_DATE = re.compile(rb" \d{8,17} ")
 MAX_HEAD_BYTES = 1 << 20
 _CHUNK = 1 << 16
 _PIECE = 1 << 20  # decompressed bytes at a time: a small member can have a large content
-_READ_BYTES = 1 << 17
+_FIRST_BYTES, _READ_BYTES = 1 << 13, 1 << 17
 _FEED_BYTES = 1 << 14  # a decompressor copies the input that it does not consume
 # Limits for decompressing at once: compressed size and decompressed size.
 _MAX_MEMBER_BYTES = 8 << 20
@@ -245,7 +245,7 @@ class GzipSource(RecordSource["BufferedReader | PieceFile"]):
         self._raw = b""  # read from the file, taken up to _at
         self._at = 0
         self._read_to = offset  # where _raw ends in the file
-        self._read_bytes = _CHUNK  # little at first, for callers that read only one record
+        self._read_bytes = _FIRST_BYTES  # little at first, for callers that read only one record
         self._member: zlib_ng._Decompress | None = None  # None: all of it is in _out
         self._begin_alike = True  # whether the last two members begin with the same bytes
         self._are_mixed = False  # whether members of several programs follow each other
@@ -283,7 +283,7 @@ class GzipSource(RecordSource["BufferedReader | PieceFile"]):
         left = self._raw[self._at :]
         # The remaining bytes are copied each time, so read at least as many.
         more = self._file.read(max(self._read_bytes, len(left)))
-        self._read_bytes = _READ_BYTES
+        self._read_bytes = min(2 * self._read_bytes, _READ_BYTES)
         self._raw = left + more
         self._at = 0
         self._read_to += len(more)

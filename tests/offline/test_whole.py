@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fastwarc.cli
@@ -17,7 +21,16 @@ from offline.outputs import assert_deduplicated, assert_restored, read, snapshot
 from offline.planted import SITE, Copy, Planting, fates_of, text
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
+
+COUNTED_READS = """
+import sys
+from pathlib import Path
+from scrapy_dedupe.commands.console import main
+code = main()
+print(Path("/proc/self/io").read_text())
+sys.exit(code)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -326,3 +339,40 @@ def test_an_index_made_by_another_program_lists_every_capture(folder: Path, plan
     revisits = [entry for *_, entry in after if entry["mime"] == "warc/revisit"]
     labels = [record.label for record in planting.files[name].records]
     assert len(revisits) == sum(isinstance(planting.fates.get(label), Copy) for label in labels)
+
+
+def archive_of(folder: Path, bodies: Sequence[bytes]) -> int:
+    """Write an archive of responses with these bodies; the size of its files."""
+    p = Planting()
+    for name in ("a.warc.gz", "b.warc.gz"):
+        p.file(name)
+    for number, body in enumerate(bodies):
+        name = "a.warc.gz" if number < len(bodies) // 2 else "b.warc.gz"
+        p.exchange(name, f"page-{number}", f"{SITE}/{number}", body)
+    p.write(folder)
+    return sum(map(len, snapshot(folder).values()))
+
+
+def bytes_read(folder: Path, *words: str) -> int:
+    """The bytes that a call of the command line reads, as Linux counts them."""
+    called = subprocess.run(
+        [sys.executable, "-c", COUNTED_READS, *words], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return int(called.stdout.partition("rchar: ")[2].split()[0])
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/io").exists(), reason="only Linux counts the bytes that a process reads"
+)
+def test_of_repeated_payloads_little_is_read_again(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    bodies = [rng.randbytes(30_000) for _ in range(60)]
+    archive_of(tmp_path / "small", bodies[:2])
+    whole_bytes = archive_of(tmp_path / "in", bodies + [body for body in bodies[:20] for _ in range(7)])
+    kept_bytes = sum(map(len, bodies))
+    assert kept_bytes < 0.31 * whole_bytes
+    # What Python and the libraries read of their own files does not depend on the archive.
+    own = bytes_read(tmp_path, "dedupe", "small", "-o", "small out", "--sample", "0")
+    read_bytes = bytes_read(tmp_path, "dedupe", "in", "-o", "out", "--sample", "0") - own
+    # All of it for the rows; then what is kept is copied, and the new files are verified.
+    assert whole_bytes + kept_bytes < read_bytes < 1.2 * (whole_bytes + 2 * kept_bytes)
