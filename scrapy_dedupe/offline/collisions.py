@@ -29,7 +29,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -226,7 +226,7 @@ class _Comparison:
             first = list(itertools.islice(group, 2))
             if len(first) == 1:
                 counts.lines += 1
-                yield replace(_parsed(first[0][1]), extension=1)
+                yield _parsed(first[0][1])._replace(extension=1)
                 continue
             lines = self._extended(itertools.chain(first, group), counts)
             few = list(itertools.islice(lines, _FEW_LINES))
@@ -257,7 +257,7 @@ class _Comparison:
             taken = max(taken, extension)
             counts.lines += 1
             counts.compared += 1
-            yield replace(line, extension=extension)
+            yield line._replace(extension=extension)
         counts.digests += 1
         counts.collisions += different > 1
 
@@ -300,7 +300,7 @@ def _plain(line: ManifestLine) -> ManifestLine:
     """The line without the values of columns 7 to 10."""
     if line.columns == 6:
         return line
-    return replace(line, extension=None, copy=None, refers_to_uri=None, refers_to_date=None)
+    return line._replace(extension=None, copy=None, refers_to_uri=None, refers_to_date=None)
 
 
 def _repeated(line: ManifestLine) -> tuple[str, str]:

@@ -21,7 +21,8 @@ import re
 import sys
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -91,8 +92,7 @@ def number(lines: Iterable[ManifestLine], *, faults: Faults | None = None) -> It
             if original is None:
                 original = line
             is_original = line is original
-            yield replace(
-                line,
+            yield line._replace(
                 extension=line.extension or 1,
                 copy=copy,
                 refers_to_uri=None if is_original else original.uri,
@@ -165,6 +165,7 @@ def _cluster_key(line: ManifestLine) -> bytes:
     return start.encode() + place_key(line)
 
 
+@lru_cache(256)  # many lines have the same file
 def _name_key(name: str) -> bytes:
     """A text without white space that sorts like the bytes of the name; a name sorts before its continuations."""
     # "!" sorts before every unescaped character, so escaped characters sort correctly too.

@@ -3,7 +3,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -72,7 +71,7 @@ def test_one_byte_at_the_end_tells_long_payloads_apart(tmp_path, resolve, monkey
 def test_a_record_alone_with_its_digest_is_not_read(listed, resolve):
     line = listed.add(b"one")
     counts = CollisionCounts()
-    (found,) = resolve([replace(line, file="nowhere.warc.gz")], counts=counts)
+    (found,) = resolve([line._replace(file="nowhere.warc.gz")], counts=counts)
     assert found.extension == 1
     assert counts == CollisionCounts(lines=1)
 
@@ -81,8 +80,8 @@ def test_what_was_said_before_of_copies_and_extensions_is_left_out(listed, resol
     listed.add(b"one", date=day(1))
     listed.add(b"one", date=day(2))
     before = {"extension": 3, "copy": 2, "refers_to_uri": "http://x/", "refers_to_date": day(9)}
-    lines = [replace(line, **before) for line in listed.lines]
-    assert resolve(lines) == [replace(line, extension=1) for line in listed.lines]
+    lines = [line._replace(**before) for line in listed.lines]
+    assert resolve(lines) == [line._replace(extension=1) for line in listed.lines]
 
 
 def test_the_lines_come_in_order_of_cluster(listed, resolve, tmp_path):
@@ -162,7 +161,7 @@ def test_a_content_coding_is_undone_for_decoded_digests_alone(listed, resolve):
     listed.add(gzip.compress(b"hello", 9, mtime=5), date=day(2), headers=coding, digest=digest)
     listed.add(b"hello", date=day(3), digest=digest)
     assert extensions(resolve(listed.lines)) == [1, 1, 1]
-    plain = [replace(line, digest=WEAK) for line in listed.lines]
+    plain = [line._replace(digest=WEAK) for line in listed.lines]
     assert extensions(resolve(plain)) == [1, 2, 3]
 
 
@@ -181,8 +180,8 @@ def test_records_that_cannot_be_read_keep_their_lines_and_stand_alone(listed, re
     for number in range(1, 5):
         listed.add(b"one", date=day(number))
     lines = list(listed.lines)
-    lines[1] = replace(lines[1], file="gone.warc.gz")
-    lines[2] = replace(lines[2], uri="http://other/")
+    lines[1] = lines[1]._replace(file="gone.warc.gz")
+    lines[2] = lines[2]._replace(uri="http://other/")
     listed.path.write_bytes(listed.path.read_bytes()[:-9])  # the last record is cut
     faults = Faults(keep_going=True)
     assert extensions(resolve(lines, faults=faults)) == [1, 2, 3, 4]
@@ -209,7 +208,7 @@ def test_a_record_that_is_named_twice_is_no_copy_of_itself(listed, resolve, tmp_
     listed.add(b"two", digest=OTHER)
     (tmp_path / "link.warc.gz").symlink_to(listed.path)
     first = listed.lines[0]
-    again = [first, replace(first, file="./a.warc.gz"), replace(first, file="link.warc.gz")]
+    again = [first, first._replace(file="./a.warc.gz"), first._replace(file="link.warc.gz")]
     faults = Faults(keep_going=True)
     found = resolve([*listed.lines, *again], faults=faults, jobs=jobs)
     assert [line.extension for line in found if line.digest == WEAK] == [1, 1, 2, 3, 4]
@@ -221,7 +220,7 @@ def test_lines_may_come_in_any_order(listed, resolve):
     for number in range(1, 20):
         listed.add(b"%d" % (number % 3), date=day(number), digest=WEAK if number % 2 else OTHER)
     in_order = resolve(listed.lines)
-    mixed = [replace(line, extension=5) for line in random.Random(4).sample(listed.lines, 19)]
+    mixed = [line._replace(extension=5) for line in random.Random(4).sample(listed.lines, 19)]
     assert resolve(mixed) == in_order
 
 
@@ -275,8 +274,8 @@ def test_several_processes_find_what_one_finds(tmp_path, resolve):
             status=rng.choice([200, 206]),
         )
     lines = [line for file in files for line in file.lines]
-    lines[7] = replace(lines[7], file="gone.warc.gz", digest="md5:" + "0" * 32)
-    lines[9] = replace(lines[9], file="gone.warc.gz", digest=f"md5:{1:032x}")
+    lines[7] = lines[7]._replace(file="gone.warc.gz", digest="md5:" + "0" * 32)
+    lines[9] = lines[9]._replace(file="gone.warc.gz", digest=f"md5:{1:032x}")
     one, many = Faults(keep_going=True), Faults(keep_going=True)
     counts, many_counts = CollisionCounts(), CollisionCounts()
     expected = resolve(lines, faults=one, counts=counts)
