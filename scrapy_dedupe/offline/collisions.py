@@ -21,7 +21,7 @@ The files in the working folder, each of which is complete if it exists:
     each file: its name, and the start and size of its rows in bytes. The results are files of `comparing` and `tasks.work`.
 
 Memory does not grow with the number of lines or the size of payloads. It grows only with the number of different payloads
-of one digest, and with the number of payloads that are stored for one file.
+of one digest.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import itertools
 import tempfile
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -44,7 +45,7 @@ from scrapy_dedupe.offline.comparing import (
     stored_pieces,
 )
 from scrapy_dedupe.offline.manifest import read_lines, write_text
-from scrapy_dedupe.offline.manifest_lines import file_of, parse_text_line
+from scrapy_dedupe.offline.manifest_lines import ManifestLine, file_of, parse_text_line
 from scrapy_dedupe.offline.ordering import by_cluster, moment, sorted_rows
 from scrapy_dedupe.offline.ordering import number as numbered
 from scrapy_dedupe.offline.windows import are_same
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import TypeAlias
 
-    from scrapy_dedupe.offline.manifest import ManifestLine
     from scrapy_dedupe.offline.places import Places
     from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.jobs import Jobs
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
     _Line: TypeAlias = tuple[int, bytes, str | None]
     """The number of a line, its bytes, and its result; None: it is in no pass. Most lines need not be parsed."""
+    _ParsedLine: TypeAlias = tuple[int, ManifestLine, str | None]
 
 _ROWS: Final = "rows"
 _TASKS: Final = "tasks.json"
@@ -151,6 +152,7 @@ class _Comparison:
         self._folder = folder
         self._work = WorkFolder(folder)
         self._places = places
+        self._identity = lru_cache(4_096)(places.identity)
         self._faults = faults
         self._watch = watch
         self._jobs = jobs
@@ -160,7 +162,11 @@ class _Comparison:
         """Do what an earlier run has not done, up to the last result."""
         if not self._lines.exists():
             with part(self._watch, "sorting", 0):
-                write_text(self._lines, by_cluster(map(_plain, lines), self._folder), columns=6)
+                write_text(
+                    self._lines,
+                    by_cluster((ManifestLine(*line[:6]) for line in lines), self._folder),
+                    columns=6,
+                )
         self._run_pass("first", "reading payloads", ())
         self._run_pass("second", "comparing", ("first",))
 
@@ -171,26 +177,24 @@ class _Comparison:
 
     def _rows(self, *passes: str) -> Iterator[bytes]:
         """The rows of the first record of each repeated digest; after the first pass, those of all other records."""
-        for group in self._digests(*passes):
-            lines = list(itertools.islice(group, 2))
-            if len(lines) == 1:
-                continue
-            first, _, result = lines[0]
-            payload = NO_PAYLOAD if result is None or result == ALONE else result
-            for index, line in self._unrepeated(itertools.chain(lines, group)):
-                if (index == first) != bool(passes):
-                    yield row_of(line, index, payload)
+        for is_repeated, group in self._digests(*passes):
+            payload = None
+            for index, line, result in self._unrepeated(group) if is_repeated else ():
+                if (payload is None) != bool(passes):
+                    yield row_of(line, index, payload or NO_PAYLOAD)
+                if payload is None:
+                    payload = NO_PAYLOAD if result is None or result == ALONE else result
 
-    def _unrepeated(self, group: Iterator[_Line]) -> Iterator[tuple[int, ManifestLine]]:
+    def _unrepeated(self, group: Iterable[_Line]) -> Iterator[_ParsedLine]:
         """The lines of one digest, except records that were listed before, even under another name of their file."""
         # The same record has the same date, so only the records of one date must be remembered.
-        lines = ((index, _parsed(data)) for index, data, _ in group)
+        lines = ((index, _parsed(data), result) for index, data, result in group)
         for _, same_date in itertools.groupby(lines, lambda item: moment(item[1].date)):
             seen: set[tuple[str, int]] = set()
-            for index, line in same_date:
-                place = self._places.identity(line.file), line.offset
+            for index, line, result in same_date:
+                place = self._identity(line.file), line.offset
                 if place not in seen:
-                    yield index, line
+                    yield index, line, result
                 elif not self._faults.keep_going:
                     self._faults.add(*_repeated(line))
                 seen.add(place)
@@ -222,20 +226,20 @@ class _Comparison:
 
     def resolved(self, counts: CollisionCounts) -> Iterator[ManifestLine]:
         """The lines with their extensions, in order of cluster."""
-        for group in self._digests("first", "second"):
-            first = list(itertools.islice(group, 2))
-            if len(first) == 1:
-                counts.lines += 1
-                yield _parsed(first[0][1])._replace(extension=1)
+        for is_repeated, group in self._digests("first", "second"):
+            if not is_repeated:
+                for _, data, _ in group:
+                    counts.lines += 1
+                    yield _parsed(data)._replace(extension=1)
                 continue
-            lines = self._extended(itertools.chain(first, group), counts)
+            lines = self._extended(group, counts)
             few = list(itertools.islice(lines, _FEW_LINES))
             if len(few) < _FEW_LINES:
                 yield from sorted(few, key=lambda line: line.extension or 1)  # a stable sort
             else:
                 yield from by_cluster(itertools.chain(few, lines), self._folder)
 
-    def _extended(self, group: Iterator[_Line], counts: CollisionCounts) -> Iterator[ManifestLine]:
+    def _extended(self, group: Iterable[_Line], counts: CollisionCounts) -> Iterator[ManifestLine]:
         """The lines of one digest with their extensions, in their order."""
         payloads: dict[str, list[tuple[str, int]]] = {}  # places and extensions, by size and hash
         taken = different = 0
@@ -262,12 +266,10 @@ class _Comparison:
         counts.collisions += different > 1
 
     def _is_same(self, place: str, other: str) -> bool:
-        return place == other or are_same(
-            stored_pieces(self._folder, place), stored_pieces(self._folder, other)
-        )
+        return are_same(stored_pieces(self._folder, place), stored_pieces(self._folder, other))
 
-    def _digests(self, *passes: str) -> Iterator[Iterator[_Line]]:
-        """The lines of each digest, with their results in these passes.
+    def _digests(self, *passes: str) -> Iterator[tuple[bool, Iterable[_Line]]]:
+        """Whether each digest has several lines, and its lines, with their results in these passes.
 
         Iterate the lines of a digest before requesting the next one.
         """
@@ -277,7 +279,7 @@ class _Comparison:
                 with task.outputs[1].open("rb") as file:
                     yield from file
 
-        def lines() -> Iterator[_Line]:
+        def all_lines() -> Iterator[_Line]:
             results = sorted_rows(rows(), self._folder)
             row = next(results, b"")
             with self._lines.open("rb") as file:
@@ -289,18 +291,14 @@ class _Comparison:
                     yield index, data, result
 
         # The digest is the last column.
-        return (group for _, group in itertools.groupby(lines(), lambda item: item[1].rpartition(b" ")[2]))
+        for _, lines in itertools.groupby(all_lines(), lambda item: item[1].rpartition(b" ")[2]):
+            group = iter(lines)
+            first = list(itertools.islice(group, 2))
+            yield len(first) > 1, itertools.chain(first, group)
 
 
 def _parsed(data: bytes) -> ManifestLine:
     return parse_text_line(data[:-1].decode())
-
-
-def _plain(line: ManifestLine) -> ManifestLine:
-    """The line without the values of columns 7 to 10."""
-    if line.columns == 6:
-        return line
-    return line._replace(extension=None, copy=None, refers_to_uri=None, refers_to_date=None)
 
 
 def _repeated(line: ManifestLine) -> tuple[str, str]:

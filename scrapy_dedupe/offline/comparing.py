@@ -1,13 +1,12 @@
 """Read payloads file by file, and compare them with stored ones, byte by byte.
 
 A task reads records of one file in the order of their offsets. A payload is compared with one that an earlier task has
-stored on disk. A payload that differs from it, or for which no payload is stored, is stored too. A task stores each
-payload once: if the size and the BLAKE2b hash (RFC 7693) of two payloads are equal, their bytes are compared.
+stored on disk. A payload that differs from it, or for which no payload is stored, is stored too.
 
 The outputs of task N are ``N.payloads``, the stored payloads without separators, and ``N.results``, the number and the result
 of each line, separated by a tab.
 
-The place of a payload is ``FOLDER/N:START:SIZE:HASH``, or ``-`` for none. A result is ``same``, ``alone`` (the record must
+The place of a payload is ``FOLDER/N:START:SIZE:HASH``, with its BLAKE2b hash (RFC 7693), or ``-`` for none. A result is ``same``, ``alone`` (the record must
 not replace another one), or the place of the stored payload.
 """
 
@@ -75,27 +74,24 @@ def read_payloads(task: ComparisonTask, faults: Faults, advance: Advance) -> Non
     payloads, results = task.outputs
     with (
         writing(results),
-        whole_file.replacing_from(payloads, suffix=".new") as temporary,
-        temporary.open("w+b") as file,
+        whole_file.replacing(payloads, suffix=".new") as stored,
         whole_file.replacing(results, suffix=".new") as table,
         task.file.open("rb") as rows,
         task.places.records(task.name) as record_of,
     ):
-        folder = task.path.parent
-        stored = _StoredPayloads(file, f"{folder.name}/{task.path.name}")
         for row in rows:
             _, _, number, payload, text = row[:-1].decode().split("\t")
-            result = _result(parse_text_line(text), payload, record_of, stored, folder.parent, faults)
+            result = _result(task, parse_text_line(text), payload, record_of, stored, faults)
             table.write(f"{number}\t{result}\n".encode())
             advance(len(row))
 
 
 def _result(
+    task: ComparisonTask,
     line: ManifestLine,
     payload: str,
     record_of: Callable[[ManifestLine], StoredRecord],
-    stored: _StoredPayloads,
-    folder: Path,
+    stored: IO[bytes],
     faults: Faults,
 ) -> str:
     place = f"{line.file}, offset {line.offset}"
@@ -106,9 +102,14 @@ def _result(
         if record.type == "revisit" or not record.is_whole or has_more_than_payload(record):
             return ALONE
         pieces_of = decoded_pieces if line.is_decoded else payload_pieces
-        if payload != NO_PAYLOAD and are_same(pieces_of(record), stored_pieces(folder, payload)):
+        folder = task.path.parent
+        if payload != NO_PAYLOAD and are_same(pieces_of(record), stored_pieces(folder.parent, payload)):
             return SAME
-        return stored.place_of(pieces_of(record))
+        start, hasher = stored.tell(), blake2b(digest_size=32)
+        for piece in pieces_of(record):
+            stored.write(piece)
+            hasher.update(piece)
+        return f"{folder.name}/{task.path.name}:{start}:{stored.tell() - start}:{hasher.hexdigest()}"
     except Undecodable as error:
         faults.add(place, f"the payload cannot be decoded: {error}")
     except (DamagedInput, ArchiveError) as error:
@@ -118,49 +119,16 @@ def _result(
     return ALONE
 
 
-class _StoredPayloads:
-    """The payloads that a task stores in *file*, each once; *name* is the start of their places."""
-
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        self._file = file
-        self._name = name
-        self._end = 0
-        self._known: dict[tuple[int, bytes], list[int]] = {}
-
-    def place_of(self, pieces: Iterator[bytes]) -> str:
-        """The place of a payload, which is stored if this task has not stored it before."""
-        start, size, hasher = self._end, 0, blake2b(digest_size=32)
-        self._file.seek(start)
-        for piece in pieces:
-            self._file.write(piece)
-            hasher.update(piece)
-            size += len(piece)
-        alike = self._known.setdefault((size, hasher.digest()), [])
-        for known in alike:
-            # The payload is already stored; let the next one overwrite this copy.
-            if are_same(_part(self._file, known, size), _part(self._file, start, size)):
-                start = known
-                break
-        else:
-            alike.append(start)
-            self._end += size
-        return f"{self._name}:{start}:{size}:{hasher.hexdigest()}"
-
-
 def stored_pieces(folder: Path, place: str) -> Iterator[bytes]:
     """The payload at a place, in pieces; *folder* is the parent of that of the task. Raises OSError."""
     name, start, size, _ = place.split(":")
+    left = int(size)
     # Creating a Path takes as long as reading a payload of usual size.
     with io.FileIO(f"{folder}/{name}.payloads") as file:
-        yield from _part(file, int(start), int(size))
-
-
-def _part(file: IO[bytes] | io.FileIO, start: int, size: int) -> Iterator[bytes]:
-    while size:
-        # Another reader may have moved the position.
-        file.seek(start)
-        piece = file.read(min(size, _PIECE_BYTES))
-        if not piece:
-            raise OSError(errno.EIO, f"{file.name} is too short")
-        yield piece
-        start, size = start + len(piece), size - len(piece)
+        file.seek(int(start))
+        while left:
+            piece = file.read(min(left, _PIECE_BYTES))
+            if not piece:
+                raise OSError(errno.EIO, f"{file.name} is too short")
+            yield piece
+            left -= len(piece)

@@ -37,9 +37,7 @@ DECODED: Final = "decoded-"
 _DIGEST: Final = re.compile(
     f"(?:{DECODED})?(?:{'|'.join(f'{name}:[0-9a-f]{{{digits}}}' for name, digits in _DIGITS.items())})"
 )
-_DATE: Final = re.compile(
-    r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?Z", re.ASCII
-)
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?Z", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _MAX_NUMBER: Final = (1 << 63) - 1

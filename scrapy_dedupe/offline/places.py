@@ -29,7 +29,15 @@ from scrapy_dedupe.offline.reference_changes import date_key
 from scrapy_dedupe.offline.windows import HeldFile, WindowedFile
 from scrapy_dedupe.warc.framing import arc_values
 from scrapy_dedupe.warc.reading import bare_uri, read_record
-from scrapy_dedupe.warc.remote import RemoteFile, check_regular, is_url, place_file, read_errors, shown
+from scrapy_dedupe.warc.remote import (
+    RemoteFile,
+    check_regular,
+    is_url,
+    place_file,
+    read_errors,
+    real_place,
+    shown,
+)
 from scrapy_dedupe.warc.remote_ranges import HELD_BYTES, FileRange, is_remote
 from scrapy_dedupe.warc.sources import GZIP_MAGIC, begins_record
 from scrapy_dedupe.warc.zip_members import ZipDirectory
@@ -61,7 +69,6 @@ class Places:
         self._found: dict[str, list[Path]] | None = None
         # Manifests have many lines, but few files.
         self._cached = lru_cache(4_096)(self._file)
-        self._identities = lru_cache(4_096)(self._identity)
 
     def __reduce__(self) -> tuple[Callable[..., Places], tuple[object, ...]]:
         return _received, (self.roots, tuple(self._map.items()))
@@ -78,14 +85,10 @@ class Places:
 
     def identity(self, name: str) -> str:
         """A text that is equal for all names of one file; the name itself if there is no such file."""
-        return self._identities(name)
-
-    def _identity(self, name: str) -> str:
         try:
-            file = self.file(name)
+            return real_place(self.file(name))
         except DedupeError:
             return name
-        return os.path.realpath(str(file)) if not isinstance(file, RemoteFile) else file.url
 
     def record(self, line: ManifestLine) -> StoredRecord:
         """The record of a line.

@@ -19,7 +19,7 @@ from scrapy_dedupe.tasks.outputs import check_output, parts_folder
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.state import LOCK, writing
 from scrapy_dedupe.tasks.work import OutputTask
-from scrapy_dedupe.warc.remote import is_url
+from scrapy_dedupe.warc.remote import real_place
 
 from .digests import Digester, DigestOptions, FileSums
 from .inputs import refuse_equal_names, refuse_own_file
@@ -161,12 +161,9 @@ def _in_manifest(inputs: Sequence[Input], listed: frozenset[str]) -> dict[str, N
         return {}
     # Names in the manifest are relative to the working folder, or to the folder of --base.
     bases = {"", *(_base_of(given) for given in inputs)}
-    places = {os.path.realpath(os.path.join(base, name)) for base in bases for name in listed}  # noqa: PTH118
+    places = {real_place(os.path.join(base, name)) for base in bases for name in listed}  # noqa: PTH118
     return dict.fromkeys(
-        given.name
-        for given in inputs
-        if given.name in listed
-        or (not is_url(str(given.file)) and os.path.realpath(str(given.file)) in places)
+        given.name for given in inputs if given.name in listed or real_place(given.file) in places
     )
 
 

@@ -4,7 +4,7 @@ import base64
 import gzip
 import hashlib
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
