@@ -16,7 +16,7 @@ from listed_archives import WEAK, ListedFile, in_ranges
 from programs import run_program
 from webserver import WebServer
 
-from scrapy_dedupe.offline import comparing
+from scrapy_dedupe.offline import collisions
 from scrapy_dedupe.offline.manifest import LineWriter, ManifestLine, read_lines
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     source = manifest(tmp_path / "in", archive.lines)
-    monkeypatch.setattr(comparing, "blake2b", full)
+    monkeypatch.setattr(collisions, "blake2b", full)
     called = call("warccollres", source, "-o", "out", "--root", str(tmp_path / "crawl"), "--keep-going")
     assert called.code == 3
     assert "No space left on device" in called.err

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from listed_archives import WEAK, ListedFile
 
 from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.offline import collisions, comparing, ordering, places
+from scrapy_dedupe.offline import collisions, ordering, places
 from scrapy_dedupe.offline.collisions import CollisionCounts, resolve_collisions
 from scrapy_dedupe.offline.ordering import by_cluster
 from scrapy_dedupe.offline.places import Places
@@ -58,7 +58,7 @@ def test_payloads_of_one_weak_digest_are_told_apart_by_their_bytes(listed, resol
 @pytest.mark.parametrize("kept", [100, 1_000, 50_000])
 def test_one_byte_at_the_end_tells_long_payloads_apart(tmp_path, resolve, monkeypatch, packed, kept):
     monkeypatch.setattr(places, "HELD_BYTES", kept)
-    monkeypatch.setattr(comparing, "_PIECE_BYTES", kept)
+    monkeypatch.setattr(collisions, "_PIECE_BYTES", kept)
     monkeypatch.setattr(reading, "KEPT_BYTES", 2 * kept)
     listed = ListedFile(tmp_path / "a.warc.gz", "a.warc.gz", is_packed=packed)
     same = random.Random(1).randbytes(30_000)
@@ -226,15 +226,14 @@ def test_lines_may_come_in_any_order(listed, resolve):
 
 def test_many_payloads_of_one_digest_are_not_all_compared_with_each_other(listed, resolve, monkeypatch):
     compared = 0
-    first_are_same = comparing.are_same
+    first_are_same = collisions.are_same
 
     def counted(one, other):
         nonlocal compared
         compared += 1
         return first_are_same(one, other)
 
-    for module in (collisions, comparing):
-        monkeypatch.setattr(module, "are_same", counted)
+    monkeypatch.setattr(collisions, "are_same", counted)
     for number in range(600):
         listed.add(b"%04d" % (number % 300), date=f"2020-01-01T00:{number // 60:02}:{number % 60:02}Z")
     found = resolve(listed.lines)
@@ -256,7 +255,7 @@ def test_a_hash_that_is_the_same_does_not_make_payloads_the_same(listed, resolve
         def hexdigest(self):
             return self.digest().hex()
 
-    monkeypatch.setattr(comparing, "blake2b", Weak)
+    monkeypatch.setattr(collisions, "blake2b", Weak)
     for number, payload in enumerate([b"one", b"two", b"six", b"two", b"six", b"one", b"ten"], 1):
         listed.add(payload, date=day(number))
     assert extensions(resolve(listed.lines)) == [1, 2, 3, 2, 3, 1, 4]
