@@ -20,6 +20,7 @@ import itertools
 import re
 import sys
 import tempfile
+from collections import defaultdict
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -118,8 +119,8 @@ def sorted_rows(rows: Iterable[bytes], folder: Path) -> Iterator[bytes]:
     """Sort rows by their bytes; each ends with a line end. *folder* and the exceptions are those of `by_cluster`."""
     held: list[bytes] = []
     held_bytes = 0
-    # The runs of rows, the runs that were merged from MOST_RUNS of them, and so on.
-    levels: list[list[IO[bytes]]] = [[]]
+    # By level: the runs of rows, the runs that were merged from MOST_RUNS of them, and so on.
+    levels: defaultdict[int, list[IO[bytes]]] = defaultdict(list)
     with ExitStack() as stack:
 
         def write(run: Iterable[bytes], level: int) -> None:
@@ -128,32 +129,27 @@ def sorted_rows(rows: Iterable[bytes], folder: Path) -> Iterator[bytes]:
             file.writelines(run)
             file.seek(0)
             levels[level].append(file)
+            if len(levels[level]) == MOST_RUNS:
+                full = levels.pop(level)
+                write(heapq.merge(*full), level + 1)
+                for merged in full:
+                    _close(merged)
 
         for row in rows:
             held.append(row)
             held_bytes += sys.getsizeof(row)
-            if held_bytes <= MEMORY_BYTES:
-                continue
-            with _refusing(folder):
-                write(sorted(held), 0)
+            if held_bytes > MEMORY_BYTES:
+                with _refusing(folder):
+                    write(sorted(held), 0)
                 held, held_bytes = [], 0
-                level = 0
-                while len(levels[level]) == MOST_RUNS:
-                    full, levels[level] = levels[level], []
-                    level += 1
-                    if level == len(levels):
-                        levels.append([])
-                    write(heapq.merge(*full), level)
-                    for file in full:
-                        _close(file)
         held.sort()
-        if levels == [[]]:
+        if not levels:
             yield from held
             return
         with _refusing(folder):
             write(held, 0)
             del held  # the caller may need the memory
-            yield from heapq.merge(*itertools.chain(*levels))
+            yield from heapq.merge(*itertools.chain(*levels.values()))
 
 
 def place_key(line: ManifestLine) -> bytes:

@@ -66,7 +66,7 @@ class Places:
     def __init__(self, roots: Sequence[str] = (), paths: Path | Mapping[str, str] | None = None) -> None:
         self.roots = tuple(roots)
         self._map = read_path_map(paths) if isinstance(paths, Path) else dict(paths or {})
-        self._found: dict[str, list[Path]] | None = None
+        self._found: dict[str, dict[str, Path]] | None = None
         # Manifests have many lines, but few files.
         self._cached = lru_cache(4_096)(self._file)
 
@@ -150,7 +150,8 @@ class Places:
     def _anywhere(self, name: str) -> Path:
         """The only file with this bare name below the roots."""
         folders = [root for root in self.roots if not is_url(root)]
-        paths = self._below(folders).get(name, []) if folders and PurePosixPath(name).name == name else []
+        is_bare = folders and PurePosixPath(name).name == name
+        paths = list(self._below(folders).get(name, {}).values()) if is_bare else []
         if len(paths) == 1:
             return paths[0]
         if paths:
@@ -164,16 +165,14 @@ class Places:
             f"{name} is not {where}. Name its folder with --root, or give the location of the file with --paths."
         )
 
-    def _below(self, folders: Sequence[str]) -> dict[str, list[Path]]:
-        """All files in these folders, by their names. One folder may contain another."""
+    def _below(self, folders: Sequence[str]) -> dict[str, dict[str, Path]]:
+        """All files in these folders, by their names and places. One folder may contain another."""
         if self._found is None:
-            self._found, known = {}, set()
+            self._found = {}
             for folder in folders:
                 for parent, _, names in os.walk(folder):
                     for path in (Path(parent, name) for name in names):
-                        if (real := os.path.realpath(path)) not in known:
-                            known.add(real)
-                            self._found.setdefault(path.name, []).append(path)
+                        self._found.setdefault(path.name, {}).setdefault(real_place(path), path)
         return self._found
 
 

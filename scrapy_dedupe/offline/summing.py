@@ -26,7 +26,7 @@ from .inputs import refuse_equal_names, refuse_own_file
 from .manifest import LineWriter, format_of, read_lines, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from scrapy_dedupe.tasks.jobs import Jobs
@@ -145,14 +145,27 @@ def _sum_file(task: _SumTask, faults: Faults, advance: Advance) -> object:
 
 
 def _listed(output: Path, options: SumOptions, work: WorkFolder) -> frozenset[str]:
-    """The files that a manifest lists."""
+    """The files that a manifest lists. Raises ArchiveError if it cannot be extended."""
+    found: set[str] = set()
+    label = options.digests.label
     try:
-        return frozenset(_files_of(output, options))
+        for line in read_lines(output):
+            if line.extension is not None:
+                raise ArchiveError(
+                    f"{output} has columns of later steps and cannot be extended. Name the manifest that warcsum"
+                    " has written."
+                )
+            if line.digest.partition(":")[0] != label:
+                raise ArchiveError(
+                    f"{output} has the digest {line.digest}, not {label}. Use the same algorithm, or another output."
+                )
+            found.add(line.file)
     except DedupeError:
         # Nothing was done, so leave no state folder.
         if all(path.name == LOCK for path in work.path.iterdir()):
             work.remove()
         raise
+    return frozenset(found)
 
 
 def _in_manifest(inputs: Sequence[Input], listed: frozenset[str]) -> dict[str, None]:
@@ -172,21 +185,3 @@ def _base_of(given: Input) -> str:
     place = os.path.abspath(str(given.file))  # noqa: PTH100 - does not resolve links
     name = os.path.normpath(given.name)
     return place.removesuffix(os.sep + name) + os.sep if place.endswith(os.sep + name) else ""
-
-
-def _files_of(output: Path, options: SumOptions) -> Iterator[str]:
-    label = options.digests.label
-    last = None
-    for line in read_lines(output):
-        if line.extension is not None:
-            raise ArchiveError(
-                f"{output} has columns of later steps and cannot be extended. Name the manifest that warcsum"
-                " has written."
-            )
-        if line.digest.partition(":")[0] != label:
-            raise ArchiveError(
-                f"{output} has the digest {line.digest}, not {label}. Use the same algorithm, or another output."
-            )
-        if line.file != last:
-            last = line.file
-            yield last
