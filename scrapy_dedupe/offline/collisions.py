@@ -77,7 +77,6 @@ _ALONE: Final = "alone"
 _PIECE_BYTES: Final = 1 << 20
 _ROWS: Final = "rows"
 _TASKS: Final = "tasks.json"
-_FEW_LINES: Final = 1_000  # up to this number, the lines of one digest are sorted in memory
 
 
 @dataclass(slots=True)
@@ -139,8 +138,8 @@ def resolve_collisions(
     """Yield the lines with their extension, in order of cluster, without their values about copies.
 
     The *lines* may be in any order; their extensions are ignored. The working folder is *folder* (default: one in the
-    system's temporary folder). It needs space for the manifest, and for one payload of each digest that several records
-    have; files that an earlier run for the same lines has left there are used. The results are added to *counts*.
+    system's temporary folder). It needs space for the manifest, for one payload of each digest that several records
+    have, and for the payloads that differ from it; files that an earlier run for the same lines has left there are used. The results are added to *counts*.
 
     Raises DamagedInput for the first fault, unless *faults* is set to keep going; ArchiveError if the disk is full.
     """
@@ -232,16 +231,11 @@ class _Comparison:
     def resolved(self, counts: CollisionCounts) -> Iterator[ManifestLine]:
         """The lines with their extensions, in order of cluster."""
         for is_repeated, group in self._digests("first", "second"):
-            if not is_repeated:
+            if is_repeated:
+                yield from by_cluster(self._extended(group, counts), self._folder)
+            else:
                 counts.lines += 1
                 yield next(group)[1]._replace(extension=1)
-                continue
-            lines = self._extended(group, counts)
-            few = list(itertools.islice(lines, _FEW_LINES))
-            if len(few) < _FEW_LINES:
-                yield from sorted(few, key=lambda line: line.extension or 1)  # a stable sort
-            else:
-                yield from by_cluster(itertools.chain(few, lines), self._folder)
 
     def _extended(self, group: Iterator[_Line], counts: CollisionCounts) -> Iterator[ManifestLine]:
         """The lines of one digest with their extensions, in their order."""

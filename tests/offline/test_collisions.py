@@ -330,7 +330,6 @@ def test_streams_are_the_same_if_their_bytes_are(first, second, cuts, other_cuts
 
 
 def test_a_digest_of_very_many_lines_is_put_in_order_on_disk(listed, resolve, monkeypatch):
-    monkeypatch.setattr(collisions, "_FEW_LINES", 10)
     monkeypatch.setattr(ordering, "MEMORY_BYTES", 5_000)
     for number in range(120):
         listed.add(b"%d" % (number % 7), date=f"2020-01-01T00:{number // 60:02}:{number % 60:02}Z")
