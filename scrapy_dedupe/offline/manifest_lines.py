@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from scrapy_dedupe.warc.dates import parse_date
 
@@ -216,7 +216,9 @@ def _checked(line: ManifestLine) -> ManifestLine:
     """The line with its digest in lower case. Raises ValueError if a value is invalid."""
     if not _DIGEST.fullmatch(line.digest):
         return _checked(line._replace(digest=digest_of(line.digest)))
-    _check_date(line.date)
+    for date in (line.date, line.refers_to_date):
+        if date is not None and not is_date(date):
+            parse_date(date)  # raises ValueError with the reason
     if not 0 <= line.offset <= _MAX_NUMBER or not 0 <= line.length <= _MAX_NUMBER:
         raise ValueError(f"the offset {line.offset} or the length {line.length} is out of range")
     if not line.file:
@@ -234,14 +236,7 @@ def _checked(line: ManifestLine) -> ManifestLine:
         raise ValueError(f"the copy number {line.copy} is not 1 or more")
     elif not (has_uri and has_date):
         raise ValueError(f"it is copy {line.copy} but has no URI and date of its original")
-    else:
-        _check_date(cast("str", line.refers_to_date))
     return line
-
-
-def _check_date(text: str) -> None:
-    if not is_date(text):
-        parse_date(text)  # raises ValueError with the reason
 
 
 def is_date(text: str) -> bool:
