@@ -8,7 +8,7 @@ converts ARC files to WARC. `steps` runs all steps of a deduplication.
 Their parts are in these modules:
 
 - input files and names: `inputs`, `places`, `windows`;
-- manifests: `manifest`, `manifest_lines`, `digests`, `comparing`;
+- manifests: `manifest`, `manifest_lines`, `digests`;
 - rows and the plan: `rows`, `row_scan`, `plan`, `plan_lines`, `plan_queries`, `engine`;
 - new records and files: `eligibility`, `revisits`, `reference_changes`, `file_rewriting`, `final_names`;
 - verification, which uses none of the modules that write records: `side_by_side`, `changes`, `record_changes`,

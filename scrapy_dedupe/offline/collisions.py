@@ -6,7 +6,7 @@ no other record has gets extension 1 and is not read. A record gets an extension
 replace another one (it is truncated or partial, or its chunks are truncated or hold more than the payload), if it cannot
 be read, or if the manifest lists it a second time. Such a record is never treated as a copy. No line is ever dropped.
 
-Each record is read once (twice if it has more than 8 MiB), file by file, in two passes over the files (`comparing`). The
+Each record is read once (twice if it has more than 8 MiB), file by file, in two passes over the files. The
 first pass stores the payload of the first record of each digest. The second pass compares all other records with it, byte
 by byte, and stores the payloads that differ. Last, the stored payloads of one digest are compared with one another, but
 only if they have the same size and hash: otherwise ten thousand payloads with one weak digest would all be compared with
@@ -17,58 +17,66 @@ The files in the working folder, each of which is complete if it exists:
 ``lines.txt``
     The manifest in the order of (digest, date, file, offset). Its lines are numbered from 0.
 ``first/``, ``second/``
-    The two passes. ``rows`` has the records to read, in the order of files and offsets, and ``tasks.json`` the tasks, one for
-    each file: its name, and the start and size of its rows in bytes. The results are files of `comparing` and `tasks.work`.
+    The two passes. ``rows`` has a row for each record to read, in the order of files and offsets: sort key, number of the line,
+    place of the payload to compare with, and the line, separated by tabs. ``tasks.json`` has the tasks, one for each file: its
+    name, and the start and size of its rows in bytes. Task N writes ``N.payloads``, the stored payloads without separators,
+    ``N.results``, the number and the result of each line, separated by a tab, and the proof ``N.json`` (`tasks.work`).
+
+The place of a payload is ``FOLDER/N:START:SIZE:HASH``, with its BLAKE2b hash (RFC 7693), or ``-`` for none. A result is ``same``,
+``alone`` (the record must not replace another one), or the place of the stored payload.
 
 Memory does not grow with the number of lines or the size of payloads. It grows only with the number of different payloads
-of one digest, and with the number of payloads that are stored for one file.
+of one digest.
 """
 
 from __future__ import annotations
 
+import errno
+import io
 import itertools
 import tempfile
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
+from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
-from scrapy_dedupe.offline.comparing import (
-    ALONE,
-    NO_PAYLOAD,
-    SAME,
-    ComparisonTask,
-    read_payloads,
-    row_of,
-    stored_pieces,
-)
 from scrapy_dedupe.offline.manifest import read_lines, write_text
-from scrapy_dedupe.offline.manifest_lines import file_of, parse_text_line
-from scrapy_dedupe.offline.ordering import by_cluster, moment, sorted_rows
+from scrapy_dedupe.offline.manifest_lines import ManifestLine, file_of, parse_text_line, text_line
+from scrapy_dedupe.offline.ordering import by_cluster, moment, place_key, sorted_rows
 from scrapy_dedupe.offline.ordering import number as numbered
 from scrapy_dedupe.offline.windows import are_same
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.tasks.state import StateFolder, reading, writing
 from scrapy_dedupe.tasks.work import WorkFolder
+from scrapy_dedupe.warc.bodies import decoded_pieces, has_more_than_payload, payload_pieces
+from scrapy_dedupe.warc.codings import Undecodable
 from scrapy_dedupe.warc.zip_members import StoredMember
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import TypeAlias
 
-    from scrapy_dedupe.offline.manifest import ManifestLine
     from scrapy_dedupe.offline.places import Places
     from scrapy_dedupe.tasks.faults import Faults
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
+    from scrapy_dedupe.tasks.work import Advance
+    from scrapy_dedupe.warc.reading import StoredRecord
 
-    _Line: TypeAlias = tuple[int, bytes, str | None]
-    """The number of a line, its bytes, and its result; None: it is in no pass. Most lines need not be parsed."""
+    _Line: TypeAlias = tuple[int, ManifestLine, str | None]
+    """The number of a line, the line, and its result; None: it is in no pass."""
 
+_NO_PAYLOAD: Final = "-"
+_SAME: Final = "same"
+_ALONE: Final = "alone"
+
+_PIECE_BYTES: Final = 1 << 20
 _ROWS: Final = "rows"
 _TASKS: Final = "tasks.json"
-_FEW_LINES: Final = 1_000  # up to this number, the lines of one digest are sorted in memory
 
 
 @dataclass(slots=True)
@@ -130,8 +138,8 @@ def resolve_collisions(
     """Yield the lines with their extension, in order of cluster, without their values about copies.
 
     The *lines* may be in any order; their extensions are ignored. The working folder is *folder* (default: one in the
-    system's temporary folder). It needs space for the manifest, and for one payload of each digest that several records
-    have; files that an earlier run for the same lines has left there are used. The results are added to *counts*.
+    system's temporary folder). It needs space for the manifest, for one payload of each digest that several records
+    have, and for the payloads that differ from it; files that an earlier run for the same lines has left there are used. The results are added to *counts*.
 
     Raises DamagedInput for the first fault, unless *faults* is set to keep going; ArchiveError if the disk is full.
     """
@@ -151,6 +159,7 @@ class _Comparison:
         self._folder = folder
         self._work = WorkFolder(folder)
         self._places = places
+        self._identity = lru_cache(4_096)(places.identity)
         self._faults = faults
         self._watch = watch
         self._jobs = jobs
@@ -160,37 +169,36 @@ class _Comparison:
         """Do what an earlier run has not done, up to the last result."""
         if not self._lines.exists():
             with part(self._watch, "sorting", 0):
-                write_text(self._lines, by_cluster(map(_plain, lines), self._folder), columns=6)
-        self._run_pass("first", "reading payloads", ())
-        self._run_pass("second", "comparing", ("first",))
-
-    def _run_pass(self, name: str, title: str, before: tuple[str, ...]) -> None:
-        if not (self._folder / name / _TASKS).exists():
-            self._plan(name, self._rows(*before))
-        self._work.run(read_payloads, self._tasks(name), self._jobs, self._watch, title, self._faults)
+                write_text(
+                    self._lines,
+                    by_cluster((ManifestLine(*line[:6]) for line in lines), self._folder),
+                    columns=6,
+                )
+        for name, title, before in (("first", "reading payloads", ()), ("second", "comparing", ("first",))):
+            if not (self._folder / name / _TASKS).exists():
+                self._plan(name, self._rows(*before))
+            self._work.run(_read_payloads, self._tasks(name), self._jobs, self._watch, title, self._faults)
 
     def _rows(self, *passes: str) -> Iterator[bytes]:
         """The rows of the first record of each repeated digest; after the first pass, those of all other records."""
-        for group in self._digests(*passes):
-            lines = list(itertools.islice(group, 2))
-            if len(lines) == 1:
-                continue
-            first, _, result = lines[0]
-            payload = NO_PAYLOAD if result is None or result == ALONE else result
-            for index, line in self._unrepeated(itertools.chain(lines, group)):
-                if (index == first) != bool(passes):
-                    yield row_of(line, index, payload)
+        for is_repeated, group in self._digests(*passes):
+            payload = None
+            for index, line, result in self._unrepeated(group) if is_repeated else ():
+                if (payload is None) != bool(passes):
+                    text = f"\t{index:012}\t{payload or _NO_PAYLOAD}\t{text_line(line, 6)}\n"
+                    yield place_key(line) + text.encode()
+                if payload is None:
+                    payload = _NO_PAYLOAD if result is None or result == _ALONE else result
 
-    def _unrepeated(self, group: Iterator[_Line]) -> Iterator[tuple[int, ManifestLine]]:
+    def _unrepeated(self, group: Iterator[_Line]) -> Iterator[_Line]:
         """The lines of one digest, except records that were listed before, even under another name of their file."""
         # The same record has the same date, so only the records of one date must be remembered.
-        lines = ((index, _parsed(data)) for index, data, _ in group)
-        for _, same_date in itertools.groupby(lines, lambda item: moment(item[1].date)):
+        for _, same_date in itertools.groupby(group, lambda item: moment(item[1].date)):
             seen: set[tuple[str, int]] = set()
-            for index, line in same_date:
-                place = self._places.identity(line.file), line.offset
+            for index, line, result in same_date:
+                place = self._identity(line.file), line.offset
                 if place not in seen:
-                    yield index, line
+                    yield index, line, result
                 elif not self._faults.keep_going:
                     self._faults.add(*_repeated(line))
                 seen.add(place)
@@ -211,10 +219,10 @@ class _Comparison:
                     tasks.append((file_of(text), start, file.tell() - start))
         self._work.write_json(f"{name}/{_TASKS}", tasks)
 
-    def _tasks(self, name: str) -> list[ComparisonTask]:
+    def _tasks(self, name: str) -> list[_ComparisonTask]:
         folder = self._folder / name
         return [
-            ComparisonTask(
+            _ComparisonTask(
                 file, StoredMember(folder / _ROWS, file, *part), folder / str(number), self._places.only(file)
             )
             for number, (file, *part) in enumerate(self._work.read_json(f"{name}/{_TASKS}"))
@@ -222,52 +230,45 @@ class _Comparison:
 
     def resolved(self, counts: CollisionCounts) -> Iterator[ManifestLine]:
         """The lines with their extensions, in order of cluster."""
-        for group in self._digests("first", "second"):
-            first = list(itertools.islice(group, 2))
-            if len(first) == 1:
-                counts.lines += 1
-                yield replace(_parsed(first[0][1]), extension=1)
-                continue
-            lines = self._extended(itertools.chain(first, group), counts)
-            few = list(itertools.islice(lines, _FEW_LINES))
-            if len(few) < _FEW_LINES:
-                yield from sorted(few, key=lambda line: line.extension or 1)  # a stable sort
+        for is_repeated, group in self._digests("first", "second"):
+            if is_repeated:
+                yield from by_cluster(self._extended(group, counts), self._folder)
             else:
-                yield from by_cluster(itertools.chain(few, lines), self._folder)
+                counts.lines += 1
+                yield next(group)[1]._replace(extension=1)
 
     def _extended(self, group: Iterator[_Line], counts: CollisionCounts) -> Iterator[ManifestLine]:
         """The lines of one digest with their extensions, in their order."""
         payloads: dict[str, list[tuple[str, int]]] = {}  # places and extensions, by size and hash
         taken = different = 0
-        for _, data, result in group:
-            line = _parsed(data)
+        for _, line, result in group:
             if result is None:
                 self._faults.add(*_repeated(line))
-            if result == SAME:
+            if result == _SAME:
                 extension = 1
-            elif result is None or result == ALONE:
+            elif result is None or result == _ALONE:
                 counts.alone += 1
                 extension = taken + 1
             else:
                 alike = payloads.setdefault(result.split(":", 2)[2], [])
-                extension = next((known for place, known in alike if self._is_same(place, result)), taken + 1)
+                extension = next(
+                    (known for place, known in alike if self._are_same(place, result)), taken + 1
+                )
                 if extension > taken:
                     alike.append((result, extension))
                     different += 1
             taken = max(taken, extension)
             counts.lines += 1
             counts.compared += 1
-            yield replace(line, extension=extension)
+            yield line._replace(extension=extension)
         counts.digests += 1
         counts.collisions += different > 1
 
-    def _is_same(self, place: str, other: str) -> bool:
-        return place == other or are_same(
-            stored_pieces(self._folder, place), stored_pieces(self._folder, other)
-        )
+    def _are_same(self, place: str, other: str) -> bool:
+        return are_same(_stored_pieces(self._folder, place), _stored_pieces(self._folder, other))
 
-    def _digests(self, *passes: str) -> Iterator[Iterator[_Line]]:
-        """The lines of each digest, with their results in these passes.
+    def _digests(self, *passes: str) -> Iterator[tuple[bool, Iterator[_Line]]]:
+        """Whether each digest has several lines, and its lines, with their results in these passes.
 
         Iterate the lines of a digest before requesting the next one.
         """
@@ -277,7 +278,7 @@ class _Comparison:
                 with task.outputs[1].open("rb") as file:
                     yield from file
 
-        def lines() -> Iterator[_Line]:
+        def lines() -> Iterator[tuple[int, bytes, str | None]]:
             results = sorted_rows(rows(), self._folder)
             row = next(results, b"")
             with self._lines.open("rb") as file:
@@ -289,20 +290,98 @@ class _Comparison:
                     yield index, data, result
 
         # The digest is the last column.
-        return (group for _, group in itertools.groupby(lines(), lambda item: item[1].rpartition(b" ")[2]))
-
-
-def _parsed(data: bytes) -> ManifestLine:
-    return parse_text_line(data[:-1].decode())
-
-
-def _plain(line: ManifestLine) -> ManifestLine:
-    """The line without the values of columns 7 to 10."""
-    if line.columns == 6:
-        return line
-    return replace(line, extension=None, copy=None, refers_to_uri=None, refers_to_date=None)
+        for _, same_digest in itertools.groupby(lines(), lambda item: item[1].rpartition(b" ")[2]):
+            left = iter(same_digest)
+            first = list(itertools.islice(left, 2))
+            group = itertools.chain(first, left)
+            # Most lines are in no pass, so they are parsed only if they are needed.
+            yield (
+                len(first) > 1,
+                ((index, parse_text_line(data[:-1].decode()), result) for index, data, result in group),
+            )
 
 
 def _repeated(line: ManifestLine) -> tuple[str, str]:
     """The place and the reason of a fault."""
     return f"{line.file}, offset {line.offset}", "the manifest lists this record twice"
+
+
+@dataclass(frozen=True, slots=True)
+class _ComparisonTask:
+    """The records of the file *name*, for `WorkFolder.run`; *file* has their rows."""
+
+    name: str
+    file: StoredMember
+    path: Path
+    places: Places
+    depends_on: object = None
+
+    @property
+    def outputs(self) -> tuple[Path, Path]:
+        """The files of payloads and results."""
+        return self.path.with_suffix(".payloads"), self.path.with_suffix(".results")
+
+
+def _read_payloads(task: _ComparisonTask, faults: Faults, advance: Advance) -> None:
+    """Read the records of one file, and write their results."""
+    payloads, results = task.outputs
+    with (
+        writing(results),
+        whole_file.replacing(payloads, suffix=".new") as stored,
+        whole_file.replacing(results, suffix=".new") as table,
+        task.file.open("rb") as rows,
+        task.places.records(task.name) as record_of,
+    ):
+        for row in rows:
+            _, _, number, payload, text = row[:-1].decode().split("\t")
+            result = _result(task, parse_text_line(text), payload, record_of, stored, faults)
+            table.write(f"{number}\t{result}\n".encode())
+            advance(len(row))
+
+
+def _result(
+    task: _ComparisonTask,
+    line: ManifestLine,
+    payload: str,
+    record_of: Callable[[ManifestLine], StoredRecord],
+    stored: IO[bytes],
+    faults: Faults,
+) -> str:
+    place = f"{line.file}, offset {line.offset}"
+    try:
+        record = record_of(line)
+        # Chunks that hold more than the payload would be lost with the record. A truncated body of chunks may have no
+        # payload at all.
+        if record.type == "revisit" or not record.is_whole or has_more_than_payload(record):
+            return _ALONE
+        pieces_of = decoded_pieces if line.is_decoded else payload_pieces
+        folder = task.path.parent
+        if payload != _NO_PAYLOAD and are_same(pieces_of(record), _stored_pieces(folder.parent, payload)):
+            return _SAME
+        start, hasher = stored.tell(), blake2b(digest_size=32)
+        for piece in pieces_of(record):
+            stored.write(piece)
+            hasher.update(piece)
+        return f"{folder.name}/{task.path.name}:{start}:{stored.tell() - start}:{hasher.hexdigest()}"
+    except Undecodable as error:
+        faults.add(place, f"the payload cannot be decoded: {error}")
+    except (DamagedInput, ArchiveError) as error:
+        # Leave out the place at the start of the error if it is the place of this line.
+        before, _, reason = str(error).partition(f", offset {line.offset}: ")
+        faults.add(place, reason if reason and before.endswith(line.file) else str(error))
+    return _ALONE
+
+
+def _stored_pieces(folder: Path, place: str) -> Iterator[bytes]:
+    """The payload at a place, in pieces; *folder* is the parent of that of the task. Raises OSError."""
+    name, start, size, _ = place.split(":")
+    left = int(size)
+    # Creating a Path takes as long as reading a payload of usual size.
+    with io.FileIO(f"{folder}/{name}.payloads") as file:
+        file.seek(int(start))
+        while left:
+            piece = file.read(min(left, _PIECE_BYTES))
+            if not piece:
+                raise OSError(errno.EIO, f"{file.name} is too short")
+            yield piece
+            left -= len(piece)

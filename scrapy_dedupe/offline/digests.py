@@ -35,7 +35,7 @@ from scrapy_dedupe.warc.codings import Undecodable, codings_of
 from scrapy_dedupe.warc.framing import frames
 from scrapy_dedupe.warc.reading import KEPT_BYTES, bare_uri, says_http, stored_record
 
-from .manifest_lines import DECODED, ManifestLine, is_date, is_usual_name, is_usual_uri, why_unwritable
+from .manifest_lines import DECODED, ManifestLine, is_date, why_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,7 +128,6 @@ class Digester:
         self._faults = faults
         self._advance = advance
         self._has_shared_member = False
-        self._is_usual_name = is_usual_name(name)
         self._is_usual = not (options.verify or options.decoded)
 
     def lines(self) -> Iterator[ManifestLine]:
@@ -177,19 +176,15 @@ class Digester:
         if line is None:
             record = stored_record(self._file, frame)
             line = self._line(record, digest) if self._is_wanted(record) else None
-        if line is None:
-            return None
-        if (reason := why_unwritable(line)) is not None:
-            self._add_fault(frame, f"a manifest cannot hold its line: {reason}")
-            return None
-        self.sums.lines += 1
-        return line
+        return line if line is not None and self.takes(line) else None
 
-    def count_usual(self, uri: str, date: str) -> bool:
-        """Count the line of a record without making it; False if a manifest might not be able to hold it."""
-        is_usual = self._is_usual_name and is_usual_uri(uri) and is_date(date)
-        self.sums.lines += is_usual
-        return is_usual
+    def takes(self, line: ManifestLine) -> bool:
+        """Count a line. It is a fault, and the result False, if a manifest cannot hold the line."""
+        if (reason := why_unwritable(line)) is not None:
+            self._add_fault(line, f"a manifest cannot hold its line: {reason}")
+            return False
+        self.sums.lines += 1
+        return True
 
     def _usual_line(self, frame: Frame, digest: str | None) -> ManifestLine | None:
         """The line of an ordinary response; None if the frame does not suffice for it."""
@@ -285,11 +280,11 @@ class Digester:
                 self.sums.mismatches.append(Fault(self._place(record.frame), reason + hint))
         return computed
 
-    def _place(self, frame: Frame) -> str:
-        return f"{self._file}, offset {frame.offset}"
+    def _place(self, found: Frame | ManifestLine) -> str:
+        return f"{self._file}, offset {found.offset}"
 
-    def _add_fault(self, frame: Frame, reason: str) -> None:
-        self._faults.add(self._place(frame), reason)
+    def _add_fault(self, found: Frame | ManifestLine, reason: str) -> None:
+        self._faults.add(self._place(found), reason)
 
 
 def _mismatch_hint(record: StoredRecord, stored: Digest) -> str:

@@ -20,7 +20,7 @@ from scrapy_dedupe.files.folders import sync_folder
 from scrapy_dedupe.tasks.state import reading, writing
 from scrapy_dedupe.tasks.work import facts_of
 from scrapy_dedupe.warc.files import prove_writable
-from scrapy_dedupe.warc.remote import RemoteFile
+from scrapy_dedupe.warc.remote import RemoteFile, real_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -54,13 +54,13 @@ class NewFiles:
     def final(self, name: str) -> Path:
         """The final path of a new file."""
         if self.output is None:
-            return Path(os.path.realpath(str(self.files[name])))
+            return Path(real_place(self.files[name]))
         return self.output / self.names[name]
 
     def check(self) -> None:
         """Raise ArchiveError if a new file cannot get its final name."""
-        own = {_identity(file): name for name, file in self.files.items()}
-        read = {_identity(file): name for name, file in self.others.items()}
+        own = {real_place(file): name for name, file in self.files.items()}
+        read = {real_place(file): name for name, file in self.others.items()}
         if self.output is None:
             if len(own | read) < len(self.files) + len(self.others):
                 raise ArchiveError(
@@ -79,7 +79,7 @@ class NewFiles:
                     " both."
                 )
         for name in self.files:
-            if os.path.realpath(self.final(name)) in own | read:
+            if real_place(self.final(name)) in own | read:
                 raise ArchiveError(
                     f"{self.final(name)} is one of the files to be read. Choose another folder, or replace the files with"
                     " --in-place."
@@ -120,18 +120,18 @@ class NewFiles:
 
         They may hold revisits of copies that become revisits. At most 1,000 are returned.
         """
-        known = {_identity(file) for file in (*self.files.values(), *self.others.values())}
+        known = {real_place(file) for file in (*self.files.values(), *self.others.values())}
         folders: dict[str, str] = {}
         for name, file in self.files.items():
             if isinstance(file, Path):
-                folders.setdefault(os.path.realpath(file.parent), str(PurePosixPath(name).parent))
+                folders.setdefault(real_place(file.parent), str(PurePosixPath(name).parent))
         found = []
         for folder, name in folders.items():
             with reading(folder):
                 entries = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
             for entry in entries:
                 path = os.path.join(folder, entry)  # noqa: PTH118 - compared with the known names as text
-                if _ARCHIVE_NAME.fullmatch(entry) and os.path.realpath(path) not in known:
+                if _ARCHIVE_NAME.fullmatch(entry) and real_place(path) not in known:
                     found.append(str(PurePosixPath(name, entry)))
         return tuple(found[:_MOST_UNLISTED])
 
@@ -185,8 +185,3 @@ def _is_replaced(new: Path, old: Path, before: FileFacts) -> bool:
     """Whether *old* has already been replaced: across file systems, a run can be killed before it removes *new*."""
     now = facts_of(old)
     return now.place == before.place and now[:-1] != before[:-1] and filecmp.cmp(new, old, shallow=False)
-
-
-def _identity(file: ReadableFile) -> str:
-    """A text that is equal for all names of one file."""
-    return os.path.realpath(file) if isinstance(file, Path) else str(file)

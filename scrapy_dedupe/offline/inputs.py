@@ -20,7 +20,7 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.tasks.work import size_of
 from scrapy_dedupe.warc.containers import files_in
 from scrapy_dedupe.warc.files import OPEN_SUFFIX
-from scrapy_dedupe.warc.remote import is_url, place_file
+from scrapy_dedupe.warc.remote import is_url, place_file, real_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -72,8 +72,7 @@ def find_inputs(
                 faults.add(place, _reason(error, place))
                 continue
             for given in inputs:
-                key = str(given.file) if is_url(given.name) else os.path.realpath(str(given.file))
-                found.setdefault(key, given)
+                found.setdefault(real_place(given.file), given)
     return list(found.values())
 
 
@@ -85,7 +84,7 @@ def left_out(
     Returns the number of files in subfolders (0 if *recursive* is set), and the names of the files that a crawl has open or
     did not close, and that may therefore grow. Files among *inputs* are in neither.
     """
-    known = {os.path.realpath(str(given.file)) for given in inputs if not is_url(given.name)}
+    known = {real_place(given.file) for given in inputs}
     below: set[str] = set()
     are_open: dict[str, str] = {}
     folders = [Path(name) for word in words if not is_url(word) for name in _matches(word)]

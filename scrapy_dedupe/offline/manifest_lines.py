@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple
 
 from scrapy_dedupe.warc.dates import parse_date
 
@@ -35,26 +34,13 @@ MAX_OWN_BYTES: Final = MAX_LINE_BYTES // 2 - 256
 DECODED: Final = "decoded-"
 """The prefix of the label for digests of payloads without their content coding."""
 
-_DIGEST_FORM: Final = (
+_DIGEST: Final = re.compile(
     f"(?:{DECODED})?(?:{'|'.join(f'{name}:[0-9a-f]{{{digits}}}' for name, digits in _DIGITS.items())})"
 )
-_DIGEST: Final = re.compile(_DIGEST_FORM)
-_DATE_FORM: Final = r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?Z"
-_URI_FORM: Final = r"[^\x00-\x20\x7f%\ud800-\udfff][^\x00-\x20\x7f\ud800-\udfff]*"
-_COUNT_FORM: Final = r"[1-9]\d{0,17}"
-# A line without escapes, the most frequent case: one match is several times faster than parsing each column.
-_USUAL: Final = re.compile(
-    rf"([^\x00-\x20\x7f%]+) (\d{{1,18}}) (\d{{1,18}}) ({_URI_FORM}) ({_DATE_FORM}) ({_DIGEST_FORM})"
-    rf"(?: ({_COUNT_FORM})(?: (?:(1) - -|({_COUNT_FORM}) (?!- )({_URI_FORM}) ({_DATE_FORM})))?)?",
-    re.ASCII,
-)
-_NAME: Final = re.compile(r"[!-$&-z|}~][!-$&-~]*", re.ASCII)
-_URI: Final = re.compile(_URI_FORM, re.ASCII)
-_DATE: Final = re.compile(_DATE_FORM, re.ASCII)
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?Z", re.ASCII)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _MAX_NUMBER: Final = (1 << 63) - 1
-_SHORT_CHARS: Final = 4_096
 _BREAK: Final = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NAME_BREAK: Final = re.compile(r"[%\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPES: Final = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
@@ -63,8 +49,7 @@ _FORMAT_STARTS: Final = ("{", "PAR1")
 _NO_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestLine:
+class ManifestLine(NamedTuple):
     """A record and its relation to its duplicates.
 
     ``file`` is the unescaped name of the file in the manifest; ``offset`` and ``length`` count stored bytes; ``date``
@@ -108,7 +93,7 @@ class ManifestLine:
         return 6 if self.extension is None else 7
 
 
-NAMES: Final = tuple(field.name for field in fields(ManifestLine))
+NAMES: Final = ManifestLine._fields
 NUMBERS: Final = frozenset({"offset", "length", "extension", "copy"})
 
 
@@ -153,35 +138,7 @@ def json_line(line: ManifestLine, columns: int) -> str:
 
 def parse_text_line(text: str) -> ManifestLine:
     """Parse a line of text without its line end. Raises ValueError with the reason."""
-    found = _USUAL.fullmatch(text)
-    if found is None:
-        return _parse_columns(text)
-    file, offset, length, uri, date, digest, extension, first, copy, refers_to_uri, refers_to_date = (
-        found.groups()
-    )
-    if (
-        not _is_day(date[:10])
-        or copy == "1"
-        or (refers_to_date is not None and not _is_day(refers_to_date[:10]))
-    ):
-        return _parse_columns(text)
-    number = first or copy
-    return ManifestLine(
-        file,
-        int(offset),
-        int(length),
-        uri,
-        date,
-        digest,
-        None if extension is None else int(extension),
-        None if number is None else int(number),
-        refers_to_uri,
-        refers_to_date,
-    )
-
-
-def _parse_columns(text: str) -> ManifestLine:
-    if _CONTROL.search(text):
+    if not text.isprintable() and _CONTROL.search(text):
         raise ValueError("it has a control character")
     if not text:
         raise ValueError("it is empty")
@@ -192,27 +149,19 @@ def _parse_columns(text: str) -> ManifestLine:
         raise ValueError("a column is empty: it has two spaces in a row, or one at its start or end")
     file, offset, length, uri, date, digest, *rest = columns
     return _checked(
-        file_of(file),
-        _number(offset, "offset"),
-        _number(length, "length"),
-        uri_of(_as_uri(uri)),
-        date,
-        digest,
-        _number(rest[0], "extension") if rest else None,
-        _number(rest[1], "copy number") if rest[1:] else None,
-        uri_of(_as_uri(rest[2])) if rest[2:] and rest[2] != "-" else None,
-        rest[3] if rest[3:] and rest[3] != "-" else None,
+        ManifestLine(
+            file_of(file),
+            _number(offset, "offset"),
+            _number(length, "length"),
+            uri_of(_as_uri(uri)),
+            date,
+            digest,
+            _number(rest[0], "extension") if rest else None,
+            _number(rest[1], "copy number") if rest[1:] else None,
+            uri_of(_as_uri(rest[2])) if rest[2:] and rest[2] != "-" else None,
+            rest[3] if rest[3:] and rest[3] != "-" else None,
+        )
     )
-
-
-def is_usual_name(name: str) -> bool:
-    """Whether a line with this file name and a usual URI and date can be written; False if that is not certain."""
-    return len(name) < _SHORT_CHARS // 4 and bool(_NAME.fullmatch(name))
-
-
-def is_usual_uri(uri: str) -> bool:
-    """Whether a line with this URI and a usual name and date can be written; False if that is not certain."""
-    return len(uri) < _SHORT_CHARS // 2 and uri != "-" and bool(_URI.fullmatch(uri))
 
 
 def why_unwritable(line: ManifestLine) -> str | None:
@@ -222,9 +171,6 @@ def why_unwritable(line: ManifestLine) -> str | None:
     """
     try:
         text = text_line(line, 6)
-        # A fast check that suffices for most lines: a usual line has no escapes, so it is read back unchanged.
-        if len(text) < _SHORT_CHARS and _USUAL.fullmatch(text) and _is_day(line.date[:10]):
-            return None
         size_bytes = len(text.encode())
         # A URI may take more bytes in JSON, but at most 8 times as many.
         if size_bytes * 8 > MAX_OWN_BYTES:
@@ -236,8 +182,10 @@ def why_unwritable(line: ManifestLine) -> str | None:
         return "it has an unpaired surrogate, which UTF-8 cannot encode"
     except ValueError as error:
         return str(error)
+    if found == line:
+        return None
     changed = [name for name in NAMES if getattr(found, name) != getattr(line, name)]
-    return f"its {' and '.join(changed)} would be read back with another value" if changed else None
+    return f"its {' and '.join(changed)} would be read back with another value"
 
 
 def parse_json_line(text: str) -> ManifestLine:
@@ -261,15 +209,16 @@ def parse_json_line(text: str) -> ManifestLine:
             members[name] = value.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
     if missing := [name for name in NAMES[:6] if name not in members]:
         raise ValueError(f"it has no {' and no '.join(missing)}")
-    return _checked(*(members.get(name) for name in NAMES))
+    return _checked(ManifestLine(**members))
 
 
-def _checked(*values: Any) -> ManifestLine:
-    """A line of values of the right types. Raises ValueError if a value is invalid."""
-    line = ManifestLine(*values)
+def _checked(line: ManifestLine) -> ManifestLine:
+    """The line with its digest in lower case. Raises ValueError if a value is invalid."""
     if not _DIGEST.fullmatch(line.digest):
-        return _checked(*values[:5], digest_of(line.digest), *values[6:])
-    parse_date(line.date)
+        return _checked(line._replace(digest=digest_of(line.digest)))
+    for date in (line.date, line.refers_to_date):
+        if date is not None and not is_date(date):
+            parse_date(date)  # raises ValueError with the reason
     if not 0 <= line.offset <= _MAX_NUMBER or not 0 <= line.length <= _MAX_NUMBER:
         raise ValueError(f"the offset {line.offset} or the length {line.length} is out of range")
     if not line.file:
@@ -287,8 +236,6 @@ def _checked(*values: Any) -> ManifestLine:
         raise ValueError(f"the copy number {line.copy} is not 1 or more")
     elif not (has_uri and has_date):
         raise ValueError(f"it is copy {line.copy} but has no URI and date of its original")
-    else:
-        parse_date(cast("str", line.refers_to_date))
     return line
 
 
@@ -318,7 +265,9 @@ def _number(text: str, what: str) -> int:
 
 def _as_uri(text: str) -> str:
     # The C tools copy the bytes of the record's head, which readers decode as Latin-1 if they are not UTF-8.
-    return text.encode("utf-8", "surrogateescape").decode("latin-1") if _SURROGATE.search(text) else text
+    if text.isascii() or not _SURROGATE.search(text):
+        return text
+    return text.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -328,6 +277,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
+@lru_cache(256)  # many lines have the same file
 def file_text(name: str) -> str:
     """Escape a file name for a manifest.
 

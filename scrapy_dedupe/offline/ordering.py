@@ -20,8 +20,10 @@ import itertools
 import re
 import sys
 import tempfile
+from collections import defaultdict
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -32,6 +34,7 @@ from scrapy_dedupe.offline.manifest_lines import json_line, parse_text_line, tex
 from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.outputs import left_folder
 from scrapy_dedupe.tasks.state import LOCK, reading
+from scrapy_dedupe.tasks.work import facts_of
 from scrapy_dedupe.warc.dates import date_digits
 
 if TYPE_CHECKING:
@@ -91,8 +94,7 @@ def number(lines: Iterable[ManifestLine], *, faults: Faults | None = None) -> It
             if original is None:
                 original = line
             is_original = line is original
-            yield replace(
-                line,
+            yield line._replace(
                 extension=line.extension or 1,
                 copy=copy,
                 refers_to_uri=None if is_original else original.uri,
@@ -117,8 +119,8 @@ def sorted_rows(rows: Iterable[bytes], folder: Path) -> Iterator[bytes]:
     """Sort rows by their bytes; each ends with a line end. *folder* and the exceptions are those of `by_cluster`."""
     held: list[bytes] = []
     held_bytes = 0
-    # The runs of rows, the runs that were merged from MOST_RUNS of them, and so on.
-    levels: list[list[IO[bytes]]] = [[]]
+    # By level: the runs of rows, the runs that were merged from MOST_RUNS of them, and so on.
+    levels: defaultdict[int, list[IO[bytes]]] = defaultdict(list)
     with ExitStack() as stack:
 
         def write(run: Iterable[bytes], level: int) -> None:
@@ -127,32 +129,27 @@ def sorted_rows(rows: Iterable[bytes], folder: Path) -> Iterator[bytes]:
             file.writelines(run)
             file.seek(0)
             levels[level].append(file)
+            if len(levels[level]) == MOST_RUNS:
+                full = levels.pop(level)
+                write(heapq.merge(*full), level + 1)
+                for merged in full:
+                    _close(merged)
 
         for row in rows:
             held.append(row)
             held_bytes += sys.getsizeof(row)
-            if held_bytes <= MEMORY_BYTES:
-                continue
-            with _refusing(folder):
-                write(sorted(held), 0)
+            if held_bytes > MEMORY_BYTES:
+                with _refusing(folder):
+                    write(sorted(held), 0)
                 held, held_bytes = [], 0
-                level = 0
-                while len(levels[level]) == MOST_RUNS:
-                    full, levels[level] = levels[level], []
-                    level += 1
-                    if level == len(levels):
-                        levels.append([])
-                    write(heapq.merge(*full), level)
-                    for file in full:
-                        _close(file)
         held.sort()
-        if levels == [[]]:
+        if not levels:
             yield from held
             return
         with _refusing(folder):
             write(held, 0)
             del held  # the caller may need the memory
-            yield from heapq.merge(*itertools.chain(*levels))
+            yield from heapq.merge(*itertools.chain(*levels.values()))
 
 
 def place_key(line: ManifestLine) -> bytes:
@@ -165,6 +162,7 @@ def _cluster_key(line: ManifestLine) -> bytes:
     return start.encode() + place_key(line)
 
 
+@lru_cache(256)  # many lines have the same file
 def _name_key(name: str) -> bytes:
     """A text without white space that sorts like the bytes of the name; a name sorts before its continuations."""
     # "!" sorts before every unescaped character, so escaped characters sort correctly too.
@@ -199,14 +197,14 @@ def _refusing(folder: Path) -> Iterator[None]:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Part:
     """A part of a manifest: its file and its size. ``clusters`` counts digests."""
 
     file: str
-    size_bytes: int
-    lines: int
-    clusters: int
+    size_bytes: int = 0
+    lines: int = 0
+    clusters: int = 0
 
 
 def split(
@@ -232,28 +230,28 @@ def split(
             _old_parts(prefix, force=force)
             whole, listed = state.path / "all", state.path / "sizes"
             total_bytes, clusters = _write_all(by_cluster(lines, state.path), whole, listed, format)
-            sizes, same = itertools.tee(_sizes(listed))
             if count is None:
-                numbers = _numbers_by_size(same, size_bytes)
+                numbers = _numbers_by_size(_sizes(listed), size_bytes)
             else:
-                numbers = _numbers_by_count(same, count, total_bytes, clusters)
-            found = [[0, 0, 0] for _ in range(count or 1)]
-            for number, (size, line_count) in zip(numbers, sizes, strict=True):
-                if number == len(found):
-                    found.append([0, 0, 0])
-                values = found[number]
-                values[0] += size
-                values[1] += line_count
-                values[2] += 1
-            parts = [Part(f"{prefix}.{number}", *values) for number, values in enumerate(found, 1)]
-            written = [state.path / f"part-{number}" for number in range(1, len(parts) + 1)]
+                numbers = _numbers_by_count(_sizes(listed), count, total_bytes, clusters)
+            groups = itertools.groupby(zip(numbers, _sizes(listed), strict=True), lambda item: item[0])
+            parts: list[Part] = []
+            written: list[Path] = []
             with whole.open("rb") as file:
-                for path, part in zip(written, parts, strict=True):
-                    with path.open("xb") as target:
-                        target.writelines(itertools.islice(file, part.lines))
+                # No part is skipped, so the parts without lines, if any, are the last ones.
+                while (group := next(groups, (0, ()))[1]) or len(parts) < (count or 1):
+                    part = Part(f"{prefix}.{len(parts) + 1}")
+                    parts.append(part)
+                    written.append(state.path / f"part-{len(parts)}")
+                    with written[-1].open("xb") as target:
+                        for _, (size, line_count) in group:
+                            target.writelines(itertools.islice(file, line_count))
+                            part.size_bytes += size
+                            part.lines += line_count
+                            part.clusters += 1
                         sync(target)
             old = _old_parts(prefix, force=force)
-            state.write_json(_MOVED, [_identity(path) for path in written])
+            state.write_json(_MOVED, [facts_of(path)[1:4] for path in written])
             # Remove the old parts first: parts of two runs must never exist together, not even after a kill.
             for path in old:
                 path.unlink()
@@ -296,16 +294,11 @@ def _take_back(state: StateFolder, prefix: Path) -> None:
     moved = list(enumerate(state.read_json(_MOVED) or [], 1))
     if not any((state.path / f"part-{number}").exists() for number, _ in moved):
         return
-    for number, identity in moved:
+    for number, facts in moved:
         path = Path(f"{prefix}.{number}")
         # Do not remove a file that another program has put there since.
-        if path.exists() and _identity(path) == identity:
+        if path.exists() and list(facts_of(path)[1:4]) == facts:
             path.unlink()
-
-
-def _identity(path: Path) -> list[int]:
-    status = path.stat()
-    return [status.st_dev, status.st_ino, status.st_size]
 
 
 def _old_parts(prefix: Path, *, force: bool) -> list[Path]:

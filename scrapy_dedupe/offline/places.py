@@ -29,7 +29,15 @@ from scrapy_dedupe.offline.reference_changes import date_key
 from scrapy_dedupe.offline.windows import HeldFile, WindowedFile
 from scrapy_dedupe.warc.framing import arc_values
 from scrapy_dedupe.warc.reading import bare_uri, read_record
-from scrapy_dedupe.warc.remote import RemoteFile, check_regular, is_url, place_file, read_errors, shown
+from scrapy_dedupe.warc.remote import (
+    RemoteFile,
+    check_regular,
+    is_url,
+    place_file,
+    read_errors,
+    real_place,
+    shown,
+)
 from scrapy_dedupe.warc.remote_ranges import HELD_BYTES, FileRange, is_remote
 from scrapy_dedupe.warc.sources import GZIP_MAGIC, begins_record
 from scrapy_dedupe.warc.zip_members import ZipDirectory
@@ -58,10 +66,9 @@ class Places:
     def __init__(self, roots: Sequence[str] = (), paths: Path | Mapping[str, str] | None = None) -> None:
         self.roots = tuple(roots)
         self._map = read_path_map(paths) if isinstance(paths, Path) else dict(paths or {})
-        self._found: dict[str, list[Path]] | None = None
+        self._found: dict[str, dict[str, Path]] | None = None
         # Manifests have many lines, but few files.
         self._cached = lru_cache(4_096)(self._file)
-        self._identities = lru_cache(4_096)(self._identity)
 
     def __reduce__(self) -> tuple[Callable[..., Places], tuple[object, ...]]:
         return _received, (self.roots, tuple(self._map.items()))
@@ -78,14 +85,10 @@ class Places:
 
     def identity(self, name: str) -> str:
         """A text that is equal for all names of one file; the name itself if there is no such file."""
-        return self._identities(name)
-
-    def _identity(self, name: str) -> str:
         try:
-            file = self.file(name)
+            return real_place(self.file(name))
         except DedupeError:
             return name
-        return os.path.realpath(str(file)) if not isinstance(file, RemoteFile) else file.url
 
     def record(self, line: ManifestLine) -> StoredRecord:
         """The record of a line.
@@ -147,7 +150,8 @@ class Places:
     def _anywhere(self, name: str) -> Path:
         """The only file with this bare name below the roots."""
         folders = [root for root in self.roots if not is_url(root)]
-        paths = self._below(folders).get(name, []) if folders and PurePosixPath(name).name == name else []
+        is_bare = folders and PurePosixPath(name).name == name
+        paths = list(self._below(folders).get(name, {}).values()) if is_bare else []
         if len(paths) == 1:
             return paths[0]
         if paths:
@@ -161,16 +165,14 @@ class Places:
             f"{name} is not {where}. Name its folder with --root, or give the location of the file with --paths."
         )
 
-    def _below(self, folders: Sequence[str]) -> dict[str, list[Path]]:
-        """All files in these folders, by their names. One folder may contain another."""
+    def _below(self, folders: Sequence[str]) -> dict[str, dict[str, Path]]:
+        """All files in these folders, by their names and places. One folder may contain another."""
         if self._found is None:
-            self._found, known = {}, set()
+            self._found = {}
             for folder in folders:
                 for parent, _, names in os.walk(folder):
                     for path in (Path(parent, name) for name in names):
-                        if (real := os.path.realpath(path)) not in known:
-                            known.add(real)
-                            self._found.setdefault(path.name, []).append(path)
+                        self._found.setdefault(path.name, {}).setdefault(real_place(path), path)
         return self._found
 
 

@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.offline.digests import Digester, DigestOptions
+from scrapy_dedupe.offline.manifest_lines import ManifestLine, is_date
 from scrapy_dedupe.offline.ordering import moment
 from scrapy_dedupe.offline.reference_changes import date_key, digest_key
 from scrapy_dedupe.offline.revisits import (
@@ -185,9 +186,10 @@ class RowScan:
         """
         if not self._task.is_summed or self._digester is None:
             return False
-        if usual is not None and self._digester.count_usual(*usual):
-            return True
         digest = f"{self._task.algorithms[0]}:{digits}" if digits else None
+        if digest is not None and usual is not None and is_date(usual[1]):
+            line = ManifestLine(self._task.name, frame.offset, frame.length, *usual, digest)
+            return self._digester.takes(line)
         return self._digester.line(frame, digest) is not None
 
     def _parsed_values(self, frame: Frame) -> Values:

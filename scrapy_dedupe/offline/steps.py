@@ -136,18 +136,17 @@ def run_steps(
     """Rewrite *inputs* to the folder *output* (None: in place), with a revisit for every eligible copy.
 
     *faults* has the faults that were found in the inputs so far. Continues an earlier run with the same inputs and options.
-    Raises ArchiveError if the output or the state of another run exists, or if ``work`` has other files; DamagedInput for the
-    first fault unless *faults* is set to keep going; UsageError for inputs that cannot be rewritten; SettingError if DuckDB is
-    not installed.
+    Raises ArchiveError if the output or the state of another run exists, or if the state folder has other files; DamagedInput
+    for the first fault unless *faults* is set to keep going; UsageError for inputs that cannot be rewritten; SettingError if
+    DuckDB is not installed.
     """
     if not inputs:
         raise UsageError("None of the files can be read as WARC or ARC.")
     for given in inputs:
         refuse_unwritable(given.name, given.file, in_place=options.in_place)
     converted = _converted_names(inputs) if options.convert_arc else {}
-    if options.work is not None:
-        refuse_other_files(options.work)
     with _work_folder(inputs, output, options) as work:
+        refuse_other_files(work)
         require_engine(PURPOSE, work)
         if output is not None and not options.dry_run:
             _refuse_output(output, work, options)
@@ -179,6 +178,9 @@ def refuse_other_files(work: Path) -> None:
     known = {LOCK, f"{JOB}.new"} | ({REPORT, MANIFEST, EARLIER} if REPORT in found else set())
     if (work / EARLIER / "1" / REPORT).exists():  # killed after the files of the earlier run were moved there
         known.add(EARLIER)
+    rewritten = rewriting_folder(work.parent)
+    if rewritten.parent == work and any((rewritten / name).exists() for name in (LOCK, JOB)):
+        known.add(rewritten.name)  # left by warcrefs, or by a run with another work folder
     if JOB not in found and (others := sorted(found - known)):
         raise ArchiveError(
             f"{work} has other files, such as {others[0]}, which would be removed. Name an empty or a new folder with --work."

@@ -19,14 +19,14 @@ from scrapy_dedupe.tasks.outputs import check_output, parts_folder
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.state import LOCK, writing
 from scrapy_dedupe.tasks.work import OutputTask
-from scrapy_dedupe.warc.remote import is_url
+from scrapy_dedupe.warc.remote import real_place
 
 from .digests import Digester, DigestOptions, FileSums
 from .inputs import refuse_equal_names, refuse_own_file
 from .manifest import LineWriter, format_of, read_lines, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from scrapy_dedupe.tasks.jobs import Jobs
@@ -145,14 +145,27 @@ def _sum_file(task: _SumTask, faults: Faults, advance: Advance) -> object:
 
 
 def _listed(output: Path, options: SumOptions, work: WorkFolder) -> frozenset[str]:
-    """The files that a manifest lists."""
+    """The files that a manifest lists. Raises ArchiveError if it cannot be extended."""
+    found: set[str] = set()
+    label = options.digests.label
     try:
-        return frozenset(_files_of(output, options))
+        for line in read_lines(output):
+            if line.extension is not None:
+                raise ArchiveError(
+                    f"{output} has columns of later steps and cannot be extended. Name the manifest that warcsum"
+                    " has written."
+                )
+            if line.digest.partition(":")[0] != label:
+                raise ArchiveError(
+                    f"{output} has the digest {line.digest}, not {label}. Use the same algorithm, or another output."
+                )
+            found.add(line.file)
     except DedupeError:
         # Nothing was done, so leave no state folder.
         if all(path.name == LOCK for path in work.path.iterdir()):
             work.remove()
         raise
+    return frozenset(found)
 
 
 def _in_manifest(inputs: Sequence[Input], listed: frozenset[str]) -> dict[str, None]:
@@ -161,12 +174,9 @@ def _in_manifest(inputs: Sequence[Input], listed: frozenset[str]) -> dict[str, N
         return {}
     # Names in the manifest are relative to the working folder, or to the folder of --base.
     bases = {"", *(_base_of(given) for given in inputs)}
-    places = {os.path.realpath(os.path.join(base, name)) for base in bases for name in listed}  # noqa: PTH118
+    places = {real_place(os.path.join(base, name)) for base in bases for name in listed}  # noqa: PTH118
     return dict.fromkeys(
-        given.name
-        for given in inputs
-        if given.name in listed
-        or (not is_url(str(given.file)) and os.path.realpath(str(given.file)) in places)
+        given.name for given in inputs if given.name in listed or real_place(given.file) in places
     )
 
 
@@ -175,21 +185,3 @@ def _base_of(given: Input) -> str:
     place = os.path.abspath(str(given.file))  # noqa: PTH100 - does not resolve links
     name = os.path.normpath(given.name)
     return place.removesuffix(os.sep + name) + os.sep if place.endswith(os.sep + name) else ""
-
-
-def _files_of(output: Path, options: SumOptions) -> Iterator[str]:
-    label = options.digests.label
-    last = None
-    for line in read_lines(output):
-        if line.extension is not None:
-            raise ArchiveError(
-                f"{output} has columns of later steps and cannot be extended. Name the manifest that warcsum"
-                " has written."
-            )
-        if line.digest.partition(":")[0] != label:
-            raise ArchiveError(
-                f"{output} has the digest {line.digest}, not {label}. Use the same algorithm, or another output."
-            )
-        if line.file != last:
-            last = line.file
-            yield last

@@ -31,6 +31,7 @@ from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.work import size_of
 from scrapy_dedupe.warc.containers import find_files
+from scrapy_dedupe.warc.remote import real_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -241,12 +242,5 @@ def _elsewhere(originals: Sequence[ReadableFile], pairs: Sequence[Pair]) -> list
 
     A file before would satisfy every reference, but will be gone when the file after replaces it.
     """
-    taken = {_identity(file) for pair in pairs for file in pair if file is not None}
-    return [file for file in originals if _identity(file) not in taken]
-
-
-def _identity(file: ReadableFile) -> object:
-    if not isinstance(file, Path):
-        return str(file)
-    facts = file.stat()
-    return facts.st_dev, facts.st_ino
+    taken = {real_place(file) for pair in pairs for file in pair if file is not None}
+    return [file for file in originals if real_place(file) not in taken]

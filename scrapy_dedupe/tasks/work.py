@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import uuid
 from dataclasses import asdict, dataclass, field
@@ -28,7 +27,7 @@ from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import run_watched
 from scrapy_dedupe.tasks.progress import part
 from scrapy_dedupe.tasks.state import StateFolder, reading, write_whole, writing
-from scrapy_dedupe.warc.remote import RemoteFile
+from scrapy_dedupe.warc.remote import RemoteFile, real_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -73,7 +72,7 @@ def facts_of(file: ReadableFile, *, asks_server: bool = False) -> FileFacts:
     Raises ArchiveError if the file cannot be read.
     """
     here = file if isinstance(file, Path | RemoteFile) else getattr(file, "container", None)
-    place = os.path.realpath(file) if isinstance(file, Path) else str(file)
+    place = real_place(file)
     if asks_server and isinstance(here, RemoteFile):
         size_bytes, version = here.version()
         return FileFacts(place, size_bytes, version=version)

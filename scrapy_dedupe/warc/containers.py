@@ -8,14 +8,13 @@ exist below its folder.
 from __future__ import annotations
 
 import glob
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy_dedupe.errors import DamagedInput, UsageError
 from scrapy_dedupe.warc.manifests import SUFFIX, is_manifest, read_manifest
-from scrapy_dedupe.warc.remote import check_regular, is_url, place_file, read_errors, shown
+from scrapy_dedupe.warc.remote import check_regular, is_url, place_file, read_errors, real_place, shown
 from scrapy_dedupe.warc.sources import ARC_LINE, GZIP_MAGIC, WARC_START
 from scrapy_dedupe.warc.zip_members import ZIP_MAGIC, ZipDirectory
 
@@ -44,7 +43,7 @@ def find_files(patterns: Iterable[str | Path]) -> list[ReadableFile]:
     for pattern in patterns:
         for path in _matches(str(pattern)):
             for file in files_in(path):
-                found.setdefault(os.path.realpath(str(file)), file)
+                found.setdefault(real_place(file), file)
     return list(found.values())
 
 

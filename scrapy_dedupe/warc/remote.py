@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import stat
 from pathlib import Path, PurePosixPath
@@ -53,6 +54,12 @@ def place_file(place: str) -> ReadableFile:
 def is_url(place: str) -> bool:
     """Whether a place is a URL, not a path."""
     return "://" in place
+
+
+def real_place(file: ReadableFile | str) -> str:
+    """The place of a file without links: equal for all names of one file."""
+    place = str(file)
+    return place if is_url(place) else os.path.realpath(place)
 
 
 def url_path(url: str) -> str:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from listed_archives import WEAK, ListedFile, in_ranges
 from programs import run_program
 from webserver import WebServer
 
-from scrapy_dedupe.offline import comparing
+from scrapy_dedupe.offline import collisions
 from scrapy_dedupe.offline.manifest import LineWriter, ManifestLine, read_lines
 
 if TYPE_CHECKING:
@@ -111,8 +110,8 @@ def test_several_manifests_and_the_work_of_an_earlier_run_are_taken(
 ) -> None:
     # Numbered part by part, different payloads have one extension. That must not be believed.
     parts = [
-        manifest(tmp_path / "1", [replace(line, extension=1) for line in archive.lines[:2]], columns=7),
-        manifest(tmp_path / "2", [replace(line, extension=1) for line in archive.lines[2:]], columns=7),
+        manifest(tmp_path / "1", [line._replace(extension=1) for line in archive.lines[:2]], columns=7),
+        manifest(tmp_path / "2", [line._replace(extension=1) for line in archive.lines[2:]], columns=7),
     ]
     called = call(
         "warccollres", *parts, "-o", "out", "--json", "--root", str(tmp_path / "crawl"), "--jobs", "2"
@@ -199,7 +198,7 @@ def test_no_line_is_dropped_when_the_work_goes_on(
     call: Call, archive: ListedFile, tmp_path: Path, jobs: str
 ) -> None:
     lines = list(archive.lines)
-    lines[2] = replace(lines[2], file="gone.warc.gz")
+    lines[2] = lines[2]._replace(file="gone.warc.gz")
     source = Path(manifest(tmp_path / "in", lines))
     with source.open("a") as file:
         file.write("no line of a manifest\n")
@@ -215,7 +214,7 @@ def test_no_line_is_dropped_when_the_work_goes_on(
 def test_twenty_faults_are_shown_and_more_are_in_the_json(
     call: Call, archive: ListedFile, tmp_path: Path
 ) -> None:
-    lines = [replace(archive.lines[0], file=f"gone-{number}") for number in range(30)]
+    lines = [archive.lines[0]._replace(file=f"gone-{number}") for number in range(30)]
     source = manifest(tmp_path / "in", lines)
     called = call("warccollres", source, "-o", "out", "--keep-going")
     assert len(called.out.splitlines()) == 22
@@ -252,7 +251,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     source = manifest(tmp_path / "in", archive.lines)
-    monkeypatch.setattr(comparing._StoredPayloads, "place_of", full)
+    monkeypatch.setattr(collisions, "blake2b", full)
     called = call("warccollres", source, "-o", "out", "--root", str(tmp_path / "crawl"), "--keep-going")
     assert called.code == 3
     assert "No space left on device" in called.err

@@ -3,7 +3,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from listed_archives import WEAK, ListedFile
 
 from scrapy_dedupe.errors import DamagedInput
-from scrapy_dedupe.offline import collisions, comparing, ordering, places
+from scrapy_dedupe.offline import collisions, ordering, places
 from scrapy_dedupe.offline.collisions import CollisionCounts, resolve_collisions
 from scrapy_dedupe.offline.ordering import by_cluster
 from scrapy_dedupe.offline.places import Places
@@ -59,7 +58,7 @@ def test_payloads_of_one_weak_digest_are_told_apart_by_their_bytes(listed, resol
 @pytest.mark.parametrize("kept", [100, 1_000, 50_000])
 def test_one_byte_at_the_end_tells_long_payloads_apart(tmp_path, resolve, monkeypatch, packed, kept):
     monkeypatch.setattr(places, "HELD_BYTES", kept)
-    monkeypatch.setattr(comparing, "_PIECE_BYTES", kept)
+    monkeypatch.setattr(collisions, "_PIECE_BYTES", kept)
     monkeypatch.setattr(reading, "KEPT_BYTES", 2 * kept)
     listed = ListedFile(tmp_path / "a.warc.gz", "a.warc.gz", is_packed=packed)
     same = random.Random(1).randbytes(30_000)
@@ -72,7 +71,7 @@ def test_one_byte_at_the_end_tells_long_payloads_apart(tmp_path, resolve, monkey
 def test_a_record_alone_with_its_digest_is_not_read(listed, resolve):
     line = listed.add(b"one")
     counts = CollisionCounts()
-    (found,) = resolve([replace(line, file="nowhere.warc.gz")], counts=counts)
+    (found,) = resolve([line._replace(file="nowhere.warc.gz")], counts=counts)
     assert found.extension == 1
     assert counts == CollisionCounts(lines=1)
 
@@ -81,8 +80,8 @@ def test_what_was_said_before_of_copies_and_extensions_is_left_out(listed, resol
     listed.add(b"one", date=day(1))
     listed.add(b"one", date=day(2))
     before = {"extension": 3, "copy": 2, "refers_to_uri": "http://x/", "refers_to_date": day(9)}
-    lines = [replace(line, **before) for line in listed.lines]
-    assert resolve(lines) == [replace(line, extension=1) for line in listed.lines]
+    lines = [line._replace(**before) for line in listed.lines]
+    assert resolve(lines) == [line._replace(extension=1) for line in listed.lines]
 
 
 def test_the_lines_come_in_order_of_cluster(listed, resolve, tmp_path):
@@ -162,7 +161,7 @@ def test_a_content_coding_is_undone_for_decoded_digests_alone(listed, resolve):
     listed.add(gzip.compress(b"hello", 9, mtime=5), date=day(2), headers=coding, digest=digest)
     listed.add(b"hello", date=day(3), digest=digest)
     assert extensions(resolve(listed.lines)) == [1, 1, 1]
-    plain = [replace(line, digest=WEAK) for line in listed.lines]
+    plain = [line._replace(digest=WEAK) for line in listed.lines]
     assert extensions(resolve(plain)) == [1, 2, 3]
 
 
@@ -181,8 +180,8 @@ def test_records_that_cannot_be_read_keep_their_lines_and_stand_alone(listed, re
     for number in range(1, 5):
         listed.add(b"one", date=day(number))
     lines = list(listed.lines)
-    lines[1] = replace(lines[1], file="gone.warc.gz")
-    lines[2] = replace(lines[2], uri="http://other/")
+    lines[1] = lines[1]._replace(file="gone.warc.gz")
+    lines[2] = lines[2]._replace(uri="http://other/")
     listed.path.write_bytes(listed.path.read_bytes()[:-9])  # the last record is cut
     faults = Faults(keep_going=True)
     assert extensions(resolve(lines, faults=faults)) == [1, 2, 3, 4]
@@ -209,7 +208,7 @@ def test_a_record_that_is_named_twice_is_no_copy_of_itself(listed, resolve, tmp_
     listed.add(b"two", digest=OTHER)
     (tmp_path / "link.warc.gz").symlink_to(listed.path)
     first = listed.lines[0]
-    again = [first, replace(first, file="./a.warc.gz"), replace(first, file="link.warc.gz")]
+    again = [first, first._replace(file="./a.warc.gz"), first._replace(file="link.warc.gz")]
     faults = Faults(keep_going=True)
     found = resolve([*listed.lines, *again], faults=faults, jobs=jobs)
     assert [line.extension for line in found if line.digest == WEAK] == [1, 1, 2, 3, 4]
@@ -221,21 +220,20 @@ def test_lines_may_come_in_any_order(listed, resolve):
     for number in range(1, 20):
         listed.add(b"%d" % (number % 3), date=day(number), digest=WEAK if number % 2 else OTHER)
     in_order = resolve(listed.lines)
-    mixed = [replace(line, extension=5) for line in random.Random(4).sample(listed.lines, 19)]
+    mixed = [line._replace(extension=5) for line in random.Random(4).sample(listed.lines, 19)]
     assert resolve(mixed) == in_order
 
 
 def test_many_payloads_of_one_digest_are_not_all_compared_with_each_other(listed, resolve, monkeypatch):
     compared = 0
-    first_are_same = comparing.are_same
+    first_are_same = collisions.are_same
 
     def counted(one, other):
         nonlocal compared
         compared += 1
         return first_are_same(one, other)
 
-    for module in (collisions, comparing):
-        monkeypatch.setattr(module, "are_same", counted)
+    monkeypatch.setattr(collisions, "are_same", counted)
     for number in range(600):
         listed.add(b"%04d" % (number % 300), date=f"2020-01-01T00:{number // 60:02}:{number % 60:02}Z")
     found = resolve(listed.lines)
@@ -257,7 +255,7 @@ def test_a_hash_that_is_the_same_does_not_make_payloads_the_same(listed, resolve
         def hexdigest(self):
             return self.digest().hex()
 
-    monkeypatch.setattr(comparing, "blake2b", Weak)
+    monkeypatch.setattr(collisions, "blake2b", Weak)
     for number, payload in enumerate([b"one", b"two", b"six", b"two", b"six", b"one", b"ten"], 1):
         listed.add(payload, date=day(number))
     assert extensions(resolve(listed.lines)) == [1, 2, 3, 2, 3, 1, 4]
@@ -275,8 +273,8 @@ def test_several_processes_find_what_one_finds(tmp_path, resolve):
             status=rng.choice([200, 206]),
         )
     lines = [line for file in files for line in file.lines]
-    lines[7] = replace(lines[7], file="gone.warc.gz", digest="md5:" + "0" * 32)
-    lines[9] = replace(lines[9], file="gone.warc.gz", digest=f"md5:{1:032x}")
+    lines[7] = lines[7]._replace(file="gone.warc.gz", digest="md5:" + "0" * 32)
+    lines[9] = lines[9]._replace(file="gone.warc.gz", digest=f"md5:{1:032x}")
     one, many = Faults(keep_going=True), Faults(keep_going=True)
     counts, many_counts = CollisionCounts(), CollisionCounts()
     expected = resolve(lines, faults=one, counts=counts)
@@ -332,7 +330,6 @@ def test_streams_are_the_same_if_their_bytes_are(first, second, cuts, other_cuts
 
 
 def test_a_digest_of_very_many_lines_is_put_in_order_on_disk(listed, resolve, monkeypatch):
-    monkeypatch.setattr(collisions, "_FEW_LINES", 10)
     monkeypatch.setattr(ordering, "MEMORY_BYTES", 5_000)
     for number in range(120):
         listed.add(b"%d" % (number % 7), date=f"2020-01-01T00:{number // 60:02}:{number % 60:02}Z")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -109,7 +108,7 @@ def spread(folder: Path, count: int) -> list[ManifestLine]:
     for number, line in enumerate(read_lines(folder / "sums")):
         path = folder / f"{number % count}.warc.gz"
         with path.open("ab") as file:
-            lines.append(replace(line, file=path.name, offset=file.tell()))
+            lines.append(line._replace(file=path.name, offset=file.tell()))
             file.write(data[line.offset : line.offset + line.length])
     with LineWriter(folder / "sums", columns=6, force=True) as writer:
         for line in lines:
@@ -183,7 +182,7 @@ def test_faults_of_a_file_that_is_done_are_told_again(folder: Path, reads: Reads
     wrong = next(line for line in lines if line.file == "0.warc.gz" and "/5/" in line.uri)
     with LineWriter(folder / "sums", columns=6, force=True) as writer:
         for line in lines:
-            writer.write(replace(line, length=line.length + 7) if line == wrong else line)
+            writer.write(line._replace(length=line.length + 7) if line == wrong else line)
     reads.most = 13
     with pytest.raises(ZeroDivisionError):
         numbered(folder, keep_going=True)

@@ -4,7 +4,7 @@ import base64
 import gzip
 import hashlib
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -362,6 +362,6 @@ def test_a_long_uri_is_no_fault_as_long_as_all_steps_can_write_it_twice(tmp_path
     path.write_bytes(response_record(1, b"a" * 2_000, uri=uri))
     ((line,), _) = summed(path)
     assert line.uri == uri
-    copy = replace(line, extension=1, copy=2, refers_to_uri=uri, refers_to_date=line.date)
+    copy = line._replace(extension=1, copy=2, refers_to_uri=uri, refers_to_date=line.date)
     for written in (text_line(copy, 10), json_line(copy, 10)):
         assert len(written.encode()) < MAX_LINE_BYTES

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ from made_lines import a_line, manifest_lines, texts
 from sampling import examples
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError, UsageError
-from scrapy_dedupe.offline import manifest_lines as forms
 from scrapy_dedupe.offline.manifest import FORMATS, LineWriter, ManifestLine, read_all, read_lines
 from scrapy_dedupe.offline.manifest_lines import (
     COLUMNS,
@@ -95,29 +93,6 @@ def test_every_name_and_uri_is_read_as_it_was(text: str) -> None:
 def test_every_line_is_read_as_it_was(line: ManifestLine) -> None:
     assert parse_text_line(text_line(line, line.columns)) == line
     assert parse_json_line(json_line(line, line.columns)) == line
-
-
-@given(any_columns.flatmap(manifest_lines))
-def test_the_fast_look_at_a_line_and_the_one_at_each_column_agree(line: ManifestLine) -> None:
-    text = text_line(line, line.columns)
-    assert parse_text_line(text) == forms._parse_columns(text)
-
-
-@given(
-    any_columns.flatmap(manifest_lines).map(lambda line: text_line(line, line.columns)),
-    st.integers(0, 200),
-    st.sampled_from(["", " ", "-", "0", "%", "x", "9" * 20]),
-)
-def test_the_fast_look_accepts_nothing_that_the_other_refuses(text: str, place: int, change: str) -> None:
-    text = text[:place] + change + text[place + 1 :]
-
-    def outcome(parse: object) -> object:
-        try:
-            return parse(text)  # type: ignore[operator]
-        except ValueError as error:
-            return str(error)
-
-    assert outcome(parse_text_line) == outcome(forms._parse_columns)
 
 
 @settings(
@@ -414,8 +389,8 @@ def test_no_name_passes_for_another_format(name: str, text: str) -> None:
 @given(st.text(max_size=8), st.text(max_size=8), st.text(max_size=8))
 def test_a_line_is_called_writable_if_it_is_read_again_as_it_is(file: str, uri: str, date: str) -> None:
     for line in (
-        replace(a_line(), file=file, uri=uri, date=date, extension=None),
-        replace(a_line(), file=file, uri=uri, extension=None),
+        a_line()._replace(file=file, uri=uri, date=date, extension=None),
+        a_line()._replace(file=file, uri=uri, extension=None),
     ):
         try:
             is_read = parse_text_line(text_line(line, 6).encode().decode()) == line
@@ -442,4 +417,4 @@ def test_what_the_reader_would_refuse_is_known_before_it_is_written(
 ) -> None:
     line = ManifestLine("a.warc", 0, 1, "http://a.example/", "2026-08-01T12:00:00Z", f"md5:{MD5}")
     assert why_unwritable(line) is None
-    assert why in str(why_unwritable(replace(line, **changed)))  # type: ignore[arg-type]
+    assert why in str(why_unwritable(line._replace(**changed)))  # type: ignore[arg-type]

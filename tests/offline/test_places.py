@@ -5,7 +5,6 @@ import gzip
 import os
 import pickle
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,10 +84,10 @@ def test_a_name_is_found_in_every_way(listed, tmp_path, kind):
         paths = tmp_path / "map.json"
         paths.write_text('{"a.warc.gz": "crawl/a.warc.gz"}')
     places = Places(roots, paths)
-    assert [places.record(replace(line, file=name)).payload() for line in listed.lines] == PAYLOADS
+    assert [places.record(line._replace(file=name)).payload() for line in listed.lines] == PAYLOADS
     # Another process finds the same.
     assert (
-        pickle.loads(pickle.dumps(places)).record(replace(listed.lines[0], file=name)).payload() == b"first"
+        pickle.loads(pickle.dumps(places)).record(listed.lines[0]._replace(file=name)).payload() == b"first"
     )
 
 
@@ -104,7 +103,7 @@ def test_spaces_and_percent_signs_in_a_path_map_are_escaped(listed, tmp_path):
     listed.path.replace(tmp_path / "new crawl" / "5%.warc.gz")
     path_map = tmp_path / "map"
     path_map.write_text("my%20old.warc.gz new%20crawl/5%25.warc.gz\n")
-    line = replace(listed.lines[0], file="my old.warc.gz")
+    line = listed.lines[0]._replace(file="my old.warc.gz")
     assert Places((), path_map).record(line).payload() == b"first"
 
 
@@ -166,7 +165,7 @@ def test_a_file_that_is_not_there_is_told_with_the_remedy(places, name, reason):
 def test_members_of_a_wacz_are_found_by_their_names(listed, tmp_path):
     with zipfile.ZipFile(tmp_path / "a.wacz", "w") as packed:
         packed.write(listed.path, "archive/a.warc.gz")
-    line = replace(listed.lines[1], file="a.wacz/archive/a.warc.gz")
+    line = listed.lines[1]._replace(file="a.wacz/archive/a.warc.gz")
     places = Places([str(tmp_path)])
     assert places.record(line).payload() == b"second"
     with pytest.raises(ArchiveError, match="is not below"):
@@ -185,7 +184,7 @@ def test_members_of_a_wacz_are_found_by_their_names(listed, tmp_path):
     ],
 )
 def test_a_manifest_of_another_file_is_told(listed, tmp_path, changes, reason):
-    line = replace(listed.lines[0], **changes)
+    line = listed.lines[0]._replace(**changes)
     with pytest.raises(
         DamagedInput, match="a.warc.gz, offset 0: the manifest does not match the file.*" + reason
     ):
@@ -193,22 +192,22 @@ def test_a_manifest_of_another_file_is_told(listed, tmp_path, changes, reason):
 
 
 def test_the_same_date_may_be_written_in_another_way(listed, tmp_path):
-    line = replace(listed.lines[1], date="2020-01-02T00:00:00.500Z")
+    line = listed.lines[1]._replace(date="2020-01-02T00:00:00.500Z")
     assert Places([str(tmp_path / "crawl")]).record(line).payload() == b"second"
 
 
 def test_a_uri_that_a_c_tool_cut_at_its_space_is_taken_and_no_other_beginning(listed, tmp_path):
     places = Places([str(tmp_path / "crawl")])
-    assert places.record(replace(listed.lines[2], uri="http://example.org/a")).payload() == b"third"
+    assert places.record(listed.lines[2]._replace(uri="http://example.org/a")).payload() == b"third"
     for uri in ("http://example.org/", "http://example.org/a ", "http://example.org/a%20b"):
         with pytest.raises(DamagedInput, match="does not match"):
-            places.record(replace(listed.lines[2], uri=uri))
+            places.record(listed.lines[2]._replace(uri=uri))
 
 
 @pytest.mark.parametrize("offset", [1, 100_000])
 def test_no_record_at_the_offset_is_told_with_the_place(listed, tmp_path, offset):
     with pytest.raises(DamagedInput, match=f"a.warc.gz, offset {offset}"):
-        Places([str(tmp_path / "crawl")]).record(replace(listed.lines[0], offset=offset))
+        Places([str(tmp_path / "crawl")]).record(listed.lines[0]._replace(offset=offset))
 
 
 @pytest.mark.parametrize("is_packed", [True, False])
@@ -283,7 +282,7 @@ def test_records_of_arc_files_are_found_without_the_beginning_of_the_file(tmp_pa
     found = Places([str(tmp_path)]).record(line)
     assert (found.payload(), found.target_uri, found.date) == (b"hello", "http://a/", DATE)
     with pytest.raises(DamagedInput, match="does not match"):
-        Places([str(tmp_path)]).record(replace(line, uri="http://b/"))
+        Places([str(tmp_path)]).record(line._replace(uri="http://b/"))
 
 
 def test_names_of_one_file_have_one_identity(listed, tmp_path):
@@ -322,7 +321,7 @@ def test_of_a_wacz_elsewhere_only_the_directory_and_the_record_are_fetched(liste
     asked: list[str] = []
     web.pages["/a.wacz"] = in_ranges((tmp_path / "a.wacz").read_bytes(), asked)
     places = Places([web.url("/")])
-    lines = [replace(line, file="a.wacz/archive/a.warc.gz") for line in listed.lines]
+    lines = [line._replace(file="a.wacz/archive/a.warc.gz") for line in listed.lines]
     assert [places.record(line).payload() for line in lines] == PAYLOADS
     if packing == zipfile.ZIP_STORED:
         parts = [wanted.removeprefix("bytes=").split("-") for wanted in asked[-3:]]
@@ -330,12 +329,12 @@ def test_of_a_wacz_elsewhere_only_the_directory_and_the_record_are_fetched(liste
     with pytest.raises(
         DamagedInput, match=r"a\.wacz/archive/a\.warc\.gz, offset 0: the manifest does not match"
     ):
-        places.record(replace(lines[0], uri="http://other/"))
+        places.record(lines[0]._replace(uri="http://other/"))
 
 
 def test_names_are_quoted_below_a_url(listed, web):
     web.pages["/x/my%20crawl/a.warc.gz"] = in_ranges(listed.path.read_bytes())
-    line = replace(listed.lines[0], file="my crawl/a.warc.gz")
+    line = listed.lines[0]._replace(file="my crawl/a.warc.gz")
     assert Places([web.url("/x")]).record(line).payload() == b"first"
 
 
@@ -411,7 +410,7 @@ def test_a_password_in_a_url_is_not_shown(listed, web):
     web.pages["/a.warc.gz"] = in_ranges(listed.path.read_bytes())
     places = Places([url])
     assert places.record(listed.lines[0]).payload() == b"first"
-    for line in (replace(listed.lines[0], uri="http://other/"), replace(listed.lines[0], file="none")):
+    for line in (listed.lines[0]._replace(uri="http://other/"), listed.lines[0]._replace(file="none")):
         with pytest.raises((DamagedInput, ArchiveError)) as caught:
             places.record(line)
         assert "secret" not in str(caught.value)
@@ -425,9 +424,9 @@ def test_other_protocols_are_read_in_pieces(listed, monkeypatch):
     places = Places(["memory://crawl"])
     assert payloads(places, listed) == PAYLOADS
     with pytest.raises(ArchiveError, match="does not exist"):
-        places.record(replace(listed.lines[0], file="none"))
+        places.record(listed.lines[0]._replace(file="none"))
     with pytest.raises(SettingError, match="fsspec has no protocol nonsense"):
-        places.record(replace(listed.lines[0], file="nonsense://a"))
+        places.record(listed.lines[0]._replace(file="nonsense://a"))
 
 
 @pytest.mark.usefixtures("ways")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import random
@@ -47,9 +46,7 @@ def manifest(folder: Path) -> list[ManifestLine]:
         first, *copies = cluster
         numbered.append(first)
         for number, line in enumerate(copies, 2):
-            numbered.append(
-                dataclasses.replace(line, copy=number, refers_to_uri=first.uri, refers_to_date=first.date)
-            )
+            numbered.append(line._replace(copy=number, refers_to_uri=first.uri, refers_to_date=first.date))
     return numbered
 
 
@@ -479,7 +476,7 @@ def test_a_manifest_of_other_files_converts_nothing(
     two_files: Path, tmp_path: Path, change: dict[str, Any], reason: str
 ) -> None:
     lines = [
-        dataclasses.replace(line, **change) if line.copy == 2 or "digest" in change else line
+        line._replace(**change) if line.copy == 2 or "digest" in change else line
         for line in manifest(two_files)
     ]
     lines = [line for line in lines if line.uri != f"{SITE}/3"]
@@ -498,12 +495,12 @@ def test_manifests_without_numbers_or_of_decoded_payloads_are_refused(
     lines = manifest(two_files)
 
     with pytest.raises(UsageError, match="warcsumproc"):
-        run(two_files, tmp_path / "out", lines=[dataclasses.replace(lines[0], copy=None)])
+        run(two_files, tmp_path / "out", lines=[lines[0]._replace(copy=None)])
     with pytest.raises(UsageError, match="without --decoded"):
         run(
             two_files,
             tmp_path / "out",
-            lines=[dataclasses.replace(lines[0], digest="decoded-" + lines[0].digest)],
+            lines=[lines[0]._replace(digest="decoded-" + lines[0].digest)],
         )
     assert not (tmp_path / "out").exists()
 

@@ -213,6 +213,20 @@ def test_a_work_folder_with_other_files_is_refused_and_not_emptied(
     assert snapshot(folder) == before
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_of_unfinished_work_with_other_files_is_refused(
+    folder: Path, in_place: bool, force: bool
+) -> None:
+    state = folder / ("in" if in_place else "out") / ".dedupe"
+    state.mkdir(parents=True)
+    (state / "notes.txt").write_text("of another program\n")
+    before = snapshot(folder)
+    with pytest.raises(ArchiveError, match=r"\.dedupe has other files, such as notes\.txt, which would"):
+        run(folder, in_place=in_place, force=force)
+    assert snapshot(folder) == before
+
+
 def test_a_run_that_was_killed_when_earlier_files_were_put_aside_can_be_repeated(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

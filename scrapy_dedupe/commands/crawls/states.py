@@ -6,7 +6,6 @@ removes crawls by id, by age, or if a manifest does not name them.
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from scrapy_dedupe.errors import ArchiveError, CrawlStateError, DamagedInput, Se
 from scrapy_dedupe.live.archive.wacz import pack_by_settings
 from scrapy_dedupe.reports.wording import counted, number, size
 from scrapy_dedupe.warc.manifests import read_manifest
-from scrapy_dedupe.warc.remote import is_url
+from scrapy_dedupe.warc.remote import real_place
 
 if TYPE_CHECKING:
     import argparse
@@ -235,27 +234,22 @@ def _purged(dependencies: Dependencies, crawls: list[str]) -> list[dict[str, Any
     for info in kept:
         named |= dependencies.files_needed(info.id)
         named |= {box.place for box in dependencies.containers(info.id) if box.place}
-    in_use = {_real(file) for file in named}
+    in_use = {real_place(file) for file in named}
     purged = []
     for info in (dependencies.crawls[crawl] for crawl in crawls):
         places = [box.place for box in dependencies.containers(info.id) if box.place]
         files = [
             file
             for file in info.files
-            if _real(file) not in in_use and not any(_is_in(file, place) for place in places)
+            if real_place(file) not in in_use and not any(_is_in(file, place) for place in places)
         ]
         containers = [
             place
             for place in places
-            if _real(place) not in in_use and not any(_is_in(file, _real(place)) for file in in_use)
+            if real_place(place) not in in_use and not any(_is_in(file, real_place(place)) for file in in_use)
         ]
         purged.append({**picked(info, "id state committed counts"), "files": files, "containers": containers})
     return purged
-
-
-def _real(place: str) -> str:
-    """Resolve links, so that a file that two crawls know under different names is recognised as the same."""
-    return place if is_url(place) else os.path.realpath(place)
 
 
 def _is_in(file: str, container: str) -> bool:
