@@ -5,8 +5,7 @@ Given: the views ``line`` (`plan_lines`) and ``row`` (`rows`, with the column fi
 and ``checked`` (rows of lines that were read one by one, with the column line).
 
 Only the table ``capture`` has the values of listed records. All decisions are made in tables of numbers, which are joined to
-it at the end: joins of wide tables need several times more memory and time. No statement joins more than one large table to
-another, because DuckDB must keep a part of each table of a join in memory.
+it at the end, since joins of wide tables need several times more memory and time.
 """
 
 from __future__ import annotations
