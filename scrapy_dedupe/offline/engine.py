@@ -25,9 +25,6 @@ CSV_BUFFER_BYTES: Final = 8 << 20
 
 FETCHED_ROWS: Final = 2_000
 
-_LEAST_JOIN_BYTES: Final = 192 << 20
-_MOST_JOIN_BYTES: Final = 4 << 30
-
 _MESSAGE: Final = re.compile(r'"exception_message":("(?:[^"\\]|\\.)*")')
 
 
@@ -59,19 +56,6 @@ def open_engine(
             connection.close()
     except duckdb.Error as error:
         raise refused(f"DuckDB says: {_reason(str(error))}") from error
-
-
-def join_memory(size_bytes: int | None) -> str:
-    """The limit of memory for joins of Parquet files with *size_bytes* in all; None if it is not known.
-
-    Some operators of DuckDB cannot move all of their data to files: with half of this size, the plan of an archive with
-    720,000 responses failed, whose lines and rows had 336 MB.
-
-    >>> join_memory(37 << 20), join_memory(336 << 20), join_memory(50 << 30), join_memory(None)
-    ('192MiB', '336MiB', '4096MiB', '1024MiB')
-    """
-    wanted = 1 << 30 if size_bytes is None else size_bytes
-    return f"{min(max(wanted, _LEAST_JOIN_BYTES), _MOST_JOIN_BYTES) >> 20}MiB"
 
 
 @lru_cache(None)  # per process: a fork must not close the connection of its parent

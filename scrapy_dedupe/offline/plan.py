@@ -34,7 +34,7 @@ from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline import plan_queries as queries
 from scrapy_dedupe.offline.eligibility import Savings, add_up
-from scrapy_dedupe.offline.engine import join_memory, open_engine, quoted, rows_of, source
+from scrapy_dedupe.offline.engine import open_engine, quoted, rows_of, source
 from scrapy_dedupe.offline.manifest import ManifestLine
 from scrapy_dedupe.offline.plan_lines import LINES_FILE, bytes_text, view_rows
 from scrapy_dedupe.offline.reference_changes import MeantRecord, Standing
@@ -125,7 +125,7 @@ def _joined(task: PlanTask, joins: Joins, slices: Path, faults: Faults) -> tuple
     joins.add_rows(task.rows)
     _check_lines(task, joins, faults)
     values = {"added": _ADDED_BYTES, "all_copies": "TRUE" if task.is_dry_run else "FALSE"}
-    joins.run([*(statement.format(**values) for statement in queries.SURVEYED), *queries.CHOICES])
+    joins.run([*queries.SURVEYED, *(statement.format(**values) for statement in queries.CHOICES)])
     joins.add_sizes(queries.SMALL_COPIES.format(**values))
     joins.run(statement.format(**values) for statement in queries.OUTCOMES)
     left = dict(joins.fetch(queries.LEFT_COPIES))
@@ -259,8 +259,7 @@ def open_joins(jobs: Jobs, size_bytes: int, scratch: Path, output: Path) -> Iter
         with workers.joins(scratch) as joins:
             yield joins
         return
-    memory = join_memory(size_bytes)
-    with open_engine(PURPOSE, lambda text: refused(output, text), scratch, memory_limit=memory) as engine:
+    with open_engine(PURPOSE, lambda text: refused(output, text), scratch) as engine:
         yield Joins(engine)
 
 
@@ -300,8 +299,12 @@ class Joins:
 
     def write_by_file(self, query: str, folder: Path) -> None:
         """Write the rows of a query to Parquet files in ``file=N/`` below *folder*, by their column file."""
+        # Sorted, because DuckDB would keep memory for each of the files until the end. To join and sort in one statement needs
+        # more than its limit.
+        self._engine.execute(f"CREATE TABLE by_file AS {query}")
         self._engine.execute(
-            f"COPY ({query}) TO {quoted(folder)} (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (file))"
+            f"COPY (SELECT * FROM by_file ORDER BY file) TO {quoted(folder)}"  # noqa: S608
+            " (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (file))"
         )
 
 

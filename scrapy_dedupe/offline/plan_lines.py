@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from scrapy_dedupe.errors import UsageError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.offline.collisions import CollisionCounts
-from scrapy_dedupe.offline.engine import checked, join_memory, open_engine, rows_of, source
+from scrapy_dedupe.offline.engine import checked, open_engine, rows_of, source
 from scrapy_dedupe.offline.manifest import LineWriter, ManifestLine
 from scrapy_dedupe.offline.reference_changes import digest_key
 from scrapy_dedupe.offline.rows import (
@@ -213,7 +213,7 @@ def write_lines(
                 line.refers_to_date,
             )
 
-    with _lines_engine(folder, join_memory(None)) as engine:
+    with _lines_engine(folder) as engine:
         create_table(engine, "listed", _LISTED)
         insert_rows(engine, "listed", _LISTED, rows())
         main = [name for name, (_, is_main) in listed.items() if is_main]
@@ -243,8 +243,7 @@ def number_rows(
 
     Return the files in the same order. Raises ArchiveError if the disk is full.
     """
-    memory_limit = join_memory(sum(path.stat().st_size for path in rows.values()))
-    with _lines_engine(folder, memory_limit) as engine:
+    with _lines_engine(folder) as engine:
         view_rows(engine, dict(enumerate(rows.values(), 1)))
         columns = {"file": "BIGINT", "name": "BLOB"}
         create_table(engine, "file", columns)
@@ -265,13 +264,11 @@ def number_rows(
 
 
 @contextmanager
-def _lines_engine(folder: Path, memory_limit: str) -> Iterator[Any]:
-    """DuckDB with a limit of memory. At the end, its table ``line`` is written to ``lines.parquet``."""
+def _lines_engine(folder: Path) -> Iterator[Any]:
+    """DuckDB, whose table ``line`` is written to ``lines.parquet`` at the end."""
     path, scratch = folder / LINES_FILE, folder / "scratch"
     with writing(path), whole_file.replacing_from(path, suffix=".new") as temporary:
-        with open_engine(
-            PURPOSE, lambda text: refused(path, text), scratch, memory_limit=memory_limit
-        ) as engine:
+        with open_engine(PURPOSE, lambda text: refused(path, text), scratch) as engine:
             yield engine
             copy_to(engine, "SELECT * FROM line ORDER BY line", temporary, {})
         shutil.rmtree(scratch, ignore_errors=True)

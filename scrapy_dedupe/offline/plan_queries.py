@@ -3,21 +3,14 @@
 
 Given: the views ``line`` (`plan_lines`) and ``row`` (`rows`, with the column file), and the tables ``file`` (file, is_output)
 and ``checked`` (rows of lines that were read one by one, with the column line).
+
+Only the table ``capture`` has the values of listed records. All decisions are made in tables of numbers, which are joined to
+it at the end, since joins of wide tables need several times more memory and time.
 """
 
 from __future__ import annotations
 
 from typing import Final
-
-from scrapy_dedupe.offline.rows import COLUMNS
-
-# The place is that of the line, and the facts are for the verification.
-_NOT_PLANNED: Final = ("offset", "length", "stored", "start", "head_bytes", "block_bytes")
-# The heads of records whose revisits might not be smaller, if each refers to its original with at most 1,200 bytes.
-_HEADS: Final = (
-    "CASE WHEN {all_copies} OR r.heads_bytes + {added} + 1200 >= r.length THEN r.start END AS heads"
-)
-_VALUES: Final = ", ".join([*(f'r."{name}"' for name in COLUMNS if name not in _NOT_PLANNED), _HEADS])
 
 _MATCHES: Final = """
     r.file = l.file AND r."offset" = l."offset" AND r.length = l.length AND r.target_uri = l.uri AND r.target_date = l.date
@@ -37,26 +30,26 @@ WHERE l.role = 0 AND r.file IS NULL AND l.file IN (SELECT file FROM row_file) OR
 """Other lines without a record at their place."""
 
 # Nothing is known about a damaged record, or one that differs from its line.
-_LINE: Final = """l.line, l.file, l."offset", l.length, l.label, l.value, l.listed_key, l.extension, l.copy, l.refers_uri,
-    l.refers_date, l.role, coalesce(l.original, l.line) AS cluster, l.original AS listed_original"""
-_KNOWN: Final = """id, id_key, uri, date, date_key, digest, digest_key"""
+_KNOWN: Final = "id id_key uri date date_key digest digest_key concurrent_to"
+_CAPTURE: Final = f"""
+    l.line, l.file, l."offset", l.length, l.listed_key, l.extension, l.copy, l.role, l.original, l.refers_bytes,
+    l.refers_uri_bytes,
+    {", ".join(f"CASE WHEN r.reason = 'damaged' THEN NULL ELSE r.{name} END AS {name}" for name in _KNOWN.split())},
+    r.reason, r.unfit, r.is_chunked, r.mime, r.heads_bytes
+"""
+_LINE: Final = """
+    SELECT *, octet_length(refers_uri) AS refers_uri_bytes, octet_length(refers_uri) + length(refers_date) AS refers_bytes
+    FROM line
+"""
 
 SURVEYED: Final = [
     f"""
-CREATE TABLE scanned AS
-SELECT {_LINE}, {_VALUES} FROM line l JOIN row r ON {_MATCHES} WHERE l.role > 0
+CREATE TABLE capture AS
+SELECT {_CAPTURE} FROM ({_LINE}) l JOIN row r ON {_MATCHES} WHERE l.role > 0
 UNION ALL
-SELECT {_LINE}, {_VALUES} FROM line l JOIN checked r ON r.line = l.line
+SELECT {_CAPTURE} FROM ({_LINE}) l JOIN checked r ON r.line = l.line
 """,
-    f"""
-CREATE TABLE surveyed AS
-SELECT * EXCLUDE ({_KNOWN}, concurrent_to, heads, is_gzip, target_uri, target_date, moment),
-    {", ".join(f"CASE WHEN reason = 'damaged' THEN NULL ELSE {name} END AS {name}" for name in _KNOWN.split(", "))}
-FROM scanned
-""",
-    "CREATE TABLE named_by AS SELECT line, file, unnest(concurrent_to) AS id_key FROM scanned WHERE reason IS DISTINCT FROM 'damaged'",
-    "CREATE TABLE head AS SELECT line, heads, is_gzip FROM scanned WHERE role = 2 AND heads IS NOT NULL",
-    "DROP TABLE scanned",
+    "CREATE TABLE named_by AS SELECT line, file, unnest(concurrent_to) AS id_key FROM capture",
     # Captures that have no line of an original or copy.
     """
 CREATE TABLE unlisted AS
@@ -74,16 +67,18 @@ CREATE TABLE other_method AS SELECT DISTINCT file, id_key FROM (
 """,
     """
 CREATE TABLE by_method AS
-SELECT s.line FROM surveyed s JOIN other_method o ON o.file = s.file AND o.id_key = s.id_key
+SELECT c.line FROM capture c JOIN other_method o ON o.file = c.file AND o.id_key = c.id_key
 UNION SELECT n.line FROM named_by n JOIN other_method o ON o.file = n.file AND o.id_key = n.id_key
 """,
+    "DROP TABLE named_by",
     # If records of several payloads share one id, a reference by this id may lead to any of them.
     """
 CREATE TABLE shared_id AS
-SELECT id_key FROM surveyed WHERE id_key IS NOT NULL
-GROUP BY id_key HAVING count(DISTINCT (label, value, extension)) > 1
-UNION SELECT u.id_key FROM unlisted u WHERE u.id_key IN (SELECT id_key FROM surveyed WHERE id_key IS NOT NULL)
+SELECT id_key FROM capture WHERE id_key IS NOT NULL
+GROUP BY id_key HAVING count(DISTINCT (listed_key, extension)) > 1
+UNION SELECT u.id_key FROM unlisted u SEMI JOIN capture c ON c.id_key = u.id_key
 """,
+    "CREATE TABLE ambiguous AS SELECT c.line FROM capture c JOIN shared_id i ON i.id_key = c.id_key",
     # What a record that cannot be changed refers to must not change.
     """
 CREATE TABLE pinned_id AS
@@ -101,32 +96,33 @@ UNION SELECT uri FROM row WHERE is_fixed AND kind = 'revisit' AND refers_uris IS
 CREATE TABLE pinned_digest AS
 SELECT DISTINCT digest FROM row WHERE kind = 'revisit' AND digest IS NOT NULL AND digest_key IS NULL
 """,
+    """
+CREATE TABLE pinned AS
+SELECT c.line FROM capture c JOIN pinned_id p ON p.id_key = c.id_key
+UNION SELECT c.line FROM capture c JOIN pinned_uri p ON p.uri = c.uri
+UNION SELECT c.line FROM capture c JOIN pinned_digest p ON p.digest = c.digest
+""",
 ]
-"""The listed originals and copies (``surveyed``), and what keeps them from being changed."""
+"""The listed originals and copies (``capture``), and what keeps them from being changed."""
 
 CHOICES: Final = [
     """
 CREATE TABLE eligible AS
-SELECT s.* EXCLUDE (reason, unfit),
+SELECT c.line, c.file, c."offset", c.length, c.copy, c.role, coalesce(c.original, c.line) AS cluster,
+    c.original AS listed_original, c.is_chunked, c.heads_bytes, c.refers_bytes, c.refers_uri_bytes,
+    octet_length(c.id) AS id_bytes, octet_length(c.uri) AS uri_bytes,
     coalesce(
-        s.reason,
-        CASE WHEN m.line IS NOT NULL THEN 'method' END,
-        CASE WHEN s.role = 2 AND (p.id_key IS NOT NULL OR u.uri IS NOT NULL OR g.digest IS NOT NULL)
-            THEN 'shared' END
+        c.reason,
+        CASE WHEN m.line IS NOT NULL THEN 'method' WHEN c.role = 2 AND p.line IS NOT NULL THEN 'shared' END
     ) AS reason,
     coalesce(
-        s.unfit,
-        CASE WHEN m.line IS NOT NULL THEN 'method' END,
-        CASE WHEN i.id_key IS NOT NULL THEN 'unreadable' END
+        c.unfit, CASE WHEN m.line IS NOT NULL THEN 'method' WHEN a.line IS NOT NULL THEN 'unreadable' END
     ) AS unfit
-FROM surveyed s
-LEFT JOIN by_method m ON m.line = s.line
-LEFT JOIN shared_id i ON i.id_key = s.id_key
-LEFT JOIN pinned_id p ON p.id_key = s.id_key
-LEFT JOIN pinned_uri u ON u.uri = s.uri
-LEFT JOIN pinned_digest g ON g.digest = s.digest
+FROM capture c
+LEFT JOIN by_method m ON m.line = c.line
+LEFT JOIN pinned p ON p.line = c.line
+LEFT JOIN ambiguous a ON a.line = c.line
 """,
-    "DROP TABLE surveyed",
     # A cluster is a listed original and its copies. The first records of each cluster that can be originals: one without
     # chunks and one in chunks, so that the choice is fast in a large cluster too.
     """
@@ -153,14 +149,20 @@ LEFT JOIN eligible o ON o.line = s.listed_original
 """,
     "DROP TABLE eligible",
     "DROP TABLE earlier",
+    """
+CREATE TABLE small AS SELECT line, file, "offset", length FROM chosen
+WHERE role = 2 AND reason IS NULL AND ({all_copies} OR heads_bytes + refers_bytes + {added} >= length)
+""",
 ]
 """The original of each copy (``chosen``)."""
 
 SMALL_COPIES: Final = """
-SELECT c.line, h.heads, h.is_gzip, c.refers_uri, c.refers_date FROM chosen c JOIN head h ON h.line = c.line
-WHERE c.role = 2 AND c.reason IS NULL AND (
-    {all_copies} OR c.heads_bytes + octet_length(c.refers_uri) + length(c.refers_date) + {added} >= c.length
-)
+SELECT s.line, s.start, s.is_gzip, l.refers_uri, l.refers_date FROM (
+    SELECT c.line, r.start, r.is_gzip FROM small c ANTI JOIN checked k ON k.line = c.line
+    JOIN row r ON r.file = c.file AND r."offset" = c."offset" AND r.length = c.length
+    UNION ALL SELECT c.line, r.start, r.is_gzip FROM small c JOIN checked r ON r.line = c.line
+) s
+JOIN line l ON l.line = s.line WHERE s.start IS NOT NULL
 """
 """Copies whose revisit might not be smaller. All others get a size from the lengths of their parts."""
 
@@ -169,13 +171,11 @@ OUTCOMES: Final = [
     """
 CREATE TABLE gaining AS
 SELECT c.* EXCLUDE (reason), coalesce(
-        z.revisit_bytes,
-        c.heads_bytes + octet_length(c.refers_uri) + length(c.refers_date) + {added} // 2
+        z.revisit_bytes, c.heads_bytes + c.refers_bytes + {added} // 2
     ) AS new_bytes,
     CASE WHEN c.role = 2 AND c.reason IS NULL AND new_bytes + 64
-        + greatest(0, coalesce(octet_length(o.id), 0) - 47)
-        + greatest(0, octet_length(o.uri) - octet_length(c.refers_uri)) >= c.length THEN 'no-gain'
-        ELSE c.reason END AS reason
+        + greatest(0, coalesce(o.id_bytes, 0) - 47) + greatest(0, o.uri_bytes - c.refers_uri_bytes) >= c.length
+        THEN 'no-gain' ELSE c.reason END AS reason
 FROM chosen c
 LEFT JOIN chosen o ON o.line = c.original
 LEFT JOIN size z ON z.line = c.line
@@ -183,14 +183,22 @@ LEFT JOIN size z ON z.line = c.line
     "DROP TABLE chosen",
     # A revisit that names this URL and second would only find the record in chunks.
     """
+CREATE TABLE blocking AS
+SELECT DISTINCT c.uri, c.listed_key, substr(c.date_key, 1, 19) AS second FROM capture c JOIN gaining g ON g.line = c.line
+WHERE g.is_chunked AND (g.role = 1 OR g.reason IS NOT NULL)
+""",
+    """
+CREATE TABLE blocked AS
+SELECT c.line FROM capture c
+JOIN blocking b ON b.uri = c.uri AND b.listed_key = c.listed_key AND b.second = substr(c.date_key, 1, 19)
+WHERE c.role = 2 AND NOT c.is_chunked
+""",
+    """
 CREATE TABLE decided AS
-SELECT g.* EXCLUDE (reason), coalesce(g.reason, CASE WHEN b.uri IS NOT NULL THEN 'chunks' END) AS reason,
-    g.role = 2 AND g.reason IS NULL AND b.uri IS NULL AS is_converted
-FROM gaining g LEFT JOIN (
-    SELECT DISTINCT uri, listed_key, substr(date_key, 1, 19) AS second FROM gaining
-    WHERE is_chunked AND (role = 1 OR reason IS NOT NULL)
-) b ON g.role = 2 AND NOT g.is_chunked AND b.uri = g.uri AND b.listed_key = g.listed_key
-    AND b.second = substr(g.date_key, 1, 19)
+SELECT g.line, g.file, g.role, g.original, g.length, g.new_bytes,
+    coalesce(g.reason, CASE WHEN b.line IS NOT NULL THEN 'chunks' END) AS reason,
+    g.role = 2 AND g.reason IS NULL AND b.line IS NULL AS is_converted
+FROM gaining g LEFT JOIN blocked b ON b.line = g.line
 """,
     "DROP TABLE gaining",
 ]
@@ -205,45 +213,23 @@ GROUP BY d.reason ORDER BY copies DESC, d.reason
 """Unchanged copies in rewritten files, by reason. A record that is the original of a revisit is not a copy."""
 
 SAVED: Final = """
-SELECT l.uri, coalesce(d.mime, ''), d.length - d.new_bytes FROM decided d JOIN line l ON l.line = d.line
-JOIN file f ON f.file = d.file WHERE d.is_converted AND f.is_output ORDER BY d.line
+SELECT l.uri, coalesce(c.mime, ''), d.length - d.new_bytes FROM decided d JOIN line l ON l.line = d.line
+JOIN capture c ON c.line = d.line JOIN file f ON f.file = d.file WHERE d.is_converted AND f.is_output ORDER BY d.line
 """
 """URI, media type and saved bytes of each copy that becomes a revisit in a rewritten file."""
 
 SLICES: Final = [
-    # A reference with a URI and a digest means an unchanged record if there is any, otherwise the first record. This is not a
-    # window function, because Spark sorts all rows of a window in one task.
     """
-CREATE TABLE payload AS SELECT uri, payload_key, min(line) AS line FROM (
-    SELECT uri, digest_key AS payload_key, line, is_converted FROM decided
-    UNION ALL
-    SELECT uri, listed_key AS payload_key, line, is_converted FROM decided WHERE listed_key LIKE 'sha256:%'
-) WHERE uri IS NOT NULL AND payload_key IS NOT NULL
-GROUP BY uri, payload_key HAVING bool_and(is_converted)
+CREATE TABLE converted AS
+SELECT c.line, c.file, c."offset", c.length, d.original, c.id_key, c.uri, substr(c.date_key, 1, 19) AS second
+FROM capture c JOIN decided d ON d.line = c.line WHERE d.is_converted
 """,
-    "CREATE TABLE converted_id AS SELECT DISTINCT id_key FROM decided WHERE is_converted",
-    """
-CREATE TABLE converted_place AS SELECT DISTINCT uri, substr(date_key, 1, 19) AS second FROM decided
-WHERE is_converted AND uri IS NOT NULL AND date_key IS NOT NULL
-""",
-    # A reference is ambiguous only if a record that becomes a revisit has the same id, or the same URI and second.
-    """
-CREATE TABLE standing AS
-SELECT o.file, o.id_key, o.uri, o.date_key FROM (
-    SELECT file, id_key, uri, date_key FROM decided WHERE NOT is_converted
-    UNION ALL SELECT file, id_key, uri, date_key FROM unlisted
-) o
-LEFT JOIN converted_id i ON i.id_key = o.id_key
-LEFT JOIN converted_place p ON p.uri = o.uri AND p.second = substr(o.date_key, 1, 19)
-WHERE i.id_key IS NOT NULL OR p.uri IS NOT NULL
-""",
-    "DROP TABLE unlisted",
     # Records of rewritten files that refer to others and can be changed.
     """
 CREATE TABLE named_id AS
 SELECT file, "offset", length, unnest(concurrent_to) AS id_key FROM row
 WHERE NOT is_fixed AND file IN (SELECT file FROM file WHERE is_output)
-UNION SELECT file, "offset", length, unnest(refers_to) AS id_key FROM row
+UNION ALL SELECT file, "offset", length, unnest(refers_to) AS id_key FROM row
 WHERE NOT is_fixed AND file IN (SELECT file FROM file WHERE is_output)
 """,
     """
@@ -252,11 +238,28 @@ SELECT file, "offset", length, refers_uris[1] AS uri, substr(refers_date_key, 1,
     coalesce(refers_uris[1], CASE WHEN refers_to IS NULL THEN uri END) AS payload_uri
 FROM row WHERE kind = 'revisit' AND NOT is_fixed AND file IN (SELECT file FROM file WHERE is_output)
 """,
+    # A reference with a URI and a digest means an unchanged record if there is any, otherwise the first record. This is not a
+    # window function, because Spark sorts all rows of a window in one task.
+    """
+CREATE TABLE named_payload AS SELECT DISTINCT payload_uri AS uri, payload_key FROM revisit
+WHERE payload_uri IS NOT NULL AND payload_key IS NOT NULL
+""",
+    """
+CREATE TABLE payload AS
+SELECT n.uri, n.payload_key, min(n.line) AS line FROM (
+    SELECT p.uri, p.payload_key, c.line FROM capture c
+    JOIN named_payload p ON p.uri = c.uri AND p.payload_key = c.digest_key
+    UNION ALL SELECT p.uri, p.payload_key, c.line FROM capture c
+    JOIN named_payload p ON p.uri = c.uri AND p.payload_key = c.listed_key WHERE c.listed_key LIKE 'sha256:%'
+) n
+JOIN decided d ON d.line = n.line
+GROUP BY n.uri, n.payload_key HAVING bool_and(d.is_converted)
+""",
     """
 CREATE TABLE touched AS
-SELECT n.file, n."offset", n.length FROM named_id n JOIN converted_id c ON c.id_key = n.id_key
+SELECT n.file, n."offset", n.length FROM named_id n SEMI JOIN converted c ON c.id_key = n.id_key
 UNION SELECT r.file, r."offset", r.length FROM revisit r
-JOIN converted_place p ON p.uri = r.uri AND p.second = r.second
+SEMI JOIN converted c ON c.uri = r.uri AND c.second = r.second
 UNION SELECT r.file, r."offset", r.length FROM revisit r
 JOIN payload p ON p.uri = r.payload_uri AND p.payload_key = r.payload_key
 """,
@@ -276,32 +279,59 @@ JOIN payload p ON p.uri = r.payload_uri AND p.payload_key = r.payload_key
 """,
     """
 CREATE TABLE wanted AS
-SELECT w.file, d.line, CAST(NULL AS VARCHAR) AS payload_key FROM wanted_id w
-JOIN decided d ON d.id_key = w.id_key AND d.is_converted
-UNION SELECT w.file, d.line, CAST(NULL AS VARCHAR) AS payload_key FROM wanted_place w
-JOIN decided d ON d.uri = w.uri AND substr(d.date_key, 1, 19) = w.second
-UNION SELECT file, line, payload_key FROM wanted_payload
+SELECT w.file, c.line, c.original, CAST(NULL AS VARCHAR) AS payload_key FROM wanted_id w JOIN converted c ON c.id_key = w.id_key
+UNION SELECT w.file, c.line, c.original, CAST(NULL AS VARCHAR) AS payload_key FROM wanted_place w
+JOIN converted c ON c.uri = w.uri AND c.second = w.second
+UNION SELECT w.file, c.line, c.original, w.payload_key FROM wanted_payload w JOIN converted c ON c.line = w.line
 """,
+    # A reference is ambiguous only if a record that becomes a revisit has the same id, or the same URI and second.
+    """
+CREATE TABLE unchanged AS
+SELECT c.file, c.id_key, c.uri, c.date_key FROM capture c JOIN decided d ON d.line = c.line WHERE NOT d.is_converted
+UNION ALL SELECT file, id_key, uri, date_key FROM unlisted
+""",
+    "DROP TABLE unlisted",
+    """
+CREATE TABLE candidate AS
+SELECT u.file, u.id_key, u.uri, u.date_key FROM unchanged u SEMI JOIN wanted_id w ON w.id_key = u.id_key
+UNION SELECT u.file, u.id_key, u.uri, u.date_key FROM unchanged u
+SEMI JOIN wanted_place w ON w.uri = u.uri AND w.second = substr(u.date_key, 1, 19)
+""",
+    "DROP TABLE unchanged",
+    """
+CREATE TABLE standing AS
+SELECT s.file, s.id_key, s.uri, s.date_key FROM candidate s SEMI JOIN converted c ON c.id_key = s.id_key
+UNION SELECT s.file, s.id_key, s.uri, s.date_key FROM candidate s
+SEMI JOIN converted c ON c.uri = s.uri AND c.second = substr(s.date_key, 1, 19)
+""",
+    """
+CREATE TABLE change AS
+SELECT t.file, t."offset", t.length, d.original FROM (
+    SELECT file, "offset", length FROM touched
+    UNION SELECT file, "offset", length FROM converted WHERE file IN (SELECT file FROM file WHERE is_output)
+) t
+LEFT JOIN converted d ON d.file = t.file AND d."offset" = t."offset"
+""",
+    """
+CREATE TABLE original AS SELECT c.line, c.id, c.uri, c.date, c.digest FROM capture c
+SEMI JOIN converted d ON d.original = c.line
+""",
+    "DROP TABLE converted",
 ]
 """What the references in each rewritten file may mean."""
 
 SLICE_ROWS: Final = """
 SELECT file, kind, "offset", length, line, is_here, is_converted, id, id_key, uri, date_key, digest_key, listed_key,
     payload_key, target_id, target_uri, target_date, target_digest FROM (
-    SELECT t.file, 'change' AS kind, t."offset", t.length, NULL AS line, NULL AS is_here, d.line IS NOT NULL AS is_converted,
-        NULL AS id, NULL AS id_key, NULL AS uri, NULL AS date_key, NULL AS digest_key, NULL AS listed_key,
-        NULL AS payload_key, o.id AS target_id, o.uri AS target_uri, o.date AS target_date, o.digest AS target_digest
-    FROM (
-        SELECT file, "offset", length FROM touched
-        UNION SELECT file, "offset", length FROM decided
-        WHERE is_converted AND file IN (SELECT file FROM file WHERE is_output)
-    ) t
-    LEFT JOIN decided d ON d.is_converted AND d.file = t.file AND d."offset" = t."offset"
-    LEFT JOIN decided o ON o.line = d.original
+    SELECT c.file, 'change' AS kind, c."offset", c.length, NULL AS line, NULL AS is_here,
+        c.original IS NOT NULL AS is_converted, NULL AS id, NULL AS id_key, NULL AS uri, NULL AS date_key,
+        NULL AS digest_key, NULL AS listed_key, NULL AS payload_key, o.id AS target_id, o.uri AS target_uri,
+        o.date AS target_date, o.digest AS target_digest
+    FROM change c LEFT JOIN original o ON o.line = c.original
     UNION ALL
-    SELECT w.file, 'capture', NULL, NULL, d.line, d.file = w.file, d.is_converted, d.id, d.id_key, d.uri, d.date_key,
-        d.digest_key, d.listed_key, w.payload_key, o.id, o.uri, o.date, o.digest
-    FROM wanted w JOIN decided d ON d.line = w.line LEFT JOIN decided o ON d.is_converted AND o.line = d.original
+    SELECT w.file, 'capture', NULL, NULL, c.line, c.file = w.file, TRUE, c.id, c.id_key, c.uri, c.date_key, c.digest_key,
+        c.listed_key, w.payload_key, o.id, o.uri, o.date, o.digest
+    FROM wanted w JOIN capture c ON c.line = w.line JOIN original o ON o.line = w.original
     UNION ALL
     SELECT file, 'standing', NULL, NULL, NULL, is_here, NULL, NULL, id_key, uri, date_key, NULL, NULL, NULL, NULL, NULL,
         NULL, NULL
@@ -313,4 +343,4 @@ SELECT file, kind, "offset", length, line, is_here, is_converted, id, id_key, ur
     )
 )
 """
-"""The rows of all slices, in any order: DuckDB needs more than its memory limit to sort them."""
+"""The rows of all slices, in any order."""

@@ -27,6 +27,7 @@ from scrapy_dedupe.spark import joins
 from scrapy_dedupe.tasks.faults import Faults
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from offline.planted import Planting
@@ -102,6 +103,32 @@ def test_a_full_disk_and_a_killed_process_during_a_plan_in_spark_sql(
     assert (folder / "size.killed").exists()
     done(folder, *command, "-o", "near")
     assert files_in(folder / "far [1] 100%") == files_in(folder / "near")
+
+
+def test_a_file_that_changes_during_a_plan_in_spark_sql_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark.SparkWorkers, "least_join_bytes", 0)
+    path = folder / "in/crawl a/first.warc.gz"
+    before, do = path.read_bytes(), joins.SparkJoins.run
+
+    def meanwhile(tables: joins.SparkJoins, statements: Iterable[str]) -> None:
+        path.write_bytes(before[: len(before) // 2])
+        do(tables, statements)
+
+    command = ("dedupe", "in", "-r", "-o", "far", "--min-size", "500", *ENGINE)
+    with monkeypatch.context() as context:
+        context.setattr(joins.SparkJoins, "run", meanwhile)
+        called = call(folder, *command)
+    assert called.code == 3
+    assert "in/crawl a/first.warc.gz has changed since this work began" in called.sentences
+    assert called.err.count("\n") == 1
+    assert new_files(folder / "far") == []
+    assert not list((folder / "far").rglob("scratch"))
+    path.write_bytes(before)
+    done(folder, *command, "--force")
+    done(folder, "dedupe", "in", "-r", "-o", "near", "--min-size", "500")
+    assert files_in(folder / "far") == files_in(folder / "near")
 
 
 def test_the_steps_are_functions_of_a_session(folder: Path, session: Any) -> None:
