@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.tasks.state import writing
+from scrapy_dedupe.warc.bodies import is_in_chunks
 from scrapy_dedupe.warc.references import (
     Captures,
     Reference,
@@ -314,13 +315,6 @@ def algorithms_of(record: StoredRecord) -> tuple[str, ...]:
     return ("sha256",) if stored_digest(record) else ("sha256", "sha1")
 
 
-def _is_in_chunks(record: StoredRecord, payload_bytes: int) -> bool:
-    """Whether a body is really stored in chunks, not only announced as chunked."""
-    if record.http is None or not record.http.is_chunked:
-        return False
-    return payload_bytes != record.frame.block_length - record.http.length
-
-
 def is_bare(record_id: str | None) -> int:
     """Whether an id has no angle brackets, as 0 or 1."""
     return int(bool(record_id) and not str(record_id).strip().startswith("<"))
@@ -391,7 +385,7 @@ class EvidenceWriter:
             uri_key(record.target_uri or ""), sides, hashed_place(record.target_uri, record.date),
             hashed_id(record.id), is_bare(record.id), record.date,
             bytes.fromhex(payload[0].hex), digest, None if text == digest else text, int(record.is_whole),
-            int(_is_in_chunks(record, payload[0].size_bytes)),
+            int(is_in_chunks(record, payload[0].size_bytes)),
             int(record.http_status == 200) if can_be_original(record) else None,
             2 * self._pair + (sides != BEFORE), record.offset if offset is None else offset, _position(record),
         )  # fmt: skip
