@@ -22,9 +22,9 @@ from scrapy_dedupe.offline.evidence import (
     BOTH,
     PAYLOAD_TYPES,
     EvidenceWriter,
-    Findings,
     algorithms_of,
 )
+from scrapy_dedupe.offline.findings import Findings, place_of
 from scrapy_dedupe.offline.old_files import OldFile, RecordReader, is_arc, usual_record
 from scrapy_dedupe.offline.record_changes import change_of, conversion_of
 from scrapy_dedupe.offline.windows import WindowedFile
@@ -165,11 +165,6 @@ def compare(task: PairComparison) -> Compared:
             found.findings.add("file", str(task.before), None, "there is no such file after")
             walk.index(task.before, BEFORE)
     return found
-
-
-def place_of(file: ReadableFile, offset: int) -> str:
-    """The text for a place in messages."""
-    return f"{file}, offset {offset}"
 
 
 class _Walk:
