@@ -1,4 +1,4 @@
-"""Facts about both versions of an archive, on disk: payloads by place and id, revisits, and references; and differences.
+"""Facts about both versions of an archive, on disk: payloads by place and id, revisits, and references.
 
 Each pair of compared files has one SQLite file without indexes, written by the process that reads the pair
 (`EvidenceWriter`). They are merged into one file with indexes (`Evidence`). The files are deleted after the
@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 import sqlite3
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import zip_longest
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scrapy_dedupe.errors import ArchiveError, DamagedInput
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.tasks.state import writing
+from scrapy_dedupe.warc.bodies import is_in_chunks
 from scrapy_dedupe.warc.references import (
     Captures,
     Reference,
@@ -52,21 +52,6 @@ UNCHANGED, CONVERTED, REPOINTED, UNDONE, RECHUNKED = range(5)
 its payload in chunks."""
 
 PAYLOAD_TYPES = ("response", "resource")
-
-KEPT_FINDINGS = 1_000
-
-KINDS = {
-    "file": "files that are missing or were added",
-    "missing": "records that are gone",
-    "added": "records that were added or moved",
-    "bytes": "bytes between records that differ",
-    "changed": "records that changed in a way that is not allowed",
-    "converted": "revisits that were made incorrectly",
-    "restored": "responses that were restored incorrectly",
-    "reference": "references that lead to another record than before",
-    "replay": "revisits that do not replay",
-}
-"""The kinds of findings, with their descriptions."""
 
 _BATCH_ROWS = 5_000
 _MOST_HELD = 1_000
@@ -116,39 +101,6 @@ _IS_NEW_ID = (
     " AND NOT EXISTS (SELECT 1 FROM captures WHERE id = l.new)"
     " AND NOT EXISTS (SELECT 1 FROM revisits WHERE new_id = l.new) AND l.new NOT IN (SELECT id FROM others) END"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A difference. A place is ``FILE, offset N`` or only a file; None if that side has no such record or file."""
-
-    kind: str
-    before: str | None
-    after: str | None
-    reason: str
-
-    def __str__(self) -> str:
-        places = " -> ".join(place for place in (self.before, self.after) if place)
-        return f"{places}: {self.reason}"
-
-
-class Findings:
-    """Counts differences, and keeps the first `KEPT_FINDINGS`."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.first: list[Difference] = []
-
-    def add(self, kind: str, before: str | None, after: str | None, reason: str) -> None:
-        """Add a difference of one of `KINDS`."""
-        self.count += 1
-        if len(self.first) < KEPT_FINDINGS:
-            self.first.append(Difference(kind, before, after, reason))
-
-    def take(self, other: Findings) -> None:
-        """Add the differences that another process found."""
-        self.count += other.count
-        self.first += other.first[: KEPT_FINDINGS - len(self.first)]
 
 
 class ReferenceRow(NamedTuple):
@@ -314,13 +266,6 @@ def algorithms_of(record: StoredRecord) -> tuple[str, ...]:
     return ("sha256",) if stored_digest(record) else ("sha256", "sha1")
 
 
-def _is_in_chunks(record: StoredRecord, payload_bytes: int) -> bool:
-    """Whether a body is really stored in chunks, not only announced as chunked."""
-    if record.http is None or not record.http.is_chunked:
-        return False
-    return payload_bytes != record.frame.block_length - record.http.length
-
-
 def is_bare(record_id: str | None) -> int:
     """Whether an id has no angle brackets, as 0 or 1."""
     return int(bool(record_id) and not str(record_id).strip().startswith("<"))
@@ -334,7 +279,7 @@ class EvidenceWriter:
         self._rows: dict[str, list[tuple[object, ...]]] = {table: [] for table in _TABLES}
         self._path = path
         self._temporary = whole_file.temporary_path(path, ".new")
-        with _as_archive_errors(path):
+        with as_archive_errors(path.parent):
             self._db = _open(self._temporary)
 
     def __enter__(self) -> Self:
@@ -345,7 +290,7 @@ class EvidenceWriter:
     ) -> None:
         for table in self._rows:
             self._flush(table)
-        with _as_archive_errors(self._path), writing(self._path):
+        with as_archive_errors(self._path.parent), writing(self._path):
             self._db.commit()
             self._db.close()
             whole_file.put_in_place(self._temporary, self._path, durable=False)
@@ -391,7 +336,7 @@ class EvidenceWriter:
             uri_key(record.target_uri or ""), sides, hashed_place(record.target_uri, record.date),
             hashed_id(record.id), is_bare(record.id), record.date,
             bytes.fromhex(payload[0].hex), digest, None if text == digest else text, int(record.is_whole),
-            int(_is_in_chunks(record, payload[0].size_bytes)),
+            int(is_in_chunks(record, payload[0].size_bytes)),
             int(record.http_status == 200) if can_be_original(record) else None,
             2 * self._pair + (sides != BEFORE), record.offset if offset is None else offset, _position(record),
         )  # fmt: skip
@@ -446,7 +391,7 @@ class EvidenceWriter:
         rows = self._rows[table]
         if rows:
             marks = ", ".join("?" * len(rows[0]))
-            with _as_archive_errors(self._path):
+            with as_archive_errors(self._path.parent):
                 self._db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608 - constant names
             rows.clear()
 
@@ -454,34 +399,33 @@ class EvidenceWriter:
 class Evidence:
     """The facts about all pairs, and queries to resolve references.
 
-    *parts* are the files of the `EvidenceWriter` of each pair, in the order of the pairs. They are removed.
+    *parts* are the files of the `EvidenceWriter` of each pair, in the order of the pairs. They are removed. All methods raise
+    sqlite3.Error, for example if the disk is full; see `as_archive_errors`.
     """
 
     def __init__(self, path: Path, parts: Iterable[Path]) -> None:
-        self._path = path
-        with _as_archive_errors(path):
-            self._db = _open(path)
-            for part in parts:
-                self._db.execute("ATTACH ? AS part", (bytes(part),))  # a file name may not be valid text
-                for table in _TABLES:
-                    self._db.execute(f"INSERT INTO {table} SELECT * FROM part.{table}")  # noqa: S608 - constant names
-                self._db.commit()
-                self._db.execute("DETACH part")
-                part.unlink()
-            for statement in _INDEXES:
-                self._db.execute(statement)
+        self._db = _open(path)
+        for part in parts:
+            self._db.execute("ATTACH ? AS part", (bytes(part),))  # a file name may not be valid text
+            for table in _TABLES:
+                self._db.execute(f"INSERT INTO {table} SELECT * FROM part.{table}")  # noqa: S608 - constant names
+            self._db.commit()
+            self._db.execute("DETACH part")
+            part.unlink()
+        for statement in _INDEXES:
+            self._db.execute(statement)
         self._has_digests = False
 
     def converted_count(self) -> int:
         """The number of responses that became revisits."""
-        ((count,),) = self._rows("SELECT count(*) FROM revisits WHERE change = ?", (CONVERTED,))
+        ((count,),) = self._db.execute("SELECT count(*) FROM revisits WHERE change = ?", (CONVERTED,))
         return int(count)
 
     def sample(self, size: int, seed: int) -> Iterator[RevisitRow]:
         """At most *size* random responses that became revisits."""
         count = self.converted_count()
         chosen = set(random.Random(seed).sample(range(count), min(size, count)))  # noqa: S311 - not for cryptography
-        rows = self._rows("SELECT rowid FROM revisits WHERE change = ? ORDER BY rowid", (CONVERTED,))
+        rows = self._db.execute("SELECT rowid FROM revisits WHERE change = ? ORDER BY rowid", (CONVERTED,))
         for rowid in [rowid for number, (rowid,) in enumerate(rows) if number in chosen]:
             yield from self._revisits(f"rowid = {rowid}")
 
@@ -495,7 +439,7 @@ class Evidence:
 
     def _revisits(self, condition: str) -> Iterator[RevisitRow]:
         own, size = len(_OWN), len(_REFERENCE)
-        for row in self._rows(f"SELECT * FROM revisits r WHERE {condition} ORDER BY rowid"):  # noqa: S608 - a constant
+        for row in self._db.execute(f"SELECT * FROM revisits r WHERE {condition} ORDER BY rowid"):  # noqa: S608 - a constant
             found = [ReferenceRow(*row[start : start + size]) for start in (own, own + size)]
             yield RevisitRow._make((*row[:own], *(None if one.uri is None else one for one in found)))
 
@@ -511,19 +455,18 @@ class Evidence:
         return self._links(_IS_DANGLING)
 
     def _links(self, condition: str, *values: int) -> Iterator[LinkRow]:
-        rows = self._rows(f"SELECT * FROM links l WHERE {condition} ORDER BY rowid", values)  # noqa: S608 - a constant
+        rows = self._db.execute(f"SELECT * FROM links l WHERE {condition} ORDER BY rowid", values)  # noqa: S608 - a constant
         return map(LinkRow._make, rows)
 
     def captures(self, where: str, alike: str, side: int, *keys: object) -> tuple[Held, ...]:
         """The captures of a side that match an SQL condition. Captures that are equal in the columns *alike* are returned once."""
         if where.startswith(("digest", "uri")) and not self._has_digests:
             # Only revisits with a missing or wrong date need these indexes.
-            with _as_archive_errors(self._path):
-                self._db.execute("CREATE INDEX by_digest ON captures (digest, uri)")
-                self._db.execute("CREATE INDEX by_uri ON captures (uri)")
+            self._db.execute("CREATE INDEX by_digest ON captures (digest, uri)")
+            self._db.execute("CREATE INDEX by_uri ON captures (uri)")
             self._has_digests = True
         # Group in SQL: a URI that was captured a million times in one second must not yield a million rows.
-        rows = self._rows(
+        rows = self._db.execute(
             f"SELECT *, min(rowid) FROM captures WHERE {where} AND sides & ? GROUP BY {alike} LIMIT {_MOST_HELD}",  # noqa: S608 - constants
             (*keys, side),
         )
@@ -531,10 +474,6 @@ class Evidence:
 
     def close(self) -> None:
         self._db.close()
-
-    def _rows(self, statement: str, values: tuple[object, ...] = ()) -> Iterator[tuple]:
-        with _as_archive_errors(self._path):
-            yield from self._db.execute(statement, values)
 
 
 class Side(Captures[bytes, Held]):
@@ -615,11 +554,12 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def _as_archive_errors(path: Path) -> Iterator[None]:
+def as_archive_errors(folder: Path) -> Iterator[None]:
+    """Raise ArchiveError for an error of SQLite, which stores the facts in *folder*."""
     try:
         yield
     except sqlite3.Error as error:
         raise ArchiveError(
-            f"Cannot use {path.parent}, where the verification stores its data: {error}. The verification needs about"
+            f"Cannot use {folder}, where the verification stores its data: {error}. The verification needs about"
             " 300 bytes for each record."
         ) from error

@@ -33,8 +33,6 @@ from scrapy_dedupe.warc.sources import GZIP_MAGIC
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
-    from types import TracebackType
-    from typing import Self
 
     from scrapy_dedupe.offline.evidence import HashedRecord
     from scrapy_dedupe.warc.framing import Damage, Layouts
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from scrapy_dedupe.warc.sources import ReadableFile
 
 _PIECE: Final = 1 << 20
-_FIRST_BYTES: Final = 1 << 11
 _LOOK_BYTES: Final = 1 << 12  # how much is read of a record of unknown length
 # The number of unchanged payloads, of 256, that are hashed again.
 _HASHED_AGAIN: Final = 16
@@ -125,24 +122,16 @@ class RecordReader:
 
 
 class OldFile:
-    """Context manager for the file before. *facts* are in the order of the file. Places must not decrease."""
+    """The records of the file before. *facts* are in the order of the file. Places must not decrease."""
 
-    def __init__(self, file: ReadableFile, facts: Iterable[OldRecord] | None = None) -> None:
-        self.window = WindowedFile(file, reads_ahead=facts is None)
-        self.is_arc = is_arc(self.window)
+    def __init__(self, window: WindowedFile, facts: Iterable[OldRecord] | None = None) -> None:
+        self._window = window
+        self.is_arc = is_arc(window)
         self._facts = iter(facts or ())
         self._next = next(self._facts, None)
         self._layouts: Layouts = {}
-        self._reader = RecordReader(self.window)
+        self._reader = RecordReader(window)
         self._last: tuple[int, HashedRecord | None] = (-1, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.window.__exit__(kind, error, trace)
 
     def unchanged(
         self, offset: int, after: WindowedFile, at: int, *, is_one_file: bool
@@ -160,13 +149,10 @@ class OldFile:
         else:
             length = found[0].length
         # The next bytes rule out most of the changed records.
-        data = after.read(at, min(length + len(GZIP_MAGIC), _PIECE))
-        if not self.is_arc and data[length:] not in _AFTER_A_RECORD:
+        following = after.read(at, min(length + len(GZIP_MAGIC), _PIECE))[length:]
+        if not self.is_arc and following not in _AFTER_A_RECORD:
             return None
-        if facts is None and length <= _PIECE:
-            if not data.startswith(self.window.read(offset, length)):
-                return None
-        elif not self.has_bytes(offset, length, after, at):
+        if not self.has_bytes(offset, length, after, at):
             return None
         # A share of the payloads is hashed again, so that wrong facts are noticed.
         if facts is not None and (facts.payload_sha256 is None or facts.stored[0] >= _HASHED_AGAIN):
@@ -177,14 +163,10 @@ class OldFile:
         """Whether the bytes from *offset* are also in the file after, at the offset *at*."""
         if (facts := self._facts_at(offset)) is not None:
             return length == facts.length and stored_digest(after, at, length) == facts.stored
-        # Different records usually differ in the first bytes, so compare few bytes first.
-        done, size = 0, _FIRST_BYTES
-        while done < length:
-            piece = after.read(at + done, min(length - done, size))
-            if not piece or piece != self.window.read(offset + done, len(piece)):
+        for done in range(0, length, _PIECE):
+            size = min(_PIECE, length - done)
+            if after.read(at + done, size) != self._window.read(offset + done, size):
                 return False
-            done += len(piece)
-            size = _PIECE
         return True
 
     def record_at(self, offset: int, *, needs_body: bool = True) -> HashedRecord | None:
@@ -193,8 +175,8 @@ class OldFile:
         Without *needs_body*, the result may have only the heads of the record.
         """
         if (facts := self._facts_at(offset)) is not None:
-            found = self._known(facts, self.window, offset, needs_body=needs_body)
-            return found or record_in(self.window, offset, facts.length, self._layouts)
+            found = self._known(facts, self._window, offset, needs_body=needs_body)
+            return found or record_in(self._window, offset, facts.length, self._layouts)
         if self._last[0] != offset:
             found, _ = self._reader.next_from(offset)
             is_here = found is not None and found[0].offset == offset and found[0].length > 0

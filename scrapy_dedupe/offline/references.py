@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapy_dedupe.errors import ArchiveError, DamagedInput
+from scrapy_dedupe.errors import DamagedInput
 from scrapy_dedupe.offline.evidence import AFTER, BEFORE, CONVERTED, UNDONE, Side, hashed_place, row_of
+from scrapy_dedupe.offline.findings import place_of
 from scrapy_dedupe.offline.windows import are_same
 from scrapy_dedupe.warc.bodies import payload_pieces
 from scrapy_dedupe.warc.reading import read_record
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from scrapy_dedupe.offline.evidence import Evidence, Findings, Held, LinkRow, ReferenceRow, RevisitRow
+    from scrapy_dedupe.offline.evidence import Evidence, Held, LinkRow, ReferenceRow, RevisitRow
+    from scrapy_dedupe.offline.findings import Findings
     from scrapy_dedupe.warc.reading import StoredRecord
     from scrapy_dedupe.warc.sources import ReadableFile
 
@@ -264,8 +266,7 @@ class References:
     def _file(self, number: int) -> ReadableFile:
         """The file with this number in ``captures.file``."""
         file = self._files[number // 2][number % 2]
-        if file is None:
-            raise ArchiveError(f"Pair {number // 2} has no such file.")
+        assert file is not None
         return file
 
     def _read(self, held: Held) -> StoredRecord:
@@ -332,9 +333,8 @@ class References:
         self._findings.add(kind, *places, reason)
 
     def _place(self, number: int, offset: int | None) -> str | None:
-        """The text for a place in findings; None if the file or offset is missing."""
-        file = self._files[number // 2][number % 2]
-        return None if file is None or offset is None else f"{file}, offset {offset}"
+        """The text for a place in findings; None if that side has no such record."""
+        return None if offset is None else place_of(self._file(number), offset)
 
 
 def _shas(held: Iterable[Held]) -> set[bytes]:

@@ -306,7 +306,7 @@ class Rewriting:
                 jobs=options.jobs,
                 work=work.path / "verify",
                 watch=self.watch,
-                faults=Faults(keep_going=options.keep_going),
+                keep_going=options.keep_going,
             )
         except OSError as error:
             raise ArchiveError(f"The new files cannot be verified: {error.strerror or error}.") from error

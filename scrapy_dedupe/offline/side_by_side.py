@@ -22,9 +22,9 @@ from scrapy_dedupe.offline.evidence import (
     BOTH,
     PAYLOAD_TYPES,
     EvidenceWriter,
-    Findings,
     algorithms_of,
 )
+from scrapy_dedupe.offline.findings import Findings, place_of
 from scrapy_dedupe.offline.old_files import OldFile, RecordReader, is_arc, usual_record
 from scrapy_dedupe.offline.record_changes import change_of, conversion_of
 from scrapy_dedupe.offline.windows import WindowedFile
@@ -167,11 +167,6 @@ def compare(task: PairComparison) -> Compared:
     return found
 
 
-def place_of(file: ReadableFile, offset: int) -> str:
-    """The text for a place in messages."""
-    return f"{file}, offset {offset}"
-
-
 class _Walk:
     def __init__(self, found: Compared, writer: EvidenceWriter) -> None:
         self._found = found
@@ -196,8 +191,11 @@ class _Walk:
     def compare(self, before: ReadableFile, after: ReadableFile, facts: Iterable[OldRecord] | None) -> None:
         """Compare both files."""
         self._is_one_file = before == after
-        with OldFile(before, facts) as self._old, WindowedFile(after) as self._after:
-            self._before = self._old.window
+        with (
+            WindowedFile(before, reads_ahead=facts is None) as self._before,
+            WindowedFile(after) as self._after,
+        ):
+            self._old = OldFile(self._before, facts)
             self._ahead_before, self._ahead = KeysAhead(self._before), KeysAhead(self._after)
             self._found.size_bytes += self._before.size_bytes + self._after.size_bytes
             if not self._before.size_bytes and not self._after.size_bytes:
@@ -279,9 +277,6 @@ class _Walk:
     def _find_partner(self, record: StoredRecord) -> HashedRecord | None:
         """The record before that matches the next record after; reports the records before it that are missing."""
         while (expected := self._next_before(needs_body=record.type != "revisit")) is not None:
-            # Usually the ids already show that both are the same record.
-            if (old_id := expected[0].id) is not None and old_id in (record.id, record.get(_FORMER_ID)):
-                return expected
             key, was = key_of(record), key_of(expected[0])
             if key.is_of(was):
                 return expected

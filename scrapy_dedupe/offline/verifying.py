@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.errors import ArchiveError, SettingError, UsageError
-from scrapy_dedupe.offline.evidence import Evidence
+from scrapy_dedupe.offline.evidence import Evidence, as_archive_errors
 from scrapy_dedupe.offline.inputs import output_names
 from scrapy_dedupe.offline.references import References
 from scrapy_dedupe.offline.side_by_side import Compared, PairComparison, compare
-from scrapy_dedupe.tasks.faults import Fault, Faults
+from scrapy_dedupe.tasks.faults import Faults
 from scrapy_dedupe.tasks.jobs import run_jobs
 from scrapy_dedupe.tasks.progress import NoProgress
 from scrapy_dedupe.tasks.work import size_of
@@ -36,8 +36,9 @@ from scrapy_dedupe.warc.remote import real_place
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from scrapy_dedupe.offline.evidence import Difference
+    from scrapy_dedupe.offline.findings import Difference
     from scrapy_dedupe.offline.old_files import OldRecord
+    from scrapy_dedupe.tasks.faults import Fault
     from scrapy_dedupe.tasks.jobs import Jobs
     from scrapy_dedupe.tasks.progress import Progress
     from scrapy_dedupe.warc.sources import ReadableFile
@@ -111,14 +112,13 @@ def verify(
     work: Path,
     watch: Progress | None = None,
     keep_going: bool = False,
-    faults: Faults | None = None,
 ) -> Verification:
     """Compare the files of *pairs*, before and after. A file whose partner is None is a finding.
 
     *facts* are facts about the file before of each pair (`old_files`); without them, it is read completely. Iterables are
     pickled if there are several *jobs*. *originals* are files outside of both archives with payloads that revisits refer to.
     *sample* is the number of new revisits to replay; without a *seed*, a random one is used. *work* is a folder for temporary
-    data, which needs about 300 bytes for each record; the data is removed at the end. *faults* may be the caller's collection.
+    data, which needs about 300 bytes for each record; the data is removed at the end.
 
     Raises DamagedInput for a damaged place, unless set to keep going, OSError for a file that cannot be read,
     ArchiveError if *work* is full, SettingError for a negative *sample*.
@@ -127,7 +127,7 @@ def verify(
         raise SettingError(f"A sample cannot have {sample} revisits. Give a number of 0 or more.")
     begun = time.monotonic()
     seed = secrets.randbelow(2**31) if seed is None else seed
-    faults = Faults(keep_going=keep_going) if faults is None else faults
+    faults = Faults(keep_going=keep_going)
     watch = watch or NoProgress()
     found = Compared()
     # Originals are treated as files that both archives contain.
@@ -142,7 +142,7 @@ def verify(
                 after,
                 folder / f"{number}.sqlite",
                 number >= len(pairs),
-                faults.keep_going,
+                keep_going,
                 facts[number] if number < len(facts) else None,
             )
             for number, (before, after) in enumerate(files)
@@ -154,7 +154,10 @@ def verify(
             watch.advance(done.size_bytes)
         watch.end()
         # In the order of the pairs, so that a seed selects the same sample for any number of processes.
-        with closing(Evidence(folder / "evidence.sqlite", [task.evidence for task in tasks])) as evidence:
+        with (
+            as_archive_errors(folder),
+            closing(Evidence(folder / "evidence.sqlite", [task.evidence for task in tasks])) as evidence,
+        ):
             references = References(evidence, found.findings, found.counts, files, len(pairs))
             references.check_revisits()
             references.check_links()

@@ -8,7 +8,6 @@ Bytes that are no longer kept are read again from the file.
 from __future__ import annotations
 
 import io
-from bisect import bisect_right
 from typing import TYPE_CHECKING, Literal
 
 from scrapy_dedupe.warc.sources import GZIP_MAGIC
@@ -36,9 +35,8 @@ class WindowedFile:
         # The window is the buffer.
         self._raw = file.open("rb").detach()
         self.size_bytes = self._raw.seek(0, io.SEEK_END)
-        self._pieces: list[bytes] = []
-        self._starts: list[int] = []  # of the pieces
-        self._start = self._end = 0  # the kept range
+        self._kept = bytearray()
+        self._start = 0  # the offset of the first kept byte
 
     def __enter__(self) -> Self:
         return self
@@ -69,24 +67,17 @@ class WindowedFile:
         """The bytes from *offset*, at most *size*; fewer only at the end of the file."""
         if offset < self._start or size > KEPT_BYTES:
             return self._read_at(offset, size)
-        if offset > self._end:
-            self._forget_before(self._end)
-            self._start = self._end = offset
-        if offset + size > self._end:
-            piece = self._read_at(self._end, max(offset + size - self._end, self._piece))
-            if piece:
-                self._starts.append(self._end)
-                self._pieces.append(piece)
-                self._end += len(piece)
-                self._forget_before(min(offset, self._end - KEPT_BYTES))
-        if offset >= self._end:
-            return b""
-        index = bisect_right(self._starts, offset) - 1
-        begin = offset - self._starts[index]
-        data = self._pieces[index][begin : begin + size]
-        for piece in self._pieces[index + 1 :] if len(data) < size else ():
-            data += piece[: size - len(data)]
-        return data
+        end = self._start + len(self._kept)
+        if offset > end:
+            self._kept.clear()
+            self._start = end = offset
+        if offset + size > end:
+            self._kept += self._read_at(end, max(offset + size - end, self._piece))
+            forgotten = max(0, min(offset - self._start, len(self._kept) - KEPT_BYTES))
+            del self._kept[:forgotten]
+            self._start += forgotten
+        begin = offset - self._start
+        return bytes(self._kept[begin : begin + size])
 
     def is_gzip_at(self, offset: int) -> bool:
         """Whether a gzip member begins at *offset*."""
@@ -98,12 +89,6 @@ class WindowedFile:
         while len(data) < size and (more := self._raw.read(size - len(data))):
             data += more
         return data
-
-    def _forget_before(self, offset: int) -> None:
-        """Drop the pieces that end at *offset* or before."""
-        while self._pieces and self._start + len(self._pieces[0]) <= offset:
-            self._start += len(self._pieces.pop(0))
-            self._starts.pop(0)
 
 
 class HeldFile:

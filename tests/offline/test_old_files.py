@@ -29,7 +29,8 @@ def stored(of: Archive, folder: Path, name: str) -> list[StoredRecord]:
 @pytest.mark.parametrize("name", ["a.warc.gz", "b.warc"])
 def test_every_order_of_places_gives_the_records_there(tmp_path: Path, name: str) -> None:
     known = stored(archive(), tmp_path / "in", name)
-    with OldFile(known[0].path) as file:
+    with WindowedFile(known[0].path) as window:
+        file = OldFile(window)
         for index in (0, 1, 2, 3, 1, 1, 3, 0, 1):
             found = file.record_at(known[index].offset)
             assert found is not None
@@ -45,7 +46,8 @@ def test_every_order_of_places_gives_the_records_there(tmp_path: Path, name: str
 def test_facts_give_the_same_records(tmp_path: Path, name: str, needs_body: bool) -> None:
     known = stored(archive(), tmp_path / "in", name)
     facts = list(old_records(known[0].path))
-    with OldFile(known[0].path, facts) as file:
+    with WindowedFile(known[0].path) as window:
+        file = OldFile(window, facts)
         for record in known:
             found = file.record_at(record.offset, needs_body=needs_body)
             assert found is not None
@@ -61,7 +63,8 @@ def test_where_no_record_begins_there_is_none_and_the_next_is_found_all_the_same
     tmp_path: Path, name: str
 ) -> None:
     first, second, *_ = stored(archive(), tmp_path / "in", name)
-    with OldFile(first.path) as file:
+    with WindowedFile(first.path) as window:
+        file = OldFile(window)
         assert file.record_at(first.offset + 5) is None
         assert file.record_at(second.offset) is not None
         assert file.record_at(first.path.stat().st_size) is None  # type: ignore[attr-defined]
@@ -76,7 +79,8 @@ def test_records_in_one_member_are_none(tmp_path: Path) -> None:
     for label in ("first request", "alone", "cut"):
         del records[label]
     path = together.write(tmp_path / "in") / "a.warc.gz"
-    with OldFile(path) as file:
+    with WindowedFile(path) as window:
+        file = OldFile(window)
         assert file.record_at(0) is None
 
 

@@ -19,7 +19,7 @@ from scrapy_dedupe.commands.verbs import Verb
 from scrapy_dedupe.errors import ArchiveError
 from scrapy_dedupe.offline.arc_conversion import ConversionOptions, convert_files
 from scrapy_dedupe.offline.eligibility import LEFT
-from scrapy_dedupe.offline.evidence import KINDS
+from scrapy_dedupe.offline.findings import KINDS
 from scrapy_dedupe.offline.manifest import read_all
 from scrapy_dedupe.offline.places import Places
 from scrapy_dedupe.offline.restoring import RestoreOptions, restore
