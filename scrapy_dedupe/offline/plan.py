@@ -299,12 +299,16 @@ class Joins:
 
     def write_by_file(self, query: str, folder: Path) -> None:
         """Write the rows of a query to Parquet files in ``file=N/`` below *folder*, by their column file."""
-        # Sorted, because DuckDB would keep memory for each of the files until the end. To join and sort in one statement needs
-        # more than its limit.
-        self._engine.execute(f"CREATE TABLE by_file AS {query}")
-        self._engine.execute(
-            f"COPY (SELECT * FROM by_file ORDER BY file) TO {quoted(folder)}"  # noqa: S608
-            " (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (file))"
+        # Sorted, because DuckDB would keep memory for each of the files until the end. One statement that joins, sorts and
+        # writes would need more than its limit.
+        self.run(
+            (
+                f"CREATE TABLE found AS {query}",
+                "CREATE TABLE sorted AS SELECT * FROM found ORDER BY file",
+                "DROP TABLE found",
+                f"COPY sorted TO {quoted(folder)} (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (file))",
+                "DROP TABLE sorted",
+            )
         )
 
 
