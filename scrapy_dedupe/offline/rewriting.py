@@ -41,7 +41,7 @@ from scrapy_dedupe.offline.rows import SECOND, RowsTask
 from scrapy_dedupe.offline.verifying import DEFAULT_SAMPLE, Verification, verify
 from scrapy_dedupe.tasks.faults import Fault, Faults
 from scrapy_dedupe.tasks.jobs import kept_processes
-from scrapy_dedupe.tasks.outputs import work_folder
+from scrapy_dedupe.tasks.outputs import refuse_files_of_others, work_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS
 from scrapy_dedupe.tasks.state import LOCK, reading
 from scrapy_dedupe.tasks.work import JOB, WorkFolder, size_of
@@ -199,6 +199,7 @@ def _work_folder(output: Path, options: RewriteOptions) -> Iterator[WorkFolder]:
             yield work
         return
     path = rewriting_folder(output)
+    refuse_files_of_others(path)
     try:
         with WorkFolder(path, restart=f"remove {path} and start again") as work:
             try:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy_dedupe.errors import ArchiveError, UsageError
 from scrapy_dedupe.tasks.faults import Fault
 from scrapy_dedupe.tasks.jobs import kept_processes
-from scrapy_dedupe.tasks.outputs import work_folder
+from scrapy_dedupe.tasks.outputs import refuse_files_of_others, work_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.tasks.state import LOCK, reading, writing
 from scrapy_dedupe.tasks.work import JOB, OutputTask, WorkFolder
@@ -154,6 +154,7 @@ def run_steps(
             new = folder = stack.enter_context(WorkFolder(work))
             if output is not None and options.work is not None and not options.dry_run:
                 # New files are written in the file system of the output.
+                refuse_files_of_others(rewriting_folder(output))
                 new = stack.enter_context(WorkFolder(rewriting_folder(output)))
             jobs = stack.enter_context(kept_processes(options.jobs))
             options = replace(options, jobs=jobs)

@@ -431,6 +431,15 @@ def test_the_files_that_are_read_are_not_touched(two_files: Path, tmp_path: Path
     assert state() == before
 
 
+def test_a_folder_of_unfinished_work_with_other_files_is_refused(two_files: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "out" / ".dedupe" / "warcrefs" / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("of another program\n")
+    with pytest.raises(ArchiveError, match=r"warcrefs has other files, which would be removed"):
+        run(two_files, tmp_path / "out")
+    assert notes.exists()
+
+
 def test_other_work_in_the_folder_is_not_gone_on_with(
     two_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

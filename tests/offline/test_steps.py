@@ -227,6 +227,15 @@ def test_a_folder_of_unfinished_work_with_other_files_is_refused(
     assert snapshot(folder) == before
 
 
+def test_a_folder_for_new_files_with_other_files_is_refused(folder: Path) -> None:
+    new = folder / "out" / ".dedupe" / "warcrefs"
+    new.mkdir(parents=True)
+    (new / "notes.txt").write_text("of another program\n")
+    with pytest.raises(ArchiveError, match=r"warcrefs has other files, which would be removed"):
+        run(folder, work=folder / "work")
+    assert (new / "notes.txt").exists()
+
+
 def test_a_run_that_was_killed_when_earlier_files_were_put_aside_can_be_repeated(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
