@@ -247,13 +247,13 @@ def row_of(revisit: StoredRecord) -> ReferenceRow:
         uri_key(target) if target else None,
         uri_key(revisit.target_uri or ""),
         revisit.date,
-        stored_digest(revisit),
+        payload_digest_text(revisit),
         int(is_unmodified(revisit)),
         int(http is not None and not http.is_chunked),
     )
 
 
-def stored_digest(record: StoredRecord) -> str | None:
+def payload_digest_text(record: StoredRecord) -> str | None:
     """The text of WARC-Payload-Digest; None if it is missing or empty."""
     return (record.get("WARC-Payload-Digest") or "").strip() or None
 
@@ -263,7 +263,7 @@ def algorithms_of(record: StoredRecord) -> tuple[str, ...]:
     if record.type not in PAYLOAD_TYPES:
         return ()
     # Replay programs compute a SHA-1 if no digest is stored.
-    return ("sha256",) if stored_digest(record) else ("sha256", "sha1")
+    return ("sha256",) if payload_digest_text(record) else ("sha256", "sha1")
 
 
 def is_bare(record_id: str | None) -> int:
@@ -330,7 +330,7 @@ class EvidenceWriter:
             if record.type != "revisit" and record.id is not None:
                 self._add("others", (hashed_id(record.id),))
             return
-        text = stored_digest(record)
+        text = payload_digest_text(record)
         digest = digest_key(text or f"sha1:{payload[1].hex}")
         row = Held(
             uri_key(record.target_uri or ""), sides, hashed_place(record.target_uri, record.date),

@@ -31,8 +31,6 @@ from scrapy_dedupe.warc.dates import parse_date
 from scrapy_dedupe.warc.framing import open_block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from scrapy_dedupe.offline.changes import Head
     from scrapy_dedupe.warc.reading import StoredRecord
 
@@ -94,9 +92,10 @@ def conversion_of(before: StoredRecord, after: StoredRecord, *, is_gzip: bool) -
         # The response between a capture of an ARC file and a revisit is derived from the revisit.
         old = former_response(new)
         faults += _conversion_faults(before, after, old, new)
-        if not _has_digest(old.value(BLOCK_DIGEST), open_block(before.path, before.frame)):
+        if _block_digest(before, old) not in (None, old.value(BLOCK_DIGEST)):
             faults.append("Former-WARC-Block-Digest does not match the block in the ARC file")
-        if not _has_digest(old.value(PAYLOAD_DIGEST), payload_pieces(before)):
+        payload_digest_before = old.value(PAYLOAD_DIGEST)
+        if digest_like(payload_digest_before, payload_pieces(before)) not in (None, payload_digest_before):
             faults.append("its former payload digest does not match the payload in the ARC file")
         faults += form_faults(new) + end_faults(after, is_gzip=is_gzip)
         return Change("converted", faults, CONVERTED, "converted")
@@ -158,9 +157,7 @@ def _with_former_digest(response: StoredRecord, old: Head, new: Head) -> Head:
     if former in (None, new.value(BLOCK_DIGEST)) or response.http is None or not response.http.is_chunked:
         return new
     return (
-        new.replaced(BLOCK_DIGEST, former)
-        if _block_digest(response, new) == new.text_of(BLOCK_DIGEST)
-        else new
+        new.replaced(BLOCK_DIGEST, former) if _block_digest(response, new) == new.value(BLOCK_DIGEST) else new
     )
 
 
@@ -173,8 +170,8 @@ def _with_digest_of_chunks(response: StoredRecord, former: bytes | None, new: He
     value = new.value(PAYLOAD_DIGEST)
     if value is None or former in (None, value) or new.names.count(PAYLOAD_DIGEST) > 1:
         return new
-    right = digest_like(former.decode("latin-1"), payload_pieces(response))
-    return new.replaced(PAYLOAD_DIGEST, former) if value.decode("latin-1") == right else new
+    is_right = value == digest_like(former, payload_pieces(response))
+    return new.replaced(PAYLOAD_DIGEST, former) if is_right else new
 
 
 def _foreign_restoration_faults(
@@ -196,16 +193,9 @@ def _http_faults(before: StoredRecord, after: StoredRecord) -> list[str]:
     return faults if payload_digest(before) == payload_digest(after) else [*faults, "the payload differs"]
 
 
-def _block_digest(record: StoredRecord, head: Head) -> str | None:
-    """The digest of a block in the notation of the WARC-Block-Digest in *head*; None if that is missing or unknown."""
-    form = head.text_of(BLOCK_DIGEST)
-    return None if form is None else digest_like(form, open_block(record.path, record.frame))
-
-
-def _has_digest(text: bytes | None, data: Iterable[bytes]) -> bool:
-    """Whether a digest matches *data*; true if it is missing or of an unknown algorithm."""
-    value = (text or b"").decode("latin-1")
-    return not value or digest_like(value, data) in (None, value)
+def _block_digest(record: StoredRecord, head: Head) -> bytes | None:
+    """The digest of a block in the notation of the WARC-Block-Digest in *head*, as `digest_like` returns it."""
+    return digest_like(head.value(BLOCK_DIGEST), open_block(record.path, record.frame))
 
 
 def _is_same_uri(arc: str | None, warc: str | None) -> bool:
