@@ -277,11 +277,13 @@ CREATE TABLE wanted_payload AS SELECT DISTINCT r.file, p.line, p.payload_key FRO
 JOIN touched t ON t.file = r.file AND t."offset" = r."offset"
 JOIN payload p ON p.uri = r.payload_uri AND p.payload_key = r.payload_key
 """,
+    # A URI and date may also mean a record that does not change.
     """
 CREATE TABLE wanted AS
 SELECT w.file, c.line, c.original, CAST(NULL AS VARCHAR) AS payload_key FROM wanted_id w JOIN converted c ON c.id_key = w.id_key
-UNION SELECT w.file, c.line, c.original, CAST(NULL AS VARCHAR) AS payload_key FROM wanted_place w
-JOIN converted c ON c.uri = w.uri AND c.second = w.second
+UNION SELECT w.file, c.line, CASE WHEN d.is_converted THEN d.original END, CAST(NULL AS VARCHAR) AS payload_key
+FROM wanted_place w
+JOIN capture c ON c.uri = w.uri AND substr(c.date_key, 1, 19) = w.second JOIN decided d ON d.line = c.line
 UNION SELECT w.file, c.line, c.original, w.payload_key FROM wanted_payload w JOIN converted c ON c.line = w.line
 """,
     # A reference is ambiguous only if a record that becomes a revisit has the same id, or the same URI and second.
@@ -329,9 +331,9 @@ SELECT file, kind, "offset", length, line, is_here, is_converted, id, id_key, ur
         o.date AS target_date, o.digest AS target_digest
     FROM change c LEFT JOIN original o ON o.line = c.original
     UNION ALL
-    SELECT w.file, 'capture', NULL, NULL, c.line, c.file = w.file, TRUE, c.id, c.id_key, c.uri, c.date_key, c.digest_key,
+    SELECT w.file, 'capture', NULL, NULL, c.line, c.file = w.file, w.original IS NOT NULL, c.id, c.id_key, c.uri, c.date_key, c.digest_key,
         c.listed_key, w.payload_key, o.id, o.uri, o.date, o.digest
-    FROM wanted w JOIN capture c ON c.line = w.line JOIN original o ON o.line = w.original
+    FROM wanted w JOIN capture c ON c.line = w.line LEFT JOIN original o ON o.line = w.original
     UNION ALL
     SELECT file, 'standing', NULL, NULL, NULL, is_here, NULL, NULL, id_key, uri, date_key, NULL, NULL, NULL, NULL, NULL,
         NULL, NULL

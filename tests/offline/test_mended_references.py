@@ -535,3 +535,22 @@ def test_the_id_says_which_of_two_captures_of_a_second_is_meant(tmp_path: Path) 
     found = records(tmp_path / "out" / "a.warc.gz")[rid("old")]
     assert (report.converted, report.kept_in) == (2, None)
     assert (found.refers_to, found.refers_to_uri) == (rid("first"), f"{SITE}/1")
+
+
+def test_a_place_that_an_original_shares_with_a_copy_means_the_original(tmp_path: Path) -> None:
+    planting = Planting()
+    planting.file("a.warc.gz")
+    planting.exchange("a.warc.gz", "first", f"{SITE}/1", PAGE)
+    date = "2020-01-01T01:00:00Z"
+    other = planting.exchange("a.warc.gz", "other", f"{SITE}/2", text("other", 4_000), date=date)
+    planting.exchange("a.warc.gz", "copy", f"{SITE}/2", PAGE, date=date)
+    planting.exchange("a.warc.gz", "again", f"{SITE}/4", text("other", 4_000), date="2020-01-02T01:00:00Z")
+    planting.revisit("a.warc.gz", "old", f"{SITE}/3", other, names=("uri", "date"))
+    edited(planting, "a.warc.gz", "old", without(b"WARC-Payload-Digest"))
+    planting.write(tmp_path / "in")
+
+    report = run(tmp_path / "in", tmp_path / "out")
+
+    found = records(tmp_path / "out" / "a.warc.gz")[rid("old")]
+    assert (report.converted, report.kept_in) == (2, None)
+    assert (found.refers_to_uri, found.refers_to_date) == (f"{SITE}/2", date)
