@@ -44,6 +44,7 @@ _RECORD_END = b"\r\n\r\n"
 _KEPT_ORDERS = 256
 _PLAIN = re.compile(rb"(?:[ -~]*\r\n)+")
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f]")
+_USUAL_DIGEST = re.compile(rb"sha1:[A-Z2-7]{32}")
 _RECORD_ID = re.compile(rb"<[^\s<>]+>")
 _HASHED = ("md5", "sha1", "sha256", "sha384", "sha512")
 
@@ -300,11 +301,13 @@ def digest_like(form: bytes | None, data: Iterable[bytes]) -> bytes | None:
     The result has the label and base of *form*. It also has its case, if that is uniform; otherwise hex is lower case
     and Base32 upper case.
     """
+    if form is None:
+        return None
     try:
-        label = parse_digest((form or b"").decode("latin-1")).label
+        label = "sha1" if _USUAL_DIGEST.fullmatch(form) else parse_digest(form.decode("latin-1")).label
     except ValueError:
         return None
-    if form is None or label not in _HASHED:
+    if label not in _HASHED:
         return None
     hasher = hasher_of(label)
     for piece in data:
@@ -387,6 +390,9 @@ def _kept_faults(
 
 
 def _former_faults(old: Head, former: list[Field], changed: Mapping[bytes, list[bytes]]) -> list[str]:
+    wanted = [(name, value) for name, values in changed.items() for value in values]
+    if not old.former() and sorted(former) == sorted(wanted):
+        return []
     had, has = Counter(old.former()), Counter(former)
     gone, came = had - has, has - had
     faults = [f"the field Former-{_shown_field(field)} is gone" for field in gone]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import zip_longest
@@ -288,11 +288,11 @@ class EvidenceWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for table in self._rows:
-            self._flush(table)
         with as_archive_errors(self._path.parent), writing(self._path):
-            self._db.commit()
-            self._db.close()
+            with closing(self._db):
+                for table in self._rows:
+                    self._flush(table)
+                self._db.commit()
             whole_file.put_in_place(self._temporary, self._path, durable=False)
 
     def add(
@@ -399,12 +399,15 @@ class EvidenceWriter:
 class Evidence:
     """The facts about all pairs, and queries to resolve references.
 
-    *parts* are the files of the `EvidenceWriter` of each pair, in the order of the pairs. They are removed. All methods raise
-    sqlite3.Error, for example if the disk is full; see `as_archive_errors`.
+    All methods raise sqlite3.Error, for example if the disk is full; see `as_archive_errors`.
     """
 
-    def __init__(self, path: Path, parts: Iterable[Path]) -> None:
+    def __init__(self, path: Path) -> None:
         self._db = _open(path)
+        self._has_digests = False
+
+    def add(self, parts: Iterable[Path]) -> None:
+        """Add the files of the `EvidenceWriter` of all pairs, in the order of the pairs, and remove them."""
         for part in parts:
             self._db.execute("ATTACH ? AS part", (bytes(part),))  # a file name may not be valid text
             for table in _TABLES:
@@ -414,7 +417,6 @@ class Evidence:
             part.unlink()
         for statement in _INDEXES:
             self._db.execute(statement)
-        self._has_digests = False
 
     def converted_count(self) -> int:
         """The number of responses that became revisits."""
@@ -543,13 +545,17 @@ def _position(record: StoredRecord | None) -> int | None:
 
 def _open(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path)
-    db.execute("PRAGMA journal_mode = OFF")
-    db.execute("PRAGMA synchronous = OFF")
-    db.execute("PRAGMA cache_size = -65536")
-    # By default SQLite may sort in memory, or in another folder.
-    db.execute("PRAGMA temp_store = FILE")
-    for table, columns in _TABLES.items():
-        db.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
+    try:
+        db.execute("PRAGMA journal_mode = OFF")
+        db.execute("PRAGMA synchronous = OFF")
+        db.execute("PRAGMA cache_size = -65536")
+        # By default SQLite may sort in memory, or in another folder.
+        db.execute("PRAGMA temp_store = FILE")
+        for table, columns in _TABLES.items():
+            db.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
+    except sqlite3.Error:
+        db.close()
+        raise
     return db
 
 

@@ -154,10 +154,8 @@ def verify(
             watch.advance(done.size_bytes)
         watch.end()
         # In the order of the pairs, so that a seed selects the same sample for any number of processes.
-        with (
-            as_archive_errors(folder),
-            closing(Evidence(folder / "evidence.sqlite", [task.evidence for task in tasks])) as evidence,
-        ):
+        with as_archive_errors(folder), closing(Evidence(folder / "evidence.sqlite")) as evidence:
+            evidence.add(task.evidence for task in tasks)
             references = References(evidence, found.findings, found.counts, files, len(pairs))
             references.check_revisits()
             references.check_links()

@@ -30,7 +30,7 @@ from offline.archive_pairs import (
 from offline.old_facts import old_records
 from sampling import examples
 
-from scrapy_dedupe.errors import DamagedInput, SettingError
+from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError
 from scrapy_dedupe.offline.changes import digest_like
 from scrapy_dedupe.offline.verifying import Verification, pairs_of, verify
 
@@ -1030,3 +1030,18 @@ def test_two_empty_files_are_damage_that_both_have(tmp_path: Path) -> None:
         verify(pairs, work=tmp_path / "work")
     result = verify(pairs, work=tmp_path / "work", keep_going=True)
     assert (result.is_right, result.faults_count) == (True, 1)
+
+
+@pytest.mark.parametrize("most_bytes", [8_000, 24_000])
+def test_a_full_disk_for_the_facts_is_named(tmp_path: Path, most_bytes: int) -> None:
+    # First the facts about one pair of files do not fit on the disk, then all facts with their indexes.
+    resource = pytest.importorskip("resource", reason="this system has no limits for files")
+    pairs = pairs_of(archive().write(tmp_path / "before"), deduplicated().write(tmp_path / "after"))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+        with pytest.raises(ArchiveError, match="where the verification stores its data"):
+            verify(pairs, work=tmp_path / "work")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list((tmp_path / "work").iterdir()) == []
