@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, UsageError
 from scrapy_dedupe.tasks.faults import Fault, Faults
-from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
+from scrapy_dedupe.tasks.progress import NO_PROGRESS, Reached, part
 from scrapy_dedupe.tasks.state import reading
 from scrapy_dedupe.tasks.work import run_tasks, size_of
 from scrapy_dedupe.warc.arc_records import (
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from .inputs import Input
 
 _ARC_NAME: Final = re.compile(r".+\.arc(\.gz)?", re.IGNORECASE | re.DOTALL)
-_PROGRESS_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +72,6 @@ class Conversion:
     bytes_before: int
     bytes_after: int
     was_there: bool = False
-
-    @property
-    def records(self) -> int:
-        """All records of the ARC file."""
-        return self.responses + self.resources + self.metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +113,13 @@ def convert_arc(
             source.name, output.name, date, software=options.software, algorithm=options.algorithm
         )
         target.write(head.to_bytes(len(block)), (block,), len(block))
-        reported = 0
+        reached = Reached(watch)
         for new in _converted_records(source, date, faults):
             length = new.block_length
             head = new.head(source.name, options.algorithm)
             target.write(head.to_bytes(length), new.block(), length)
             counts[new.type] += 1
-            if new.record.offset - reported >= _PROGRESS_BYTES:
-                watch.advance(new.record.offset - reported)
-                reported = new.record.offset
+            reached(new.record.offset)
         known = Faults(keep_going=True)  # they were added to *faults* when the records were converted
         target.finish(check=lambda path: _compared(source, path, date, known))
     return _conversion(counts, source, output)

@@ -283,9 +283,4 @@ def _parts(name: str) -> tuple[str, ...]:
 
 def _common(all_parts: Iterable[tuple[str, ...]]) -> int:
     """The number of leading folders that all have in common."""
-    folders = [parts[:-1] for parts in all_parts]
-    if not folders:
-        return 0
-    first, last = min(folders), max(folders)
-    pairs = zip(first, last, strict=False)
-    return next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(first), len(last)))
+    return len(os.path.commonprefix([parts[:-1] for parts in all_parts]))  # noqa: RUF071 - of tuples, not of texts

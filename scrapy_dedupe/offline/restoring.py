@@ -220,17 +220,17 @@ class _Restoration:
         if any(_made_facts(one.final) != self.made[str(one.final)] for one in named):
             return False
         replaced = {self.inputs[one.number].name for one in named} if self.in_place else set()
-        now = self.job.files
-        return not any(before.files[name].has_changed(now[name]) for name in now if name not in replaced)
+        kept = {name: facts for name, facts in self.job.files.items() if name not in replaced}
+        return before.changed_file(kept) is None
 
     def _check_unchanged(self, files: Sequence[Input]) -> None:
         """Raise ArchiveError if a file has changed since it was read, so that records added during the run are not lost."""
-        for given in files:
-            if self.job.files[given.name].has_changed(facts_of(given.file)):
-                self.forget()
-                raise ArchiveError(
-                    f"{given.name} has changed since it was read, so no more files get their final names. Start again."
-                )
+        changed = self.job.changed_file({given.name: facts_of(given.file) for given in files})
+        if changed is not None:
+            self.forget()
+            raise ArchiveError(
+                f"{changed} has changed since it was read, so no more files get their final names. Start again."
+            )
 
     def _refuse_existing(self, outputs: Sequence[Output]) -> None:
         """Raise ArchiveError if a file has the final name of an output, unless this run has made it."""

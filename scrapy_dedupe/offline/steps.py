@@ -28,7 +28,7 @@ from scrapy_dedupe.tasks.faults import Fault
 from scrapy_dedupe.tasks.jobs import kept_processes
 from scrapy_dedupe.tasks.outputs import refuse_files_of_others, work_folder
 from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
-from scrapy_dedupe.tasks.state import LOCK, reading, writing
+from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, writing
 from scrapy_dedupe.tasks.work import JOB, OutputTask, WorkFolder
 from scrapy_dedupe.warc.reading import read_records
 
@@ -145,20 +145,23 @@ def run_steps(
     for given in inputs:
         refuse_unwritable(given.name, given.file, in_place=options.in_place)
     converted = _converted_names(inputs) if options.convert_arc else {}
-    with _work_folder(inputs, output, options) as work:
+    with _work_folder(inputs, output, options) as work, ExitStack() as stack:
         refuse_other_files(work)
         require_engine(PURPOSE, work)
+        new = folder = WorkFolder(work)
         if output is not None and not options.dry_run:
-            _refuse_output(output, work, options)
-        with ExitStack() as stack:
-            new = folder = stack.enter_context(WorkFolder(work))
-            if output is not None and options.work is not None and not options.dry_run:
+            if options.work is not None:
+                stack.enter_context(_locked_output(output, work))
                 # New files are written in the file system of the output.
                 refuse_files_of_others(rewriting_folder(output))
-                new = stack.enter_context(WorkFolder(rewriting_folder(output)))
-            jobs = stack.enter_context(kept_processes(options.jobs))
-            options = replace(options, jobs=jobs)
-            return _Steps(inputs, converted, output, options, folder, new, faults, watch).run()
+                new = WorkFolder(rewriting_folder(output))
+            _refuse_output(output, work, options)
+        stack.enter_context(folder)
+        if new is not folder:
+            stack.enter_context(new)
+        jobs = stack.enter_context(kept_processes(options.jobs))
+        options = replace(options, jobs=jobs)
+        return _Steps(inputs, converted, output, options, folder, new, faults, watch).run()
 
 
 @contextmanager
@@ -170,6 +173,22 @@ def _work_folder(inputs: Sequence[Input], output: Path | None, options: StepOpti
             yield work.path.with_name(STATE_FOLDER)
     else:
         yield (_common_folder(inputs) if output is None else output) / STATE_FOLDER
+
+
+@contextmanager
+def _locked_output(output: Path, work: Path) -> Iterator[None]:
+    """Hold the lock of a run that works in the output folder, since this run has its state in the folder *work*."""
+    state = output / STATE_FOLDER
+    if state.resolve() == work.resolve():
+        yield
+        return
+    with StateFolder(state):
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                (state / LOCK).unlink()
+                state.rmdir()
 
 
 def refuse_other_files(work: Path) -> None:
@@ -253,8 +272,6 @@ class _Steps:
             report = Deduped.from_json(stored)
         if self.new is not work:
             self.new.remove()
-            with suppress(OSError):
-                self.new.path.parent.rmdir()
         work.clear(keep=frozenset({MANIFEST, REPORT, EARLIER}), last=(VERIFIED, LOCK, JOB))
         return report
 

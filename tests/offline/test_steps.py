@@ -296,6 +296,40 @@ def test_with_another_work_folder_new_files_are_written_below_the_output(
     assert sorted(snapshot(folder / "work")) == ["manifest.txt", "report.json"]
 
 
+class Meets(NoProgress):
+    """Starts another run in the middle of a run, and expects that it is refused."""
+
+    def __init__(self, other: Callable[[], object]) -> None:
+        self.other = other
+        self.met = 0
+
+    def advance(self, size_bytes: int) -> None:
+        if not self.met:
+            self.met += 1
+            with pytest.raises(
+                ArchiveError, match=r"Another process is working in .*out/\.dedupe\. Wait until"
+            ):
+                self.other()
+
+
+@pytest.mark.parametrize(("mine", "others"), [("work", None), (None, "work"), ("work", "more")])
+def test_two_runs_with_one_output_exclude_each_other_wherever_their_work_is(
+    folder: Path, planting: Planting, mine: str | None, others: str | None
+) -> None:
+    def options(work: str | None) -> StepOptions:
+        return StepOptions(work=None if work is None else folder / work)
+
+    def start(work: str | None, watch: NoProgress) -> Deduped:
+        faults = Faults(keep_going=False)
+        inputs = find_inputs(["in"], faults=faults, recursive=True)
+        return run_steps(inputs, folder / "out", options(work), faults=faults, watch=watch)
+
+    watch = Meets(lambda: start(others, NoProgress()))
+    assert start(mine, watch).converted == 1
+    assert watch.met == 1
+    assert_deduplicated(planting, folder / "out")
+
+
 @pytest.fixture
 def half_moved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Killed before the second of the new files got its final name, with another work folder."""
