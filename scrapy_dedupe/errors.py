@@ -6,6 +6,12 @@ the reference page of the commands).
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 class DedupeError(Exception):
     """Base class of all exceptions below."""
@@ -63,3 +69,14 @@ class DamagedInput(DedupeError):
     """A file that was read is damaged. The message names the file and the offset in bytes."""
 
     exit_code = 4
+
+
+@contextmanager
+def naming(setting: str) -> Iterator[None]:
+    """Begin the messages of errors raised inside with the name of *setting*, unless they contain it."""
+    try:
+        yield
+    except DedupeError as error:
+        if setting in str(error):
+            raise
+        raise type(error)(f"{setting}: {error}") from error

@@ -23,7 +23,7 @@ from .crawls.crawl_files import PAYLOAD_FIELD, files_of
 from .crawls.entries import RevisitRules
 from .crawls.rebuilding import mend_others, settle
 from .crawls.recorder import Recorder
-from .errors import CrawlStateError, SettingError
+from .errors import CrawlStateError, SettingError, naming
 from .live.archive import SOFTWARE
 from .live.archive.end import ArchiveEnd
 from .live.recordings import Recordings
@@ -269,13 +269,14 @@ def checked_storage(settings: Settings) -> Storage | None:
         return None
     from .warc.storage import Storage
 
-    storage = Storage(settings.warc.upload_url)
-    if any(storage.is_folder(folder) for folder in (settings.warc.folder, settings.wacz.folder)):
-        raise SettingError(
-            f"The setting DEDUPE_WARC_UPLOAD_URL is {storage.shown!r}, the folder in which the files are written."
-            " Set another folder, or remove the setting."
-        )
-    storage.check()
+    with naming("DEDUPE_WARC_UPLOAD_URL"):
+        storage = Storage(settings.warc.upload_url)
+        if any(storage.is_folder(folder) for folder in (settings.warc.folder, settings.wacz.folder)):
+            raise SettingError(
+                f"The setting DEDUPE_WARC_UPLOAD_URL is {storage.shown!r}, the folder in which the files are written."
+                " Set another folder, or remove the setting."
+            )
+        storage.check()
     return storage
 
 

@@ -27,7 +27,7 @@ from scrapy_dedupe.extensions import PassageExtension
 from scrapy_dedupe.live.archive.replay import ReplayMiddleware
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.pipelines import WarcPipeline
-from scrapy_dedupe.settings.placement import misplaced, order_faults
+from scrapy_dedupe.settings.placement import archive_faults, misplaced, order_faults
 from scrapy_dedupe.settings.specs import faults_of, unknown_names
 from scrapy_dedupe.spidermiddlewares import ProvenanceSpiderMiddleware
 from scrapy_dedupe.warc.files import WarcWriter
@@ -196,6 +196,30 @@ async def test_an_unknown_setting_is_warned_about_once(
         message
         == "The setting DEDUPE_WARC_DIGESTS is unknown and has no effect; did you mean DEDUPE_WARC_DIGEST?"
     )
+
+
+@crawl_test
+async def test_settings_of_the_archive_without_the_archive_are_warned_about(
+    web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    web.page("/", BODY)
+    own = {**settings, "ADDONS": {"scrapy_dedupe.Addon": 500}, "DEDUPE_WARC_ENABLED": False}
+    given = {"DEDUPE_WACZ": True, "DEDUPE_WARC_ITEM_FIELD": "record"}
+    await crawl(LinkSpider, {**own, **given}, urls=web.url())
+    for name in given:
+        assert (
+            f"The setting {name} has no effect, since the crawl is not archived."
+            " Turn the archive on (DEDUPE_WARC_ENABLED = True), or remove the setting."
+        ) in caplog.messages
+    caplog.clear()
+    await crawl(LinkSpider, {**own, "DEDUPE_WACZ": "False"}, urls=web.url())
+    assert "has no effect" not in caplog.text
+
+
+def test_a_replay_in_a_project_that_packs_its_crawls_has_no_warning() -> None:
+    settings = Settings({"DEDUPE_REPLAY": ["x.wacz"], "DEDUPE_WACZ": True})
+    Addon().update_settings(settings)
+    assert list(archive_faults(settings)) == []
 
 
 @crawl_test

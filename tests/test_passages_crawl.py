@@ -24,7 +24,7 @@ from webserver import Page
 
 from scrapy_dedupe.commands.console import main
 from scrapy_dedupe.content.canonical import read
-from scrapy_dedupe.errors import StoreRefused, StoreUnavailable
+from scrapy_dedupe.errors import ArchiveError, StoreRefused, StoreUnavailable
 from scrapy_dedupe.extensions import PassageExtension
 from scrapy_dedupe.live.observers import passages
 from scrapy_dedupe.live.responses import PageReader, has_charset, kind_of_page
@@ -415,18 +415,38 @@ async def test_an_index_that_is_removed_meanwhile_is_told_and_not_begun_again(
 
 
 @crawl_test
-async def test_a_folder_that_cannot_be_made_costs_no_page(
+async def test_a_folder_that_cannot_be_created_refuses_the_start(
+    web: WebServer, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    # Not even root can create a folder there.
+    own = {**settings, **ALONE, "DEDUPE_PASSAGES_DIR": "/proc/passages"}
+    with pytest.raises(ArchiveError):
+        await crawl(LinkSpider, own, urls=web.url())
+    assert "The crawl does not start. The passage index cannot be written to /proc/passages: " in caplog.text
+    assert "Name another folder in DEDUPE_PASSAGES_DIR." in caplog.text
+    assert web.paths == []
+
+
+@crawl_test
+async def test_a_folder_that_cannot_be_written_during_the_crawl_costs_no_page(
     web: WebServer, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     site(web)
     spider, items = collecting()
-    # Not even the superuser makes a folder there.
-    own = {**settings, **ALONE, "DEDUPE_PASSAGES_DIR": "/proc/passages"}
-    crawler = await crawl(spider, own, urls=web.url())
+    folder = tmp_path / "data" / "passages"
+
+    class Spider(spider):  # type: ignore[misc, valid-type]
+        async def start(self) -> Any:
+            folder.parent.write_bytes(b"")
+            async for request in super().start():
+                yield request
+
+    own = {**settings, **ALONE, "DEDUPE_PASSAGES_DIR": str(folder)}
+    crawler = await crawl(Spider, own, urls=web.url())
     assert len(items) == 5
     assert errors_of(crawler)["dedupe/errors/passages"] == 1
     assert stats_of(crawler)["lost"] == 4
-    assert "The passage index /proc/passages cannot be written" in caplog.text
+    assert f"{folder} is not a folder" in caplog.text
 
 
 @crawl_test

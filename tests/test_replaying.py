@@ -330,9 +330,9 @@ async def test_a_wacz_and_a_multi_wacz_are_answered_from(
     ("name", "sentence"),
     [
         ("*.warc.gz", "DEDUPE_REPLAY: .* matches no file"),
-        ("folder", "is a folder"),
-        ("evil.wacz", r"the name '\.\./a\.warc' in it points outside the archive"),
-        ("page.html", "is not a WARC, ARC or WACZ file"),
+        ("folder", "DEDUPE_REPLAY: .* is a folder"),
+        ("evil.wacz", r"DEDUPE_REPLAY: .*the name '\.\./a\.warc' in it points outside the archive"),
+        ("page.html", "DEDUPE_REPLAY: .* is not a WARC, ARC or WACZ file"),
     ],
 )
 @crawl_test

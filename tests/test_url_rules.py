@@ -321,6 +321,35 @@ async def test_rule_that_cannot_be_checked_costs_no_page(
     assert sorted(web.paths) == sorted(["/", *(f"/p{number}?part=1" for number in range(20))])
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("missing.toml", "missing.toml cannot be read: No such file or directory. Check the path"),
+        ("folder", "folder cannot be read: Is a directory. Check the path"),
+        ("text.toml", "text.toml is not valid TOML"),
+        ("binary.toml", "It must be TOML, encoded as UTF-8."),
+    ],
+)
+@crawl_test
+async def test_rules_that_cannot_be_read_are_refused_with_the_setting(
+    web: WebServer,
+    settings: dict[str, Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    words: str,
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text.toml").write_text("x = [")
+    (tmp_path / "binary.toml").write_bytes(b"\xff")
+    with suppress(Exception):  # depends on the version of Scrapy
+        await crawl(LinkSpider, {**settings, "DEDUPE_URL_RULES": str(tmp_path / name)}, urls=web.url())
+    (message,) = [record.getMessage() for record in caplog.records if "does not start" in record.getMessage()]
+    assert message.startswith("The crawl does not start. DEDUPE_URL_RULES: ")
+    assert words in message
+    assert web.paths == []
+
+
 @crawl_test
 async def test_job_with_other_rules_is_refused(
     web: WebServer,

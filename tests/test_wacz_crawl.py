@@ -411,7 +411,7 @@ async def test_a_storage_that_is_not_there_is_refused_at_the_start(
     settings: dict[str, Any], web: WebServer, tmp_path: Path
 ) -> None:
     settings["DEDUPE_WARC_UPLOAD_URL"] = (tmp_path / "missing").as_uri()
-    with pytest.raises(Exception, match="missing"):
+    with pytest.raises(Exception, match=r"DEDUPE_WARC_UPLOAD_URL: .*missing"):
         await crawl(LinkSpider, settings, urls=web.url())
     assert web.paths == []
 

@@ -18,7 +18,7 @@ from scrapy_dedupe.crawls import new_crawl_id
 from scrapy_dedupe.errors import ArchiveError, DedupeError
 from scrapy_dedupe.files import whole_file
 from scrapy_dedupe.files.folders import folder_fault
-from scrapy_dedupe.settings.placement import cache_faults, check_places, rules_faults
+from scrapy_dedupe.settings.placement import archive_faults, cache_faults, check_places, rules_faults
 from scrapy_dedupe.settings.project import is_crawl, is_run_by_command
 from scrapy_dedupe.settings.specs import Settings, read_settings, warn_of_unknown
 from scrapy_dedupe.settings.values import fill_in
@@ -89,7 +89,7 @@ class Session:
         warn_of_unknown(crawler.settings)
         self.at_start(lambda: check_places(crawler.settings))
         if self.is_crawl:
-            for faults in (cache_faults, rules_faults):
+            for faults in (archive_faults, cache_faults, rules_faults):
                 for sentence, remedy in faults(crawler.settings):
                     logger.warning("%s %s", sentence, remedy)
         self.jobdir: Path | None = self.settings.jobdir

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 _OWN_ORDER: Final = 543
 _DUPEFILTER: Final = "scrapy_dedupe.dupefilters.BloomDupeFilter"
 _CONTENT: Final = "scrapy_dedupe.downloadermiddlewares.ContentDedupeMiddleware"
+_PIPELINE: Final = "scrapy_dedupe.pipelines.WarcPipeline"
 _CACHE: Final = "scrapy_dedupe.httpcache.ArchiveCacheMiddleware"
 CACHE_STORAGE: Final = "scrapy_dedupe.httpcache.ArchiveCacheStorage"
 _USUAL_PLACES: Final = {
@@ -38,7 +39,7 @@ _USUAL_PLACES: Final = {
     _CACHE: ("DOWNLOADER_MIDDLEWARES", 899),
     CACHE_STORAGE: ("HTTPCACHE_STORAGE", None),
     "scrapy_dedupe.spidermiddlewares.ProvenanceSpiderMiddleware": ("SPIDER_MIDDLEWARES", 950),
-    "scrapy_dedupe.pipelines.WarcPipeline": ("ITEM_PIPELINES", 900),
+    _PIPELINE: ("ITEM_PIPELINES", 900),
     "scrapy_dedupe.extensions.PassageExtension": ("EXTENSIONS", 500),
     "scrapy_dedupe.extensions.ReportExtension": ("EXTENSIONS", 500),
     "scrapy_dedupe.extensions.MetricsExtension": ("EXTENSIONS", 500),
@@ -153,6 +154,23 @@ def order_faults(settings: BaseSettings) -> list[OrderFault]:
         )
         faults.append(OrderFault(sentence, is_refused=False))
     return faults
+
+
+def archive_faults(settings: BaseSettings) -> Iterator[tuple[str, str]]:
+    """Each setting without effect because the crawl is not archived, and the remedy."""
+    # A project that archives its crawls may also replay them.
+    if settings["DEDUPE_REPLAY"] or any(path == _PIPELINE for _, path in named_components(settings)):
+        return
+    given = {
+        "DEDUPE_WACZ": settings.getbool("DEDUPE_WACZ"),
+        "DEDUPE_WARC_UPLOAD_URL": settings["DEDUPE_WARC_UPLOAD_URL"],
+        "DEDUPE_WARC_ITEM_FIELD": settings["DEDUPE_WARC_ITEM_FIELD"],
+    }
+    for name in (name for name, value in given.items() if value):
+        yield (
+            f"The setting {name} has no effect, since the crawl is not archived.",
+            "Turn the archive on (DEDUPE_WARC_ENABLED = True), or remove the setting.",
+        )
 
 
 def is_cache(settings: BaseSettings) -> bool:

@@ -59,8 +59,15 @@ def read_rules(path: Path) -> UrlRules:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise SettingError(f"The URL rules in {path} cannot be read: {error}.") from error
+    except OSError as error:
+        raise SettingError(
+            f"The file of URL rules {path} cannot be read: {error.strerror or error}. Check the path and the permissions."
+            " `scrapy dedupe urls learn -o FILE` writes such a file."
+        ) from error
+    except ValueError as error:
+        raise SettingError(
+            f"The file of URL rules {path} cannot be read: {error}. It must be TOML, encoded as UTF-8."
+        ) from error
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scrapy_dedupe.commands.urls.filters import Fingerprinter
-from scrapy_dedupe.errors import StoreError
+from scrapy_dedupe.errors import StoreError, naming
 from scrapy_dedupe.files.folders import nearest_there
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.pipelines import check_folders, checked_storage
@@ -64,7 +64,8 @@ def check(context: DoctorContext) -> Iterator[Finding]:
 
 def _url_filter(context: DoctorContext, settings: Settings) -> Iterator[Finding]:
     if settings.urls.rules is not None:
-        rules = read_rules(settings.urls.rules)
+        with naming("DEDUPE_URL_RULES"):
+            rules = read_rules(settings.urls.rules)
         yield ok(f"URL rules: {counted(len(rules), 'rule')} in {settings.urls.rules}.")
     fingerprint, url = secrets.token_bytes(20), settings.urls.store_url
     if url is not None:

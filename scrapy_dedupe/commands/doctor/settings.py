@@ -19,6 +19,7 @@ from scrapy_dedupe.errors import DedupeError, SettingError
 from scrapy_dedupe.reports.wording import counted
 from scrapy_dedupe.settings.placement import (
     PLACES,
+    archive_faults,
     cache_faults,
     is_cache,
     misplaced,
@@ -74,14 +75,6 @@ def _unknown(setting: str, nearest: str | None) -> Finding:
 
 def _contradictions(context: DoctorContext, settings: Settings) -> Iterator[Finding]:
     layers = context.layers
-    given = set(set_names(context.given))
-    if layers and "archive" not in layers:
-        for name in sorted(given & {"DEDUPE_WACZ", "DEDUPE_WARC_UPLOAD_URL", "DEDUPE_WARC_ITEM_FIELD"}):
-            if context.given.get(name):
-                yield warning(
-                    f"The setting {name} has no effect, since no crawl is archived.",
-                    "Turn the archive on (DEDUPE_WARC_ENABLED = True), or remove the setting.",
-                )
     if "content" in layers and settings.content.action_unchanged == "drop":
         yield note(
             "Unchanged pages are dropped together with their links: an unchanged start page ends the crawl.",
@@ -109,7 +102,7 @@ def _contradictions(context: DoctorContext, settings: Settings) -> Iterator[Find
                 "Scrapy's HTTP cache is on. Its responses are not exchanges with a server and are not archived.",
                 "Turn HTTPCACHE_ENABLED off for crawls that must be archived completely.",
             )
-    for faults in (cache_faults, rules_faults):
+    for faults in (archive_faults, cache_faults, rules_faults):
         for sentence, remedy in faults(context.scrapy_settings):
             yield warning(sentence, remedy)
     if settings.replay.files and settings.replay.missing == "fail":

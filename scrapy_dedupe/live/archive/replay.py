@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 from scrapy.http.request import NO_CALLBACK
 
-from scrapy_dedupe.errors import DedupeError, UsageError
+from scrapy_dedupe.errors import DedupeError, naming
 from scrapy_dedupe.live.recordings import META_KEY, provenance
 from scrapy_dedupe.live.responses import flag_of, max_bytes, new_response
 from scrapy_dedupe.live.session import Session
@@ -74,10 +74,8 @@ class ReplayMiddleware:
         return cls(crawler)
 
     def _find_files(self) -> list[ReadableFile]:
-        try:
+        with naming("DEDUPE_REPLAY"):
             return find_files(self._settings.files)
-        except UsageError as error:
-            raise UsageError(f"DEDUPE_REPLAY: {error}") from error
 
     async def process_request(self, request: Request, spider: Spider | None = None) -> Response | None:
         # Remove a value that a spider copied from the meta of another response.

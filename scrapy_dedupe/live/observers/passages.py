@@ -31,6 +31,7 @@ from scrapy_dedupe.live.responses import has_charset, kind_of_page, reason_to_sk
 from scrapy_dedupe.live.session import Session
 from scrapy_dedupe.passages import PassageIndex
 from scrapy_dedupe.passages.text_reading import is_binary_text
+from scrapy_dedupe.warc.files import prove_writable
 
 if TYPE_CHECKING:
     from typing import Self
@@ -92,7 +93,7 @@ class PassageExtension:
     def _open_index(self) -> PassageIndex | None:
         settings = self._session.settings.passages
         try:
-            return PassageIndex(
+            index = PassageIndex(
                 self._root,
                 tokeniser=settings.tokeniser,
                 store_text=settings.store_text,
@@ -107,6 +108,11 @@ class PassageExtension:
                 f"{error} In a crawl, use the settings DEDUPE_PASSAGES_DIR, DEDUPE_PASSAGES_TOKENISER and"
                 " DEDUPE_PASSAGES_TEXT."
             ) from error
+        # Nothing is created: an index without pages leaves no folder.
+        prove_writable(
+            self._root, "The passage index", "another folder in DEDUPE_PASSAGES_DIR", is_trial=True
+        )
+        return index
 
     # On the event loop
 

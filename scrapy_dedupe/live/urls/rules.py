@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from scrapy import signals
 from scrapy.exceptions import DontCloseSpider
 
-from scrapy_dedupe.errors import SettingError
+from scrapy_dedupe.errors import SettingError, naming
 from scrapy_dedupe.urls.rule_file import read_rules
 from scrapy_dedupe.urls.rule_records import RuleRecords, records_path
 
@@ -44,7 +44,8 @@ class AppliedRules:
         self._crawler = crawler
         self._session = session
         self._path = path
-        self._rules = read_rules(path)
+        with naming("DEDUPE_URL_RULES"):
+            self._rules = read_rules(path)
         self.identities = Identities(self._rules, fingerprints)
 
     def open(self, urls: RecordedKeys) -> None:
