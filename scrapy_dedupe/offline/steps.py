@@ -153,11 +153,11 @@ def run_steps(
             if options.work is not None:
                 stack.enter_context(_locked_output(output, work))
                 # New files are written in the file system of the output.
-                refuse_files_of_others(rewriting_folder(output))
                 new = WorkFolder(rewriting_folder(output))
             _refuse_output(output, work, options)
         stack.enter_context(folder)
         if new is not folder:
+            refuse_files_of_others(new.path)
             stack.enter_context(new)
         jobs = stack.enter_context(kept_processes(options.jobs))
         options = replace(options, jobs=jobs)
