@@ -235,7 +235,7 @@ class WarcWriter:
             except OSError as error:
                 raise ArchiveError(
                     f"{path}{OPEN_SUFFIX} cannot be created: {error.strerror}. "
-                    "Free some space or choose another folder for WARC files."
+                    "Free some space or choose another folder for WARC files (DEDUPE_WARC_DIR in a crawl)."
                 ) from error
 
     def _finish(self) -> None:
@@ -313,7 +313,7 @@ class _OpenFile:
                 self._cut_torn_tail()
             raise ArchiveError(
                 f"{self.path_open} cannot be written to: {error.strerror}. It ends after the last whole "
-                "exchange. Free some space or choose another folder for WARC files."
+                "exchange. Free some space or choose another folder for WARC files (DEDUPE_WARC_DIR in a crawl)."
             ) from error
         self.size += len(data)
 

@@ -48,6 +48,19 @@ def test_a_project_in_which_nothing_is_wrong(project: Callable[..., Any], tmp_pa
     assert listing(tmp_path) == before, "nothing stays behind"
 
 
+def test_metrics_need_their_package_only_if_they_are_set(
+    project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "prometheus_client"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "scrapy_dedupe.live.observers.metric_outputs", raising=False)
+    monkeypatch.delitem(sys.modules, "scrapy_dedupe.live.observers.metric_families", raising=False)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    assert not of(project(ADDON), "problem")
+    needs = "need the package prometheus-client, and it is not installed"
+    assert needs in of(project(f"{ADDON}DEDUPE_METRICS_FILE = 'metrics.prom'\n", code=3), "problem")
+
+
 def test_the_archive_as_http_cache(project: Callable[..., Any]) -> None:
     cache = f"{ADDON}DEDUPE_HTTPCACHE = True\n"
     words = (

@@ -82,7 +82,9 @@ class MetricsExtension:
 
 
 def outputs_of(settings: MetricsSettings, named_path: Callable[[str], Path]) -> list[MetricsOutput]:
-    """The outputs that the settings name. None is open. Raises SettingError if prometheus-client is not installed."""
+    """The outputs that the settings name. None is open. Raises SettingError if they need prometheus-client and it is missing."""
+    if not settings.port and settings.file is None:
+        return []
     try:
         from .metric_outputs import MetricsFile, Port
     except ImportError as error:
