@@ -303,6 +303,8 @@ def digest_like(form: bytes | None, data: Iterable[bytes]) -> bytes | None:
     """
     if form is None:
         return None
+    # Text has other white space than bytes, and `parse_digest` reads text.
+    form = form.decode("latin-1").strip().encode("latin-1")
     try:
         label = "sha1" if _USUAL_DIGEST.fullmatch(form) else parse_digest(form.decode("latin-1")).label
     except ValueError:
@@ -312,7 +314,7 @@ def digest_like(form: bytes | None, data: Iterable[bytes]) -> bytes | None:
     hasher = hasher_of(label)
     for piece in data:
         hasher.update(piece)
-    prefix, colon, value = form.strip().rpartition(b":")
+    prefix, colon, value = form.rpartition(b":")
     raw = hasher.digest()
     if len(value.rstrip(b"=")) == 2 * len(raw):
         text = raw.hex().encode("ascii")

@@ -31,6 +31,7 @@ from scrapy_dedupe.tasks.progress import NO_PROGRESS, part
 from scrapy_dedupe.tasks.state import LOCK, StateFolder, reading, writing
 from scrapy_dedupe.tasks.work import JOB, OutputTask, WorkFolder
 from scrapy_dedupe.warc.reading import read_records
+from scrapy_dedupe.warc.remote import real_place
 
 from .arc_conversion import ConversionOptions, convert_arc
 from .collisions import number_clusters
@@ -147,14 +148,19 @@ def run_steps(
     converted = _converted_names(inputs) if options.convert_arc else {}
     with _work_folder(inputs, output, options) as work, ExitStack() as stack:
         refuse_other_files(work)
+        if options.work is not None:
+            _refuse_files_inside(work, inputs, output)
         require_engine(PURPOSE, work)
         new = folder = WorkFolder(work)
-        if output is not None and not options.dry_run:
+        if options.in_place and not options.dry_run:
+            _refuse_other_work(_common_folder(inputs), work, options)
+        elif output is not None and not options.dry_run:
             if options.work is not None:
                 stack.enter_context(_locked_output(output, work))
+            _refuse_output(output, work, options)
+            if options.work is not None:
                 # New files are written in the file system of the output.
                 new = WorkFolder(rewriting_folder(output))
-            _refuse_output(output, work, options)
         stack.enter_context(folder)
         if new is not folder:
             refuse_files_of_others(new.path)
@@ -207,6 +213,16 @@ def refuse_other_files(work: Path) -> None:
         )
 
 
+def _refuse_files_inside(work: Path, inputs: Sequence[Input], output: Path | None) -> None:
+    """Raise UsageError if the output or an input is in the folder *work*, which is emptied at the end."""
+    folder = work.resolve()
+    for name, place in [(str(output), output), *((given.name, given.file) for given in inputs)]:
+        if place is not None and Path(real_place(place)).is_relative_to(folder):
+            raise UsageError(
+                f"{name} is in {work}, whose files are removed at the end. Name another folder with --work."
+            )
+
+
 def _common_folder(inputs: Sequence[Input]) -> Path:
     """The common parent folder of all inputs."""
     return Path(os.path.commonpath([Path(str(given.file)).absolute().parent for given in inputs]))
@@ -218,17 +234,23 @@ def _refuse_output(output: Path, work: Path, options: StepOptions) -> None:
         return
     with writing(output):
         others = sorted(path.name for path in output.iterdir() if path.name != STATE_FOLDER)
-    state = output / STATE_FOLDER
-    for other in (state, rewriting_folder(output)):
-        if other != work and (other / JOB).exists():
-            raise ArchiveError(
-                f"{other} holds other unfinished work. Repeat that command to finish it, or start again with --force."
-            )
-    if others or (state / REPORT).exists():
+    _refuse_other_work(output, work, options)
+    if others or (output / STATE_FOLDER / REPORT).exists():
         raise ArchiveError(
             f"{output} is not empty: it has {others[0] if others else STATE_FOLDER}. Choose another folder, or start again"
             " with --force, which replaces files of the same names."
         )
+
+
+def _refuse_other_work(folder: Path, work: Path, options: StepOptions) -> None:
+    """Raise ArchiveError if the files in *folder* belong to unfinished work in another folder than *work*."""
+    if options.force or (work / JOB).exists():
+        return
+    for other in (folder / STATE_FOLDER, rewriting_folder(folder)):
+        if other != work and (other / JOB).exists():
+            raise ArchiveError(
+                f"{other} holds other unfinished work. Repeat that command to finish it, or start again with --force."
+            )
 
 
 @dataclass(frozen=True, slots=True)

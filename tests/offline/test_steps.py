@@ -296,6 +296,27 @@ def test_with_another_work_folder_new_files_are_written_below_the_output(
     assert sorted(snapshot(folder / "work")) == ["manifest.txt", "report.json"]
 
 
+@pytest.mark.parametrize(("name", "inside"), [("out", "out"), ("in", "in/a.warc.gz")])
+def test_a_work_folder_with_the_output_or_an_input_is_refused(folder: Path, name: str, inside: str) -> None:
+    (folder / name).mkdir(exist_ok=True)
+    (folder / name / "job.json").write_text("{}")  # as an earlier run leaves it
+    before = snapshot(folder)
+    with pytest.raises(UsageError, match=rf"{inside} is in .*, whose files are removed at the end"):
+        run(folder, work=folder / name, force=True)
+    assert snapshot(folder) == before
+
+
+def test_in_place_unfinished_work_of_warcrefs_is_refused(folder: Path) -> None:
+    unfinished = folder / "in" / ".dedupe" / "warcrefs"
+    unfinished.mkdir(parents=True)
+    (unfinished / "job.json").write_text("{}")
+    before = snapshot(folder)
+    for options in ({}, {"work": folder / "work"}):
+        with pytest.raises(ArchiveError, match="warcrefs holds other unfinished work"):
+            run(folder, in_place=True, **options)
+        assert snapshot(folder) == before
+
+
 class Meets(NoProgress):
     """Starts another run in the middle of a run, and expects that it is refused."""
 

@@ -33,6 +33,7 @@ from sampling import examples
 from scrapy_dedupe.errors import ArchiveError, DamagedInput, SettingError
 from scrapy_dedupe.offline.changes import digest_like
 from scrapy_dedupe.offline.verifying import Verification, pairs_of, verify
+from scrapy_dedupe.warc.capture import digest_in_form_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -913,6 +914,12 @@ def test_a_field_may_be_folded_before_its_value(tmp_path: Path) -> None:
 )
 def test_a_digest_of_mixed_case_is_written_in_one_case(form: str, expected: str) -> None:
     assert digest_like(form.encode(), ()) == expected.encode()
+
+
+def test_a_digest_may_end_in_white_space_of_text() -> None:
+    # A program that writes a new block digest also reads this one as text.
+    form = b"sha1:da39a3ee5e6b4b0d3255bfef95601890afd80709\xa0"
+    assert digest_like(form, ()) == form[:-1] == digest_in_form_of(form, ())
 
 
 @pytest.mark.parametrize("former", ["", "none"])
