@@ -105,13 +105,6 @@ def reason(result: ImportResult) -> str:
 # As the crawler counts
 
 
-def entries_of(index: CrawlIndex, crawl: str) -> dict[str, tuple[object, ...]]:
-    return {
-        entry.digest: (entry.date, entry.url, entry.size, entry.file, entry.offset)
-        for entry in index.records(crawl)
-    }
-
-
 @pytest.mark.parametrize("order", list(itertools.permutations(("o0", "o1", "o1b"))))
 def test_the_order_of_the_sources_makes_no_difference_to_what_a_crawl_needs(
     tmp_path: Path, index: CrawlIndex, order: tuple[str, ...]
