@@ -373,11 +373,11 @@ def _result(
         alike = known.setdefault(f"{size}:{hasher.hexdigest()}", [])
         if alike:
             stored.flush()
-        for before in alike:
-            if are_same(_pieces(stored.name, before, size), _pieces(stored.name, start, size)):
+        for same in alike:
+            if are_same(_pieces(stored.name, same, size), _pieces(stored.name, start, size)):
                 stored.seek(start)
                 stored.truncate()
-                start = before
+                start = same
                 break
         else:
             alike.append(start)
