@@ -19,14 +19,15 @@ The files in the working folder, each of which is complete if it exists:
 ``first/``, ``second/``
     The two passes. ``rows`` has a row for each record to read, in the order of files and offsets: sort key, number of the line,
     place of the payload to compare with, and the line, separated by tabs. ``tasks.json`` has the tasks, one for each file: its
-    name, and the start and size of its rows in bytes. Task N writes ``N.payloads``, the stored payloads without separators,
-    ``N.results``, the number and the result of each line, separated by a tab, and the proof ``N.json`` (`tasks.work`).
+    name, and the start and size of its rows in bytes. Task N writes ``N.payloads``, the stored payloads without separators and
+    each once, ``N.results``, the number and the result of each line, separated by a tab, and the proof ``N.json``
+    (`tasks.work`).
 
 The place of a payload is ``FOLDER/N:START:SIZE:HASH``, with its BLAKE2b hash (RFC 7693), or ``-`` for none. A result is ``same``,
 ``alone`` (the record must not replace another one), or the place of the stored payload.
 
 Memory does not grow with the number of lines or the size of payloads. It grows only with the number of different payloads
-of one digest.
+of one digest, and with the number of payloads that are stored for one file.
 """
 
 from __future__ import annotations
@@ -139,7 +140,8 @@ def resolve_collisions(
 
     The *lines* may be in any order; their extensions are ignored. The working folder is *folder* (default: one in the
     system's temporary folder). It needs space for the manifest, for one payload of each digest that several records
-    have, and for the payloads that differ from it; files that an earlier run for the same lines has left there are used. The results are added to *counts*.
+    have, and for the payloads that differ from it; files that an earlier run for the same lines has left there are
+    used. The results are added to *counts*.
 
     Raises DamagedInput for the first fault, unless *faults* is set to keep going; ArchiveError if the disk is full.
     """
@@ -265,7 +267,9 @@ class _Comparison:
         counts.collisions += different > 1
 
     def _are_same(self, place: str, other: str) -> bool:
-        return are_same(_stored_pieces(self._folder, place), _stored_pieces(self._folder, other))
+        return place == other or are_same(
+            _stored_pieces(self._folder, place), _stored_pieces(self._folder, other)
+        )
 
     def _digests(self, *passes: str) -> Iterator[tuple[bool, Iterator[_Line]]]:
         """Whether each digest has several lines, and its lines, with their results in these passes.
@@ -332,9 +336,10 @@ def _read_payloads(task: _ComparisonTask, faults: Faults, advance: Advance) -> N
         task.file.open("rb") as rows,
         task.places.records(task.name) as record_of,
     ):
+        known: dict[str, list[int]] = {}
         for row in rows:
             _, _, number, payload, text = row[:-1].decode().split("\t")
-            result = _result(task, parse_text_line(text), payload, record_of, stored, faults)
+            result = _result(task, parse_text_line(text), payload, record_of, stored, known, faults)
             table.write(f"{number}\t{result}\n".encode())
             advance(len(row))
 
@@ -345,8 +350,10 @@ def _result(
     payload: str,
     record_of: Callable[[ManifestLine], StoredRecord],
     stored: IO[bytes],
+    known: dict[str, list[int]],
     faults: Faults,
 ) -> str:
+    """The result of a line. *known*: the starts of the payloads in *stored*, by size and hash."""
     place = f"{line.file}, offset {line.offset}"
     try:
         record = record_of(line)
@@ -362,7 +369,19 @@ def _result(
         for piece in pieces_of(record):
             stored.write(piece)
             hasher.update(piece)
-        return f"{folder.name}/{task.path.name}:{start}:{stored.tell() - start}:{hasher.hexdigest()}"
+        size = stored.tell() - start
+        alike = known.setdefault(f"{size}:{hasher.hexdigest()}", [])
+        if alike:
+            stored.flush()
+        for same in alike:
+            if are_same(_pieces(stored.name, same, size), _pieces(stored.name, start, size)):
+                stored.seek(start)
+                stored.truncate()
+                start = same
+                break
+        else:
+            alike.append(start)
+        return f"{folder.name}/{task.path.name}:{start}:{size}:{hasher.hexdigest()}"
     except Undecodable as error:
         faults.add(place, f"the payload cannot be decoded: {error}")
     except (DamagedInput, ArchiveError) as error:
@@ -375,13 +394,16 @@ def _result(
 def _stored_pieces(folder: Path, place: str) -> Iterator[bytes]:
     """The payload at a place, in pieces; *folder* is the parent of that of the task. Raises OSError."""
     name, start, size, _ = place.split(":")
-    left = int(size)
+    return _pieces(f"{folder}/{name}.payloads", int(start), int(size))
+
+
+def _pieces(path: str, start: int, size: int) -> Iterator[bytes]:
     # Creating a Path takes as long as reading a payload of usual size.
-    with io.FileIO(f"{folder}/{name}.payloads") as file:
-        file.seek(int(start))
-        while left:
-            piece = file.read(min(left, _PIECE_BYTES))
+    with io.FileIO(path) as file:
+        file.seek(start)
+        while size:
+            piece = file.read(min(size, _PIECE_BYTES))
             if not piece:
-                raise OSError(errno.EIO, f"{file.name} is too short")
+                raise OSError(errno.EIO, f"{path} is too short")
             yield piece
-            left -= len(piece)
+            size -= len(piece)

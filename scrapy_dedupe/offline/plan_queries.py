@@ -331,8 +331,8 @@ SELECT file, kind, "offset", length, line, is_here, is_converted, id, id_key, ur
         o.date AS target_date, o.digest AS target_digest
     FROM change c LEFT JOIN original o ON o.line = c.original
     UNION ALL
-    SELECT w.file, 'capture', NULL, NULL, c.line, c.file = w.file, w.original IS NOT NULL, c.id, c.id_key, c.uri, c.date_key, c.digest_key,
-        c.listed_key, w.payload_key, o.id, o.uri, o.date, o.digest
+    SELECT w.file, 'capture', NULL, NULL, c.line, c.file = w.file, w.original IS NOT NULL, c.id, c.id_key, c.uri,
+        c.date_key, c.digest_key, c.listed_key, w.payload_key, o.id, o.uri, o.date, o.digest
     FROM wanted w JOIN capture c ON c.line = w.line LEFT JOIN original o ON o.line = w.original
     UNION ALL
     SELECT file, 'standing', NULL, NULL, NULL, is_here, NULL, NULL, id_key, uri, date_key, NULL, NULL, NULL, NULL, NULL,

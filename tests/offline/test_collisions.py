@@ -329,6 +329,19 @@ def test_streams_are_the_same_if_their_bytes_are(first, second, cuts, other_cuts
     assert are_same(pieces(first, cuts), pieces(second, other_cuts)) == (first == second)
 
 
+def test_copies_of_one_file_are_stored_once_if_the_first_record_must_not_replace_them(
+    listed, resolve, tmp_path
+):
+    for number in range(40):
+        status = 206 if number == 0 else 200
+        listed.add(b"x" * 50_000, date=f"2020-01-01T00:00:{number:02}Z", status=status)
+    work = tmp_path / "work"
+    work.mkdir()
+    found = resolve_collisions(listed.lines, Places([str(tmp_path)]), faults=Faults(), folder=work)
+    assert extensions(list(found)) == [1] + [2] * 39
+    assert sum(path.stat().st_size for path in work.glob("*/*.payloads")) == 50_000
+
+
 def test_a_digest_of_very_many_lines_is_put_in_order_on_disk(listed, resolve, monkeypatch):
     monkeypatch.setattr(ordering, "MEMORY_BYTES", 5_000)
     for number in range(120):
