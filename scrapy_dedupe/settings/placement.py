@@ -222,7 +222,7 @@ def rules_faults(settings: BaseSettings) -> Iterator[tuple[str, str]]:
         )
 
 
-def _is_kind_of(component: object, path: str) -> bool:
+def _is_kind_of(component: Any, path: str) -> bool:
     """Whether a component is the class *path* or a subclass; also true if it cannot be loaded, which Scrapy reports."""
     try:
         return any(_path(base) == path for base in load_object(component).__mro__)
